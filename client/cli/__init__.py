@@ -1,0 +1,107 @@
+"""`myq`, the command line: one file per noun in this folder, loaded when it is called.
+
+What holds for all commands is decided here: exit codes (0 done, 1 failed, 2 wrong usage, 3 could
+not reach the cluster, 130 interrupted), errors as one line that says what to do next, and
+`--debug`, anywhere on the line, for the trace. Commands raise; only `main` reports.
+"""
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+import myqueue
+from myqueue.cli import output
+from myqueue.cli.lazy import LazyGroup
+from myqueue.errors import MyQueueError
+
+DONE, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
+
+# Groups of commands by name: "module:attribute" and one line of help.
+COMMANDS: dict[str, tuple[str, str]] = {}
+
+# Which extra brings a package that is not part of the base installation.
+EXTRAS = {
+    "lmdb": "server",
+    "flask": "gateway",
+    "waitress": "gateway",
+    "pyspark": "spark",
+    "pyarrow": "spark",
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the trace of an error; may stand anywhere.")
+@click.version_option(myqueue.__version__, prog_name="myqueue")
+def myq(debug: bool) -> None:
+    """Work with myqueue, a distributed, partitioned, replicated message queue.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 could not reach the cluster.
+    """
+
+
+@myq.command()
+@output.json_option
+def version(as_json: bool) -> None:
+    """Show the versions of the package and of the formats it reads and writes."""
+    from myqueue.wal import format as wal_format
+
+    # The wire protocol gets its version with its first message kind; until then there is none.
+    versions = {
+        "package": myqueue.__version__,
+        "protocol": None,
+        "wal_format": wal_format.VERSION,
+        "python": sys.version.split()[0],
+    }
+    if as_json:
+        output.write_json("myq.version/1", versions)
+    else:
+        output.write_table(["what", "version"], [[k, str(v or "-")] for k, v in versions.items()])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `myq` with these arguments (those of the process by default); returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        code = myq.main(words, prog_name="myq", standalone_mode=False)
+        return code if isinstance(code, int) else DONE
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return USAGE
+    except click.Abort as error:
+        # Ctrl-C, or "no" to a question; click says both in this way.
+        asked = isinstance(error.__context__, KeyboardInterrupt)
+        return INTERRUPTED if asked else FAILED
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        code, line = explain(error)
+        click.echo(f"myq: {' '.join(line.split())}", err=True)
+        return code
+
+
+def explain(error: Exception) -> tuple[int, str]:
+    """The exit code of an error, and the line that says what failed and what to do next."""
+    match error:
+        case click.UsageError():
+            path = error.ctx.command_path if error.ctx else "myq"
+            return USAGE, f"{error.format_message()} See '{path} --help'."
+        case click.ClickException():
+            return FAILED, error.format_message()
+        case MyQueueError():
+            code = UNREACHABLE if isinstance(error, ConnectionError) else FAILED
+            where = f" ({error.component})" if error.component else ""
+            return code, f"{error}{where} [{error.code} {error.name}]. {error.hint}"
+        case ModuleNotFoundError(name=str(name)) if name.partition(".")[0] in EXTRAS:
+            package = name.partition(".")[0]
+            extra = EXTRAS[package]
+            return FAILED, f"this needs {package}: run pip install 'myqueue[{extra}]'"
+        case ConnectionError():
+            return UNREACHABLE, f"could not reach the cluster: {error}. Check its address."
+        case OSError(filename=str(path)):
+            return FAILED, f"{path}: {error.strerror}. Check the path and its permissions."
+    kind = type(error).__name__
+    return FAILED, f"{kind}: {error}. This is a defect: run again with --debug and report it."
