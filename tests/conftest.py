@@ -1,0 +1,73 @@
+"""What all tests share: how much work they do, and that a skipped test is never overlooked.
+
+`--states` and `--seeds` are given to tests as fixtures of the same name; None leaves the number to
+the test. With CI=true in the environment a skip is a failure: there, everything can be installed.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("myqueue")
+    group.addoption("--full", action="store_true", help="the long versions as well (hours)")
+    group.addoption("--states", type=int, metavar="N", help="crash states that a test looks at")
+    group.addoption("--seeds", type=int, metavar="N", help="seeds that a simulation runs")
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """True if the long version of a test was asked for."""
+    return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture(scope="session")
+def states(request: pytest.FixtureRequest) -> int | None:
+    return request.config.getoption("--states")
+
+
+@pytest.fixture(scope="session")
+def seeds(request: pytest.FixtureRequest) -> int | None:
+    return request.config.getoption("--seeds")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --full the long tests are not part of the run; that is no skip."""
+    if config.getoption("--full"):
+        return
+    long = [item for item in items if item.get_closest_marker("full")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
+def skip_reasons(config: pytest.Config) -> Iterator[str]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    for report in reporter.stats.get("skipped", []) if reporter else []:
+        yield str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else "no reason given"
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if in_ci() and exitstatus == pytest.ExitCode.OK and any(skip_reasons(session.config)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    counts = Counter(skip_reasons(config))
+    if not counts:
+        return
+    verdict = "which is a failure in CI" if in_ci() else "so what they guard was NOT tested"
+    title = f"SKIPPED tests: {counts.total()}, {verdict}"
+    terminalreporter.section(title, sep="!", red=in_ci(), yellow=not in_ci(), bold=True)
+    for reason, count in counts.most_common():
+        terminalreporter.line(f"{count:5} x {reason}")

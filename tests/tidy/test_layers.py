@@ -1,0 +1,85 @@
+"""Each rule of `layers` fails on an import that breaks it, and passes those that the design has."""
+
+import pytest
+from tidy import layers
+from tidy.tree import Source
+
+BAD = [
+    (layers.layer, "wal/x.py", "from myqueue.daemons import loop"),
+    (layers.layer, "wal/x.py", "import myqueue"),
+    (layers.layer, "wal/x.py", "from myqueue import protocol"),
+    (layers.layer, "wal/x.py", "def f():\n    from myqueue.cli import output"),
+    (layers.layer, "wal/x.py", "import requests"),
+    (layers.layer, "daemons/raft/node.py", "from myqueue.wal import format"),
+    (layers.layer, "daemons/raft/node.py", "from myqueue import errors"),
+    (layers.layer, "daemons/loop.py", "from myqueue.gateway import app"),
+    (layers.layer, "daemons/loop.py", "from myqueue import cli"),
+    (layers.layer, "gateway/app.py", "from myqueue.daemons import broker"),
+    (layers.layer, "gateway/app.py", "from myqueue.connection import Connection"),
+    (layers.layer, "gateway/app.py", "from myqueue import protocol"),
+    (layers.layer, "analytics/rows.py", "from myqueue.wal.journal import Journal"),
+    (layers.layer, "analytics/rows.py", "from myqueue.wal import journal"),
+    (layers.layer, "analytics/rows.py", "import myqueue"),
+    (layers.layer, "client/producer.py", "from myqueue.daemons import loop"),
+    (layers.layer, "client/producer.py", "from myqueue import wal"),
+    (layers.layer, "client/producer.py", "def f():\n    import myqueue.wal.format"),
+    (layers.layer, "client/producer.py", "from myqueue.cli import output"),
+    (layers.layer, "client/cli/__init__.py", "from myqueue.wal import format"),
+    (layers.layer, "client/cli/output.py", "import rich"),
+    (layers.one_importer, "client/producer.py", "import zmq"),
+    (layers.one_importer, "client/connection.py", "import msgpack"),
+    (layers.one_importer, "wal/index.py", "import lmdb"),
+    (layers.one_importer, "daemons/main.py", "from flask import Flask"),
+    (layers.one_importer, "wal/reader.py", "def f():\n    import pyarrow.parquet"),
+    (layers.one_importer, "wal/dump.py", "import click"),
+    (layers.absolute_imports, "client/producer.py", "from . import errors"),
+    (layers.absolute_imports, "client/producer.py", "from .errors import MyQueueError"),
+    (layers.absolute_imports, "tests/wal/test_x.py", "from wal import format"),
+    (layers.absolute_imports, "tests/wal/test_x.py", "import client.errors"),
+]
+
+GOOD = [
+    (layers.layer, "wal/store.py", "import lmdb, os\nfrom myqueue.errors import DiskFull"),
+    (layers.layer, "wal/x.py", "from myqueue import errors\nfrom myqueue.wal.files import Files"),
+    (layers.layer, "daemons/raft/node.py", "from myqueue.daemons.raft.types import Role"),
+    (layers.layer, "daemons/loop.py", "from myqueue import protocol\nfrom myqueue.wal import x"),
+    (layers.layer, "gateway/app.py", "import flask\nfrom myqueue import Producer, errors"),
+    (layers.layer, "gateway/app.py", "import myqueue\nfrom myqueue.gateway.topics import topics"),
+    (layers.layer, "analytics/rows.py", "from myqueue.wal import format, reader\nimport pyspark"),
+    (layers.layer, "client/producer.py", "from myqueue.routing import Routes\nimport zmq"),
+    (layers.layer, "client/cli/__init__.py", "def f():\n    from myqueue.wal import format"),
+    (layers.layer, "client/cli/wal.py", "from myqueue.wal import dump\nimport click"),
+    (layers.layer, "tests/wal/test_x.py", "import requests"),
+    (layers.one_importer, "wal/store.py", "import lmdb"),
+    (layers.one_importer, "gateway/topics.py", "import flask"),
+    (layers.one_importer, "client/cli/wal.py", "import click"),
+    (layers.one_importer, "tests/wal/test_x.py", "import lmdb"),
+    (layers.absolute_imports, "client/producer.py", "from myqueue import errors"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), BAD)
+def test_it_finds(rule: layers.Rule, path: str, text: str) -> None:
+    assert len(list(rule(Source(path, text)))) == 1
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), GOOD)
+def test_it_lets_pass(rule: layers.Rule, path: str, text: str) -> None:
+    assert list(rule(Source(path, text))) == []
+
+
+def test_every_rule_is_shown_to_fail() -> None:
+    assert {rule for rule, _, _ in BAD} == set(layers.RULES)
+
+
+def test_every_layer_is_shown_to_fail() -> None:
+    shown = [path for rule, path, _ in BAD if rule is layers.layer]
+    for prefix, _ in layers.LAYERS:
+        if prefix not in ("client/cli/", "client/cli/lazy.py"):  # free, and like its neighbours
+            assert any(path.startswith(prefix) for path in shown), prefix
+
+
+@pytest.mark.parametrize("name", ["wal.py", "daemons/__init__.py", "gateway.py", "analytics.py"])
+def test_a_file_of_the_client_may_not_hide_a_folder(name: str) -> None:
+    assert layers.shadowing_file(f"client/{name}")
+    assert layers.shadowing_file(f"client/cli/{name}") is None
