@@ -40,7 +40,9 @@ place_line() { # fails if the environment's Python does not run (any more)
 packaging_line() {
     cat "$ROOT/setup.cfg" "$ROOT/pyproject.toml" | cksum
 }
-merge_extras() { printf '%s\n' "$@" | tr ' ' '\n' | sort -u | tr '\n' ' ' | sed 's/^ *//; s/ *$//'; }
+merge_extras() { # "test server" "server" -> "server test"
+    printf '%s\n' "$@" | tr ' ' '\n' | sed '/^$/d' | sort -u | paste -sd ' ' -
+}
 
 # Reads the stamp and sets: FRESH (made here, by this Python), HAVE (extras), and returns 0 if
 # there is nothing to do for the extras asked for.
@@ -102,7 +104,8 @@ env_set_up() {
         # Interrupted, moved, copied, or its Python is gone: cheaper to make than to mend.
         [ ! -f "$MARK" ] || rm -rf -- "$VENV"
         rmdir -- "$VENV" 2>/dev/null || true
-        [ ! -e "$VENV" ] || die "$VENV was not made by this command; move it away: mv .venv .venv.old"
+        [ ! -e "$VENV" ] ||
+            die "$VENV was not made by this command; move it away: mv .venv .venv.old"
         say "first use: making $VENV (once; needs the network, takes about 20 s)"
     fi
     trap 'say "interrupted; the next run starts the set-up again"; trap - INT; kill -INT $$' INT

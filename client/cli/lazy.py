@@ -21,7 +21,7 @@ class LazyGroup(click.Group):
         return [*self.lazy, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A stand-in with the right name and help, for lists; `resolve_command` gets the real one."""
+        """A stand-in with name and help, for lists; `resolve_command` gets the real one."""
         if cmd_name in self.lazy:
             return click.Command(cmd_name, short_help=self.lazy[cmd_name][1])
         return super().get_command(ctx, cmd_name)
