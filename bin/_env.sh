@@ -102,11 +102,15 @@ env_set_up() {
         say "bringing .venv up to date [$extras]"
     else
         # Interrupted, moved, copied, or its Python is gone: cheaper to make than to mend.
-        [ ! -f "$MARK" ] || rm -rf -- "$VENV"
+        local why='first use'
+        [ ! -f "$MARK" ] || {
+            why='the last set-up was interrupted, or .venv was moved or lost its Python'
+            rm -rf -- "$VENV"
+        }
         rmdir -- "$VENV" 2>/dev/null || true
         [ ! -e "$VENV" ] ||
             die "$VENV was not made by this command; move it away: mv .venv .venv.old"
-        say "first use: making $VENV (once; needs the network, takes about 20 s)"
+        say "$why: making $VENV (once; needs the network, takes about 20 s)"
     fi
     trap 'say "interrupted; the next run starts the set-up again"; trap - INT; kill -INT $$' INT
     mkdir -p "$VENV"

@@ -159,7 +159,9 @@ def test_a_failure_is_shown_with_advice_and_mended(project: Project) -> None:
 
 def test_a_moved_project_gets_a_new_environment(ready: Project) -> None:
     ready.root = ready.root.rename(ready.root.with_name("moved"))
-    assert ready.run()[:2] == RAN[:2]
+    code, out, err = ready.run()
+    assert (code, out) == RAN[:2]
+    assert "was moved" in err
     assert ready.calls() == ["venv", "pip moved[server]"]
 
 
