@@ -122,7 +122,7 @@ env_set_up() {
             env_failed "is the disk full, or python3-venv incomplete?"
     fi
     step "packages for [$extras]" "$VENV/bin/python" -m pip install \
-        --editable "$ROOT[${extras// /,}]" || env_failed \
+        --editable "${ROOT}[${extras// /,}]" || env_failed \
         "no network? pip also takes packages from a folder: PIP_FIND_LINKS=DIR PIP_NO_INDEX=1 $0"
     { place_line && packaging_line && printf '%s\n' "$extras"; } >"$STAMP.new"
     mv "$STAMP.new" "$STAMP"
