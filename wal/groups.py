@@ -1,0 +1,161 @@
+"""What the log says about each group: where its Raft log begins and ends, its vote, its snapshot.
+
+Records come in, state changes, nothing else. The journal uses this while it appends, recovery
+while it reads, and the store while it saves, so that the three cannot disagree about what a
+record means.
+
+Invariants of a `Group`: first_index <= last_index + 1; an empty log has last_index == first_index
+- 1; `last_term`, `next_offset` and `chain` describe the entry at last_index (or the one before
+the log's start, if the log is empty).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+from myqueue.errors import StoreBroken
+from myqueue.wal import format as f
+
+_SAVED = Struct("<14QI")
+
+
+class Row(NamedTuple):
+    """Where one entry stands: a row of the index."""
+
+    group: int
+    index: int
+    segment: int
+    position: int
+    length: int
+    count: int
+    offset: int
+    term: int
+    time_ms: int
+    chain: int
+
+
+class Group:
+    """One incarnation of a Raft group, as far as the log tells."""
+
+    __slots__ = (
+        "chain", "commit_index", "created", "created_at", "damaged", "first_index", "hard_state_at",
+        "last_index", "last_term", "next_offset", "snapshot_at", "snapshot_index", "snapshot_parts",
+        "snapshot_term", "start_at", "start_chain", "start_offset", "start_term", "term", "uid",
+        "vote",
+    )  # fmt: skip
+
+    def __init__(self, uid: int) -> None:
+        self.uid = uid
+        self.created: bytes | None = None  # what GROUP_CREATED said
+        self.first_index, self.start_term, self.start_offset, self.start_chain = 1, 0, 0, 0
+        self.last_index, self.last_term, self.next_offset, self.chain = 0, 0, 0, 0
+        self.term, self.vote, self.commit_index = 0, 0, 0
+        self.snapshot_index, self.snapshot_term = 0, 0
+        self.snapshot_parts = 0  # parts of the newest complete snapshot, 0 if there is none
+        self.damaged = False  # a record of this group is known to be lost or unreadable
+        # Numbers of the segments that hold the newest record of each kind, 0 for none.
+        self.created_at, self.hard_state_at, self.start_at, self.snapshot_at = 0, 0, 0, 0
+
+    def holds(self, segment: int) -> bool:
+        """Whether a record other than an ENTRY, still in force, stands in this segment."""
+        return segment in (self.created_at, self.hard_state_at, self.start_at, self.snapshot_at)
+
+    def append(self, index: int, term: int, next_offset: int, chain: int) -> None:
+        self.last_index, self.last_term = index, term
+        self.next_offset, self.chain = next_offset, chain
+
+    def apply(self, record: f.Record, segment: int, payload: bytes) -> None:
+        """Any record but an ENTRY."""
+        kind = record.kind
+        if kind == f.HARD_STATE:
+            self.term, self.vote, self.hard_state_at = record.term, record.index, segment
+        elif kind == f.COMMIT:
+            self.commit_index = max(self.commit_index, record.index)
+        elif kind == f.TRUNCATE:
+            self.append(record.index - 1, record.term, record.offset, record.chain)
+        elif kind == f.START:
+            self._start(record, segment)
+        elif kind == f.SNAPSHOT:
+            self._snapshot(record, segment)
+        elif kind == f.GROUP_CREATED:
+            self.created, self.created_at = bytes(payload), segment
+
+    def _start(self, record: f.Record, segment: int) -> None:
+        self.first_index, self.start_term = record.index, record.term
+        self.start_offset, self.start_chain, self.start_at = record.offset, record.chain, segment
+        if record.flags & f.RESET or self.last_index < record.index - 1:
+            self.append(record.index - 1, record.term, record.offset, record.chain)
+
+    def _snapshot(self, record: f.Record, segment: int) -> None:
+        """Parts come one after another in one segment; the last one puts the snapshot in force."""
+        if record.flags & f.LAST:
+            self.snapshot_index, self.snapshot_term = record.index, record.term
+            self.snapshot_parts, self.snapshot_at = record.count + 1, segment
+            self.commit_index = max(self.commit_index, record.index)
+
+    def save(self) -> bytes:
+        """The group without its tail (the index has that), for the store."""
+        created = self.created or b""
+        has_created = self.created is not None
+        fixed = _SAVED.pack(
+            self.uid, self.first_index, self.start_term, self.start_offset, self.start_chain,
+            self.term, self.vote, self.commit_index, self.snapshot_index, self.snapshot_term, self.created_at,
+            self.hard_state_at, self.start_at, self.snapshot_at, self.snapshot_parts,
+        )  # fmt: skip
+        body = fixed + bytes((has_created,)) + created
+        return body + crc32(body).to_bytes(4, "little")
+
+    @classmethod
+    def load(cls, raw: bytes) -> Group:
+        body = raw[:-4]
+        if len(raw) < _SAVED.size + 5 or crc32(body).to_bytes(4, "little") != raw[-4:]:
+            raise StoreBroken("a group's row in the store fails its checksum")
+        fields = _SAVED.unpack_from(body)
+        group = cls(fields[0])
+        (
+            group.first_index, group.start_term, group.start_offset, group.start_chain, group.term,
+            group.vote, group.commit_index, group.snapshot_index, group.snapshot_term,
+            group.created_at, group.hard_state_at, group.start_at, group.snapshot_at,
+            group.snapshot_parts,
+        ) = fields[1:]  # fmt: skip
+        group.created = body[_SAVED.size + 1 :] if body[_SAVED.size] else None
+        group.append(group.first_index - 1, group.start_term, group.start_offset, group.start_chain)
+        return group
+
+
+class Groups:
+    """All groups of a log, and what is wrong with the order of their records."""
+
+    def __init__(self) -> None:
+        self.by_uid: dict[int, Group] = {}
+
+    def entry(self, record: f.Record) -> str | None:
+        """Take an ENTRY; a text if it does not continue its group's log."""
+        group = self.by_uid.get(record.group)
+        if group is None:
+            group = self.by_uid[record.group] = Group(record.group)
+            group.first_index = record.index
+            group.append(record.index - 1, record.term, record.offset, 0)
+        if record.flags & f.RELOCATED:
+            group.first_index = min(group.first_index, record.index)
+            if record.index > group.last_index:
+                group.append(record.index, record.term, record.offset + record.count, record.chain)
+            return None
+        problem = None
+        if record.index != group.last_index + 1:
+            problem = f"index {record.index} follows index {group.last_index}"
+            group.damaged = True
+        group.append(record.index, record.term, record.offset + record.count, record.chain)
+        return problem
+
+    def apply(self, record: f.Record, segment: int, payload: bytes) -> None:
+        """Take any other record of a group."""
+        if record.kind == f.GROUP_REMOVED:
+            self.by_uid.pop(record.group, None)
+            return
+        group = self.by_uid.get(record.group)
+        if group is None:
+            group = self.by_uid[record.group] = Group(record.group)
+        group.apply(record, segment, payload)

@@ -1,0 +1,375 @@
+"""The loop's side of the log: appends of many groups become one ordered sequence of bytes.
+
+Data flow. The loop calls `append` and its sisters as often as it likes in a turn and `submit`
+once at the end; records are encoded here, at positions decided here, while the writer syncs what
+came before. When the writer is done, the loop finds `Persisted` events through `poll` (and a
+descriptor to wait on). No call waits for the disk. The journal never says "stored" when it took
+something, only when it is on disk.
+
+Who decides: the journal owns the layout (which segment, which position, when to rotate). Who does
+IO: the writer and the spares. A refused append (gap, too large, busy, disk full, stopped) changes
+nothing.
+
+Invariants: records of a segment are contiguous; a group's entries are appended in the order of
+their indices; `queued_bytes` is what was appended and is not yet reported as persisted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from myqueue.errors import (
+    AppendGap,
+    DiskFull,
+    GroupExists,
+    GroupUnknown,
+    JournalBusy,
+    JournalStopped,
+    RecordTooLarge,
+)  # fmt: skip
+from myqueue.wal import format as f
+from myqueue.wal.files import Files
+from myqueue.wal.groups import Group, Groups
+from myqueue.wal.layout import Entry, Layout, SegmentRows
+from myqueue.wal.recovery import Recovered, SegmentFile, Sink, recover
+from myqueue.wal.spares import Spares, SparesThread
+from myqueue.wal.writer import (
+    Batch,
+    Event,
+    Persisted,
+    Signal,
+    SpaceLow,
+    Stopped,
+    Writer,
+    WriterThread,
+)
+
+SUBMIT_BYTES = 4 << 20  # a batch of this size does not wait for the end of the turn
+
+
+@dataclass(frozen=True, slots=True)
+class JournalConfig:
+    """Sizes and limits; every one is shown by `myq config show`."""
+
+    segment_bytes: int = 64 << 20
+    record_bytes_max: int = 16 << 20
+    queue_bytes_max: int = 64 << 20
+    soft_limit_bytes: int = 256 << 20  # free disk space below which new records are refused
+    spare_at_share: float = 0.25  # prepare the next segment when this share of one is used
+    close_timeout_s: float = 5.0
+
+
+class Journal:
+    """One daemon's log. Used by one thread (the loop); see the module's docstring."""
+
+    def __init__(
+        self, files: Files, owner: bytes, config: JournalConfig, clock_ms: Callable[[], int],
+        random: Random, recovered: Recovered, threads: bool,
+    ) -> None:  # fmt: skip
+        self._files, self._config, self._random = files, config, random
+        self._clock_ms = clock_ms
+        self.recovered = recovered
+        self.groups: Groups = recovered.groups
+        self.segments: dict[int, SegmentFile] = dict(recovered.segments)
+        self.queued_bytes = 0
+        self.error: Exception | None = None
+        self.space_low = False
+        self.persisted_at = (0, 0)  # segment and position up to which all is on disk
+        self._events: deque[Event] = deque()
+        self._signal = Signal()
+        self._spare_numbers = sorted(segment.number for segment in recovered.spares)
+        self._next_number = recovered.next_number
+        self._record_max = min(config.record_bytes_max, config.segment_bytes // 4)
+        self.spares = Spares(
+            files, owner, config.segment_bytes, clock_ms, config.soft_limit_bytes,
+            lambda low: self._emit(SpaceLow(low)),
+        )  # fmt: skip
+        self.writer = Writer(files, self.spares, self._emit, recovered.flush_number)
+        self._layout = self._open_segment()
+        self._settled = True  # nothing was written since the last mark that proves all before it
+        self._writer_thread = WriterThread(self.writer) if threads else None
+        self._spares_thread = SparesThread(self.spares, self.writer.fail) if threads else None
+        self._plan_next()
+        self._settled = False
+        self.settle()
+
+    @classmethod
+    def open(
+        cls, files: Files, owner: bytes, config: JournalConfig, clock_ms: Callable[[], int],
+        random: Random, *, groups: Groups | None = None, watermark: tuple[int, int] = (0, 0),
+        sink: Sink = lambda ops, segment, position: None, threads: bool = True,
+    ) -> Journal:  # fmt: skip
+        """Recover what is there, give it to `sink` from the watermark on, and go on behind it."""
+        recovered = recover(files, groups or Groups(), watermark, sink, owner=owner)
+        return cls(files, owner, config, clock_ms, random, recovered, threads)
+
+    # -- appending -----------------------------------------------------------------------------
+
+    def create_group(self, uid: int, description: bytes) -> int:
+        if uid in self.groups.by_uid:
+            raise GroupExists(f"group {uid:x} exists")
+        if not 0 < uid < 2**64:
+            raise GroupUnknown(f"a group's uid is between 1 and 2^64 - 1, not {uid}")
+        self._admit(urgent=True)
+        self.groups.by_uid[uid] = Group(uid)
+        return self._record(f.GROUP_CREATED, uid, description)
+
+    def remove_group(self, uid: int) -> int:
+        self._group(uid)
+        self._admit(urgent=True)
+        return self._record(f.GROUP_REMOVED, uid)
+
+    def append(
+        self, uid: int, entries: Sequence[Entry], *, urgent: bool = False, relocated: bool = False
+    ) -> int:
+        """Take entries that continue the group's log; returns the number of their (last) batch."""
+        group = self._group(uid)
+        self._admit(urgent or relocated)
+        self._check(group, entries, relocated)
+        layout = self._layout
+        done, total = 0, len(entries)
+        flags = f.RELOCATED if relocated else 0
+        while True:
+            done = layout.encode(uid, entries, done, flags)
+            if done == total:
+                break
+            layout = self._rotate()
+        last = entries[-1]
+        if not relocated or last[0] > group.last_index:
+            group.append(last[0], last[1], last[2] + last[3], last[6])
+        return self._taken()
+
+    def _check(self, group: Group, entries: Sequence[Entry], relocated: bool) -> None:
+        """Before anything is changed: each entry follows the one before and is not too large."""
+        if not entries:
+            raise AppendGap(f"an append to group {group.uid:x} without an entry")
+        expected = entries[0][0] if relocated else group.last_index + 1
+        largest = self._record_max
+        for entry in entries:
+            if entry[0] != expected:
+                raise AppendGap(
+                    f"group {group.uid:x}: entry {entry[0]} does not follow entry {expected - 1}"
+                )
+            if len(entry[7]) > largest:
+                raise RecordTooLarge(f"a record of {len(entry[7])} bytes; the limit is {largest}")
+            expected += 1
+
+    def hard_state(self, uid: int, term: int, vote: int) -> int:
+        """Term and vote, in one record (R1)."""
+        self._group(uid)
+        self._admit(urgent=True)
+        return self._record(f.HARD_STATE, uid, index=vote, term=term)
+
+    def commit_hint(self, uid: int, index: int) -> int:
+        self._group(uid)
+        self._admit(urgent=True)
+        return self._record(f.COMMIT, uid, index=index)
+
+    def truncate(self, uid: int, index: int, term: int, offset: int, chain: int = 0) -> int:
+        """Remove the entries from `index` on; the rest describes the entry before."""
+        group = self._group(uid)
+        if not group.first_index <= index <= group.last_index:
+            raise AppendGap(f"group {uid:x} has no entry {index} to truncate at")
+        self._admit(urgent=True)
+        return self._record(f.TRUNCATE, uid, index=index, term=term, offset=offset, chain=chain)
+
+    def start(
+        self, uid: int, index: int, term: int, offset: int, chain: int = 0, *, reset: bool = False
+    ) -> int:
+        """Move the log's start to `index`; with `reset` the log is emptied and goes on there."""
+        group = self._group(uid)
+        if not reset and not group.first_index <= index <= group.last_index + 1:
+            raise AppendGap(f"group {uid:x} cannot start at {index}: it ends at {group.last_index}")
+        self._admit(urgent=True)
+        flags = f.RESET if reset else 0
+        return self._record(
+            f.START, uid, index=index, term=term, offset=offset, chain=chain, flags=flags
+        )
+
+    def snapshot(self, uid: int, index: int, term: int, parts: Iterable[bytes]) -> int:
+        """The applied state of a group at `index`, in parts of at most the record limit."""
+        self._group(uid)
+        self._admit(urgent=True)
+        pieces = list(parts)
+        if not pieces or max(map(len, pieces)) > self._record_max:
+            raise RecordTooLarge(
+                f"a snapshot has parts of 0 to {self._record_max} bytes, one at least"
+            )
+        number = 0
+        for count, piece in enumerate(pieces):
+            flags = f.LAST if count == len(pieces) - 1 else 0
+            number = self._record(
+                f.SNAPSHOT, uid, piece, index=index, term=term, count=count, flags=flags
+            )
+        return number
+
+    def _record(self, kind: int, uid: int, payload: bytes = b"", **fields: int) -> int:
+        """Any record but an ENTRY: seldom, so clarity comes first."""
+        if len(payload) > self._record_max:
+            raise RecordTooLarge(
+                f"a record of {len(payload)} bytes; the limit is {self._record_max}"
+            )
+        layout = self._layout
+        if not layout.fits(uid, len(payload)):
+            layout = self._rotate()
+            layout.fits(uid, len(payload))
+        batch = layout.batch or layout.begin()
+        header = f.encode_record(
+            layout.seed, kind, layout.tail, payload, group=uid, time_ms=self._clock_ms(), **fields
+        )
+        record = f.record_at(header, 0, layout.tail, layout.seed)
+        if record is None:
+            raise ValueError(f"a record of kind {kind} does not survive its own encoding")
+        batch.buffers += (header, payload)
+        batch.records += 1
+        batch.ops.append((record, layout.number, payload))
+        layout.rows.of(uid)[9] |= 1 << kind
+        layout.tail = record.end
+        if kind == f.TRUNCATE:
+            batch.tails[uid] = (record.term, record.index - 1)
+        self.groups.apply(record, layout.number, payload)
+        return self._taken()
+
+    def _group(self, uid: int) -> Group:
+        group = self.groups.by_uid.get(uid)
+        if group is None:
+            raise GroupUnknown(f"group {uid:x} does not exist in this journal")
+        return group
+
+    def _admit(self, urgent: bool) -> None:
+        """Refuse with a typed error rather than take what may have to wait for long."""
+        if self.error is not None:
+            raise JournalStopped(f"the log's disk failed: {self.error}")
+        if urgent:
+            return
+        if self.spares.low:
+            raise DiskFull("the data disk is below its soft limit of free space")
+        if self.queued_bytes > self._config.queue_bytes_max:
+            raise JournalBusy(f"{self.queued_bytes} bytes wait for the disk")
+
+    def _taken(self) -> int:
+        """The number of the batch that holds the last record; a large one goes to the writer now."""
+        batch = self._layout.batch or self._layout.begin()
+        if self._layout.tail - batch.position > SUBMIT_BYTES:
+            self.submit()
+        return batch.number
+
+    # -- handing over --------------------------------------------------------------------------
+
+    def submit(self) -> None:
+        """End of the turn: what was appended goes to the writer."""
+        batch = self._layout.take_batch()
+        if batch is not None:
+            self._hand_over(batch)
+
+    def settle(self) -> None:
+        """While there is nothing to do: a mark that proves the last records to be synced."""
+        if self._settled or self.queued_bytes or self._layout.batch or self.error is not None:
+            return
+        self._empty_batch(clean=False)
+
+    def _empty_batch(self, clean: bool) -> None:
+        layout = self._layout
+        if layout.tail + f.RECORD_HEADER_BYTES > layout.limit:
+            layout = self._rotate()
+        batch = layout.begin()
+        layout.batch = None
+        batch.clean = clean
+        self._hand_over(batch)
+        self._settled = True
+
+    def _hand_over(self, batch: Batch) -> None:
+        batch.time_ms = self._clock_ms()
+        self.queued_bytes += batch.end - batch.position
+        self._settled = False
+        self.writer.queue.put(batch)
+        used = batch.end
+        if self._spares_thread and used > self._config.spare_at_share * self._layout.capacity:
+            self._spares_thread.kick()
+
+    def fileno(self) -> int:
+        """Readable while events wait to be polled."""
+        return self._signal.fileno()
+
+    def poll(self) -> list[Event]:
+        """What happened since the last call; never waits."""
+        self._signal.clear()
+        events = []
+        while self._events:
+            event = self._events.popleft()
+            if isinstance(event, Persisted):
+                self.queued_bytes -= event.bytes
+                self.persisted_at = (event.segment, event.position)
+            elif isinstance(event, SpaceLow):
+                self.space_low = event.low
+            elif isinstance(event, Stopped):
+                self.error = event.error
+            events.append(event)
+        return events
+
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)
+        self._signal.set()
+
+    # -- segments ------------------------------------------------------------------------------
+
+    def _rotate(self) -> Layout:
+        """Seal the open segment and go on in the next; nothing here waits for the disk."""
+        old = self._layout
+        self.submit()
+        self._hand_over(old.sealing_batch())
+        number, uid = self._planned
+        self._layout = self._enter(
+            number, uid, f.SEGMENT_HEADER_BYTES, SegmentRows(), old.next_batch
+        )
+        self._plan_next()
+        return self._layout
+
+    def _open_segment(self) -> Layout:
+        """Where recovery says that the log goes on, or a first or fresh segment."""
+        out = self.recovered
+        last = out.segments.get(out.number)
+        if last is not None and not last.sealed and not last.damaged:
+            return Layout(last.number, last.uid, last.capacity, out.position, out.rows, 1)
+        number, uid = self._next_segment()
+        while self.spares.step():  # nobody waits for the log yet: time to write its zeros
+            continue
+        self.spares.ready(number)
+        return self._enter(number, uid, f.SEGMENT_HEADER_BYTES, SegmentRows(), 1)
+
+    def _enter(self, number: int, uid: int, tail: int, rows: SegmentRows, batch: int) -> Layout:
+        segment = self.segments.get(number)
+        if segment is None:
+            name, capacity = f.segment_name(number, uid), self._config.segment_bytes
+            segment = self.segments[number] = SegmentFile(name, number, uid, capacity, capacity)
+        return Layout(number, uid, segment.capacity, tail, rows, batch)
+
+    def _next_segment(self) -> tuple[int, int]:
+        """An unused segment from before the crash, or a new one that the spares will make."""
+        if self._spare_numbers:
+            number = self._spare_numbers.pop(0)
+            return number, self.segments[number].uid
+        number, uid = self._next_number, self._random.getrandbits(64)
+        self._next_number += 1
+        self.spares.plan(number, uid)
+        return number, uid
+
+    def _plan_next(self) -> None:
+        self._planned = self._next_segment()
+
+    def close(self) -> bool:
+        """Write what waits and a clean mark, then stop; False if the disk did not answer in time."""
+        if self.error is None:
+            self.submit()
+            self._empty_batch(clean=True)
+        if self._spares_thread:
+            self._spares_thread.stop()
+        done = (
+            self._writer_thread.stop(self._config.close_timeout_s) if self._writer_thread else True
+        )
+        if done:
+            self._signal.close()
+        return done

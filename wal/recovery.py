@@ -1,0 +1,344 @@
+"""After a crash: what is on the disk, what was promised, and where to go on.
+
+`recover` follows FORMAT.md's steps. It is the only code that may cut, and it cuts only what no
+evidence proves to have been synced (*torn*). What was synced and is not readable is *corrupt*:
+reported, never overwritten, never deleted. Evidence that position p was synced: a mark behind it
+in its segment, anything valid in a later segment, a trailer, or the watermark of the store.
+
+Records reach `sink` in log order as ops, the same that the live journal gives to the store, in
+portions of bounded size; nothing here grows with the log but one `Group` for each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from myqueue.errors import FormatUnknown, IdentityMismatch
+from myqueue.wal import format as f
+from myqueue.wal.files import Files
+from myqueue.wal.groups import Groups
+from myqueue.wal.layout import SegmentRows
+from myqueue.wal.scan import BAD_PAYLOAD, CUT_SHORT, END, Scan, trailer_of
+
+TORN, CORRUPT = "torn", "corrupt"
+OPS_ROWS_MAX = 20_000
+
+Sink = Callable[[list, int, int], None]  # (ops, segment, position up to which they reach)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be, with its exact place."""
+
+    verdict: str
+    segment: str
+    position: int
+    what: str
+    group: int = 0
+    index: int = 0
+
+    def __str__(self) -> str:
+        whose = f" (group {self.group:x}, index {self.index})" if self.group else ""
+        return f"{self.verdict}: {self.segment} at position {self.position}: {self.what}{whose}"
+
+
+@dataclass(slots=True)
+class SegmentFile:
+    """A segment in the directory."""
+
+    name: str
+    number: int
+    uid: int
+    size: int
+    capacity: int
+    sealed: bool = False
+    damaged: bool = False
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The outcome: the groups, the segments, where appending goes on, and all that was found."""
+
+    groups: Groups
+    segments: dict[int, SegmentFile] = field(default_factory=dict)
+    number: int = 0  # the segment in which appending goes on, 0 if there is none to go on in
+    position: int = 0
+    next_number: int = 1  # of the next segment that is made
+    spares: list[SegmentFile] = field(default_factory=list)  # unused, prepared before the crash
+    flush_number: int = 0
+    rows: SegmentRows = field(default_factory=SegmentRows)  # of that segment, for its footer
+    findings: list[Finding] = field(default_factory=list)
+    unknown_loss: bool = False  # a hole whose owner is not known: any group may miss something
+    records: int = 0
+    bytes_read: int = 0
+
+    @property
+    def corrupt(self) -> bool:
+        return any(finding.verdict == CORRUPT for finding in self.findings)
+
+
+def recover(
+    files: Files, groups: Groups, watermark: tuple[int, int], sink: Sink,
+    *, owner: bytes | None = None, repair: bool = True,
+) -> Recovered:  # fmt: skip
+    """Read what follows the watermark (segment, position); (0, 0) reads everything.
+
+    `groups` are as the store knows them at the watermark. Segments of another `owner` are refused.
+    With `repair` False nothing is written.
+    """
+    out = Recovered(groups)
+    _list_segments(files, out, owner, repair)
+    walk = _Walk(files, out, watermark, sink)
+    walk.all_segments()
+    if repair and walk.newest is not None:
+        _repair_newest(files, walk.newest, walk.newest_footer, out)
+    return out
+
+
+def _list_segments(files: Files, out: Recovered, owner: bytes | None, repair: bool) -> None:
+    """Headers, holes between numbers, leftovers. Nothing is read of the records yet."""
+    found = []
+    for name, size in sorted(files.list().items()):
+        parsed = f.parse_segment_name(name)
+        if parsed is not None:
+            found.append(SegmentFile(name, *parsed, size, size))
+        elif repair and name.endswith((".seg.new", ".seg.trash")):
+            files.move(name, None)
+    for segment in found:
+        problem = _check_header(files, segment, owner)
+        previous = out.segments.get(segment.number - 1)
+        if problem and segment is found[-1] and previous is not None and not previous.sealed:
+            if repair:  # its predecessor is still open, so nothing was ever written here
+                files.move(segment.name, segment.name + ".trash")
+                files.sync(None)
+            out.findings.append(Finding(TORN, segment.name, 0, f"unused segment: {problem}"))
+            continue
+        if segment.number in out.segments:
+            problem = f"number {segment.number} is there twice"
+        elif out.segments and previous is None and not _may_be_reclaimed(out, segment):
+            problem = problem or f"segment {segment.number - 1} before it is missing"
+        if problem:
+            segment.damaged = True
+            out.findings.append(Finding(CORRUPT, segment.name, 0, problem))
+        out.segments.setdefault(segment.number, segment)
+    out.next_number = max(out.segments, default=0) + 1
+
+
+def _may_be_reclaimed(out: Recovered, segment: SegmentFile) -> bool:
+    """Segments are reclaimed in any order, but only sealed ones: what follows a gap is not new."""
+    return all(older.sealed for older in out.segments.values())
+
+
+def _check_header(files: Files, segment: SegmentFile, owner: bytes | None) -> str:
+    """Fill in capacity and sealed; a text if the header or the size is wrong."""
+    try:
+        header = f.decode_segment_header(files.read(segment.name, 0, f.SEGMENT_HEADER_BYTES))
+        segment.capacity = header.capacity
+        if (header.number, header.uid) != (segment.number, segment.uid):
+            return f"header is of segment {header.number} with uid {header.uid:016x}"
+        if owner is not None and header.owner != owner:
+            raise IdentityMismatch(f"{segment.name} was written by the daemon of another disk")
+    except FormatUnknown as error:
+        return str(error)
+    finally:
+        trailer = trailer_of(_reader(files, segment), segment.uid, segment.capacity)
+        segment.sealed = trailer is not None
+    if segment.size < header.capacity:
+        return f"file has {segment.size} of {header.capacity} bytes"
+    return ""
+
+
+def _reader(files: Files, segment: SegmentFile) -> Callable[[int, int], bytes]:
+    name = segment.name
+    return lambda position, length: files.read(name, position, length)
+
+
+class _Walk:
+    """Segments in order, from the watermark to the end of the log."""
+
+    def __init__(
+        self, files: Files, out: Recovered, watermark: tuple[int, int], sink: Sink
+    ) -> None:
+        self._files, self._out, self._sink = files, out, sink
+        self._watermark = watermark
+        self._ops: list = []
+        self._rows: list = []
+        self.newest: Scan | None = None
+        self.newest_footer: f.Record | None = None
+
+    def all_segments(self) -> None:
+        out, from_segment = self._out, self._watermark[0]
+        numbers = sorted(out.segments)
+        if from_segment and from_segment not in out.segments:
+            what = f"segment {from_segment} of the store's watermark is missing"
+            self._find(CORRUPT, "wal", 0, what)
+        last_used = next((n for n in reversed(numbers) if self._is_used(n)), 0)
+        for number in numbers:
+            segment = out.segments[number]
+            if number > last_used and self._was_spare(number):
+                out.spares.append(segment)
+                continue
+            out.number = number
+            if number < from_segment:
+                self._check_seal(segment)
+            else:
+                self._segment(segment, number < last_used)
+        self._flush()
+
+    def _is_used(self, number: int) -> bool:
+        """Whether anything valid stands in the segment."""
+        segment = self._out.segments[number]
+        if segment.sealed or number == self._watermark[0]:
+            return True
+        scan = Scan(_reader(self._files, segment), segment.uid, segment.capacity)
+        if next(scan.records(), None) is not None:
+            return True
+        return next(scan.find(f.RECORD_SIGN), None) is not None
+
+    def _was_spare(self, number: int) -> bool:
+        """A segment without records: prepared ahead if its predecessor is still open."""
+        previous = self._out.segments.get(number - 1)
+        return previous is not None and not previous.sealed
+
+    def _check_seal(self, segment: SegmentFile) -> None:
+        if not segment.sealed:
+            segment.damaged = True
+            what = "the trailer is missing or damaged, but the log went on in a later segment"
+            self._find(CORRUPT, segment.name, segment.capacity - f.RECORD_HEADER_BYTES, what)
+
+    def _segment(self, segment: SegmentFile, followed: bool) -> None:
+        """Read all of it, even what the store has: the open segment was never checked before."""
+        out = self._out
+        scan = Scan(_reader(self._files, segment), segment.uid, segment.capacity)
+        known_until = self._watermark[1] if segment.number == self._watermark[0] else 0
+        proven = segment.capacity if segment.sealed or followed else known_until
+        footer = None
+        out.rows = rows = SegmentRows()
+        while True:
+            for record, payload in scan.records():
+                out.records += 1
+                if record.kind == f.FOOTER:
+                    footer = record
+                elif record.group:
+                    rows.note(record)
+                    if record.position >= known_until:
+                        self._record(segment, record, payload)
+            if not self._stopped(segment, scan, proven, footer):
+                break
+        out.position, out.flush_number = scan.position, max(out.flush_number, scan.flush_number)
+        out.bytes_read += scan.position
+        if followed:
+            self._check_seal(segment)
+        self.newest, self.newest_footer = scan, footer
+
+    def _stopped(
+        self, segment: SegmentFile, scan: Scan, proven: int, footer: f.Record | None
+    ) -> bool:
+        """Judge why the scan stopped; True if it was moved on to a record behind a bad place."""
+        position = scan.position
+        proven = max(proven, scan.proven)
+        last = scan.last_nonzero()
+        if scan.problem == END and last == position:
+            if footer is not None or (position >= proven and position >= scan.batch_end):
+                return False
+            if position >= proven:
+                self._find(TORN, segment.name, position, "the last write is incomplete")
+                return False
+            self._corrupt(segment, position, "records that were synced are not there")
+            return False
+        if footer is None:
+            proven = max(proven, scan.proven_by_later_marks())
+        if position >= proven and scan.problem != CUT_SHORT:
+            if footer is None:
+                what = f"{last - position} bytes of a write that was never synced ({scan.problem})"
+                self._find(TORN, segment.name, position, what)
+            return False
+        return self._resume(segment, scan)
+
+    def _resume(self, segment: SegmentFile, scan: Scan) -> bool:
+        bad, position = scan.bad, scan.position
+        scan.bad = None
+        if scan.problem == BAD_PAYLOAD and bad is not None and bad.end <= scan.limit:
+            self._corrupt(segment, position, "payload fails its checksum", bad)
+            scan.position = bad.end
+            if bad.kind == f.ENTRY:
+                self._entry(segment, bad, b"")
+            return True
+        after = next(scan.find(f.RECORD_SIGN), None)
+        what = f"{scan.problem} up to position {after.position if after else scan.last_nonzero()}"
+        self._corrupt(segment, position, what)
+        if after is not None:
+            scan.position = after.position
+        return after is not None
+
+    def _corrupt(
+        self, segment: SegmentFile, position: int, what: str, bad: f.Record | None = None
+    ) -> None:
+        segment.damaged = True
+        if bad is not None and bad.group:
+            self._find(CORRUPT, segment.name, position, what, bad.group, bad.index)
+            group = self._out.groups.by_uid.get(bad.group)
+            if group is not None:
+                group.damaged = True
+                return
+        else:
+            self._find(CORRUPT, segment.name, position, what)
+        self._out.unknown_loss = True
+
+    def _find(
+        self, verdict: str, name: str, position: int, what: str, group: int = 0, index: int = 0
+    ) -> None:
+        self._out.findings.append(Finding(verdict, name, position, what, group, index))
+
+    def _record(self, segment: SegmentFile, record: f.Record, payload: memoryview) -> None:
+        if record.kind == f.ENTRY:
+            self._entry(segment, record, payload)
+            return
+        self._close_rows()
+        data = bytes(payload)
+        self._out.groups.apply(record, segment.number, data)
+        self._ops.append((record, segment.number, data))
+
+    def _entry(self, segment: SegmentFile, record: f.Record, payload: memoryview | bytes) -> None:
+        problem = self._out.groups.entry(record)
+        if problem:
+            self._find(CORRUPT, segment.name, record.position, problem, record.group, record.index)
+        self._rows.append(
+            (record.group, record.index, segment.number, record.position, record.length,
+             record.count, record.offset, record.term, record.time_ms, record.chain)
+        )  # fmt: skip
+        if len(self._rows) >= OPS_ROWS_MAX:
+            self._flush(segment.number, record.end)
+
+    def _close_rows(self) -> None:
+        if self._rows:
+            self._ops.append(self._rows)
+            self._rows = []
+
+    def _flush(self, segment: int = 0, position: int = 0) -> None:
+        self._close_rows()
+        if self._ops:
+            self._sink(self._ops, segment or self._out.number, position or self._out.position)
+            self._ops = []
+
+
+def _repair_newest(files: Files, scan: Scan, footer: f.Record | None, out: Recovered) -> None:
+    """Sync before speak: what is not proven to be on the disk is written once more.
+
+    The torn part becomes zeros, except in a segment with corruption, which is left as it is found.
+    """
+    segment = out.segments[out.number]
+    if segment.sealed:
+        return
+    begin = max(scan.proven, f.SEGMENT_HEADER_BYTES)
+    tail = files.read(segment.name, begin, scan.position - begin)
+    torn = 0 if segment.damaged else scan.last_nonzero() - scan.position
+    if tail or torn:
+        files.write(segment.name, begin, [tail, bytes(torn)], True)
+    files.sync(segment.name)
+    if footer is not None and not segment.damaged:
+        position = segment.capacity - f.RECORD_HEADER_BYTES
+        trailer = f.encode_record(scan.seed, f.TRAILER, position, offset=footer.position)
+        files.write(segment.name, position, [trailer], True)
+        segment.sealed = True
