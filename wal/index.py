@@ -1,0 +1,221 @@
+"""Entries by index or offset, the newest included: the store, and before it what the store has
+not yet.
+
+The store commits in the background, a fraction of a second behind the log. Until then the rows of
+persisted entries wait here in memory, and look-ups see both. The loop calls `add` with what a
+`Persisted` event brought, the store's thread commits, and `poll` forgets what was committed.
+
+Invariant: for each group the waiting rows are consecutive and follow the store's last row;
+relocated entries are not kept here, since their old place stays readable until the store knows
+the new one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
+from typing import NamedTuple
+
+from myqueue.wal import format as f
+from myqueue.wal.groups import Row
+from myqueue.wal.store import StateChange, Store
+
+COMMIT_INTERVAL_S = 0.1
+COMMIT_ROWS_MAX = 20_000
+_INDEX, _OFFSET, _COUNT, _LENGTH = 1, 6, 5, 4
+
+
+class _Work(NamedTuple):
+    ops: list
+    segment: int
+    position: int
+    states: dict[int, StateChange]
+    sync: bool
+
+
+class Index:
+    """Look-ups for the loop's thread; commits by a thread of its own, or by hand with `step`."""
+
+    def __init__(self, store: Store, threads: bool, on_done: Callable[[], None]) -> None:
+        self.store = store
+        self._recent: dict[int, list[tuple]] = {}  # group -> rows that the store has not yet
+        self._sent: deque[list] = deque()  # ops of each work on its way, oldest first
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._done: deque[tuple[int, int, int, bool]] = deque()
+        self._on_done = on_done
+        self.error: Exception | None = None
+        self.committed = store.watermark
+        self.durable = store.watermark  # what survives a power loss for certain
+        self._thread = Thread(target=self._run, name="wal-store", daemon=True) if threads else None
+        if self._thread:
+            self._thread.start()
+
+    # -- the loop's side -----------------------------------------------------------------------
+
+    def add(
+        self, ops: list, segment: int, position: int,
+        states: dict[int, StateChange] | None = None, sync: bool = False,
+    ) -> None:  # fmt: skip
+        """Persisted ops in log order; with `sync`, `durable` reaches this position as well."""
+        for op in ops:
+            if isinstance(op, list):
+                self._add_rows(op)
+            else:
+                self._add_record(op[0])
+        self._sent.append(ops)
+        self._work.put(_Work(ops, segment, position, states or {}, sync))
+
+    def _add_rows(self, rows: list[tuple]) -> None:
+        recent = self._recent
+        for row in rows:
+            group_rows = recent.get(row[0])
+            if group_rows is None:
+                recent[row[0]] = [row]
+            elif row[_INDEX] == group_rows[-1][_INDEX] + 1:
+                group_rows.append(row)
+            elif row[_INDEX] > group_rows[-1][_INDEX]:
+                recent[row[0]] = [row]  # after a reset: what was before is not of this log
+
+    def _add_record(self, record: f.Record) -> None:
+        rows = self._recent.get(record.group)
+        if rows is None:
+            return
+        if record.kind == f.GROUP_REMOVED or (record.kind == f.START and record.flags & f.RESET):
+            del self._recent[record.group]
+        elif record.kind == f.TRUNCATE:
+            del rows[max(0, record.index - rows[0][_INDEX]) :]
+            if not rows:
+                del self._recent[record.group]
+
+    def poll(self) -> None:
+        """Forget what is in the store by now; raises what made the store's thread stop."""
+        if self.error is not None:
+            raise self.error
+        while self._done:
+            works, segment, position, durable = self._done.popleft()
+            self.committed = (segment, position)
+            if durable:
+                self.durable = (segment, position)
+            for _ in range(works):
+                for op in self._sent.popleft():
+                    if isinstance(op, list):
+                        self._forget(op)
+
+    def _forget(self, rows: list[tuple]) -> None:
+        """Drop each of these rows if it is still the first one waiting."""
+        last: dict[int, int] = {}
+        for row in rows:
+            last[row[0]] = row[_INDEX]
+        for group, index in last.items():
+            waiting = self._recent.get(group)
+            if waiting is not None:
+                del waiting[: max(0, index - waiting[0][_INDEX] + 1)]
+                if not waiting:
+                    del self._recent[group]
+
+    def row(self, group: int, index: int) -> Row | None:
+        rows = self._recent.get(group)
+        if rows is not None and rows[0][_INDEX] <= index:
+            at = index - rows[0][_INDEX]
+            return Row(*rows[at]) if at < len(rows) else None
+        with self.store.view() as view:
+            return view.row(group, index)
+
+    def row_at_offset(self, group: int, offset: int) -> Row | None:
+        rows = self._recent.get(group)
+        if rows is not None and rows[0][_OFFSET] <= offset:
+            at = bisect_right(rows, offset, key=lambda row: row[_OFFSET]) - 1
+            while at > 0 and not rows[at][_COUNT]:
+                at -= 1  # entries without messages share the offset of the next one's first
+            row = Row(*rows[at])
+            return row if row.offset <= offset < row.offset + row.count else None
+        with self.store.view() as view:
+            return view.row_at_offset(group, offset)
+
+    def rows(self, group: int, first_index: int, last_index: int, max_bytes: int) -> list[Row]:
+        """Rows of consecutive entries: at least one if there is one, then up to the limits."""
+        recent = self._recent.get(group)
+        newer_from = recent[0][_INDEX] if recent else last_index + 1
+        out: list[Row] = []
+        if first_index < newer_from:
+            with self.store.view() as view:
+                out = view.rows(group, first_index, min(last_index, newer_from - 1), max_bytes)
+        size = sum(row.length for row in out)
+        at = out[-1].index + 1 if out else first_index
+        if recent is None or at < newer_from:
+            return out
+        for row in recent[at - newer_from : last_index - newer_from + 1]:
+            size += row[_LENGTH]
+            if out and size > max_bytes:
+                break
+            out.append(Row(*row))
+        return out
+
+    # -- the thread's side ---------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Commit all that waits, in one transaction; False if nothing does."""
+        work = [first for first in [self._next(0.0)] if first is not None]
+        return self._commit(self._gather(work, monotonic())) if work else False
+
+    def _next(self, timeout_s: float | None) -> _Work | None:
+        try:
+            return self._work.get(timeout=timeout_s) if timeout_s else self._work.get_nowait()
+        except Empty:
+            return None
+
+    def _gather(self, work: list[_Work], until_s: float) -> list[_Work]:
+        """More work until the time is up, the commit is large, or somebody waits for its sync."""
+        rows = sum(len(op) for op in work[0].ops if isinstance(op, list))
+        while rows < COMMIT_ROWS_MAX and not work[-1].sync:
+            more = self._next(max(0.0, until_s - monotonic()))
+            if more is None:
+                break
+            work.append(more)
+            rows += sum(len(op) for op in more.ops if isinstance(op, list))
+        return work
+
+    def _commit(self, work: list[_Work]) -> bool:
+        ops = [op for one in work for op in one.ops]
+        states = _merged([one.states for one in work])
+        last = work[-1]
+        self.store.commit(ops, last.segment, last.position, states)
+        if last.sync:
+            self.store.sync()
+        self._done.append((len(work), last.segment, last.position, last.sync))
+        self._on_done()
+        return True
+
+    def _run(self) -> None:
+        try:
+            while (first := self._work.get()) is not None:
+                self._commit(self._gather([first], monotonic() + COMMIT_INTERVAL_S))
+        except Exception as error:  # told to the loop by `poll`
+            self.error = error
+            self._on_done()
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """Commit what was added, make it durable, stop; False if that took too long."""
+        if self._thread is None:
+            while self.step():
+                pass
+            return True
+        self._work.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+
+def _merged(changes: list[dict[int, StateChange]]) -> dict[int, StateChange]:
+    """Later changes win, key by key; the applied index is the last one's."""
+    out: dict[int, StateChange] = {}
+    for states in changes:
+        for group, (applied, puts, deletes) in states.items():
+            _, all_puts, all_deletes = out.get(group, (0, {}, []))
+            gone = set(deletes)
+            merged = {key: value for key, value in all_puts.items() if key not in gone} | puts
+            out[group] = (applied, merged, [*all_deletes, *deletes])
+    return out
