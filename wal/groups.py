@@ -18,7 +18,7 @@ from zlib import crc32
 from myqueue.errors import StoreBroken
 from myqueue.wal import format as f
 
-_SAVED = Struct("<14QI")
+_SAVED = Struct("<18QI")
 
 
 class Row(NamedTuple):
@@ -41,8 +41,9 @@ class Group:
 
     __slots__ = (
         "chain", "commit_index", "created", "created_at", "damaged", "first_index", "hard_state_at",
-        "last_index", "last_term", "next_offset", "snapshot_at", "snapshot_index", "snapshot_parts",
-        "snapshot_term", "start_at", "start_chain", "start_offset", "start_term", "term", "uid",
+        "last_index", "last_term", "next_offset", "pending_from", "pending_position", "snapshot_at",
+        "snapshot_from", "snapshot_index", "snapshot_parts", "snapshot_position", "snapshot_term",
+        "start_at", "start_chain", "start_offset", "start_term", "term", "uid",
         "vote",
     )  # fmt: skip
 
@@ -57,10 +58,17 @@ class Group:
         self.damaged = False  # a record of this group is known to be lost or unreadable
         # Numbers of the segments that hold the newest record of each kind, 0 for none.
         self.created_at, self.hard_state_at, self.start_at, self.snapshot_at = 0, 0, 0, 0
+        # Where the first part of that snapshot stands, and of one that is not complete yet.
+        self.snapshot_from, self.snapshot_position = 0, 0
+        self.pending_from, self.pending_position = 0, 0
 
     def holds(self, segment: int) -> bool:
         """Whether a record other than an ENTRY, still in force, stands in this segment."""
-        return segment in (self.created_at, self.hard_state_at, self.start_at, self.snapshot_at)
+        return (
+            segment in (self.created_at, self.hard_state_at, self.start_at)
+            or self.snapshot_from <= segment <= self.snapshot_at
+            or 0 < self.pending_from <= segment
+        )
 
     def append(self, index: int, term: int, next_offset: int, chain: int) -> None:
         self.last_index, self.last_term = index, term
@@ -89,10 +97,14 @@ class Group:
             self.append(record.index - 1, record.term, record.offset, record.chain)
 
     def _snapshot(self, record: f.Record, segment: int) -> None:
-        """Parts come one after another in one segment; the last one puts the snapshot in force."""
+        """Parts come one after another; the last one puts the snapshot in force."""
+        if record.count == 0:
+            self.pending_from, self.pending_position = segment, record.position
         if record.flags & f.LAST:
             self.snapshot_index, self.snapshot_term = record.index, record.term
             self.snapshot_parts, self.snapshot_at = record.count + 1, segment
+            self.snapshot_from, self.snapshot_position = self.pending_from, self.pending_position
+            self.pending_from, self.pending_position = 0, 0
             self.commit_index = max(self.commit_index, record.index)
 
     def save(self) -> bytes:
@@ -101,8 +113,10 @@ class Group:
         has_created = self.created is not None
         fixed = _SAVED.pack(
             self.uid, self.first_index, self.start_term, self.start_offset, self.start_chain,
-            self.term, self.vote, self.commit_index, self.snapshot_index, self.snapshot_term, self.created_at,
-            self.hard_state_at, self.start_at, self.snapshot_at, self.snapshot_parts,
+            self.term, self.vote, self.commit_index, self.snapshot_index, self.snapshot_term,
+            self.created_at, self.hard_state_at, self.start_at, self.snapshot_at,
+            self.snapshot_from, self.snapshot_position, self.pending_from, self.pending_position,
+            self.snapshot_parts,
         )  # fmt: skip
         body = fixed + bytes((has_created,)) + created
         return body + crc32(body).to_bytes(4, "little")
@@ -118,7 +132,8 @@ class Group:
             group.first_index, group.start_term, group.start_offset, group.start_chain, group.term,
             group.vote, group.commit_index, group.snapshot_index, group.snapshot_term,
             group.created_at, group.hard_state_at, group.start_at, group.snapshot_at,
-            group.snapshot_parts,
+            group.snapshot_from, group.snapshot_position, group.pending_from,
+            group.pending_position, group.snapshot_parts,
         ) = fields[1:]  # fmt: skip
         group.created = body[_SAVED.size + 1 :] if body[_SAVED.size] else None
         group.append(group.first_index - 1, group.start_term, group.start_offset, group.start_chain)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from myqueue.wal import format as f
 from myqueue.wal.groups import Row
 from myqueue.wal.store import StateChange, Store
+from myqueue.wal.writer import Relocated
 
 COMMIT_INTERVAL_S = 0.1
 COMMIT_ROWS_MAX = 20_000
@@ -62,9 +63,9 @@ class Index:
     ) -> None:  # fmt: skip
         """Persisted ops in log order; with `sync`, `durable` reaches this position as well."""
         for op in ops:
-            if isinstance(op, list):
+            if type(op) is list:
                 self._add_rows(op)
-            else:
+            elif not isinstance(op, Relocated):
                 self._add_record(op[0])
         self._sent.append(ops)
         self._work.put(_Work(ops, segment, position, states or {}, sync))
@@ -102,20 +103,22 @@ class Index:
                 self.durable = (segment, position)
             for _ in range(works):
                 for op in self._sent.popleft():
-                    if isinstance(op, list):
+                    if type(op) is list:
                         self._forget(op)
 
     def _forget(self, rows: list[tuple]) -> None:
-        """Drop each of these rows if it is still the first one waiting."""
-        last: dict[int, int] = {}
+        """Drop each of these very rows; an index that was truncated and written again stays."""
+        counts: dict[int, int] = {}
         for row in rows:
-            last[row[0]] = row[_INDEX]
-        for group, index in last.items():
-            waiting = self._recent.get(group)
+            waiting = self._recent.get(row[0])
             if waiting is not None:
-                del waiting[: max(0, index - waiting[0][_INDEX] + 1)]
-                if not waiting:
-                    del self._recent[group]
+                count = counts.get(row[0], 0)
+                if count < len(waiting) and waiting[count] is row:
+                    counts[row[0]] = count + 1
+        for group, count in counts.items():
+            del self._recent[group][:count]
+            if not self._recent[group]:
+                del self._recent[group]
 
     def row(self, group: int, index: int) -> Row | None:
         rows = self._recent.get(group)

@@ -251,7 +251,7 @@ class Journal:
             raise JournalBusy(f"{self.queued_bytes} bytes wait for the disk")
 
     def _taken(self) -> int:
-        """The number of the batch that holds the last record; a large one goes to the writer now."""
+        """The number of the batch with the last record; a large one goes to the writer now."""
         batch = self._layout.batch or self._layout.begin()
         if self._layout.tail - batch.position > SUBMIT_BYTES:
             self.submit()
@@ -361,7 +361,7 @@ class Journal:
         self._planned = self._next_segment()
 
     def close(self) -> bool:
-        """Write what waits and a clean mark, then stop; False if the disk did not answer in time."""
+        """Write what waits and a clean mark, then stop; False if the disk took too long."""
         if self.error is None:
             self.submit()
             self._empty_batch(clean=True)

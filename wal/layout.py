@@ -12,7 +12,7 @@ from zlib import crc32
 
 from myqueue.wal import format as f
 from myqueue.wal.files import Buffer
-from myqueue.wal.writer import Batch
+from myqueue.wal.writer import Batch, Relocated
 
 # One entry as the loop hands it over:
 # (index, term, offset, count, time_ms, entry type 0..15, chain, payload)
@@ -36,7 +36,8 @@ class SegmentRows:
         if record.kind == f.ENTRY:
             self.entries(
                 record.group, record.index, record.index, record.offset,
-                record.offset + record.count, record.term, record.time_ms, record.time_ms, 1, _HEADER + record.length,
+                record.offset + record.count, record.term, record.time_ms, record.time_ms, 1,
+                _HEADER + record.length,
             )  # fmt: skip
         else:
             self.of(record.group)[9] |= 1 << record.kind
@@ -140,7 +141,7 @@ class Layout:
             return done
         pack_body, pack_crcs, crc = f.pack_body, f.pack_crcs, crc32
         batch = self.batch or self.begin()
-        buffers, rows = batch.buffers, _rows_of(batch)
+        buffers, rows = batch.buffers, _rows_of(batch, list if not flags else Relocated)
         position, limit, seed, number = self.tail, self.limit, self.seed, self.number
         first, began = done, position
         time_min, time_max = 2**64, 0
@@ -191,8 +192,8 @@ class Layout:
         return batch
 
 
-def _rows_of(batch: Batch) -> list:
+def _rows_of(batch: Batch, kind: type[list]) -> list:
     """The list of rows that the batch's next entries go to."""
-    if not batch.ops or not isinstance(batch.ops[-1], list):
-        batch.ops.append([])
+    if not batch.ops or type(batch.ops[-1]) is not kind:
+        batch.ops.append(kind())
     return batch.ops[-1]

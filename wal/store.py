@@ -90,11 +90,10 @@ class View:
     def row_at_offset(self, group: int, offset: int) -> Row | None:
         """The entry that holds this message offset."""
         cursor = self._txn.cursor(self._store._tables["offsets"])
-        if not (
-            cursor.set_range(_pack_key(group, offset)) and cursor.key() == _pack_key(group, offset)
-        ):
-            if not (cursor.prev() if cursor.key() else cursor.last()):
-                return None
+        key = _pack_key(group, offset)
+        exact = cursor.set_range(key) and cursor.key() == key
+        if not exact and not (cursor.prev() if cursor.key() else cursor.last()):
+            return None
         found_group, first_offset = _KEY.unpack(cursor.key())
         if found_group != group:
             return None
@@ -260,7 +259,7 @@ class Store:
             gate.release()
 
     def sync(self) -> None:
-        """Make the last commit durable, meta page and all; reclaim counts only what is (L2, W12)."""
+        """Make the last commit durable, meta page and all; reclaim counts only that (L2, W12)."""
         self._env.sync(True)
 
     def used_bytes(self) -> int:

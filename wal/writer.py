@@ -30,6 +30,10 @@ JOIN_BELOW_BYTES = 16 << 10  # buffers smaller than this on average are cheaper 
 SPACE_RETRY_S = 0.1
 
 
+class Relocated(list):
+    """Rows of records that were appended again elsewhere; not a new end of their group's log."""
+
+
 class Batch:
     """Consecutive records of one segment, a MARK in front; `buffers[0]` is the mark's place."""
 
@@ -102,7 +106,7 @@ class Signal:
             os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """Before looking for what was announced, so that what comes meanwhile is announced again."""
+        """Call it before looking for what was announced: what comes later is announced again."""
         if self._is_set:
             try:
                 os.eventfd_read(self._fd)
