@@ -41,9 +41,9 @@ class Group:
 
     __slots__ = (
         "chain", "commit_index", "created", "created_at", "damaged", "first_index", "hard_state_at",
-        "last_index", "last_term", "next_offset", "pending_from", "pending_position", "snapshot_at",
-        "snapshot_from", "snapshot_index", "snapshot_parts", "snapshot_position", "snapshot_term",
-        "start_at", "start_chain", "start_offset", "start_term", "term", "uid",
+        "last_index", "last_term", "missing", "next_offset", "pending_from", "pending_position",
+        "snapshot_at", "snapshot_from", "snapshot_index", "snapshot_parts", "snapshot_position",
+        "snapshot_term", "start_at", "start_chain", "start_offset", "start_term", "term", "uid",
         "vote",
     )  # fmt: skip
 
@@ -55,6 +55,8 @@ class Group:
         self.term, self.vote, self.commit_index = 0, 0, 0
         self.snapshot_index, self.snapshot_term = 0, 0
         self.snapshot_parts = 0  # parts of the newest complete snapshot, 0 if there is none
+        # Ranges [first, last] of indices that a replay has not seen: reclaimed, relocated, or lost.
+        self.missing: list[tuple[int, int]] = []
         self.damaged = False  # a record of this group is known to be lost or unreadable
         # Numbers of the segments that hold the newest record of each kind, 0 for none.
         self.created_at, self.hard_state_at, self.start_at, self.snapshot_at = 0, 0, 0, 0
@@ -74,6 +76,14 @@ class Group:
         self.last_index, self.last_term = index, term
         self.next_offset, self.chain = next_offset, chain
 
+    def seen(self, index: int) -> None:
+        """An entry that was missing turned up at another place."""
+        for at, (first, last) in enumerate(self.missing):
+            if first <= index <= last:
+                left = [(first, index - 1), (index + 1, last)]
+                self.missing[at : at + 1] = [(a, b) for a, b in left if a <= b]
+                return
+
     def apply(self, record: f.Record, segment: int, payload: bytes) -> None:
         """Any record but an ENTRY."""
         kind = record.kind
@@ -83,6 +93,9 @@ class Group:
             self.commit_index = max(self.commit_index, record.index)
         elif kind == f.TRUNCATE:
             self.append(record.index - 1, record.term, record.offset, record.chain)
+            self.missing = [
+                (a, min(b, record.index - 1)) for a, b in self.missing if a < record.index
+            ]
         elif kind == f.START:
             self._start(record, segment)
         elif kind == f.SNAPSHOT:
@@ -93,6 +106,9 @@ class Group:
     def _start(self, record: f.Record, segment: int) -> None:
         self.first_index, self.start_term = record.index, record.term
         self.start_offset, self.start_chain, self.start_at = record.offset, record.chain, segment
+        self.missing = [(max(a, record.index), b) for a, b in self.missing if b >= record.index]
+        if record.flags & f.RESET:
+            self.missing = []
         if record.flags & f.RESET or self.last_index < record.index - 1:
             self.append(record.index - 1, record.term, record.offset, record.chain)
 
@@ -147,7 +163,12 @@ class Groups:
         self.by_uid: dict[int, Group] = {}
 
     def entry(self, record: f.Record) -> str | None:
-        """Take an ENTRY; a text if it does not continue its group's log."""
+        """Take an ENTRY; a text if it cannot stand here.
+
+        A jump forward is no error yet: segments are reclaimed in any order, so what is missing may
+        turn out to lie before the log's start, or to have been relocated. What is still missing
+        at the end of the log was lost.
+        """
         group = self.by_uid.get(record.group)
         if group is None:
             group = self.by_uid[record.group] = Group(record.group)
@@ -155,11 +176,14 @@ class Groups:
             group.append(record.index - 1, record.term, record.offset, 0)
         if record.flags & f.RELOCATED:
             group.first_index = min(group.first_index, record.index)
+            group.seen(record.index)
             if record.index > group.last_index:
                 group.append(record.index, record.term, record.offset + record.count, record.chain)
             return None
         problem = None
-        if record.index != group.last_index + 1:
+        if record.index > group.last_index + 1:
+            group.missing.append((group.last_index + 1, record.index - 1))
+        elif record.index <= group.last_index:
             problem = f"index {record.index} follows index {group.last_index}"
             group.damaged = True
         group.append(record.index, record.term, record.offset + record.count, record.chain)

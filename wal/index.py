@@ -38,6 +38,9 @@ class _Work(NamedTuple):
     sync: bool
 
 
+_STOP = _Work([], 0, 0, {}, False)
+
+
 class Index:
     """Look-ups for the loop's thread; commits by a thread of its own, or by hand with `step`."""
 
@@ -45,7 +48,7 @@ class Index:
         self.store = store
         self._recent: dict[int, list[tuple]] = {}  # group -> rows that the store has not yet
         self._sent: deque[list] = deque()  # ops of each work on its way, oldest first
-        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._work: SimpleQueue[_Work] = SimpleQueue()
         self._done: deque[tuple[int, int, int, bool]] = deque()
         self._on_done = on_done
         self.error: Exception | None = None
@@ -178,6 +181,9 @@ class Index:
             more = self._next(max(0.0, until_s - monotonic()))
             if more is None:
                 break
+            if more is _STOP:
+                self._work.put(_STOP)  # for the thread's loop, after this commit
+                break
             work.append(more)
             rows += sum(len(op) for op in more.ops if isinstance(op, list))
         return work
@@ -195,7 +201,7 @@ class Index:
 
     def _run(self) -> None:
         try:
-            while (first := self._work.get()) is not None:
+            while (first := self._work.get()) is not _STOP:
                 self._commit(self._gather([first], monotonic() + COMMIT_INTERVAL_S))
         except Exception as error:  # told to the loop by `poll`
             self.error = error
@@ -207,7 +213,7 @@ class Index:
             while self.step():
                 pass
             return True
-        self._work.put(None)
+        self._work.put(_STOP)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

@@ -33,8 +33,9 @@ from myqueue.errors import (
 from myqueue.wal import format as f
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Group, Groups
-from myqueue.wal.layout import Entry, Layout, SegmentRows
+from myqueue.wal.layout import Entry, Layout
 from myqueue.wal.recovery import Recovered, SegmentFile, Sink, recover
+from myqueue.wal.segments import Segments
 from myqueue.wal.spares import Spares, SparesThread
 from myqueue.wal.writer import (
     Batch,
@@ -69,30 +70,28 @@ class Journal:
         self, files: Files, owner: bytes, config: JournalConfig, clock_ms: Callable[[], int],
         random: Random, recovered: Recovered, threads: bool,
     ) -> None:  # fmt: skip
-        self._files, self._config, self._random = files, config, random
+        self._config = config
         self._clock_ms = clock_ms
         self.recovered = recovered
         self.groups: Groups = recovered.groups
-        self.segments: dict[int, SegmentFile] = dict(recovered.segments)
         self.queued_bytes = 0
         self.error: Exception | None = None
         self.space_low = False
         self.persisted_at = (0, 0)  # segment and position up to which all is on disk
         self._events: deque[Event] = deque()
         self._signal = Signal()
-        self._spare_numbers = sorted(segment.number for segment in recovered.spares)
-        self._next_number = recovered.next_number
         self._record_max = min(config.record_bytes_max, config.segment_bytes // 4)
         self.spares = Spares(
             files, owner, config.segment_bytes, clock_ms, config.soft_limit_bytes,
             lambda low: self._emit(SpaceLow(low)),
         )  # fmt: skip
         self.writer = Writer(files, self.spares, self._emit, recovered.flush_number)
-        self._layout = self._open_segment()
+        self._segments = Segments(recovered, self.spares, config.segment_bytes, random)
+        self._layout = self._segments.resume(recovered)
         self._settled = True  # nothing was written since the last mark that proves all before it
         self._writer_thread = WriterThread(self.writer) if threads else None
         self._spares_thread = SparesThread(self.spares, self.writer.fail) if threads else None
-        self._plan_next()
+        self._segments.plan()
         self._settled = False
         self.settle()
 
@@ -310,9 +309,18 @@ class Journal:
             events.append(event)
         return events
 
+    def wake(self) -> None:
+        """Another part of the log has news for the loop."""
+        self._signal.set()
+
     def _emit(self, event: Event) -> None:
         self._events.append(event)
         self._signal.set()
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Segment and position behind the last record that was appended."""
+        return self._layout.number, self._layout.tail
 
     # -- segments ------------------------------------------------------------------------------
 
@@ -321,44 +329,35 @@ class Journal:
         old = self._layout
         self.submit()
         self._hand_over(old.sealing_batch())
-        number, uid = self._planned
-        self._layout = self._enter(
-            number, uid, f.SEGMENT_HEADER_BYTES, SegmentRows(), old.next_batch
-        )
-        self._plan_next()
+        self._layout = self._segments.advance(old.next_batch)
         return self._layout
 
-    def _open_segment(self) -> Layout:
-        """Where recovery says that the log goes on, or a first or fresh segment."""
-        out = self.recovered
-        last = out.segments.get(out.number)
-        if last is not None and not last.sealed and not last.damaged:
-            return Layout(last.number, last.uid, last.capacity, out.position, out.rows, 1)
-        number, uid = self._next_segment()
-        while self.spares.step():  # nobody waits for the log yet: time to write its zeros
-            continue
-        self.spares.ready(number)
-        return self._enter(number, uid, f.SEGMENT_HEADER_BYTES, SegmentRows(), 1)
+    @property
+    def segments(self) -> dict[int, SegmentFile]:
+        return self._segments.by_number
 
-    def _enter(self, number: int, uid: int, tail: int, rows: SegmentRows, batch: int) -> Layout:
+    def segment_name(self, number: int) -> tuple[str, int] | None:
+        """Name and uid of a segment, for readers; None once it was reclaimed."""
         segment = self.segments.get(number)
-        if segment is None:
-            name, capacity = f.segment_name(number, uid), self._config.segment_bytes
-            segment = self.segments[number] = SegmentFile(name, number, uid, capacity, capacity)
-        return Layout(number, uid, segment.capacity, tail, rows, batch)
+        return None if segment is None else (segment.name, segment.uid)
 
-    def _next_segment(self) -> tuple[int, int]:
-        """An unused segment from before the crash, or a new one that the spares will make."""
-        if self._spare_numbers:
-            number = self._spare_numbers.pop(0)
-            return number, self.segments[number].uid
-        number, uid = self._next_number, self._random.getrandbits(64)
-        self._next_number += 1
-        self.spares.plan(number, uid)
-        return number, uid
+    def forget_segment(self, number: int) -> None:
+        del self.segments[number]
 
-    def _plan_next(self) -> None:
-        self._planned = self._next_segment()
+    def relocate_records(self, group: Group, segment: int, snapshot: list[bytes]) -> None:
+        """Append again what is in force of a group and stands in this segment, entries aside."""
+        uid = group.uid
+        if group.created_at == segment and group.created is not None:
+            self._record(f.GROUP_CREATED, uid, group.created)
+        if group.hard_state_at == segment:
+            self.hard_state(uid, group.term, group.vote)
+        if group.snapshot_from <= segment <= group.snapshot_at:
+            self.snapshot(uid, group.snapshot_index, group.snapshot_term, snapshot)
+        if group.start_at == segment:
+            self._record(
+                f.START, uid, index=group.first_index, term=group.start_term,
+                offset=group.start_offset, chain=group.start_chain,
+            )  # fmt: skip
 
     def close(self) -> bool:
         """Write what waits and a clean mark, then stop; False if the disk took too long."""
@@ -367,9 +366,9 @@ class Journal:
             self._empty_batch(clean=True)
         if self._spares_thread:
             self._spares_thread.stop()
-        done = (
-            self._writer_thread.stop(self._config.close_timeout_s) if self._writer_thread else True
-        )
-        if done:
-            self._signal.close()
-        return done
+        thread = self._writer_thread
+        return thread is None or thread.stop(self._config.close_timeout_s)
+
+    def close_signal(self) -> None:
+        """After the last poll: the descriptor goes."""
+        self._signal.close()

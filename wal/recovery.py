@@ -184,7 +184,16 @@ class _Walk:
                 self._check_seal(segment)
             else:
                 self._segment(segment, number < last_used)
-        self._flush()
+        self._missing_entries()
+        self._flush(*((out.number, out.position) if out.number else self._watermark))
+
+    def _missing_entries(self) -> None:
+        """W10: what is missing now was neither reclaimed nor moved elsewhere."""
+        for group in self._out.groups.by_uid.values():
+            for first, last in group.missing:
+                group.damaged = True
+                what = f"entries {first} to {last} are missing"
+                self._find(CORRUPT, "wal", 0, what, group.uid, first)
 
     def _is_used(self, number: int) -> bool:
         """Whether anything valid stands in the segment."""
@@ -309,18 +318,18 @@ class _Walk:
              record.count, record.offset, record.term, record.time_ms, record.chain)
         )  # fmt: skip
         if len(self._rows) >= OPS_ROWS_MAX:
-            self._flush(segment.number, record.end)
+            self._flush(*self._watermark)
 
     def _close_rows(self) -> None:
         if self._rows:
             self._ops.append(self._rows)
             self._rows = []
 
-    def _flush(self, segment: int = 0, position: int = 0) -> None:
+    def _flush(self, segment: int, position: int) -> None:
+        """The watermark moves once, at the end: a recovery that is interrupted starts again."""
         self._close_rows()
-        if self._ops:
-            self._sink(self._ops, segment or self._out.number, position or self._out.position)
-            self._ops = []
+        self._sink(self._ops, segment, position)
+        self._ops = []
 
 
 def _repair_newest(files: Files, scan: Scan, footer: f.Record | None, out: Recovered) -> None:

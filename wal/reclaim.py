@@ -1,0 +1,175 @@
+"""When a segment may go: when nothing in it is needed by anybody, judged by durable values only
+(W12).
+
+A pass starts from a store that was synced a moment ago; whatever the store then says about log
+starts and newest records is on disk. A sealed segment is removed when for every group in its
+footer
+
+- its entries lie before the log's start, or the group was removed, or they stand elsewhere by now;
+- no record in force (hard state, start, snapshot, creation) stands in it;
+- it holds no TRUNCATE or GROUP_REMOVED that a replay would miss, because an older segment still
+  has records of that group.
+
+Removal is a rename first and an unlink in the next pass. A segment that is held by few live records
+is emptied: these are appended again at the end (RELOCATED), and it goes in a later pass. Damaged
+segments are left alone (W6). Work is done in steps of bounded size, on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from myqueue.wal import format as f
+from myqueue.wal.files import Files
+from myqueue.wal.groups import Group, Groups
+from myqueue.wal.index import Index
+from myqueue.wal.journal import Journal
+from myqueue.wal.layout import Entry
+from myqueue.wal.reader import Reader
+from myqueue.wal.recovery import SegmentFile
+from myqueue.wal.scan import Scan, footer_of, trailer_of
+
+COMPACT_BELOW_SHARE = 0.25
+STEP_BYTES = 1 << 20
+_OTHERS = ~(1 << f.ENTRY | 1 << f.COMMIT)
+_ORDERED = 1 << f.TRUNCATE | 1 << f.GROUP_REMOVED
+
+
+class Reclaimer:
+    """`begin` a pass, then `step` until it returns False; once in a while is often enough."""
+
+    def __init__(self, files: Files, journal: Journal, index: Index, reader: Reader) -> None:
+        self._files, self._journal, self._index, self._reader = files, journal, index, reader
+        self._pass: Iterator[None] = iter(())
+        self._trash: list[str] = []
+        # Segments that were emptied, and the place in the log that must be durable before they go.
+        self._emptied: dict[int, tuple[int, int]] = {}
+        self.removed_segments = 0
+        self.relocated_bytes = 0
+
+    def begin(self) -> None:
+        """Sync the store up to what is persisted, then judge every sealed segment."""
+        self._pass = self._run(self._journal.persisted_at)
+
+    def step(self) -> bool:
+        """A piece of the pass; False when it is over. True without progress: waiting for a sync."""
+        return next(self._pass, self) is None
+
+    def _run(self, target: tuple[int, int]) -> Iterator[None]:
+        for name in self._trash:
+            self._files.move(name, None)
+        self._trash.clear()
+        self._index.add([], *target, sync=True)
+        while self._index.durable < target:
+            yield None
+        with self._index.store.view() as view:
+            groups = view.groups()
+        held: set[int] = set()
+        sparse: tuple[float, SegmentFile] | None = None
+        for segment in self._candidates(target):
+            rows = self._footer(segment)
+            if rows is None:
+                continue
+            share = self._live_share(segment, rows, groups, held)
+            if share == 0.0:
+                if any(row.kinds & _ORDERED for row in rows):
+                    self._files.sync(None)  # what this segment's records cancel goes first
+                self._remove(segment)
+                yield None
+                continue
+            held.update(row.group for row in rows)
+            if segment.number not in self._emptied and (sparse is None or share < sparse[0]):
+                sparse = (share, segment)
+            yield None
+        if self._trash:
+            self._files.sync(None)
+        if sparse is not None and sparse[0] <= COMPACT_BELOW_SHARE:
+            yield from self._empty(sparse[1])
+
+    def _candidates(self, target: tuple[int, int]) -> list[SegmentFile]:
+        segments = sorted(self._journal.segments.items())
+        return [one for number, one in segments if number < target[0] and not one.damaged]
+
+    def _footer(self, segment: SegmentFile) -> list[f.FooterRow] | None:
+        def read(position: int, length: int) -> bytes:
+            return self._files.read(segment.name, position, length)
+
+        trailer = trailer_of(read, segment.uid, segment.capacity)
+        return footer_of(read, segment.uid, trailer) if trailer is not None else None
+
+    def _live_share(
+        self, segment: SegmentFile, rows: list[f.FooterRow], groups: Groups, held: set[int]
+    ) -> float:
+        """0.0: nothing is needed. Otherwise about which share of the segment is."""
+        emptied_at = self._emptied.get(segment.number)
+        emptied = emptied_at is not None and emptied_at <= self._index.durable
+        live = 0.0
+        for row in rows:
+            group = groups.by_uid.get(row.group)
+            if row.kinds & _ORDERED and row.group in held:
+                live += f.RECORD_HEADER_BYTES
+            if group is None:
+                continue
+            if group.holds(segment.number):
+                live += f.RECORD_HEADER_BYTES
+            if not emptied:
+                live += _live_entry_bytes(row, group)
+        return live / segment.capacity
+
+    def _remove(self, segment: SegmentFile) -> None:
+        trash = segment.name + ".trash"
+        self._files.move(segment.name, trash)
+        self._trash.append(trash)
+        self._journal.forget_segment(segment.number)
+        self._emptied.pop(segment.number, None)
+        self.removed_segments += 1
+
+    def _empty(self, segment: SegmentFile) -> Iterator[None]:
+        """Append again, at the end of the log, whatever of this segment is still in force."""
+        number, journal = segment.number, self._journal
+        scan = Scan(
+            lambda position, length: self._files.read(segment.name, position, length),
+            segment.uid,
+            segment.capacity,
+        )
+        taken = 0
+        for record, payload in scan.records():
+            if record.kind == f.ENTRY and self._is_live(record, number):
+                journal.append(record.group, [_entry(record, payload)], relocated=True)
+                taken += record.length
+            if taken >= STEP_BYTES:
+                self.relocated_bytes += taken
+                taken = 0
+                journal.submit()
+                yield None
+        self.relocated_bytes += taken
+        for group in list(journal.groups.by_uid.values()):
+            if group.holds(number):
+                in_snapshot = group.snapshot_from <= number <= group.snapshot_at
+                parts = self._reader.snapshot(group) if in_snapshot else []
+                journal.relocate_records(group, number, parts)
+        journal.submit()
+        self._emptied[number] = journal.end
+
+    def _is_live(self, record: f.Record, segment: int) -> bool:
+        group = self._journal.groups.by_uid.get(record.group)
+        if group is None or not group.first_index <= record.index <= group.last_index:
+            return False
+        row = self._index.row(record.group, record.index)
+        return row is not None and (row.segment, row.position) == (segment, record.position)
+
+
+def _live_entry_bytes(row: f.FooterRow, group: Group) -> float:
+    """Bytes of entries at or after the log's start, as if all were of one size."""
+    if not row.entries or row.last_index < group.first_index:
+        return 0.0
+    span = row.last_index - row.first_index + 1
+    kept = row.last_index - max(row.first_index, group.first_index) + 1
+    return max(1.0, row.entry_bytes * kept / span)
+
+
+def _entry(record: f.Record, payload: memoryview) -> Entry:
+    return (
+        record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
+        record.chain, payload,
+    )  # fmt: skip
