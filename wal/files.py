@@ -79,12 +79,15 @@ class RealFiles:
         with self._lock:
             entry = self._open.get(name)
             if entry is None:
-                if len(self._open) >= OPEN_FILES_MAX:
-                    self._close_one()
-                entry = _Open(os.open(self._path(name), self._flags | os.O_CLOEXEC))
-                self._open[name] = entry
+                entry = self._keep(name, os.open(self._path(name), self._flags | os.O_CLOEXEC))
             entry.users += 1
             return entry
+
+    def _keep(self, name: str, fd: int) -> _Open:
+        if len(self._open) >= OPEN_FILES_MAX:
+            self._close_one()
+        entry = self._open[name] = _Open(fd)
+        return entry
 
     def _release(self, entry: _Open) -> None:
         with self._lock:
@@ -119,7 +122,10 @@ class RealFiles:
             fd = os.open(self._path(name), os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(fd, size)
         with self._lock:
-            self._open[name] = _Open(fd)
+            if name in self._open:  # a reader found it already
+                os.close(fd)
+            else:
+                self._keep(name, fd)
 
     def write(self, name: str, position: int, buffers: list[Buffer], sync: bool) -> None:
         entry = self._acquire(name)
@@ -152,12 +158,13 @@ class RealFiles:
             self._release(entry)
 
     def move(self, name: str, to: str | None) -> None:
-        self._forget(name)
+        """Forget the open files last: a reader may open the old name until it is gone."""
         if to is None:
             os.unlink(self._path(name))
         else:
-            self._forget(to)
             os.rename(self._path(name), self._path(to))
+            self._forget(to)
+        self._forget(name)
 
     def list(self) -> dict[str, int]:
         with os.scandir(self.directory) as entries:
