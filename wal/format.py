@@ -66,9 +66,9 @@ class Record(NamedTuple):
     flags: int
     length: int
     position: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuple.count and .index are not used
     group: int
-    index: int
+    index: int  # type: ignore[assignment]
     term: int
     offset: int
     time_ms: int
@@ -157,7 +157,7 @@ def encode_record(
     return pack_crcs(header_crc, crc32(payload, header_crc)) + body
 
 
-def record_at(buffer: bytes, at: int, position: int, seed: int) -> Record | None:
+def record_at(buffer: bytes | memoryview, at: int, position: int, seed: int) -> Record | None:
     """The record whose header starts at `buffer[at]` and claims `position`; None if none does."""
     if len(buffer) - at < RECORD_HEADER_BYTES:
         return None

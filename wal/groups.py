@@ -25,15 +25,28 @@ class Row(NamedTuple):
     """Where one entry stands: a row of the index."""
 
     group: int
-    index: int
+    index: int  # type: ignore[assignment]  # tuple.index and .count are not used
     segment: int
     position: int
     length: int
-    count: int
+    count: int  # type: ignore[assignment]
     offset: int
     term: int
     time_ms: int
     chain: int
+
+
+# The same, as it is made for every entry: a plain tuple costs a quarter of a Row.
+RowTuple = tuple[int, int, int, int, int, int, int, int, int, int]
+
+
+class Relocated(list[RowTuple]):
+    """Rows of records that were appended again elsewhere; not a new end of their group's log."""
+
+
+# What the log tells the store, in log order: rows of entries, or another record with the number of
+# its segment and its payload.
+Op = list[RowTuple] | tuple[f.Record, int, bytes]
 
 
 class Group:

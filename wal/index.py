@@ -21,9 +21,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from myqueue.wal import format as f
-from myqueue.wal.groups import Row
+from myqueue.wal.groups import Op, Relocated, Row, RowTuple
 from myqueue.wal.store import StateChange, Store
-from myqueue.wal.writer import Relocated
 
 COMMIT_INTERVAL_S = 0.1
 COMMIT_ROWS_MAX = 20_000
@@ -31,7 +30,7 @@ _INDEX, _OFFSET, _COUNT, _LENGTH = 1, 6, 5, 4
 
 
 class _Work(NamedTuple):
-    ops: list
+    ops: list[Op]
     segment: int
     position: int
     states: dict[int, StateChange]
@@ -46,8 +45,8 @@ class Index:
 
     def __init__(self, store: Store, threads: bool, on_done: Callable[[], None]) -> None:
         self.store = store
-        self._recent: dict[int, list[tuple]] = {}  # group -> rows that the store has not yet
-        self._sent: deque[list] = deque()  # ops of each work on its way, oldest first
+        self._recent: dict[int, list[RowTuple]] = {}  # group -> rows that the store has not yet
+        self._sent: deque[list[Op]] = deque()  # ops of each work on its way, oldest first
         self._work: SimpleQueue[_Work] = SimpleQueue()
         self._done: deque[tuple[int, int, int, bool]] = deque()
         self._on_done = on_done
@@ -61,19 +60,21 @@ class Index:
     # -- the loop's side -----------------------------------------------------------------------
 
     def add(
-        self, ops: list, segment: int, position: int,
+        self, ops: list[Op], segment: int, position: int,
         states: dict[int, StateChange] | None = None, sync: bool = False,
     ) -> None:  # fmt: skip
         """Persisted ops in log order; with `sync`, `durable` reaches this position as well."""
         for op in ops:
-            if type(op) is list:
+            if isinstance(op, Relocated):
+                continue
+            if isinstance(op, list):
                 self._add_rows(op)
-            elif not isinstance(op, Relocated):
+            else:
                 self._add_record(op[0])
         self._sent.append(ops)
         self._work.put(_Work(ops, segment, position, states or {}, sync))
 
-    def _add_rows(self, rows: list[tuple]) -> None:
+    def _add_rows(self, rows: list[RowTuple]) -> None:
         recent = self._recent
         for row in rows:
             group_rows = recent.get(row[0])
@@ -106,10 +107,10 @@ class Index:
                 self.durable = (segment, position)
             for _ in range(works):
                 for op in self._sent.popleft():
-                    if type(op) is list:
+                    if isinstance(op, list):
                         self._forget(op)
 
-    def _forget(self, rows: list[tuple]) -> None:
+    def _forget(self, rows: list[RowTuple]) -> None:
         """Drop each of these very rows; an index that was truncated and written again stays."""
         counts: dict[int, int] = {}
         for row in rows:

@@ -12,7 +12,8 @@ from zlib import crc32
 
 from myqueue.wal import format as f
 from myqueue.wal.files import Buffer
-from myqueue.wal.writer import Batch, Relocated
+from myqueue.wal.groups import Relocated, RowTuple
+from myqueue.wal.writer import Batch
 
 # One entry as the loop hands it over:
 # (index, term, offset, count, time_ms, entry type 0..15, chain, payload)
@@ -141,7 +142,7 @@ class Layout:
             return done
         pack_body, pack_crcs, crc = f.pack_body, f.pack_crcs, crc32
         batch = self.batch or self.begin()
-        buffers, rows = batch.buffers, _rows_of(batch, list if not flags else Relocated)
+        buffers, rows = batch.buffers, _rows_of(batch, bool(flags))
         position, limit, seed, number = self.tail, self.limit, self.seed, self.number
         first, began = done, position
         time_min, time_max = 2**64, 0
@@ -192,8 +193,11 @@ class Layout:
         return batch
 
 
-def _rows_of(batch: Batch, kind: type[list]) -> list:
+def _rows_of(batch: Batch, relocated: bool) -> list[RowTuple]:
     """The list of rows that the batch's next entries go to."""
-    if not batch.ops or type(batch.ops[-1]) is not kind:
-        batch.ops.append(kind())
-    return batch.ops[-1]
+    last = batch.ops[-1] if batch.ops else None
+    if isinstance(last, list) and isinstance(last, Relocated) == relocated:
+        return last
+    rows: list[RowTuple] = Relocated() if relocated else []
+    batch.ops.append(rows)
+    return rows

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from myqueue.errors import FormatUnknown, IdentityMismatch
 from myqueue.wal import format as f
 from myqueue.wal.files import Files
-from myqueue.wal.groups import Groups
+from myqueue.wal.groups import Groups, Op, RowTuple
 from myqueue.wal.layout import SegmentRows
 from myqueue.wal.scan import BAD_PAYLOAD, CUT_SHORT, END, Scan, trailer_of
 
 TORN, CORRUPT = "torn", "corrupt"
 OPS_ROWS_MAX = 20_000
 
-Sink = Callable[[list, int, int], None]  # (ops, segment, position up to which they reach)
+Sink = Callable[[list[Op], int, int], None]  # (ops, segment, position up to which they reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ class _Walk:
     ) -> None:
         self._files, self._out, self._sink = files, out, sink
         self._watermark = watermark
-        self._ops: list = []
-        self._rows: list = []
+        self._ops: list[Op] = []
+        self._rows: list[RowTuple] = []
         self.newest: Scan | None = None
         self.newest_footer: f.Record | None = None
 

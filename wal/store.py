@@ -25,13 +25,14 @@ import os
 from collections.abc import Iterator
 from struct import Struct
 from threading import Condition
+from typing import Any
 from zlib import crc32
 
 import lmdb
 
 from myqueue.errors import StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal.groups import Group, Groups, Row
+from myqueue.wal.groups import Group, Groups, Op, Row, RowTuple
 from myqueue.wal.storefile import boot_id, check_file
 
 VERSION = 1
@@ -238,7 +239,11 @@ class Store:
         return (0, 0) if raw is None else _WATERMARK.unpack(raw)
 
     def commit(
-        self, ops: list, segment: int, position: int, states: dict[int, StateChange] | None = None
+        self,
+        ops: list[Op],
+        segment: int,
+        position: int,
+        states: dict[int, StateChange] | None = None,
     ) -> None:
         """All or nothing: ops in order, state changes with their applied index, the watermark."""
         while True:
@@ -273,13 +278,13 @@ class Store:
 class _Commit:
     """One write transaction."""
 
-    def __init__(self, txn: lmdb.Transaction, tables: dict) -> None:
+    def __init__(self, txn: lmdb.Transaction, tables: dict[str, Any]) -> None:
         self._txn, self._tables = txn, tables
         self._index: list[tuple[bytes, bytes]] = []
         self._offsets: list[tuple[bytes, bytes]] = []
         self._groups: dict[int, Group | None] = {}
 
-    def run(self, ops: list, states: dict[int, StateChange]) -> None:
+    def run(self, ops: list[Op], states: dict[int, StateChange]) -> None:
         for op in ops:
             if isinstance(op, list):
                 self._rows(op)
@@ -292,7 +297,7 @@ class _Commit:
         for uid, (applied_index, puts, deletes) in states.items():
             self._state(uid, applied_index, puts, deletes)
 
-    def _rows(self, rows: list[tuple]) -> None:
+    def _rows(self, rows: list[RowTuple]) -> None:
         index, offsets = self._index, self._offsets
         for group, at, segment, position, length, count, offset, term, time_ms, chain in rows:
             key = _pack_key(group, at)
@@ -325,7 +330,7 @@ class _Commit:
         group = self._groups.get(uid)
         if group is None:
             raw = self._txn.get(_GROUP_KEY.pack(uid), db=self._tables["groups"])
-            group = self._groups[uid] = Group(uid) if raw is None else Group.load(raw)
+            group = self._groups[uid] = Group(uid) if raw is None else Group.load(bytes(raw))
         group.apply(record, segment, payload)
 
     def _remove(self, uid: int) -> None:
@@ -337,7 +342,7 @@ class _Commit:
         self._txn.delete(prefix, db=self._tables["applied"])
         cursor = self._txn.cursor(self._tables["state"])
         found = cursor.set_range(prefix)
-        while found and cursor.key().startswith(prefix):
+        while found and bytes(cursor.key()).startswith(prefix):
             found = cursor.delete()
 
     def _delete(self, table: str, uid: int, first: int, last: int) -> None:
@@ -345,7 +350,7 @@ class _Commit:
         cursor = self._txn.cursor(self._tables[table])
         end = _pack_key(uid, max(last, 0))
         found = last >= first and cursor.set_range(_pack_key(uid, first))
-        while found and cursor.key() <= end:
+        while found and bytes(cursor.key()) <= end:
             found = cursor.delete()
 
     def _state(

@@ -41,6 +41,7 @@ def _page_size(meta: bytes, path: str) -> int:
     if len(meta) < _TAIL_AT + _TAIL.size:
         raise StoreBroken(f"{path} is cut short")
     magic, _, _, _, page = _META.unpack_from(meta)
+    page = int(page)
     if magic != _MAGIC or page not in (4096, 8192, 16384, 32768, 65536):
         raise StoreBroken(f"{path} is damaged: a meta page is not LMDB's")
     return page

@@ -23,15 +23,12 @@ from zlib import crc32
 
 from myqueue.wal import format as f
 from myqueue.wal.files import Buffer, Files
+from myqueue.wal.groups import Op
 from myqueue.wal.spares import Spares
 
 FLUSH_BYTES_MAX = 8 << 20
 JOIN_BELOW_BYTES = 16 << 10  # buffers smaller than this on average are cheaper copied than gathered
 SPACE_RETRY_S = 0.1
-
-
-class Relocated(list):
-    """Rows of records that were appended again elsewhere; not a new end of their group's log."""
 
 
 class Batch:
@@ -53,7 +50,7 @@ class Batch:
         self.clean = False
         self.trailer: tuple[int, bytes] | None = None  # position and bytes, in a sealing batch
         self.tails: dict[int, tuple[int, int]] = {}  # group -> (term, index) of its last entry
-        self.ops: list = []  # for the store: lists of rows, or (record, segment, payload)
+        self.ops: list[Op] = []  # for the store: lists of rows, or (record, segment, payload)
 
 
 class Persisted(NamedTuple):
@@ -63,7 +60,7 @@ class Persisted(NamedTuple):
 
     batch: int
     tails: dict[int, tuple[int, int]]
-    ops: list
+    ops: list[Op]
     segment: int
     position: int
     bytes: int
@@ -216,7 +213,7 @@ def _persisted(batches: list[Batch], took_s: float) -> Persisted:
     if len(batches) == 1:
         tails, ops = last.tails, last.ops
     else:
-        tails, ops = {}, []
+        tails, ops = dict[int, tuple[int, int]](), list[Op]()
         for batch in batches:
             tails.update(batch.tails)
             ops += batch.ops
