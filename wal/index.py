@@ -51,7 +51,7 @@ class Index:
         self._done: deque[tuple[int, int, int, bool]] = deque()
         self._on_done = on_done
         self.error: Exception | None = None
-        self.committed = store.watermark
+        self._added = self.committed = store.watermark
         self.durable = store.watermark  # what survives a power loss for certain
         self._thread = Thread(target=self._run, name="wal-store", daemon=True) if threads else None
         if self._thread:
@@ -71,8 +71,13 @@ class Index:
                 self._add_rows(op)
             else:
                 self._add_record(op[0])
+        self._added = (segment, position)
         self._sent.append(ops)
         self._work.put(_Work(ops, segment, position, states or {}, sync))
+
+    def apply(self, states: dict[int, StateChange]) -> None:
+        """Applied state only, with the applied index that it belongs to."""
+        self.add([], *self._added, states)
 
     def _add_rows(self, rows: list[RowTuple]) -> None:
         recent = self._recent
