@@ -113,7 +113,6 @@ class Journal:
         if not 0 < uid < 2**64:
             raise GroupUnknown(f"a group's uid is between 1 and 2^64 - 1, not {uid}")
         self._admit(urgent=True)
-        self.groups.by_uid[uid] = Group(uid)
         return self._record(f.GROUP_CREATED, uid, description)
 
     def remove_group(self, uid: int) -> int:
@@ -366,8 +365,11 @@ class Journal:
             self._empty_batch(clean=True)
         if self._spares_thread:
             self._spares_thread.stop()
-        thread = self._writer_thread
-        return thread is None or thread.stop(self._config.close_timeout_s)
+        if self._writer_thread:
+            return self._writer_thread.stop(self._config.close_timeout_s)
+        while self.writer.step():
+            continue
+        return not self.writer.waiting
 
     def close_signal(self) -> None:
         """After the last poll: the descriptor goes."""

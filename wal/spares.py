@@ -95,7 +95,11 @@ class Spares:
     def _create(self, planned: f.SegmentHeader) -> None:
         name = f.segment_name(planned.number, planned.uid) + ".new"
         self._files.create(name, self._capacity)
-        self._files.write(name, 0, [f.encode_segment_header(planned)], False)
+        try:
+            self._files.write(name, 0, [f.encode_segment_header(planned)], False)
+        except OSError:  # not even room for that: the next try creates it again
+            self._files.move(name, None)
+            raise
         self._filled = f.SEGMENT_HEADER_BYTES
 
     def _publish(self, planned: f.SegmentHeader) -> None:

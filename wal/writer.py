@@ -185,12 +185,16 @@ class Writer:
 
 
 def _one_flush(pending: deque[Batch]) -> list[Batch]:
-    """The longest run of waiting batches that one gathered write may hold."""
+    """The longest run of waiting batches that one gathered write may hold.
+
+    An empty batch is there for its mark, which is to prove what stands before it: it goes alone.
+    """
     batches: list[Batch] = []
     total = 0
     for batch in pending:
         total += batch.end - batch.position
-        if batches and (batch.segment != batches[0].segment or total > FLUSH_BYTES_MAX):
+        other = batch.segment != batches[0].segment if batches else False
+        if batches and (other or not batch.records or total > FLUSH_BYTES_MAX):
             break
         batches.append(batch)
     return batches
