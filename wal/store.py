@@ -3,7 +3,7 @@
 | table | key | value |
 |---|---|---|
 | index | group, index | where the entry stands, and what its header says |
-| offsets | group, first offset of an entry | its index |
+| offsets | group, offset of an entry's last message | its index |
 | groups | group | log start, hard state, snapshot: `Group.save` |
 | state | group, user's key | applied state of the group's state machine |
 | applied | group | applied index; always written together with the state it belongs to (W13) |
@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from struct import Struct
-from threading import Condition
+from threading import Condition, Lock
 from typing import Any
 from zlib import crc32
 
@@ -43,7 +44,9 @@ _KEY = Struct(">QQ")
 _GROUP_KEY = Struct(">Q")
 _ROW = Struct("<IIIIQQQQ")
 _WATERMARK = Struct("<QQ")
+_ROW_SEALED = Struct("<IIIIQQQQI")
 _pack_key, _pack_row = _KEY.pack, _ROW.pack
+_unpack_key, _unpack_row = _KEY.unpack, _ROW_SEALED.unpack
 _LAST = 2**64 - 1
 
 # What a commit writes of one group's state machine: (applied index, puts, deleted keys).
@@ -62,21 +65,27 @@ def _opened(key: bytes, raw: bytes) -> bytes:
 
 
 def _row(key: bytes, raw: bytes) -> Row:
-    value = _opened(key, raw)
-    segment, position, length, count, offset, term, time_ms, chain = _ROW.unpack(value)
-    group, index = _KEY.unpack(key)
+    if len(raw) != _ROW_SEALED.size:
+        raise StoreBroken("a row of the store's index is not of its size")
+    segment, position, length, count, offset, term, time_ms, chain, crc = _unpack_row(raw)
+    if crc != crc32(raw[:-4], crc32(key)):
+        raise StoreBroken("a row of the store's index fails its checksum")
+    group, index = _unpack_key(key)
     return Row(group, index, segment, position, length, count, offset, term, time_ms, chain)
 
 
 class View:
     """A consistent look at the store, as of its last commit. Use as a context manager."""
 
+    __slots__ = ("_index", "_offsets", "_store", "_txn")
+
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._index, self._offsets = store._tables["index"], store._tables["offsets"]
 
     def __enter__(self) -> View:
         self._store._gate.enter()
-        self._txn = self._store._env.begin(buffers=False)
+        self._txn = self._store._env.begin()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,28 +93,28 @@ class View:
         self._store._gate.leave()
 
     def row(self, group: int, index: int) -> Row | None:
+        if index < 0:
+            return None
         key = _pack_key(group, index)
-        raw = self._txn.get(key, db=self._store._tables["index"])
+        raw = self._txn.get(key, db=self._index)
         return None if raw is None else _row(key, raw)
 
     def row_at_offset(self, group: int, offset: int) -> Row | None:
         """The entry that holds this message offset."""
-        cursor = self._txn.cursor(self._store._tables["offsets"])
-        key = _pack_key(group, offset)
-        exact = cursor.set_range(key) and cursor.key() == key
-        if not exact and not (cursor.prev() if cursor.key() else cursor.last()):
+        cursor = self._txn.cursor(self._offsets)
+        if offset < 0 or not cursor.set_range(_pack_key(group, offset)):
             return None
-        found_group, first_offset = _KEY.unpack(cursor.key())
-        if found_group != group:
+        key, index = cursor.item()
+        if key[:8] != _GROUP_KEY.pack(group):
             return None
-        row = self.row(group, int.from_bytes(cursor.value(), "big"))
-        if row is None or row.offset != first_offset:
+        row = self.row(group, int.from_bytes(index, "big"))
+        if row is None or key != _pack_key(group, row.offset + row.count - 1):
             raise StoreBroken(f"the store's offsets and index disagree about group {group:x}")
-        return row if offset < row.offset + row.count else None
+        return row if offset >= row.offset else None
 
     def rows(self, group: int, first_index: int, last_index: int, max_bytes: int) -> list[Row]:
         """Rows of consecutive entries: at least one if there is one, then up to the limits."""
-        cursor = self._txn.cursor(self._store._tables["index"])
+        cursor = self._txn.cursor(self._index)
         out: list[Row] = []
         size = 0
         if not cursor.set_range(_pack_key(group, first_index)):
@@ -150,7 +159,7 @@ class View:
     def groups(self) -> Groups:
         """The groups as of the watermark; each tail is its last row in the index."""
         groups = Groups()
-        index = self._txn.cursor(self._store._tables["index"])
+        index = self._txn.cursor(self._index)
         for _key, raw in self._txn.cursor(self._store._tables["groups"]):
             group = groups.by_uid[int.from_bytes(_key, "big")] = Group.load(raw)
             last = _pack_key(group.uid, _LAST)
@@ -162,26 +171,32 @@ class View:
 
 
 class _Gate:
-    """Lets views in, except while the map is being resized."""
+    """Lets views in, except while the map is being resized; two short locks a view, no more."""
 
     def __init__(self) -> None:
-        self._condition = Condition()
+        self._lock = Lock()
+        self._empty = Condition(self._lock)
         self._inside = 0
+        self._awaited = False
 
     def enter(self) -> None:
-        with self._condition:
+        with self._lock:
             self._inside += 1
 
     def leave(self) -> None:
-        with self._condition:
+        with self._lock:
             self._inside -= 1
-            self._condition.notify_all()
+            if self._awaited:
+                self._empty.notify()
 
-    def alone(self) -> Condition:
-        """Returns holding the condition with nobody inside; release it to let them in again."""
-        self._condition.acquire()
-        self._condition.wait_for(lambda: not self._inside)
-        return self._condition
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody is inside, and nobody gets in, until the block ends."""
+        with self._empty:
+            self._awaited = True
+            self._empty.wait_for(lambda: not self._inside)
+            self._awaited = False
+            yield
 
 
 class Store:
@@ -257,11 +272,8 @@ class Store:
                 self._grow()
 
     def _grow(self) -> None:
-        gate = self._gate.alone()
-        try:
+        with self._gate.alone():
             self._env.set_mapsize(self._env.info()["map_size"] * GROW_FACTOR)
-        finally:
-            gate.release()
 
     def sync(self) -> None:
         """Make the last commit durable, meta page and all; reclaim counts only that (L2, W12)."""
@@ -304,7 +316,7 @@ class _Commit:
             value = _pack_row(segment, position, length, count, offset, term, time_ms, chain)
             index.append((key, value + crc32(value, crc32(key)).to_bytes(4, "little")))
             if count:
-                offsets.append((_pack_key(group, offset), key[8:]))
+                offsets.append((_pack_key(group, offset + count - 1), key[8:]))
 
     def _put_rows(self) -> None:
         for name, items in (("index", self._index), ("offsets", self._offsets)):
