@@ -1,7 +1,7 @@
 """Three settings of the process that a log with a writer thread needs; call once at start.
 
-- The interpreter's lock changes hands on request after 5 ms. A writer that comes back from a sync and
-  waits that long for a busy loop is a writer that syncs 200 times a second. 50 microseconds.
+- The interpreter's lock changes hands on request after 5 ms. A writer that comes back from a sync
+and waits that long for a busy loop is a writer that syncs 200 times a second. 50 microseconds.
 - The kernel rounds such short waits up to 50 microseconds more (timer slack); 1 nanosecond.
 - glibc gives large buffers back to the kernel at once and asks for them again, page by page, with
   every flush. Keeping them costs memory that is used again at once, and saves the page faults.
