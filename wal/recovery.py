@@ -85,14 +85,24 @@ def recover(
     """Read what follows the watermark (segment, position); (0, 0) reads everything.
 
     `groups` are as the store knows them at the watermark. Segments of another `owner` are refused.
-    With `repair` False nothing is written.
+    With `repair` False nothing is written. What the sink is given is durable before.
     """
     out = Recovered(groups)
+    if watermark == (0, 0):
+        groups.by_uid.clear()  # left by a recovery that was interrupted
+    if repair:
+        files.sync(None)  # a name may be there that the last process did not come to sync
     _list_segments(files, out, owner, repair)
     walk = _Walk(files, out, watermark, sink)
     walk.all_segments()
-    if repair and walk.newest is not None:
-        _repair_newest(files, walk.newest, walk.newest_footer, out)
+    if repair:
+        for segment in walk.aside:
+            files.move(segment.name, segment.name + ".trash")
+        if walk.aside:
+            files.sync(None)
+        if walk.newest is not None:
+            _repair_newest(files, walk.newest, walk.newest_footer, out)
+    walk.hand_over()
     return out
 
 
@@ -108,12 +118,6 @@ def _list_segments(files: Files, out: Recovered, owner: bytes | None, repair: bo
     for segment in found:
         problem = _check_header(files, segment, owner)
         previous = out.segments.get(segment.number - 1)
-        if problem and segment is found[-1] and previous is not None and not previous.sealed:
-            if repair:  # its predecessor is still open, so nothing was ever written here
-                files.move(segment.name, segment.name + ".trash")
-                files.sync(None)
-            out.findings.append(Finding(TORN, segment.name, 0, f"unused segment: {problem}"))
-            continue
         if segment.number in out.segments:
             problem = f"number {segment.number} is there twice"
         elif out.segments and previous is None and not _may_be_reclaimed(out, segment):
@@ -122,7 +126,6 @@ def _list_segments(files: Files, out: Recovered, owner: bytes | None, repair: bo
             segment.damaged = True
             out.findings.append(Finding(CORRUPT, segment.name, 0, problem))
         out.segments.setdefault(segment.number, segment)
-    out.next_number = max(out.segments, default=0) + 1
 
 
 def _may_be_reclaimed(out: Recovered, segment: SegmentFile) -> bool:
@@ -163,6 +166,8 @@ class _Walk:
         self._files, self._out, self._sink = files, out, sink
         self._watermark = watermark
         self._ops: list[Op] = []
+        self._known_until = 0  # in the segment that is read: the store's watermark
+        self.aside: list[SegmentFile] = []  # unused segments that cannot be used any more
         self._rows: list[RowTuple] = []
         self.newest: Scan | None = None
         self.newest_footer: f.Record | None = None
@@ -176,8 +181,8 @@ class _Walk:
         last_used = next((n for n in reversed(numbers) if self._is_used(n)), 0)
         for number in numbers:
             segment = out.segments[number]
-            if number > last_used and self._was_spare(number):
-                out.spares.append(segment)
+            if number > last_used and (self.aside or self._was_spare(number)):
+                self._spare(segment)
                 continue
             out.number = number
             if number < from_segment:
@@ -185,6 +190,24 @@ class _Walk:
             else:
                 self._segment(segment, number < last_used)
         self._missing_entries()
+        out.next_number = max(out.segments, default=0) + 1
+
+    def _spare(self, segment: SegmentFile) -> None:
+        """Prepared ahead and never used. If its header is bad, it and those after it go."""
+        out = self._out
+        if not segment.damaged and not self.aside:
+            out.spares.append(segment)
+            return
+        for at, finding in enumerate(out.findings):
+            if finding.segment == segment.name:  # nobody was promised anything in there
+                what = f"unused segment: {finding.what}"
+                out.findings[at] = Finding(TORN, segment.name, 0, what)
+        del out.segments[segment.number]
+        self.aside.append(segment)
+
+    def hand_over(self) -> None:
+        """The rest to the sink, and the watermark with it."""
+        out = self._out
         self._flush(*((out.number, out.position) if out.number else self._watermark))
 
     def _missing_entries(self) -> None:
@@ -221,6 +244,7 @@ class _Walk:
         out = self._out
         scan = Scan(_reader(self._files, segment), segment.uid, segment.capacity)
         known_until = self._watermark[1] if segment.number == self._watermark[0] else 0
+        self._known_until = known_until
         proven = segment.capacity if segment.sealed or followed else known_until
         footer = None
         out.rows = rows = SegmentRows()
@@ -271,7 +295,7 @@ class _Walk:
         if scan.problem == BAD_PAYLOAD and bad is not None and bad.end <= scan.limit:
             self._corrupt(segment, position, "payload fails its checksum", bad)
             scan.position = bad.end
-            if bad.kind == f.ENTRY:
+            if bad.kind == f.ENTRY and bad.position >= self._known_until:
                 self._entry(segment, bad, b"")
             return True
         after = next(scan.find(f.RECORD_SIGN), None)
@@ -317,8 +341,8 @@ class _Walk:
             (record.group, record.index, segment.number, record.position, record.length,
              record.count, record.offset, record.term, record.time_ms, record.chain)
         )  # fmt: skip
-        if len(self._rows) >= OPS_ROWS_MAX:
-            self._flush(*self._watermark)
+        if len(self._rows) >= OPS_ROWS_MAX and segment.sealed and self._watermark == (0, 0):
+            self._flush(0, 0)
 
     def _close_rows(self) -> None:
         if self._rows:
@@ -326,7 +350,11 @@ class _Walk:
             self._rows = []
 
     def _flush(self, segment: int, position: int) -> None:
-        """The watermark moves once, at the end: a recovery that is interrupted starts again."""
+        """The watermark moves once, at the end: a recovery that is interrupted starts again.
+
+        So only a recovery from the beginning, which begins with no group, may hand over in
+        portions, and only what a trailer proves to be durable.
+        """
         self._close_rows()
         self._sink(self._ops, segment, position)
         self._ops = []
@@ -337,7 +365,10 @@ def _repair_newest(files: Files, scan: Scan, footer: f.Record | None, out: Recov
 
     The torn part becomes zeros, except in a segment with corruption, which is left as it is found.
     """
-    segment = out.segments[out.number]
+    segment, previous = out.segments[out.number], out.segments.get(out.number - 1)
+    for one in (previous, segment):
+        if one is not None and one.sealed:
+            _write_trailer_again(files, one)
     if segment.sealed:
         return
     begin = max(scan.proven, f.SEGMENT_HEADER_BYTES)
@@ -351,3 +382,10 @@ def _repair_newest(files: Files, scan: Scan, footer: f.Record | None, out: Recov
         trailer = f.encode_record(scan.seed, f.TRAILER, position, offset=footer.position)
         files.write(segment.name, position, [trailer], True)
         segment.sealed = True
+
+
+def _write_trailer_again(files: Files, segment: SegmentFile) -> None:
+    """It may have been read from the page cache of a process that did not live to sync it."""
+    position = segment.capacity - f.RECORD_HEADER_BYTES
+    trailer = files.read(segment.name, position, f.RECORD_HEADER_BYTES)
+    files.write(segment.name, position, [trailer], True)

@@ -112,6 +112,8 @@ class Scan:
 def trailer_of(read: Read, uid: int, capacity: int) -> f.Record | None:
     """The TRAILER that seals a segment, or None while it is open."""
     position = capacity - f.RECORD_HEADER_BYTES
+    if position < f.SEGMENT_HEADER_BYTES:  # a file that was cut short
+        return None
     raw = read(position, f.RECORD_HEADER_BYTES)
     record = f.record_at(raw, 0, position, f.segment_seed(uid))
     return record if record is not None and record.kind == f.TRAILER else None

@@ -8,6 +8,7 @@ assumed of a real disk, and this one promises nothing more.
 
     disk.killed()            the process died, the page cache lives on
     disk.crash(rng)          the power failed: one random survivor
+    disk.worst()             the power failed: nothing that was not synced is left
     disk.survivor(...)       the power failed: exactly this survivor
     disk.stop_at = (n, when) raise Crash before, in the middle of or after operation n
     disk.watch               called in the middle of each operation: all done, nothing durable yet
@@ -166,7 +167,7 @@ class SimDisk:
                 self._middle()
                 if not self.lose_syncs:
                     self._durable, self._changes = dict(self._names), []
-            self._after()
+            self._stop(AFTER)
 
     def read(self, name: str, position: int, length: int) -> bytes:
         with self._lock:
@@ -175,7 +176,10 @@ class SimDisk:
             self._raise_fault("read", name)
             if position < 0 or length < 0:
                 raise _error(errno.EINVAL, name)
-            return bytes(file.data[position : position + length])
+            data = bytes(file.data[position : position + length])
+            self._stop(MIDDLE)
+            self._stop(AFTER)
+            return data
 
     def move(self, name: str, to: str | None) -> None:
         with self._lock:
@@ -232,15 +236,12 @@ class SimDisk:
 
     def _end(self) -> None:
         self._middle()
-        self._after()
+        self._stop(AFTER)
 
     def _middle(self) -> None:
         if self.watch is not None:
             self.watch()
         self._stop(MIDDLE)
-
-    def _after(self) -> None:
-        self._stop(AFTER)
 
     def _stop(self, when: str) -> None:
         if self.stop_at == (len(self.trace), when):
@@ -302,6 +303,10 @@ class SimDisk:
             twin._files[number] = file.survivor(choices.get(number, {}), size)
         twin._names, twin._durable, twin._next_file = names, dict(names), self._next_file
         return twin
+
+    def worst(self) -> SimDisk:
+        """Nothing is left that was not synced."""
+        return self.survivor({}, (), dict.fromkeys(self._files, 0))
 
     def crash(self, rng: Random) -> SimDisk:
         """A random survivor; the extremes (all lost, all there) come up often."""

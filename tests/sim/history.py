@@ -6,7 +6,7 @@ one that the journal must accept, so a refusal fails the test.
 
 from random import Random
 
-from wal.rig import Rig
+from sim.rig import Rig
 
 GROUPS_MAX = 4
 SIZES = (0, 1, 40, 100, 300, 900)

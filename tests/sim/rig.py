@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
+import pytest
 from sim.disk import SimDisk
 
 from myqueue.wal.groups import Group, Groups
@@ -172,6 +173,24 @@ def state_of(group: Group) -> dict[str, Any]:
 
 def states_of(groups: Groups) -> dict[int, dict[str, Any]]:
     return {uid: state_of(group) for uid, group in groups.by_uid.items()}
+
+
+def journal_state(rig: Rig) -> Any:
+    """Everything that a refused call must leave as it was."""
+    layout = rig.journal._layout
+    batch = layout.batch
+    return (
+        states_of(rig.groups), rig.journal.queued_bytes, layout.number, layout.tail, layout.limit,
+        {group: row[:] for group, row in layout.rows.by_group.items()},
+        None if batch is None else (batch.records, len(batch.buffers), len(flat(batch.ops))),
+    )  # fmt: skip
+
+
+def refused(rig: Rig, error: type[Exception], call: Any) -> None:
+    before = journal_state(rig)
+    with pytest.raises(error):
+        call()
+    assert journal_state(rig) == before, "a refused call changes nothing"
 
 
 def newest_segment(rig: Rig) -> str:
