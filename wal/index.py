@@ -5,9 +5,13 @@ The store commits in the background, a fraction of a second behind the log. Unti
 persisted entries wait here in memory, and look-ups see both. The loop calls `add` with what a
 `Persisted` event brought, the store's thread commits, and `poll` forgets what was committed.
 
-Invariant: for each group the waiting rows are consecutive and follow the store's last row;
-relocated entries are not kept here, since their old place stays readable until the store knows
-the new one.
+Invariant: for each group the waiting rows are consecutive and follow the store's last row that
+still holds; rows of the store that a waiting TRUNCATE, reset or removal takes away are not seen
+any more (`_cuts`). Relocated entries are not kept here, since their old place stays readable until
+the store knows the new one.
+
+A store that finds no room on its disk is tried again until there is some: nothing is lost, since
+the log has it all. Any other failure ends the thread and reaches the loop through `poll`.
 """
 
 from __future__ import annotations
@@ -16,16 +20,19 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic
 from typing import NamedTuple
 
+from myqueue.errors import DiskFull
 from myqueue.wal import format as f
 from myqueue.wal.groups import Op, Relocated, Row, RowTuple
 from myqueue.wal.store import StateChange, Store
 
 COMMIT_INTERVAL_S = 0.1
 COMMIT_ROWS_MAX = 20_000
+SPACE_RETRY_S = 0.5
+ALL = 2**64 - 1
 _INDEX, _OFFSET, _COUNT, _LENGTH = 1, 6, 5, 4
 
 
@@ -47,11 +54,15 @@ class Index:
         self.store = store
         self._recent: dict[int, list[RowTuple]] = {}  # group -> rows that the store has not yet
         self._sent: deque[list[Op]] = deque()  # ops of each work on its way, oldest first
+        self._works_added = self._works_done = 0
+        # group -> (rows of the store hold up to this index, until this work is in the store)
+        self._cuts: dict[int, tuple[int, int]] = {}
         self._work: SimpleQueue[_Work] = SimpleQueue()
         self._done: deque[tuple[int, int, int, bool]] = deque()
         self._on_done = on_done
+        self._closing = Event()
         self.error: Exception | None = None
-        self._added = self.committed = store.watermark
+        self.added = self.committed = store.watermark
         self.durable = store.watermark  # what survives a power loss for certain
         self._thread = Thread(target=self._run, name="wal-store", daemon=True) if threads else None
         if self._thread:
@@ -63,7 +74,11 @@ class Index:
         self, ops: list[Op], segment: int, position: int,
         states: dict[int, StateChange] | None = None, sync: bool = False,
     ) -> None:  # fmt: skip
-        """Persisted ops in log order; with `sync`, `durable` reaches this position as well."""
+        """Persisted ops in log order; with `sync`, `durable` reaches this position as well.
+
+        The watermark never goes back: what is in the store is not to be replayed over it.
+        """
+        self._works_added += 1
         for op in ops:
             if isinstance(op, Relocated):
                 continue
@@ -71,13 +86,13 @@ class Index:
                 self._add_rows(op)
             else:
                 self._add_record(op[0])
-        self._added = (segment, position)
+        self.added = max(self.added, (segment, position))
         self._sent.append(ops)
-        self._work.put(_Work(ops, segment, position, states or {}, sync))
+        self._work.put(_Work(ops, *self.added, states or {}, sync))
 
     def apply(self, states: dict[int, StateChange]) -> None:
         """Applied state only, with the applied index that it belongs to."""
-        self.add([], *self._added, states)
+        self.add([], *self.added, states)
 
     def _add_rows(self, rows: list[RowTuple]) -> None:
         recent = self._recent
@@ -91,22 +106,29 @@ class Index:
                 recent[row[0]] = [row]  # after a reset: what was before is not of this log
 
     def _add_record(self, record: f.Record) -> None:
-        rows = self._recent.get(record.group)
-        if rows is None:
-            return
+        group = record.group
         if record.kind == f.GROUP_REMOVED or (record.kind == f.START and record.flags & f.RESET):
-            del self._recent[record.group]
+            self._recent.pop(group, None)
+            self._cuts[group] = (-1, self._works_added)
         elif record.kind == f.TRUNCATE:
-            del rows[max(0, record.index - rows[0][_INDEX]) :]
-            if not rows:
-                del self._recent[record.group]
+            valid_to = min(record.index - 1, self._valid_to(group))
+            self._cuts[group] = (valid_to, self._works_added)
+            rows = self._recent.get(group)
+            if rows is not None:
+                del rows[max(0, record.index - rows[0][_INDEX]) :]
+                if not rows:
+                    del self._recent[group]
+
+    def _valid_to(self, group: int) -> int:
+        """The last index at which the store's rows of this group hold."""
+        cut = self._cuts.get(group)
+        return ALL if cut is None else cut[0]
 
     def poll(self) -> None:
         """Forget what is in the store by now; raises what made the store's thread stop."""
-        if self.error is not None:
-            raise self.error
         while self._done:
             works, segment, position, durable = self._done.popleft()
+            self._works_done += works
             self.committed = (segment, position)
             if durable:
                 self.durable = (segment, position)
@@ -114,6 +136,11 @@ class Index:
                 for op in self._sent.popleft():
                     if isinstance(op, list):
                         self._forget(op)
+            for group, (_, work) in list(self._cuts.items()):
+                if work <= self._works_done:
+                    del self._cuts[group]
+        if self.error is not None:
+            raise self.error
 
     def _forget(self, rows: list[RowTuple]) -> None:
         """Drop each of these very rows; an index that was truncated and written again stays."""
@@ -134,6 +161,8 @@ class Index:
         if rows is not None and rows[0][_INDEX] <= index:
             at = index - rows[0][_INDEX]
             return Row(*rows[at]) if at < len(rows) else None
+        if index > self._valid_to(group):
+            return None
         with self.store.view() as view:
             return view.row(group, index)
 
@@ -146,16 +175,18 @@ class Index:
             row = Row(*rows[at])
             return row if row.offset <= offset < row.offset + row.count else None
         with self.store.view() as view:
-            return view.row_at_offset(group, offset)
+            found = view.row_at_offset(group, offset)
+        return found if found is None or found.index <= self._valid_to(group) else None
 
     def rows(self, group: int, first_index: int, last_index: int, max_bytes: int) -> list[Row]:
         """Rows of consecutive entries: at least one if there is one, then up to the limits."""
         recent = self._recent.get(group)
         newer_from = recent[0][_INDEX] if recent else last_index + 1
+        stored_to = min(last_index, newer_from - 1, self._valid_to(group))
         out: list[Row] = []
-        if first_index < newer_from:
+        if first_index <= stored_to:
             with self.store.view() as view:
-                out = view.rows(group, first_index, min(last_index, newer_from - 1), max_bytes)
+                out = view.rows(group, first_index, stored_to, max_bytes)
         size = sum(row.length for row in out)
         at = out[-1].index + 1 if out else first_index
         if recent is None or at < newer_from:
@@ -208,10 +239,21 @@ class Index:
     def _run(self) -> None:
         try:
             while (first := self._work.get()) is not _STOP:
-                self._commit(self._gather([first], monotonic() + COMMIT_INTERVAL_S))
+                self._commit_when_there_is_room(
+                    self._gather([first], monotonic() + COMMIT_INTERVAL_S)
+                )
         except Exception as error:  # told to the loop by `poll`
             self.error = error
             self._on_done()
+
+    def _commit_when_there_is_room(self, work: list[_Work]) -> None:
+        while True:
+            try:
+                self._commit(work)
+                return
+            except DiskFull:
+                if self._closing.wait(SPACE_RETRY_S):
+                    raise
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Commit what was added, make it durable, stop; False if that took too long."""
@@ -219,6 +261,7 @@ class Index:
             while self.step():
                 pass
             return True
+        self._closing.set()
         self._work.put(_STOP)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()

@@ -2,12 +2,14 @@
 
 Whatever is read is verified before it is handed out: the header (is this the record that the
 index promised?), then the payload. A record that fails is `CorruptData` with its exact place,
-never data (W16). Neighbours on disk are read in one call, since a run of one group's entries
-often stands in a row.
+never data (W16). So is an entry that the log had and has no more: "I do not have it" (EntryMissing)
+is said only of what lies outside of the log. Neighbours on disk are read in one call, since a run
+of one group's entries often stands in a row.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -15,7 +17,7 @@ from myqueue.errors import CorruptData, EntryMissing
 from myqueue.wal import format as f
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Group, Row
-from myqueue.wal.index import Index
+from myqueue.wal.index import ALL, Index
 from myqueue.wal.scan import Read, Scan
 
 JOIN_READS_BYTES = 1 << 20
@@ -40,47 +42,68 @@ class Reader:
         self._files, self._index, self._names = files, index, names
 
     def entry(self, group: int, index: int) -> Entry:
-        return self._one(self._index.row(group, index), f"group {group:x} has no entry {index}")
+        row = self._index.row(group, index)
+        if row is None:
+            raise self._absent(group, index)
+        return next(self._read([row]))
 
     def entry_at_offset(self, group: int, offset: int) -> Entry:
         """The entry that holds this message; its first message may be an earlier one."""
         row = self._index.row_at_offset(group, offset)
-        return self._one(row, f"group {group:x} has no message at offset {offset}")
-
-    def _one(self, row: Row | None, missing: str) -> Entry:
         if row is None:
-            raise EntryMissing(missing)
-        return self._read([row])[0]
+            raise EntryMissing(f"group {group:x} has no message at offset {offset}")
+        return next(self._read([row]))
+
+    def _absent(self, group: int, index: int) -> EntryMissing | CorruptData:
+        """Outside of the log, or lost from its middle?"""
+        before = index > 0 and self._index.rows(group, 0, index - 1, -1)
+        if before and self._index.rows(group, index + 1, ALL, -1):
+            return CorruptData(f"group {group:x}: entry {index} was lost")
+        return EntryMissing(f"group {group:x} has no entry {index}")
 
     def entries(
         self, group: int, first_index: int, last_index: int, max_bytes: int = 1 << 20
     ) -> list[Entry]:
-        """Consecutive entries from `first_index`: at least one, then up to the limits."""
+        """Consecutive entries from `first_index`: at least one, then up to the limits.
+
+        They end before an entry that is damaged; who asks for that one gets CorruptData.
+        """
         rows = self._index.rows(group, first_index, last_index, max_bytes)
         if not rows or rows[0].index != first_index:
-            raise EntryMissing(f"group {group:x} has no entry {first_index}")
+            raise self._absent(group, first_index)
         out: list[Entry] = []
-        run: list[Row] = []
-        for row in rows:
-            if row.index != first_index + len(out) + len(run):
-                break  # a hole: what is behind it is not the continuation
-            if run and not _joins(run, row):
-                out += self._read(run)
-                run = []
-            run.append(row)
-        return out + self._read(run)
+        try:
+            for run in _runs(rows):
+                out.extend(self._read(run))
+        except CorruptData:
+            if not out:
+                raise
+        return out
 
-    def _read(self, run: list[Row]) -> list[Entry]:
+    def _read(self, run: list[Row]) -> Iterator[Entry]:
         """Entries that stand one after another on disk, in one read."""
         first, last = run[0], run[-1]
         named = self._names(first.segment)
         if named is None:
-            raise EntryMissing(f"segment {first.segment} was reclaimed")
+            raise CorruptData(
+                f"segment {first.segment} is gone, which has entry {first.index} of group "
+                f"{first.group:x}"
+            )
         name, uid = named
         size = last.position + _HEADER + last.length - first.position
-        data = memoryview(self._files.read(name, first.position, size))
+        data = memoryview(self._bytes(name, first.position, size))
         seed = f.segment_seed(uid)
-        return [_verified(data, row.position - first.position, row, seed, name) for row in run]
+        for row in run:
+            yield _verified(data, row.position - first.position, row, seed, name)
+
+    def _bytes(self, name: str, position: int, length: int) -> bytes:
+        """A sector that the disk cannot read, and a file that is not there, are damage as well."""
+        try:
+            return self._files.read(name, position, length)
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.ENOENT):
+                raise
+            raise CorruptData(f"{name} at position {position}: {error}", component=name) from error
 
     def snapshot(self, group: Group) -> list[bytes]:
         """The parts of the group's newest complete snapshot; none if it has none."""
@@ -89,24 +112,44 @@ class Reader:
         while group.snapshot_parts and number <= group.snapshot_at:
             named = self._names(number)
             if named is not None:
-                parts += self._snapshot_parts(group, named, position)
+                parts += self._snapshot_parts(group, named, position, len(parts))
             number, position = number + 1, f.SEGMENT_HEADER_BYTES
         if len(parts) < group.snapshot_parts:
             raise CorruptData(
                 f"group {group.uid:x}: {len(parts)} of {group.snapshot_parts} parts of the "
                 f"snapshot at index {group.snapshot_index} are readable"
             )
-        return parts[: group.snapshot_parts]
+        return parts
 
-    def _snapshot_parts(self, group: Group, named: tuple[str, int], position: int) -> list[bytes]:
+    def _snapshot_parts(
+        self, group: Group, named: tuple[str, int], position: int, done: int
+    ) -> list[bytes]:
+        """The parts in one segment, from number `done` on, each in its turn."""
         name, uid = named
-        scan = Scan(lambda at, size: self._files.read(name, at, size), uid, 2**32, position)
-        return [
-            bytes(payload)
-            for record, payload in scan.records()
-            if record.kind == f.SNAPSHOT
-            and (record.group, record.index) == (group.uid, group.snapshot_index)
-        ]
+        parts: list[bytes] = []
+        scan = Scan(lambda at, size: self._bytes(name, at, size), uid, 2**32, position)
+        wanted = (f.SNAPSHOT, group.uid, group.snapshot_index, group.snapshot_term)
+        for record, payload in scan.records():
+            if (record.kind, record.group, record.index, record.term) == wanted:
+                if record.count != done + len(parts):
+                    break
+                parts.append(bytes(payload))
+                if record.flags & f.LAST:
+                    break
+        return parts
+
+
+def _runs(rows: list[Row]) -> Iterator[list[Row]]:
+    """The rows in portions that one read can fetch, up to the first hole."""
+    run: list[Row] = []
+    for at, row in enumerate(rows):
+        if row.index != rows[0].index + at:
+            break  # what is behind a hole is not the continuation
+        if run and not _joins(run, row):
+            yield run
+            run = []
+        run.append(row)
+    yield run
 
 
 def _joins(run: list[Row], row: Row) -> bool:
@@ -125,6 +168,7 @@ def _verified(data: memoryview, at: int, row: Row, seed: int, name: str) -> Entr
     payload = data[at + _HEADER : at + _HEADER + row.length]
     if (
         record is None
+        or record.kind != f.ENTRY
         or record.group != row.group
         or record.index != row.index
         or record.term != row.term
@@ -143,15 +187,22 @@ def certain_records(
 ) -> Iterator[tuple[f.Record, memoryview]]:
     """Records of one segment that are certainly synced, for readers beside a running daemon.
 
-    `complete` says that the segment is sealed or that a later one is in use. Otherwise records wait
-    until a later mark proves them; those that no mark proves yet are not handed out.
+    `complete` says that the segment is sealed or that a later one is in use; then a place that
+    cannot be read is CorruptData, as all of it was synced. Otherwise records wait until a later
+    mark proves them; those that no mark proves yet are not handed out.
     """
+    kind = 0
     scan = Scan(read, uid, capacity, position)
     waiting: list[tuple[f.Record, memoryview]] = []
     for record, payload in scan.records():
         waiting.append((record, payload))
+        kind = record.kind
         if record.kind == f.MARK or complete:
             proven = capacity if complete else scan.proven
             done = sum(1 for one, _ in waiting if one.position < proven)
             yield from waiting[:done]
             del waiting[:done]
+    if complete and kind != f.FOOTER:
+        raise CorruptData(
+            f"position {scan.position}: {scan.problem}, but the log goes on behind it"
+        )

@@ -7,7 +7,7 @@
 | groups | group | log start, hard state, snapshot: `Group.save` |
 | state | group, user's key | applied state of the group's state machine |
 | applied | group | applied index; always written together with the state it belongs to (W13) |
-| meta | name | watermark (segment, position), version, boot id |
+| meta | name | watermark (segment, position), version |
 
 A commit takes ops in log order (what `Persisted` events and recovery hand out) and moves the
 watermark: everything before it is in the store. Commits sync the data but not LMDB's meta page
@@ -22,6 +22,7 @@ Writing belongs to one thread (L7), reading to any: `with store.view() as view`.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from struct import Struct
@@ -31,143 +32,22 @@ from zlib import crc32
 
 import lmdb
 
-from myqueue.errors import StoreBroken
+from myqueue.errors import DiskFull, StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal.groups import Group, Groups, Op, Row, RowTuple
-from myqueue.wal.storefile import boot_id, check_file
+from myqueue.wal.groups import Group, Op, RowTuple
+from myqueue.wal.storefile import STATE_FILE, check_before_opening, note_closed
+from myqueue.wal.storeview import GROUP_KEY, KEY, LAST, ROW, TABLES, View, sealed
 
 VERSION = 1
 MAP_BYTES = 64 << 30  # virtual; the file grows with its content
 GROW_FACTOR = 2
-TABLES = ("index", "offsets", "groups", "state", "applied", "meta")
-_KEY = Struct(">QQ")
-_GROUP_KEY = Struct(">Q")
-_ROW = Struct("<IIIIQQQQ")
+GROW_WAIT_S = 0.05
+ROOM_BYTES = 16 << 20  # LMDB reports a full disk as an IO error; with less free, it was that
 _WATERMARK = Struct("<QQ")
-_ROW_SEALED = Struct("<IIIIQQQQI")
-_pack_key, _pack_row = _KEY.pack, _ROW.pack
-_unpack_key, _unpack_row = _KEY.unpack, _ROW_SEALED.unpack
-_LAST = 2**64 - 1
+_pack_key, _pack_row = KEY.pack, ROW.pack
 
 # What a commit writes of one group's state machine: (applied index, puts, deleted keys).
 StateChange = tuple[int, dict[bytes, bytes], list[bytes]]
-
-
-def _sealed(key: bytes, value: bytes) -> bytes:
-    return value + crc32(value, crc32(key)).to_bytes(4, "little")
-
-
-def _opened(key: bytes, raw: bytes) -> bytes:
-    value = raw[:-4]
-    if crc32(value, crc32(key)).to_bytes(4, "little") != raw[-4:]:
-        raise StoreBroken("a value in the store fails its checksum")
-    return value
-
-
-def _row(key: bytes, raw: bytes) -> Row:
-    if len(raw) != _ROW_SEALED.size:
-        raise StoreBroken("a row of the store's index is not of its size")
-    segment, position, length, count, offset, term, time_ms, chain, crc = _unpack_row(raw)
-    if crc != crc32(raw[:-4], crc32(key)):
-        raise StoreBroken("a row of the store's index fails its checksum")
-    group, index = _unpack_key(key)
-    return Row(group, index, segment, position, length, count, offset, term, time_ms, chain)
-
-
-class View:
-    """A consistent look at the store, as of its last commit. Use as a context manager."""
-
-    __slots__ = ("_index", "_offsets", "_store", "_txn")
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._index, self._offsets = store._tables["index"], store._tables["offsets"]
-
-    def __enter__(self) -> View:
-        self._store._gate.enter()
-        self._txn = self._store._env.begin()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._txn.abort()
-        self._store._gate.leave()
-
-    def row(self, group: int, index: int) -> Row | None:
-        if index < 0:
-            return None
-        key = _pack_key(group, index)
-        raw = self._txn.get(key, db=self._index)
-        return None if raw is None else _row(key, raw)
-
-    def row_at_offset(self, group: int, offset: int) -> Row | None:
-        """The entry that holds this message offset."""
-        cursor = self._txn.cursor(self._offsets)
-        if offset < 0 or not cursor.set_range(_pack_key(group, offset)):
-            return None
-        key, index = cursor.item()
-        if key[:8] != _GROUP_KEY.pack(group):
-            return None
-        row = self.row(group, int.from_bytes(index, "big"))
-        if row is None or key != _pack_key(group, row.offset + row.count - 1):
-            raise StoreBroken(f"the store's offsets and index disagree about group {group:x}")
-        return row if offset >= row.offset else None
-
-    def rows(self, group: int, first_index: int, last_index: int, max_bytes: int) -> list[Row]:
-        """Rows of consecutive entries: at least one if there is one, then up to the limits."""
-        cursor = self._txn.cursor(self._index)
-        out: list[Row] = []
-        size = 0
-        if not cursor.set_range(_pack_key(group, first_index)):
-            return out
-        for key, raw in cursor:
-            row = _row(key, raw)
-            size += row.length
-            if row.group != group or row.index > last_index or (out and size > max_bytes):
-                break
-            out.append(row)
-        return out
-
-    def state(self, group: int, key: bytes) -> bytes | None:
-        full = _GROUP_KEY.pack(group) + key
-        raw = self._txn.get(full, db=self._store._tables["state"])
-        return None if raw is None else _opened(full, raw)
-
-    def states(self, group: int, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        start = _GROUP_KEY.pack(group) + prefix
-        cursor = self._txn.cursor(self._store._tables["state"])
-        if cursor.set_range(start):
-            for key, raw in cursor:
-                if not key.startswith(start):
-                    return
-                yield key[8:], _opened(key, raw)
-
-    def applied_index(self, group: int) -> int:
-        key = _GROUP_KEY.pack(group)
-        raw = self._txn.get(key, db=self._store._tables["applied"])
-        return 0 if raw is None else int.from_bytes(_opened(key, raw), "little")
-
-    def meta(self, name: bytes) -> bytes | None:
-        raw = self._txn.get(name, db=self._store._tables["meta"])
-        return None if raw is None else _opened(name, raw)
-
-    def dump(self, tables: tuple[str, ...] = TABLES[:-1]) -> Iterator[tuple[str, bytes, bytes]]:
-        """Every key and value, checked, in order; two stores with equal dumps are equal."""
-        for table in tables:
-            for key, raw in self._txn.cursor(self._store._tables[table]):
-                yield table, key, raw if table in ("offsets", "groups") else _opened(key, raw)
-
-    def groups(self) -> Groups:
-        """The groups as of the watermark; each tail is its last row in the index."""
-        groups = Groups()
-        index = self._txn.cursor(self._index)
-        for _key, raw in self._txn.cursor(self._store._tables["groups"]):
-            group = groups.by_uid[int.from_bytes(_key, "big")] = Group.load(raw)
-            last = _pack_key(group.uid, _LAST)
-            found = index.set_range(last) and (index.key() == last or index.prev())
-            if (found or index.last()) and _KEY.unpack(index.key())[0] == group.uid:
-                row = _row(index.key(), index.value())
-                group.append(row.index, row.term, row.offset + row.count, row.chain)
-        return groups
 
 
 class _Gate:
@@ -177,10 +57,17 @@ class _Gate:
         self._lock = Lock()
         self._empty = Condition(self._lock)
         self._inside = 0
+        self._resized = Condition(self._lock)
         self._awaited = False
 
     def enter(self) -> None:
+        """While a resize waits, newcomers wait for a moment: else there is always one inside.
+
+        For a moment only, because the newcomer's thread may be inside already.
+        """
         with self._lock:
+            if self._awaited:
+                self._resized.wait(GROW_WAIT_S)
             self._inside += 1
 
     def leave(self) -> None:
@@ -196,52 +83,57 @@ class _Gate:
             self._awaited = True
             self._empty.wait_for(lambda: not self._inside)
             self._awaited = False
-            yield
+            try:
+                yield
+            finally:
+                self._resized.notify_all()
 
 
 class Store:
     """The tables of one daemon, under `directory`."""
 
-    def __init__(self, directory: str, map_bytes: int = MAP_BYTES, sync: bool = True) -> None:
-        check_file(directory)
+    errors = (lmdb.Error,)  # what a view takes for damage
+
+    def __init__(
+        self, directory: str, map_bytes: int = MAP_BYTES, sync: bool = True, checked: bool = False
+    ) -> None:
+        self._directory = directory
+        if not checked:
+            check_before_opening(directory)
+        self._gate = _Gate()
         try:
             self._env = lmdb.open(
                 directory, map_size=map_bytes, max_dbs=len(TABLES), metasync=False, sync=sync,
                 readahead=False, max_readers=126, mode=0o600,
             )  # fmt: skip
-            self._env.reader_check()
-            self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
         except lmdb.Error as error:
             raise StoreBroken(f"{directory}: {error}") from error
-        self._gate = _Gate()
-        self._check_after_boot()
+        try:
+            self._open_tables()
+        except BaseException as error:
+            self._env.close()
+            if isinstance(error, lmdb.Error):
+                raise StoreBroken(f"{directory}: {error}") from error
+            raise
 
-    def _check_after_boot(self) -> None:
-        """A machine that was restarted may have lost power: read every value once (L11)."""
+    def _open_tables(self) -> None:
+        self._env.reader_check()
+        self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
         with self.view() as view:
-            version, boot = view.meta(b"version"), view.meta(b"boot")
-        if version not in (None, VERSION.to_bytes(4, "little")):
-            raise StoreBroken("the store was written by another version")
-        if boot is not None and boot != boot_id():
-            self.check()
-        if boot != boot_id():
+            version = view.meta(b"version")
+        ours = VERSION.to_bytes(4, "little")
+        if version is None:
             with self._env.begin(write=True, db=self._tables["meta"]) as txn:
-                txn.put(b"boot", _sealed(b"boot", boot_id()))
-                txn.put(b"version", _sealed(b"version", VERSION.to_bytes(4, "little")))
+                txn.put(b"version", sealed(b"version", ours))
+        elif version != ours:
+            raise StoreBroken("the store was written by another version")
 
     def check(self) -> int:
         """Read every value; raise StoreBroken at the first that is not right. Returns their
         number.
         """
-        count = 0
-        try:
-            with self.view() as view:
-                for _ in view.dump(TABLES):
-                    count += 1
-                view.groups()
-        except lmdb.Error as error:
-            raise StoreBroken(str(error)) from error
-        return count
+        with self.view() as view:
+            return view.check()
 
     def view(self) -> View:
         return View(self)
@@ -265,26 +157,41 @@ class Store:
             try:
                 with self._env.begin(write=True) as txn:
                     _Commit(txn, self._tables).run(ops, states or {})
-                    mark = _sealed(b"watermark", _WATERMARK.pack(segment, position))
+                    mark = sealed(b"watermark", _WATERMARK.pack(segment, position))
                     txn.put(b"watermark", mark, db=self._tables["meta"])
                 return
             except lmdb.MapFullError:
                 self._grow()
+            except (lmdb.Error, struct.error) as error:
+                raise self._judged(error) from error
 
     def _grow(self) -> None:
         with self._gate.alone():
             self._env.set_mapsize(self._env.info()["map_size"] * GROW_FACTOR)
 
+    def _judged(self, error: Exception) -> DiskFull | StoreBroken:
+        """A commit that failed left everything as it was: a full disk is no damage."""
+        space = os.statvfs(self._directory)
+        if space.f_bavail * space.f_frsize < ROOM_BYTES:
+            return DiskFull(f"{self._directory}: {error}")
+        return StoreBroken(f"{self._directory}: {error}")
+
     def sync(self) -> None:
         """Make the last commit durable, meta page and all; reclaim counts only that (L2, W12)."""
-        self._env.sync(True)
+        try:
+            self._env.sync(True)
+        except lmdb.Error as error:
+            raise self._judged(error) from error
 
     def used_bytes(self) -> int:
         return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
 
     def close(self) -> None:
-        self._env.sync(True)
-        self._env.close()
+        try:
+            self.sync()
+        finally:
+            self._env.close()
+        note_closed(self._directory)
 
 
 class _Commit:
@@ -305,7 +212,7 @@ class _Commit:
         self._put_rows()
         for uid, group in self._groups.items():
             if group is not None:
-                self._txn.put(_GROUP_KEY.pack(uid), group.save(), db=self._tables["groups"])
+                self._txn.put(GROUP_KEY.pack(uid), group.save(), db=self._tables["groups"])
         for uid, (applied_index, puts, deletes) in states.items():
             self._state(uid, applied_index, puts, deletes)
 
@@ -330,26 +237,26 @@ class _Commit:
         if record.kind in (f.TRUNCATE, f.START, f.GROUP_REMOVED):
             self._put_rows()
         if record.kind == f.TRUNCATE:
-            self._delete("index", uid, record.index, _LAST)
-            self._delete("offsets", uid, record.offset, _LAST)
+            self._delete("index", uid, record.index, LAST)
+            self._delete("offsets", uid, record.offset, LAST)
         elif record.kind == f.START:
             reset = record.flags & f.RESET
-            self._delete("index", uid, 0, _LAST if reset else record.index - 1)
-            self._delete("offsets", uid, 0, _LAST if reset else record.offset - 1)
+            self._delete("index", uid, 0, LAST if reset else record.index - 1)
+            self._delete("offsets", uid, 0, LAST if reset else record.offset - 1)
         elif record.kind == f.GROUP_REMOVED:
             self._remove(uid)
             return
         group = self._groups.get(uid)
         if group is None:
-            raw = self._txn.get(_GROUP_KEY.pack(uid), db=self._tables["groups"])
+            raw = self._txn.get(GROUP_KEY.pack(uid), db=self._tables["groups"])
             group = self._groups[uid] = Group(uid) if raw is None else Group.load(bytes(raw))
         group.apply(record, segment, payload)
 
     def _remove(self, uid: int) -> None:
         self._groups[uid] = None
-        self._delete("index", uid, 0, _LAST)
-        self._delete("offsets", uid, 0, _LAST)
-        prefix = _GROUP_KEY.pack(uid)
+        self._delete("index", uid, 0, LAST)
+        self._delete("offsets", uid, 0, LAST)
+        prefix = GROUP_KEY.pack(uid)
         self._txn.delete(prefix, db=self._tables["groups"])
         self._txn.delete(prefix, db=self._tables["applied"])
         cursor = self._txn.cursor(self._tables["state"])
@@ -368,19 +275,24 @@ class _Commit:
     def _state(
         self, uid: int, applied: int, puts: dict[bytes, bytes], deletes: list[bytes]
     ) -> None:
-        prefix, table = _GROUP_KEY.pack(uid), self._tables["state"]
+        prefix, table = GROUP_KEY.pack(uid), self._tables["state"]
         for key in deletes:
             self._txn.delete(prefix + key, db=table)
         for key, value in puts.items():
             full = prefix + key
-            self._txn.put(full, _sealed(full, value), db=table)
-        value = _sealed(prefix, applied.to_bytes(8, "little"))
+            self._txn.put(full, sealed(full, value), db=table)
+        value = sealed(prefix, applied.to_bytes(8, "little"))
         self._txn.put(prefix, value, db=self._tables["applied"])
 
 
 def delete_store(directory: str) -> None:
     """The store holds nothing that the log does not; removing it costs a rebuild."""
-    for name in ("data.mdb", "lock.mdb"):
+    for name in ("data.mdb", "lock.mdb", STATE_FILE):
         path = os.path.join(directory, name)
         if os.path.exists(path):
             os.unlink(path)
+
+
+def check_store(directory: str) -> None:
+    """What `storefile` runs in a process of its own: the exit code is the answer."""
+    Store(directory, checked=True).check()

@@ -1,21 +1,80 @@
-"""Looking at LMDB's file before LMDB does.
+"""Looking at LMDB's file before LMDB does, and from a distance.
 
-LMDB maps its file and trusts what it reads: a file that is shorter than its own meta page says
-ends the process with SIGBUS, not with an exception. So the two meta pages are read first, with
-plain reads (no environment is open yet, so closing the file drops nobody's locks, L5).
+LMDB maps its file and trusts what it reads. A file that is shorter than its own meta page says
+ends the process with SIGBUS, a page of zeros ends it with SIGABRT; neither is an exception. So
+
+- the two meta pages are read first, with plain reads (no environment is open yet, so closing the
+  file drops nobody's locks, L5);
+- after the machine was restarted (it may have lost power, L11), and after the second start in a
+  row that followed no clean close (it may be the store that ends the process), a process of its
+  own reads every value. If that one dies, the store is broken, and nobody else died of it.
+
+A small file beside LMDB's holds the boot id and the number of opens since the last close. It
+needs no sync: if it is lost or old, the store is checked once more.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from struct import Struct
 
 from myqueue.errors import StoreBroken
 
+STATE_FILE = "opened"
+OPENS_UNCHECKED_MAX = 2
+CHECK_BYTES_PER_S = 1 << 20  # far below what any disk does; a check that hangs ends some time
+CHECK_TIMEOUT_S = 60.0
+_CHECK = "import sys; from myqueue.wal.store import check_store; check_store(sys.argv[1])"
 _META = Struct("<16xIIQQI")  # page header, then magic, version, address, map size, page size
 _TAIL = Struct("<QQ")  # last page in use, transaction id
 _TAIL_AT = 136
 _MAGIC = 0xBEEFC0DE
+
+
+def check_before_opening(directory: str) -> None:
+    """Raise StoreBroken unless it is safe to let LMDB open what is there."""
+    check_file(directory)
+    opens = _opens_since_close(directory)
+    if not os.path.exists(os.path.join(directory, "data.mdb")):
+        opens = 0
+    elif opens is None or opens >= OPENS_UNCHECKED_MAX:
+        _check_in_child(directory)
+        opens = 0
+    _note_opens(directory, opens + 1)
+
+
+def note_closed(directory: str) -> None:
+    _note_opens(directory, 0)
+
+
+def _opens_since_close(directory: str) -> int | None:
+    """None if that is not known, or was before the machine's last start."""
+    try:
+        with open(os.path.join(directory, STATE_FILE), "rb") as file:
+            boot, _, opens = file.read(100).partition(b" ")
+    except FileNotFoundError:
+        return None
+    return int(opens) if boot == boot_id() and opens.isdigit() else None
+
+
+def _note_opens(directory: str, opens: int) -> None:
+    with open(os.path.join(directory, STATE_FILE), "wb") as file:
+        file.write(b"%s %d" % (boot_id(), opens))
+
+
+def _check_in_child(directory: str) -> None:
+    timeout_s = CHECK_TIMEOUT_S
+    timeout_s += os.path.getsize(os.path.join(directory, "data.mdb")) / CHECK_BYTES_PER_S
+    command = [sys.executable, "-P", "-c", _CHECK, directory]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise StoreBroken(f"{directory}: reading it does not come to an end") from error
+    if done.returncode:
+        last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise StoreBroken(f"{directory}: the check ended with {done.returncode}: {last_line}")
 
 
 def check_file(directory: str) -> None:
