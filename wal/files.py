@@ -63,8 +63,14 @@ class _Open:
 class RealFiles:
     """`Files` over a real directory."""
 
-    def __init__(self, directory: str, read_only: bool = False) -> None:
+    def __init__(
+        self, directory: str, read_only: bool = False, open_max: int = OPEN_FILES_MAX
+    ) -> None:
+        """An onlooker takes a small `open_max`: a file that is open keeps its blocks when its
+        owner removes it.
+        """
         self.directory = directory
+        self._open_max = open_max
         self._flags = os.O_RDONLY if read_only else os.O_RDWR
         self._open: dict[str, _Open] = {}
         self._lock = Lock()
@@ -84,7 +90,7 @@ class RealFiles:
             return entry
 
     def _keep(self, name: str, fd: int) -> _Open:
-        if len(self._open) >= OPEN_FILES_MAX:
+        if len(self._open) >= self._open_max:
             self._close_one()
         entry = self._open[name] = _Open(fd)
         return entry
@@ -167,8 +173,15 @@ class RealFiles:
         self._forget(name)
 
     def list(self) -> dict[str, int]:
+        sizes = {}
         with os.scandir(self.directory) as entries:
-            return {e.name: e.stat().st_size for e in entries if e.is_file(follow_symlinks=False)}
+            for entry in entries:
+                try:
+                    if entry.is_file(follow_symlinks=False):
+                        sizes[entry.name] = entry.stat().st_size
+                except FileNotFoundError:  # removed since the directory was read
+                    continue
+        return sizes
 
     def free_bytes(self) -> int:
         space = os.statvfs(self._directory_fd)
