@@ -181,6 +181,11 @@ def payload_is_right(record: Record, payload: bytes | memoryview) -> bool:
     return len(payload) == record.length and crc32(payload, record.header_crc) == record.payload_crc
 
 
+def footer_bits(kind: int, flags: int) -> int:
+    """What a record adds to its group's mask of kinds; a reset truncates as well."""
+    return 1 << kind | (1 << TRUNCATE if kind == START and flags & RESET else 0)
+
+
 def encode_footer(rows: list[FooterRow]) -> bytes:
     return b"".join(_FOOTER_ROW.pack(*row, 0) for row in sorted(rows))
 

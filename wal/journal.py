@@ -78,6 +78,7 @@ class Journal:
         self.error: Exception | None = None
         self.space_low = False
         self.persisted_at = (0, 0)  # segment and position up to which all is on disk
+        self.rewound_at: dict[int, tuple[int, int]] = {}  # newest TRUNCATE or reset of each group
         self._events: deque[Event] = deque()
         self._signal = Signal()
         self._record_max = min(config.record_bytes_max, config.segment_bytes // 4)
@@ -224,8 +225,12 @@ class Journal:
         batch.buffers += (header, payload)
         batch.records += 1
         batch.ops.append((record, layout.number, payload))
-        layout.rows.of(uid)[9] |= 1 << kind
+        layout.rows.note(record)
         layout.tail = record.end
+        if f.footer_bits(kind, record.flags) & 1 << f.TRUNCATE:
+            self.rewound_at[uid] = (layout.number, record.position)
+        elif kind == f.GROUP_REMOVED:
+            self.rewound_at.pop(uid, None)
         if kind == f.TRUNCATE:
             batch.tails[uid] = (record.term, record.index - 1)
         self.groups.apply(record, layout.number, payload)

@@ -41,7 +41,7 @@ class SegmentRows:
                 _HEADER + record.length,
             )  # fmt: skip
         else:
-            self.of(record.group)[9] |= 1 << record.kind
+            self.of(record.group)[9] |= f.footer_bits(record.kind, record.flags)
 
     def of(self, group: int) -> list[int]:
         row = self.by_group.get(group)

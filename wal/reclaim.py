@@ -7,18 +7,20 @@ footer
 
 - its entries lie before the log's start, or the group was removed, or they stand elsewhere by now;
 - no record in force (hard state, start, snapshot, creation) stands in it;
-- it holds no TRUNCATE or GROUP_REMOVED that a replay would miss, because an older segment still
-  has records of that group.
+- it holds no TRUNCATE, reset or GROUP_REMOVED that a replay would miss, because an older segment
+  still has records of that group, or may have: nobody knows what is in a damaged one.
 
 Removal is a rename first and an unlink in the next pass. A segment that is held by few live records
 is emptied: these are appended again at the end (RELOCATED), and it goes in a later pass. Damaged
-segments are left alone (W6). Work is done in steps of bounded size, on the loop's thread.
+segments are left alone (W6), and so is one that cannot be read to its end while it is emptied. Work
+is done in steps of bounded size, on the loop's thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from myqueue.errors import CorruptData, RecordTooLarge
 from myqueue.wal import format as f
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Group, Groups
@@ -31,8 +33,8 @@ from myqueue.wal.scan import Scan, footer_of, trailer_of
 
 COMPACT_BELOW_SHARE = 0.25
 STEP_BYTES = 1 << 20
-_OTHERS = ~(1 << f.ENTRY | 1 << f.COMMIT)
-_ORDERED = 1 << f.TRUNCATE | 1 << f.GROUP_REMOVED
+NEVER = (0, 0)
+_ORDERED = 1 << f.TRUNCATE | 1 << f.GROUP_REMOVED  # a reset counts as a TRUNCATE
 
 
 class Reclaimer:
@@ -44,31 +46,40 @@ class Reclaimer:
         self._trash: list[str] = []
         # Segments that were emptied, and the place in the log that must be durable before they go.
         self._emptied: dict[int, tuple[int, int]] = {}
+        self._stuck: set[int] = set()  # cannot be emptied in this process
         self.removed_segments = 0
         self.relocated_bytes = 0
 
     def begin(self) -> None:
         """Sync the store up to what is persisted, then judge every sealed segment."""
-        self._pass = self._run(self._journal.persisted_at)
+        self._pass = self._run()
 
     def step(self) -> bool:
         """A piece of the pass; False when it is over. True without progress: waiting for a sync."""
+        if self._journal.error is not None:
+            self.cancel()
         return next(self._pass, self) is None
 
-    def _run(self, target: tuple[int, int]) -> Iterator[None]:
+    def cancel(self) -> None:
+        """Whatever the pass has done so far is whole."""
+        self._pass = iter(())
+
+    def _run(self) -> Iterator[None]:
         for name in self._trash:
             self._files.move(name, None)
         self._trash.clear()
+        target = self._index.added
         self._index.add([], *target, sync=True)
         while self._index.durable < target:
             yield None
         with self._index.store.view() as view:
             groups = view.groups()
-        held: set[int] = set()
+        held: set[int] | None = set()  # groups with records in segments that stay; None: any group
         sparse: tuple[float, SegmentFile] | None = None
-        for segment in self._candidates(target):
+        for segment in self._sealed(target):
             rows = self._footer(segment)
             if rows is None:
+                held = None
                 continue
             share = self._live_share(segment, rows, groups, held)
             if share == 0.0:
@@ -77,8 +88,10 @@ class Reclaimer:
                 self._remove(segment)
                 yield None
                 continue
-            held.update(row.group for row in rows)
-            if segment.number not in self._emptied and (sparse is None or share < sparse[0]):
+            if held is not None:
+                held.update(row.group for row in rows)
+            tried = segment.number in self._emptied or segment.number in self._stuck
+            if not tried and (sparse is None or share < sparse[0]):
                 sparse = (share, segment)
             yield None
         if self._trash:
@@ -86,11 +99,15 @@ class Reclaimer:
         if sparse is not None and sparse[0] <= COMPACT_BELOW_SHARE:
             yield from self._empty(sparse[1])
 
-    def _candidates(self, target: tuple[int, int]) -> list[SegmentFile]:
+    def _sealed(self, target: tuple[int, int]) -> list[SegmentFile]:
         segments = sorted(self._journal.segments.items())
-        return [one for number, one in segments if number < target[0] and not one.damaged]
+        return [one for number, one in segments if number < target[0]]
 
     def _footer(self, segment: SegmentFile) -> list[f.FooterRow] | None:
+        """What is in a segment; None if that is not known for certain."""
+        if segment.damaged:
+            return None
+
         def read(position: int, length: int) -> bytes:
             return self._files.read(segment.name, position, length)
 
@@ -98,7 +115,7 @@ class Reclaimer:
         return footer_of(read, segment.uid, trailer) if trailer is not None else None
 
     def _live_share(
-        self, segment: SegmentFile, rows: list[f.FooterRow], groups: Groups, held: set[int]
+        self, segment: SegmentFile, rows: list[f.FooterRow], groups: Groups, held: set[int] | None
     ) -> float:
         """0.0: nothing is needed. Otherwise about which share of the segment is."""
         emptied_at = self._emptied.get(segment.number)
@@ -106,7 +123,7 @@ class Reclaimer:
         live = 0.0
         for row in rows:
             group = groups.by_uid.get(row.group)
-            if row.kinds & _ORDERED and row.group in held:
+            if row.kinds & _ORDERED and (held is None or row.group in held):
                 live += f.RECORD_HEADER_BYTES
             if group is None:
                 continue
@@ -127,33 +144,57 @@ class Reclaimer:
     def _empty(self, segment: SegmentFile) -> Iterator[None]:
         """Append again, at the end of the log, whatever of this segment is still in force."""
         number, journal = segment.number, self._journal
+        try:
+            yield from self._append_entries(segment)
+            yield from self._until_indexed()  # a snapshot that is to be read must be on disk
+            for group in list(journal.groups.by_uid.values()):
+                if group.holds(number):
+                    in_snapshot = group.snapshot_from <= number <= group.snapshot_at
+                    parts = self._reader.snapshot(group) if in_snapshot else []
+                    journal.relocate_records(group, number, parts)
+        except (CorruptData, RecordTooLarge):
+            self._stuck.add(number)
+            return
+        journal.submit()
+        self._emptied[number] = journal.end
+
+    def _append_entries(self, segment: SegmentFile) -> Iterator[None]:
+        journal = self._journal
         scan = Scan(
             lambda position, length: self._files.read(segment.name, position, length),
             segment.uid,
             segment.capacity,
         )
-        taken = 0
+        kind, paused_at = 0, 0
         for record, payload in scan.records():
-            if record.kind == f.ENTRY and self._is_live(record, number):
-                journal.append(record.group, [_entry(record, payload)], relocated=True)
-                taken += record.length
-            if taken >= STEP_BYTES:
-                self.relocated_bytes += taken
-                taken = 0
+            kind = record.kind
+            if kind == f.ENTRY:
+                while journal.rewound_at.get(record.group, NEVER) > self._index.added:
+                    yield from self._until_indexed()
+                group = journal.groups.by_uid.get(record.group)
+                if group is not None and self._is_live(record, group, segment.number):
+                    journal.append(record.group, [_entry(record, payload)], relocated=True)
+                    self.relocated_bytes += record.length
+            if scan.position - paused_at >= STEP_BYTES:
+                paused_at = scan.position
                 journal.submit()
                 yield None
-        self.relocated_bytes += taken
-        for group in list(journal.groups.by_uid.values()):
-            if group.holds(number):
-                in_snapshot = group.snapshot_from <= number <= group.snapshot_at
-                parts = self._reader.snapshot(group) if in_snapshot else []
-                journal.relocate_records(group, number, parts)
-        journal.submit()
-        self._emptied[number] = journal.end
+        if kind != f.FOOTER:
+            segment.damaged = True
+            raise CorruptData(f"{segment.name} at position {scan.position}: {scan.problem}")
 
-    def _is_live(self, record: f.Record, segment: int) -> bool:
-        group = self._journal.groups.by_uid.get(record.group)
-        if group is None or not group.first_index <= record.index <= group.last_index:
+    def _until_indexed(self) -> Iterator[None]:
+        """Until look-ups know all that was appended up to now."""
+        self._journal.submit()
+        end = self._journal.end
+        while self._index.added < end:
+            yield None
+
+    def _is_live(self, record: f.Record, group: Group, segment: int) -> bool:
+        """The index must know of every record that took entries back, see `_append_entries`:
+        otherwise it still shows entries that are no longer of the log.
+        """
+        if not group.first_index <= record.index <= group.last_index:
             return False
         row = self._index.row(record.group, record.index)
         return row is not None and (row.segment, row.position) == (segment, record.position)

@@ -56,7 +56,10 @@ def recount(scan: Scan) -> list[f.FooterRow]:
             groups.setdefault(record.group, []).append(record)
     rows = []
     for group, records in sorted(groups.items()):
-        kinds = sum(1 << kind for kind in {record.kind for record in records})
+        present = {record.kind for record in records}
+        if any(record.kind == f.START and record.flags & f.RESET for record in records):
+            present.add(f.TRUNCATE)
+        kinds = sum(1 << kind for kind in present)
         entries = [record for record in records if record.kind == f.ENTRY]
         if not entries:
             rows.append(f.FooterRow(group, *[0] * 9, kinds))
