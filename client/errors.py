@@ -137,6 +137,13 @@ class IdentityMismatch(TroubleError):
     hint = "Check --data; a daemon never works under another one's identity."
 
 
+class DirectoryUnusable(TroubleError):
+    """The data directory cannot be made, read or written."""
+
+    code, name, outcome = 1132, "DIRECTORY_UNUSABLE", NONE
+    hint = "Make the directory and give it to the user that the daemon runs as (chown), or mend it."
+
+
 def _rows(base: type[MyQueueError]) -> list[type[MyQueueError]]:
     return [base] + [row for child in base.__subclasses__() for row in _rows(child)]
 

@@ -10,13 +10,15 @@ opens the parts in the right order and carries persisted ops from the journal to
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from random import Random
 
-from myqueue.errors import StoreBroken
+from myqueue.errors import DirectoryUnusable, DiskFull, MyQueueError, StoreBroken
 from myqueue.wal.files import RealFiles, lock_directory
+from myqueue.wal.groups import Groups
 from myqueue.wal.identity import Identity, claim
 from myqueue.wal.index import Index
 from myqueue.wal.journal import Journal, JournalConfig
@@ -34,62 +36,102 @@ class Log:
         clock_ms: Callable[[], int], random: Random,
     ) -> None:  # fmt: skip
         """`identity` is (cluster, daemon, kind), see `wal/identity`."""
+        with ExitStack() as undo:
+            try:
+                self._open_directory(directory, identity, random, undo)
+                self._open_journal(config, clock_ms, random, undo)
+            except OSError as error:
+                raise _unusable(directory, error) from error
+            undo.pop_all()
+
+    def _open_directory(
+        self, directory: str, identity: tuple[str, str, str], random: Random, undo: ExitStack
+    ) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         self._lock = lock_directory(directory)
+        undo.callback(os.close, self._lock)
         self._base = RealFiles(directory)
-        try:
-            self.identity: Identity = claim(self._base, *identity, random)
-            self.files = RealFiles(os.path.join(directory, "wal"))
-            self.store, self.store_problem = _open_store(os.path.join(directory, "store"))
-            self._open_journal(config, clock_ms, random)
-        except BaseException:
-            self._base.close()
-            os.close(self._lock)
-            raise
+        undo.callback(self._base.close)
+        self.identity: Identity = claim(self._base, *identity, random)
+        self.files = RealFiles(os.path.join(directory, "wal"))
+        undo.callback(self.files.close)
+        store_directory = os.path.join(directory, "store")
+        self.store, self._groups, self.store_problem = _open_store(store_directory)
+        undo.callback(self.store.close)
 
     def _open_journal(
-        self, config: JournalConfig, clock_ms: Callable[[], int], random: Random
+        self, config: JournalConfig, clock_ms: Callable[[], int], random: Random, undo: ExitStack
     ) -> None:
-        watermark = self.store.watermark
-        with self.store.view() as view:
-            groups = view.groups()
         self.journal = Journal.open(
             self.files, self.identity.owner, config, clock_ms, random,
-            groups=groups, watermark=watermark, sink=self.store.commit,
+            groups=self._groups, watermark=self.store.watermark, sink=self.store.commit,
         )  # fmt: skip
+        undo.callback(self.journal.close)
         self.index = Index(self.store, True, self.journal.wake)
         self.reader = Reader(self.files, self.index, self.journal.segment_name)
         self.reclaimer = Reclaimer(self.files, self.journal, self.index, self.reader)
 
     def poll(self) -> list[Event]:
-        """What happened since the last call; persisted ops are on their way to the store."""
+        """What happened since the last call; persisted ops are on their way to the store.
+
+        If the store's thread has failed this raises, and the journal's events stay for later.
+        """
+        self.index.poll()
         events = self.journal.poll()
         for event in events:
             if isinstance(event, Persisted):
                 self.index.add(event.ops, event.segment, event.position)
-        self.index.poll()
         return events
 
     def close(self) -> bool:
-        """Write and commit what waits, then let go; False if the disk took too long."""
+        """Write and commit what waits, then let go; False if the disk took too long.
+
+        In that case a thread may still be writing. Files and lock then stay as they are until the
+        process ends: nobody else may own the directory before (W22).
+        """
+        self.reclaimer.cancel()
         written = self.journal.close()
-        with suppress(StoreBroken):  # the store can be rebuilt; closing goes on
+        with suppress(MyQueueError):  # the store can be rebuilt; closing goes on
             self.poll()
-        committed = self.index.close()
-        if written and committed:
-            self.journal.close_signal()
+        if not (self.index.close() and written):
+            return False
+        with suppress(MyQueueError):
             self.store.close()
+        self.journal.close_signal()
         self.files.close()
         self._base.close()
         os.close(self._lock)
-        return written and committed
+        return True
 
 
-def _open_store(directory: str) -> tuple[Store, str]:
-    """The store and what was wrong with it: a broken one is replaced by an empty one."""
+def _open_store(directory: str) -> tuple[Store, Groups, str]:
+    """The store, the groups as it knows them, and what was wrong with it: a broken one is replaced
+    by an empty one. So is one without a watermark: its rebuild was interrupted.
+    """
     os.makedirs(directory, mode=0o700, exist_ok=True)
+    problem = ""
     try:
-        return Store(directory), ""
+        store = Store(directory)
+        try:
+            groups, watermark = _groups(store), store.watermark
+            if watermark != (0, 0) or not groups.by_uid:
+                return store, groups, ""
+        except StoreBroken as error:
+            problem = str(error)
+        store.close()
     except StoreBroken as error:
-        delete_store(directory)
-        return Store(directory), str(error)
+        problem = str(error)
+    delete_store(directory)
+    store = Store(directory)
+    return store, _groups(store), problem
+
+
+def _groups(store: Store) -> Groups:
+    with store.view() as view:
+        return view.groups()
+
+
+def _unusable(directory: str, error: OSError) -> DirectoryUnusable | DiskFull:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"{directory}: no room to open the log")
+    return DirectoryUnusable(f"{error.filename or directory}: {error.strerror}")
