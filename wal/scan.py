@@ -116,7 +116,9 @@ def trailer_of(read: Read, uid: int, capacity: int) -> f.Record | None:
         return None
     raw = read(position, f.RECORD_HEADER_BYTES)
     record = f.record_at(raw, 0, position, f.segment_seed(uid))
-    return record if record is not None and record.kind == f.TRAILER else None
+    if record is None or record.kind != f.TRAILER or not f.payload_is_right(record, b""):
+        return None
+    return record
 
 
 def footer_of(read: Read, uid: int, trailer: f.Record) -> list[f.FooterRow] | None:

@@ -172,3 +172,15 @@ def foreign(segments: list[Segment], owner: bytes | None) -> dict[str, Finding]:
             what = f"written by the daemon of another disk, {one.owner.hex()}"
             out[one.name] = Finding(CORRUPT, one.name, _OWNER_AT, what)
     return out
+
+
+def is_followed(look: Look, number: int) -> bool:
+    """Whether a later segment is in use; then the one with this number was synced to its end."""
+    for later, uid, name, size in listed(look):
+        if later > number:
+            try:
+                if examine(look, name, later, uid, size).is_used():
+                    return True
+            except FileNotFoundError:  # only what is sealed is reclaimed, so it was used
+                return True
+    return False

@@ -30,9 +30,8 @@ from myqueue.wal.survey import (
     Finding,
     Look,
     Segment,
-    examine,
     foreign,
-    listed,
+    is_followed,
     survey,
 )
 
@@ -180,7 +179,7 @@ class _Run:
         number = segment.number
         check = self._last = SegmentCheck(
             segment, self._replay, flush_before=self._flush_number,
-            followed=lambda: self._is_followed(number), wait=self._wait,
+            followed=lambda: is_followed(self._look, number), wait=self._wait,
         )  # fmt: skip
         yield from self._go_on(check)
 
@@ -228,16 +227,6 @@ class _Run:
         if self._unsealed:
             what = f"segments {before + 1} to {number - 1} before it are missing"
             yield Finding(CORRUPT, segment.name, 0, what)
-
-    def _is_followed(self, number: int) -> bool:
-        for later, uid, name, size in listed(self._look):
-            if later > number:
-                try:
-                    if examine(self._look, name, later, uid, size).is_used():
-                        return True
-                except FileNotFoundError:
-                    return True
-        return False
 
     def _close(self, check: SegmentCheck) -> None:
         """Count a segment that will not be read any further."""

@@ -19,7 +19,9 @@ from myqueue.errors import MyQueueError
 DONE, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 # Groups of commands by name: "module:attribute" and one line of help.
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "wal": ("myqueue.cli.wal:wal", "Look at write-ahead logs: list, print, check, archive."),
+}
 
 # Which extra brings a package that is not part of the base installation.
 EXTRAS = {

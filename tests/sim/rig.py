@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sim.disk import SimDisk
 
+from myqueue.wal.format import RECORD_HEADER_BYTES
 from myqueue.wal.groups import Group, Groups
 from myqueue.wal.journal import Journal, JournalConfig
 from myqueue.wal.layout import Entry
@@ -27,10 +28,13 @@ class TappedJournal(Journal):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.handed: list[Any] = []
+        self.written: list[tuple[int, int, bytes]] = []  # segment, position, bytes; without marks
         super().__init__(*args, **kwargs)
 
     def _hand_over(self, batch: Batch) -> None:
         self.handed.extend(flat(batch.ops))
+        begin = batch.position + RECORD_HEADER_BYTES
+        self.written.append((batch.segment, begin, b"".join(batch.buffers[1:])))
         super()._hand_over(batch)
 
 
@@ -56,6 +60,16 @@ class Rig:
             sink=lambda ops, segment, position: found.extend(flat(ops)), threads=False,
         )  # fmt: skip
         self.before, self.reported = found, 0
+        for one in found:
+            if len(one) == 10:
+                self.entries[one[0], one[1]] = self._entry_at(one)
+
+    def _entry_at(self, row: Any) -> Entry:
+        """The entry that stands where a row of the index says (its type aside)."""
+        _, index, segment, position, length, count, offset, term, time_ms, chain = row
+        name = self.journal.segments[segment].name
+        payload = self.disk.read(name, position + RECORD_HEADER_BYTES, length)
+        return (index, term, offset, count, time_ms, 0, chain, payload)
 
     def clock_ms(self) -> int:
         self.now_ms += 1
@@ -118,9 +132,10 @@ class Rig:
     def pump(self) -> list[Event]:
         """Submit, write all that waits, take the events."""
         self.journal.submit()
+        events = []
         while self.journal.writer.step():
-            pass
-        return self.poll()
+            events += self.poll()
+        return events + self.poll()
 
     def poll(self) -> list[Event]:
         events = self.journal.poll()

@@ -1,0 +1,117 @@
+"""`myq wal`: looking at the write-ahead log, beside the daemon that writes it or without one.
+
+The commands are in files of their own (`wal_ls`, `wal_dump`, `wal_verify`, `wal_archive`); here is
+what they share: how a path becomes logs, and how errors of the system become one line that tells
+what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import click
+
+from myqueue.cli.lazy import LazyGroup
+from myqueue.wal.places import Place, find_logs
+
+COMMANDS = {
+    "ls": ("myqueue.cli.wal_ls:ls", "List the segments, with sizes, states and ranges."),
+    "dump": ("myqueue.cli.wal_dump:dump", "Print records, as a table or as JSON lines."),
+    "verify": ("myqueue.cli.wal_verify:verify", "Check every byte that was promised to be safe."),
+    "archive": ("myqueue.cli.wal_archive:archive", "Copy sealed segments to another folder."),
+}
+
+path_argument = click.argument("path", type=click.Path())
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def wal() -> None:
+    """Look at write-ahead logs: list, print, check and archive them.
+
+    PATH is a daemon's folder, its wal/ folder, an archive, or a data directory with the folders
+    of several daemons. No command changes a log or needs a lock; the daemon may be running.
+
+    With --json, numbers are plain, times are ms since 1970, and uids of groups, segments and disks
+    are strings of hex digits. The README describes the shapes.
+    """
+
+
+@contextmanager
+def opened(path: str) -> Iterator[list[Place]]:
+    """The logs at a path; what the system refuses is named with the path."""
+    try:
+        yield find_logs(path)
+    except OSError as error:
+        if error.filename is None and not isinstance(error, BrokenPipeError):
+            raise OSError(error.errno, error.strerror, path) from error
+        raise
+
+
+@contextmanager
+def quiet_pipe() -> Iterator[None]:
+    """Whoever reads our output may stop (`| head`): then we stop too, and that is no failure."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered goes nowhere, or the interpreter would complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def title(place: Place, many: bool) -> None:
+    """A line between the tables of several logs."""
+    if many:
+        click.echo(f"\n== {place.directory}")
+
+
+def when(time_ms: int | None) -> str | None:
+    """A time as tables show it: UTC, with milliseconds."""
+    if time_ms is None:
+        return None
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(time_ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+
+
+class GroupUid(click.ParamType):
+    """A group as tables show it, 16 hex digits; or 0x… ; or a decimal number."""
+
+    name = "group"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        is_hex = re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9a-fA-F]{16}", value)
+        if is_hex or re.fullmatch(r"(?=.*[a-fA-F])[0-9a-fA-F]{1,16}", value):
+            return int(value, 16)
+        if re.fullmatch(r"[0-9]{1,20}", value) and int(value) < 2**64:
+            return int(value)
+        self.fail(f"{value!r} is not a group: give its 16 hex digits, or a decimal number")
+
+
+class Span(click.ParamType):
+    """A..B with both ends, A.., ..B, or a single number."""
+
+    name = "A..B"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        found = re.fullmatch(r"(\d*)\.\.(\d*)|(\d+)", value)
+        if found is None or value == "..":
+            self.fail(f"{value!r} is not a range: write A..B, A.., ..B or a number")
+        first, last, single = found.groups()
+        if single is not None:
+            return int(single), int(single)
+        low, high = int(first or 0), int(last) if last else 2**64 - 1
+        if low > high:
+            self.fail(f"{value!r} is empty: {low} is greater than {high}")
+        return low, high
+
+
+Echo = Callable[[str], None]
