@@ -95,16 +95,21 @@ class Store:
     errors = (lmdb.Error,)  # what a view takes for damage
 
     def __init__(
-        self, directory: str, map_bytes: int = MAP_BYTES, sync: bool = True, checked: bool = False
-    ) -> None:
-        self._directory = directory
-        if not checked:
+        self, directory: str, map_bytes: int = MAP_BYTES, sync: bool = True, checked: bool = False,
+        read_only: bool = False,
+    ) -> None:  # fmt: skip
+        """`read_only` is for tools that hold the daemon's lock: nothing is written, not even
+        LMDB's own lock file.
+        """
+        self._directory, self._read_only = directory, read_only
+        if not checked and not read_only:
             check_before_opening(directory)
         self._gate = _Gate()
         try:
             self._env = lmdb.open(
                 directory, map_size=map_bytes, max_dbs=len(TABLES), metasync=False, sync=sync,
-                readahead=False, max_readers=126, mode=0o600,
+                readahead=False, max_readers=126, mode=0o600, readonly=read_only,
+                lock=not read_only, create=not read_only,
             )  # fmt: skip
         except lmdb.Error as error:
             raise StoreBroken(f"{directory}: {error}") from error
@@ -117,12 +122,14 @@ class Store:
             raise
 
     def _open_tables(self) -> None:
-        self._env.reader_check()
-        self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
+        create = not self._read_only
+        if create:
+            self._env.reader_check()
+        self._tables = {name: self._env.open_db(name.encode(), create=create) for name in TABLES}
         with self.view() as view:
             version = view.meta(b"version")
         ours = VERSION.to_bytes(4, "little")
-        if version is None:
+        if version is None and create:
             with self._env.begin(write=True, db=self._tables["meta"]) as txn:
                 txn.put(b"version", sealed(b"version", ours))
         elif version != ours:
@@ -187,6 +194,9 @@ class Store:
         return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
 
     def close(self) -> None:
+        if self._read_only:
+            self._env.close()
+            return
         try:
             self.sync()
         finally:
