@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -80,38 +80,29 @@ def when(time_ms: int | None) -> str | None:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
 
 
-class GroupUid(click.ParamType):
-    """A group as tables show it, 16 hex digits; or 0x… ; or a decimal number."""
-
-    name = "group"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        is_hex = re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9a-fA-F]{16}", value)
-        if is_hex or re.fullmatch(r"(?=.*[a-fA-F])[0-9a-fA-F]{1,16}", value):
-            return int(value, 16)
-        if re.fullmatch(r"[0-9]{1,20}", value) and int(value) < 2**64:
-            return int(value)
-        self.fail(f"{value!r} is not a group: give its 16 hex digits, or a decimal number")
+def group_uid(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Callback of an option: a group as tables show it, 16 hex digits; or 0x… ; or decimal."""
+    if value is None:
+        return None
+    is_hex = re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9a-fA-F]{16}", value)
+    if is_hex or re.fullmatch(r"(?=.*[a-fA-F])[0-9a-fA-F]{1,16}", value):
+        return int(value, 16)
+    if re.fullmatch(r"[0-9]{1,20}", value) and int(value) < 2**64:
+        return int(value)
+    raise click.BadParameter(f"{value!r} is not a group: give its 16 hex digits, or a decimal.")
 
 
-class Span(click.ParamType):
-    """A..B with both ends, A.., ..B, or a single number."""
-
-    name = "A..B"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        found = re.fullmatch(r"(\d*)\.\.(\d*)|(\d+)", value)
-        if found is None or value == "..":
-            self.fail(f"{value!r} is not a range: write A..B, A.., ..B or a number")
-        first, last, single = found.groups()
-        if single is not None:
-            return int(single), int(single)
-        low, high = int(first or 0), int(last) if last else 2**64 - 1
-        if low > high:
-            self.fail(f"{value!r} is empty: {low} is greater than {high}")
-        return low, high
-
-
-Echo = Callable[[str], None]
+def span(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """Callback of an option: A..B with both ends, A.., ..B, or a single number."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d*)\.\.(\d*)|(\d+)", value)
+    if found is None or value == "..":
+        raise click.BadParameter(f"{value!r} is not a range: write A..B, A.., ..B or a number.")
+    first, last, single = found.groups()
+    if single is not None:
+        return int(single), int(single)
+    low, high = int(first or 0), int(last) if last else 2**64 - 1
+    if low > high:
+        raise click.BadParameter(f"{value!r} is empty: {low} is greater than {high}.")
+    return low, high

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from myqueue.cli import output
-from myqueue.cli.wal import GroupUid, Span, opened, path_argument, quiet_pipe, when
+from myqueue.cli.wal import group_uid, opened, path_argument, quiet_pipe, span, when
 from myqueue.wal import format as f
 from myqueue.wal.dump import Dump, Found, Wanted
 from myqueue.wal.files import RealFiles
@@ -45,9 +45,13 @@ DECODERS: list[Decoder] = [_as_text]
 
 @click.command()
 @path_argument
-@click.option("--group", type=GroupUid(), help="Only this group: 16 hex digits, or decimal.")
-@click.option("--index", "indices", type=Span(), help="Only entries (and the like) in this range.")
-@click.option("--offset", "offsets", type=Span(), help="Only entries with messages in this range.")
+@click.option("--group", callback=group_uid, help="Only this group: 16 hex digits, or decimal.")
+@click.option(
+    "--index", "indices", callback=span, metavar="A..B", help="Only records of these indices."
+)
+@click.option(
+    "--offset", "offsets", callback=span, metavar="A..B", help="Only entries with these messages."
+)
 @click.option(
     "--kind", "kinds", multiple=True, type=click.Choice([*_KINDS], case_sensitive=False),
     help="Only this kind; may be given several times.",
@@ -184,7 +188,8 @@ class _Printer:
         if self._shown and record.length:
             value = decoded(record, bytes(found.payload), self._shown)
             more = f" … {record.length:,} bytes in all" if value["cut"] else ""
-            yield f"        {json.dumps(value.get('text', value.get('hex')), ensure_ascii=False)}{more}"
+            text = json.dumps(value.get("text", value.get("hex")), ensure_ascii=False)
+            yield f"        {text}{more}"
 
 
 def _flags(record: f.Record) -> list[str]:
