@@ -1,0 +1,202 @@
+"""Following: take what the leader sends, say what is on disk.
+
+A stale or repeated message is harmless: entries that are there already are left alone, and only
+the first entry whose *term differs* begins a truncation (R6). What the leader's message proved to
+match is `verified_index`; commits are never taken beyond it (R3), nor is anything acknowledged
+beyond it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from myqueue.daemons.raft.types import (
+    INDEX,
+    NOBODY,
+    TERM,
+    Append,
+    AppendReply,
+    Effects,
+    Entry,
+    PersistEntries,
+    PersistSnapshot,
+    PersistTruncate,
+    Snapshot,
+    VoteReply,
+    require,
+)
+
+if TYPE_CHECKING:
+    from myqueue.daemons.raft.node import RaftNode
+
+
+class Follower:
+    __slots__ = ("_answer_due", "_context", "_installing", "_node", "verified_index")
+
+    def __init__(self, node: RaftNode) -> None:
+        self._node = node
+        self.verified_index = 0
+        self._context = 0
+        self._installing = 0  # index of a snapshot that is on its way to the disk
+        self._answer_due = False  # an answer waits for the hard state to be on disk
+
+    def begin(self) -> None:
+        """A new leader, or none: nothing is verified yet."""
+        self.verified_index, self._context, self._answer_due = 0, 0, False
+
+    # -- entries -------------------------------------------------------------------------------
+
+    def append(self, message: Append, out: Effects) -> None:
+        node, log = self._node, self._node.log
+        self._context = max(self._context, message.context)
+        entries, prev_index = message.entries, message.prev_index
+        if prev_index < log.first_index - 1:  # below our start all is committed and agrees
+            skip = log.first_index - 1 - prev_index
+            entries, prev_index = (
+                entries[skip:],
+                min(log.first_index - 1, prev_index + len(entries)),
+            )
+            if not entries:
+                self.verified_index = max(self.verified_index, prev_index)
+                self.reply(out)
+                return
+        elif not log.has(prev_index, message.prev_term):
+            self._reject(message, out)
+            return
+        elif message.prev_chain and log.chain(prev_index) not in (0, message.prev_chain):
+            require(False, f"the logs differ before index {prev_index} in the same terms (W21)")
+        last = prev_index + len(entries)
+        new = self._new_entries(entries, out)
+        if new:
+            log.append(new)
+            node.configs.appended(new)
+            out.persist.append(PersistEntries(node.group, new))
+        self.verified_index = max(self.verified_index, last)
+        self.learn_commit(message.commit, out)
+        if not new or message.context:
+            self.reply(out)
+
+    def _new_entries(self, entries: list[Entry], out: Effects) -> list[Entry]:
+        """What of it we do not have; entries that contradict it are removed first."""
+        log = self._node.log
+        if not entries or entries[0][INDEX] > log.last_index:
+            return entries
+        for at, entry in enumerate(entries):
+            index = entry[INDEX]
+            if index > log.last_index:
+                return entries[at:]
+            if log.term(index) != entry[TERM]:
+                self._truncate(index, out)
+                return entries[at:]
+        return []
+
+    def _truncate(self, index: int, out: Effects) -> None:
+        node, log = self._node, self._node.log
+        require(index > node.commit_index, f"truncation at {index}, committed {node.commit_index}")
+        log.truncate(index)
+        node.configs.truncated(index)
+        out.persist.append(
+            PersistTruncate(node.group, index, log.last_term, log.next_offset, log.last_chain)
+        )
+
+    def _reject(self, message: Append, out: Effects) -> None:
+        """Name the last place where the logs can still agree, and our term there."""
+        node, log = self._node, self._node.log
+        require(
+            message.prev_index > node.commit_index or message.prev_index > log.last_index,
+            f"the leader's entry {message.prev_index} contradicts a committed one",
+        )
+        index = log.last_not_above(min(message.prev_index, log.last_index), message.prev_term)
+        index = max(index, node.commit_index)
+        out.send.append(
+            AppendReply(
+                node.group, node.replica, message.source, node.term, False, index, log.term(index),
+                self._context, node.recovering,
+            )
+        )  # fmt: skip
+
+    def learn_commit(self, commit: int, out: Effects) -> None:
+        node = self._node
+        node.commit(min(commit, self.verified_index), out)
+        self._maybe_recovered(commit)
+
+    def _maybe_recovered(self, commit: int) -> None:
+        """R2: complete again once all that the leader of *this* term committed is on our disk.
+
+        A commit of an older term would not do: a new leader does not know yet how far the old one
+        got.
+        """
+        node, log = self._node, self._node.log
+        if (
+            node.recovering
+            and log.first_index - 1 <= commit <= min(log.persisted_index, self.verified_index)
+            and log.term(commit) == node.term
+        ):
+            node.recovering = False
+
+    def reply(self, out: Effects) -> None:
+        """Acknowledge what is verified and on disk, once the term is on disk as well."""
+        node = self._node
+        if node.leader in (NOBODY, node.replica) or self._installing:
+            return
+        if node.durable_term < node.term:
+            self._answer_due = True
+            return
+        self._maybe_recovered(node.commit_index)
+        index = min(self.verified_index, node.log.persisted_index)
+        out.send.append(
+            AppendReply(
+                node.group, node.replica, node.leader, node.term, True, index, 0, self._context,
+                node.recovering,
+            )
+        )  # fmt: skip
+
+    # -- hard state ----------------------------------------------------------------------------
+
+    def voted(self, out: Effects) -> None:
+        """The vote goes out now if it was on disk before, else when it is."""
+        node = self._node
+        if (node.durable_term, node.durable_vote) == (node.term, node.vote):
+            self._send_vote(out)
+
+    def hard_state_is_durable(self, out: Effects) -> None:
+        if self._answer_due:
+            self._answer_due = False
+            self.reply(out)
+        if self._node.vote not in (NOBODY, self._node.replica) and self._node.leader == NOBODY:
+            self._send_vote(out)
+
+    def _send_vote(self, out: Effects) -> None:
+        node = self._node
+        out.send.append(VoteReply(node.group, node.replica, node.vote, node.term, True, False))
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def install(self, snapshot: Snapshot, out: Effects) -> None:
+        """Take a state, unless our log reaches its start: then nothing needs to be thrown away.
+
+        Were entries dropped that the leader has as well, they could have been acknowledged by us
+        and be missing for a majority afterwards.
+        """
+        node, log = self._node, self._node.log
+        before = snapshot.start_index - 1
+        if log.first_index - 1 <= before and log.has(before, snapshot.start_term):
+            self.verified_index = max(self.verified_index, before)
+            self.reply(out)
+            return
+        if snapshot.index <= node.commit_index:
+            self.verified_index = max(self.verified_index, node.commit_index)
+            self.reply(out)
+            return
+        log.snapshot_to(snapshot)
+        node.configs.installed(snapshot.index, snapshot.config)
+        node.commit_index = max(node.commit_index, before)
+        node.applying_index = node.applied_index = snapshot.index
+        self.verified_index = before
+        self._installing = snapshot.index
+        out.persist.append(PersistSnapshot(node.group, snapshot))
+
+    def snapshot_is_durable(self, index: int, out: Effects) -> None:
+        if index == self._installing:
+            self._installing = 0
+            self.reply(out)

@@ -1,0 +1,370 @@
+"""One replica of one group: events in, effects out.
+
+    step(message) tick() propose(items) read(context) transfer(to) change(config)
+    persisted(term, index) hard_state_persisted(term, vote) snapshot_persisted(index) applied(index)
+    fetched(entries) snapshot_made(snapshot)
+
+Each takes `now` (ms of a monotonic clock) where time matters and adds to an `Effects`. `flush`
+ends a turn: whatever was proposed since becomes one persist and one message for each follower.
+
+Here is what all roles share: the rules about terms, voting, committing, and the only place that
+changes roles:
+
+| from | to | when |
+|---|---|---|
+| any | follower | a higher term was seen; a leader of this term spoke |
+| follower | pre-candidate | no live leader for a random time; a voter, not recovering |
+| pre-candidate | candidate | a majority would vote for it (or the leader handed over) |
+| candidate | leader | a majority voted, its own vote on disk included |
+| leader | follower | no contact to a majority; removed; its disk stalls |
+
+Invariants: term, commit_index and applying_index never go back (R4); nothing at or below
+commit_index is truncated (R7); no reply that claims durability is sent before the journal
+reported it (W1, R1).
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from myqueue.daemons.raft.candidate import Candidate
+from myqueue.daemons.raft.follower import Follower
+from myqueue.daemons.raft.leader import Leader
+from myqueue.daemons.raft.log import RaftLog
+from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.types import (
+    NEVER,
+    NOBODY,
+    Append,
+    AppendReply,
+    Apply,
+    Changed,
+    Config,
+    Effects,
+    Entry,
+    InstallSnapshot,
+    Item,
+    Message,
+    NotLeader,
+    PersistHardState,
+    Role,
+    Settings,
+    Snapshot,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+    node_of,
+    require,
+)
+
+
+class RaftNode:
+    """See the module's docstring. `heard` is shared by all groups of a process: node -> ms."""
+
+    __slots__ = (
+        "applied_index", "applying_index", "candidate", "commit_index", "configs", "deadline",
+        "durable_term", "durable_vote", "follower", "group", "heard", "ignored", "leader",
+        "leading", "log", "may_lead", "random", "recovering", "replica", "role", "settings", "term",
+        "vote",
+    )  # fmt: skip
+
+    def __init__(
+        self, group: int, replica: int, configs: Configs, log: RaftLog, *, term: int, vote: int,
+        applied_index: int, commit_index: int, settings: Settings, random: Random,
+        heard: dict[int, int], now: int, recovering: bool = False,
+    ) -> None:  # fmt: skip
+        self.group, self.replica = group, replica
+        self.configs, self.log, self.settings, self.random = configs, log, settings, random
+        self.term, self.vote = term, vote
+        self.durable_term, self.durable_vote = term, vote
+        self.heard = heard
+        # A commit index ahead of the log is clamped: the log is the truth (R25).
+        self.applied_index = self.applying_index = applied_index
+        self.commit_index = min(max(commit_index, applied_index), log.last_index)
+        self.recovering = recovering  # some entries that this replica acknowledged may be lost (R2)
+        self.may_lead = True
+        self.role, self.leader = Role.FOLLOWER, NOBODY
+        self.follower, self.candidate, self.leading = Follower(self), Candidate(self), Leader(self)
+        self.ignored = 0  # messages for another incarnation or from a stale sender
+        self.deadline = now + self.election_timeout()
+
+    # -- what the roles share ------------------------------------------------------------------
+
+    @property
+    def config(self) -> Config:
+        return self.configs.current
+
+    @property
+    def is_voter(self) -> bool:
+        return self.replica in self.configs.current.voters
+
+    def election_timeout(self) -> int:
+        """Drawn anew each time (R31)."""
+        low, high = self.settings.election_timeout_ms_min, self.settings.election_timeout_ms_max
+        return self.random.randint(low, high)
+
+    def is_heard(self, replica: int, now: int) -> bool:
+        last = self.heard.get(node_of(replica))
+        return last is not None and now - last < self.settings.election_timeout_ms_min
+
+    def leader_is_alive(self, now: int) -> bool:
+        return self.leader != NOBODY and (
+            self.leader == self.replica or self.is_heard(self.leader, now)
+        )
+
+    def become_follower(self, term: int, leader: int, now: int, out: Effects) -> None:
+        if self.role == Role.LEADER:
+            self.leading.stop(out)
+        if term > self.term:
+            self.set_hard_state(term, NOBODY, out)
+        changed = self.role != Role.FOLLOWER or self.leader != leader
+        self.role, self.leader = Role.FOLLOWER, leader
+        self.follower.begin()
+        self.deadline = NEVER if leader != NOBODY else now + self.election_timeout()
+        if changed:
+            self.tell(out)
+
+    def become_leader(self, now: int, out: Effects) -> None:
+        require(self.role == Role.CANDIDATE and not self.recovering, "only a candidate is elected")
+        self.role, self.leader = Role.LEADER, self.replica
+        self.tell(out)
+        self.leading.begin(now, out)
+
+    def tell(self, out: Effects) -> None:
+        out.changed.append(Changed(self.group, self.role, self.term, self.leader))
+
+    def set_hard_state(self, term: int, vote: int, out: Effects) -> None:
+        """Term and vote in one record (R1)."""
+        require(term > self.term or (term == self.term and self.vote in (NOBODY, vote)), "vote")
+        self.term, self.vote = term, vote
+        out.persist.append(PersistHardState(self.group, term, vote))
+
+    def commit(self, index: int, out: Effects) -> None:
+        """Everything up to `index` is committed; hand it over to be applied."""
+        if index <= self.commit_index:
+            return
+        require(index <= self.log.last_index, f"commit {index} beyond {self.log.last_index}")
+        self.commit_index = index
+        self.configs.committed(index)
+        first = self.applying_index + 1
+        if index >= first:
+            out.apply.append(Apply(self.group, first, index, self.log.in_memory(first, index)))
+            self.applying_index = index
+
+    # -- events --------------------------------------------------------------------------------
+
+    def step(self, message: Message, now: int, out: Effects) -> None:
+        if message.group != self.group or message.target != self.replica:
+            self.ignored += 1  # another incarnation is meant (R26)
+            return
+        if message.term > self.term and not self._higher_term(message, now, out):
+            return
+        if message.term < self.term:
+            self._stale(message, out)
+        elif isinstance(message, VoteRequest):
+            self._vote_request(message, now, out)
+        elif isinstance(message, AppendReply):
+            if self.role == Role.LEADER:
+                self.leading.reply(message, now, out)
+            else:
+                self.ignored += 1
+        elif isinstance(message, Append | InstallSnapshot):
+            self._from_leader(message, now, out)
+        elif isinstance(message, VoteReply):
+            self.candidate.reply(message, now, out)
+        elif isinstance(message, TimeoutNow):
+            self._timeout_now(now, out)
+
+    def _higher_term(self, message: Message, now: int, out: Effects) -> bool:
+        """False if the message does not make its term ours, and was dealt with."""
+        if isinstance(message, VoteRequest):
+            if message.pre:
+                self._vote_request(message, now, out)
+                return False
+            if not message.transfer and self.leader_is_alive(now):
+                self.ignored += 1  # a live leader is not disturbed (R13)
+                return False
+        elif isinstance(message, VoteReply) and message.pre and message.granted:
+            self.candidate.reply(message, now, out)
+            return False
+        from_leader = isinstance(message, Append | InstallSnapshot)
+        self.become_follower(message.term, message.source if from_leader else NOBODY, now, out)
+        return True
+
+    def _stale(self, message: Message, out: Effects) -> None:
+        """Tell a sender of an older term about ours; answers of older terms are nothing (R8)."""
+        self.ignored += 1
+        group, source, target = self.group, self.replica, message.source
+        if isinstance(message, Append | InstallSnapshot):
+            out.send.append(AppendReply(group, source, target, self.term, False, 0))
+        elif isinstance(message, VoteRequest):
+            out.send.append(VoteReply(group, source, target, self.term, False, message.pre))
+
+    def _vote_request(self, ask: VoteRequest, now: int, out: Effects) -> None:
+        """Pre-votes change no state (R12); votes are persisted before they are sent."""
+        log = self.log
+        current = (ask.last_term, ask.last_index) >= (log.last_term, log.last_index)
+        if ask.pre:
+            granted = (
+                current
+                and ask.term > self.term
+                and not self.recovering
+                and not self.leader_is_alive(now)
+                and ask.source in self.config.voters
+            )
+            term = ask.term if granted else self.term
+            reply = VoteReply(self.group, self.replica, ask.source, term, granted, True)
+            out.send.append(reply)
+            return
+        free = self.vote in (NOBODY, ask.source) and self.role < Role.CANDIDATE
+        if not (current and free and not self.recovering and self.leader in (NOBODY, ask.source)):
+            reply = VoteReply(self.group, self.replica, ask.source, self.term, False, False)
+            out.send.append(reply)
+            return
+        if self.role == Role.PRE_CANDIDATE:
+            self.become_follower(self.term, NOBODY, now, out)
+        if self.vote != ask.source:
+            self.set_hard_state(self.term, ask.source, out)
+        self.deadline = now + self.election_timeout()
+        self.follower.voted(out)
+
+    def _from_leader(self, message: Append | InstallSnapshot, now: int, out: Effects) -> None:
+        require(self.role != Role.LEADER, f"two leaders in term {self.term}")
+        if self.role != Role.FOLLOWER or self.leader != message.source:
+            self.become_follower(self.term, message.source, now, out)
+        if isinstance(message, Append):
+            self.follower.append(message, out)
+        else:
+            self.follower.install(message.snapshot, out)
+
+    def _timeout_now(self, now: int, out: Effects) -> None:
+        if self.role == Role.FOLLOWER and self.can_campaign():
+            self.candidate.campaign(now, out, transfer=True)
+
+    def can_campaign(self) -> bool:
+        return self.is_voter and self.may_lead and not self.recovering
+
+    def tick(self, now: int, out: Effects) -> None:
+        """Call it when `deadline` has come; it costs nothing to call it more often."""
+        if now < self.deadline:
+            return
+        if self.role == Role.LEADER:
+            self.leading.tick(now, out)
+            return
+        self.deadline = now + self.election_timeout()
+        if self.leader_is_alive(now):
+            self.deadline = NEVER
+        elif self.can_campaign():
+            self.candidate.begin(now, out)
+        elif self.role != Role.FOLLOWER:
+            self.become_follower(self.term, NOBODY, now, out)
+
+    def leader_lost(self, now: int, out: Effects) -> None:
+        """The leader's node is silent, or says that it does not lead this group."""
+        if self.role == Role.FOLLOWER and self.leader not in (NOBODY, self.replica):
+            self.leader = NOBODY
+            spread = self.settings.election_timeout_ms_max - self.settings.election_timeout_ms_min
+            self.deadline = now + self.random.randint(0, spread)
+            self.tell(out)
+
+    def leads_us(self, source: int, term: int, now: int, out: Effects) -> None:
+        """Another node says that its replica leads this group in `term`."""
+        news = term > self.term or (term == self.term and self.leader == NOBODY)
+        if news and self.role != Role.LEADER:
+            self.become_follower(term, source, now, out)
+
+    def commit_hint(self, source: int, term: int, commit: int, out: Effects) -> None:
+        if term == self.term and source == self.leader and self.role == Role.FOLLOWER:
+            self.follower.learn_commit(commit, out)
+
+    def persisted(self, term: int, index: int, now: int, out: Effects) -> None:
+        """The journal has all up to this entry; ignored if another one is there by now (W11)."""
+        log = self.log
+        if index <= log.persisted_index or not log.has(index, term):
+            return
+        log.persisted_index = index
+        if self.role == Role.LEADER:
+            self.leading.advance(now, out)
+        else:
+            self.follower.reply(out)
+
+    def hard_state_persisted(self, term: int, vote: int, now: int, out: Effects) -> None:
+        if (term, vote) < (self.durable_term, self.durable_vote):
+            return
+        self.durable_term, self.durable_vote = term, vote
+        if (term, vote) != (self.term, self.vote):
+            return
+        if self.role == Role.CANDIDATE:
+            self.candidate.vote_is_durable(now, out)
+        elif self.role == Role.FOLLOWER:
+            self.follower.hard_state_is_durable(out)
+
+    def snapshot_persisted(self, index: int, out: Effects) -> None:
+        """The journal has a snapshot that was installed, and the log's new start."""
+        self.follower.snapshot_is_durable(index, out)
+
+    def peer_is_back(self, peer: int, now: int, out: Effects) -> None:
+        if self.role == Role.LEADER:
+            self.leading.peer_is_back(peer, now, out)
+
+    def applied(self, index: int) -> None:
+        self.applied_index = max(self.applied_index, index)
+
+    # -- calls of the owner --------------------------------------------------------------------
+
+    def _leader(self) -> Leader:
+        if self.role != Role.LEADER:
+            raise NotLeader(self.leader)
+        return self.leading
+
+    def propose(self, items: list[Item]) -> tuple[int, int]:
+        """(first index, term) of the new entries; they leave with the next `flush`."""
+        return self._leader().propose(items)
+
+    def read(self, context: int, now: int, out: Effects) -> None:
+        """Ask for a linearizable read; ReadReady comes when leadership is confirmed (R10)."""
+        self._leader().read(context, now, out)
+
+    def transfer(self, target: int, now: int, out: Effects) -> None:
+        self._leader().transfer(target, now, out)
+
+    def change(self, config: Config, now: int) -> tuple[int, int]:
+        return self._leader().change(config, now)
+
+    def flush(self, now: int, out: Effects) -> None:
+        if self.role == Role.LEADER:
+            self.leading.flush(now, out)
+
+    def fetched(self, follower: int, entries: list[Entry], now: int, out: Effects) -> None:
+        if self.role == Role.LEADER:
+            self.leading.fetched(follower, entries, now, out)
+
+    def snapshot_made(self, follower: int, snapshot: Snapshot, now: int, out: Effects) -> None:
+        if self.role == Role.LEADER:
+            self.leading.snapshot_made(follower, snapshot, now, out)
+
+    def step_down(self, now: int, out: Effects) -> None:
+        """Stop leading, in the same term: no quorum, a stalled disk, the end of the process."""
+        if self.role == Role.LEADER:
+            self.become_follower(self.term, NOBODY, now, out)
+
+    def check_quorum(self, now: int, out: Effects) -> None:
+        if self.role == Role.LEADER:
+            self.leading.check_quorum(now, out)
+
+    def start_log_at(self, index: int, term: int, offset: int, chain: int) -> None:
+        """Retention moved the start of the log; only applied entries may leave it."""
+        require(index <= self.applied_index + 1, f"start {index} beyond applied entries")
+        self.log.start_at(index, term, offset, chain)
+
+    def story(self) -> dict[str, Any]:
+        """Where this replica stands, for people."""
+        return {
+            "group": self.group, "replica": self.replica, "role": self.role.name.lower(),
+            "term": self.term, "vote": self.vote, "leader": self.leader,
+            "commit": self.commit_index, "applied": self.applied_index,
+            "log": f"{self.log.first_index}..{self.log.last_index}",
+            "persisted": self.log.persisted_index, "config": self.config,
+            "recovering": self.recovering,
+        }  # fmt: skip

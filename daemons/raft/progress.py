@@ -1,0 +1,95 @@
+"""One follower, as its leader sees it.
+
+| state | the leader |
+|---|---|
+| PROBE | sends one message at a time until it knows where the logs agree |
+| REPLICATE | sends ahead of the answers, within limits of messages and bytes (R28) |
+| SNAPSHOT | waits for a snapshot to be made and installed |
+| FETCH | waits for old entries from its own disk |
+
+Invariants: match <= next - 1; match never goes back (R4, R23); what is in flight is between them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+
+from myqueue.daemons.raft.types import NEVER, Settings, require
+
+
+class State(IntEnum):
+    PROBE = 0
+    REPLICATE = 1
+    SNAPSHOT = 2
+    FETCH = 3
+
+
+class Progress:
+    __slots__ = (
+        "_bytes", "_inflight", "_settings", "match_index", "next_index", "recovering", "retry_at",
+        "sent_commit", "state",
+    )  # fmt: skip
+
+    def __init__(self, next_index: int, settings: Settings) -> None:
+        self.match_index, self.next_index = 0, next_index
+        self.state = State.PROBE
+        self.recovering = False
+        self.retry_at = NEVER  # when to give up waiting for an answer
+        self.sent_commit = 0
+        self._settings = settings
+        self._inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each message
+        self._bytes = 0
+
+    def may_send(self) -> bool:
+        if self.state == State.REPLICATE:
+            return (
+                self._bytes < self._settings.inflight_bytes_max
+                and len(self._inflight) < self._settings.inflight_messages_max
+            )
+        return self.state == State.PROBE and self.retry_at == NEVER
+
+    def sent(self, last_index: int, size: int, now: int) -> None:
+        """A message with entries up to `last_index` (or none) is on its way."""
+        if self.state == State.REPLICATE:
+            self._inflight.append((last_index, size))
+            self._bytes += size
+            self.next_index = last_index + 1
+        if self.retry_at == NEVER:
+            self.retry_at = now + self._settings.retry_ms
+
+    def matched(self, index: int, now: int) -> bool:
+        """The follower has everything up to `index`; True if that is news."""
+        news = index > self.match_index
+        if news:
+            self.match_index = index
+        self.next_index = max(self.next_index, self.match_index + 1)
+        while self._inflight and self._inflight[0][0] <= index:
+            self._bytes -= self._inflight.popleft()[1]
+        if self.state != State.REPLICATE:
+            self._become(State.REPLICATE)
+            self.next_index = self.match_index + 1
+        self.retry_at = now + self._settings.retry_ms if self._inflight else NEVER
+        return news
+
+    def rejected(self, probe: int) -> None:
+        """Try at `probe` next; never at or below what is known to match (R23)."""
+        self._become(State.PROBE)
+        self.next_index = max(probe, self.match_index + 1)
+
+    def start_over(self) -> None:
+        """An answer did not come: what was in flight may be lost."""
+        self._become(State.PROBE)
+        self.next_index = self.match_index + 1 if self.match_index else self.next_index
+
+    def wait(self, state: State) -> None:
+        self._become(state)
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        self._inflight.clear()
+        self._bytes = 0
+        self.retry_at = NEVER
+
+    def check(self) -> None:
+        require(self.match_index < self.next_index, "next <= match")
