@@ -31,6 +31,11 @@ def contents(disk: SimDisk) -> dict[str, bytes]:
     return {name: bytes(disk.contents(name)) for name in disk.list()}
 
 
+def changing(disk: SimDisk) -> list[int]:
+    """Numbers of the operations that change something; a crash at a read leaves what was there."""
+    return [n for n, operation in enumerate(disk.trace, 1) if operation.kind != "read"]
+
+
 def fill(rig: Rig, segment: int) -> None:
     """Append until the log reaches this segment, all of it persisted."""
     while rig.journal.end[0] < segment:
@@ -38,14 +43,14 @@ def fill(rig: Rig, segment: int) -> None:
     rig.pump()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_found_is_durable_when_the_journal_speaks(seed: int) -> None:
     """W4: the process is killed at any moment, another one starts; then the power fails.
 
     What the second process found in the page cache and built upon must be there afterwards.
     """
     length = _history(SimDisk(), seed)
-    for number in range(1, length + 1, 2):
+    for number in range(1 + seed, length + 1, 4):
         for when in (MIDDLE, AFTER):
             disk = SimDisk()
             disk.stop_at = (number, when)
@@ -56,10 +61,11 @@ def test_whatever_is_found_is_durable_when_the_journal_speaks(seed: int) -> None
             out, found = recovered(rig.disk.worst())
             assert found == rig.before and not out.findings, (number, when)
             rig.journal.create_group(7, b"")
-            rig.append(7, *[300] * 20)
-            rig.settle()
-            out, found = recovered(rig.disk.worst())
-            assert found == rig.log and not out.findings, (number, when)
+            for _ in range(4):  # in between, each new segment syncs the directory by itself
+                rig.append(7, 900, 900)
+                rig.pump()
+                out, found = recovered(rig.disk.worst())
+                assert found == rig.log and not out.findings, (number, when)
 
 
 def _history(disk: SimDisk, seed: int) -> int:
@@ -126,7 +132,7 @@ def test_recovery_is_idempotent(seed: int) -> None:
         assert contents(again) == after
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_recovery_survives_a_crash_at_each_of_its_operations(seed: int) -> None:
     """Killed or without power, before, in the middle of and after each one, and then again."""
     rng = Random(seed)
@@ -146,7 +152,7 @@ def test_recovery_survives_a_crash_at_each_of_its_operations(seed: int) -> None:
     reference = crashed.killed()
     _, found = recovered(reference)
     assert len(found) >= rig.promised
-    for number in range(1, len(reference.trace) + 1):
+    for number in changing(reference):
         for when in MOMENTS:
             disk = crashed.killed()
             disk.stop_at = (number, when)
@@ -159,7 +165,7 @@ def test_recovery_survives_a_crash_at_each_of_its_operations(seed: int) -> None:
                 assert found_again == found[: len(found_again)]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_opening_a_journal_survives_a_crash_at_each_operation(seed: int) -> None:
     """As above, and with what the journal itself does before it takes the first record."""
     rng = Random(seed)
@@ -169,7 +175,7 @@ def test_opening_a_journal_survives_a_crash_at_each_operation(seed: int) -> None
     crashed = rig.disk.crash(rng)
     reference = Rig(crashed.killed(), seed=5)
     reference.pump()
-    for number in range(1, len(reference.disk.trace) + 1):
+    for number in changing(reference.disk):
         for when in MOMENTS:
             disk = crashed.killed()
             disk.stop_at = (number, when)
