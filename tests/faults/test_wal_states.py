@@ -42,16 +42,23 @@ def look(seed: int, kind: str, numbers: list[int]) -> tuple[Outcomes, list[str]]
 
 
 def sampled(states: int) -> Iterator[tuple[int, str, list[int]]]:
-    """Portions of work: seed, kind, numbers of states; together `states` of them, or some more."""
+    """Portions of work: seed, kind, numbers of states; together `states` of them, or some more.
+
+    Of a kind that has fewer than its share all are taken, and the rest from the next kind that
+    has no end.
+    """
     logs = min(LOGS_MAX, max(1, states // 1000))
     for seed in range(SEED, SEED + logs):
+        oracle, missing = Oracle(Recording(seed)), 0
         for name, kind in KINDS.items():
-            size = kind.size(Oracle(Recording(seed)))
-            count = -int(-states * kind.share // logs)
-            if size and count < size:
-                yield seed, name, sorted(Random(seed).sample(range(size), count))
-            else:  # all there are; of the others somewhat more, so that the sum is right
-                yield seed, name, list(range(size or count))
+            size, count = kind.size(oracle), -int(-states * kind.share // logs)
+            if not size:
+                yield seed, name, list(range(count + missing))
+                missing = 0
+            else:
+                taken = min(size, count)
+                missing += count - taken
+                yield seed, name, sorted(Random(seed).sample(range(size), taken))
 
 
 def run(portions: list[tuple[int, str, list[int]]]) -> tuple[Outcomes, list[str]]:
