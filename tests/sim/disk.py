@@ -26,7 +26,9 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import product
+from math import prod
 from random import Random
 from threading import RLock
 from typing import NamedTuple
@@ -322,6 +324,21 @@ class SimDisk:
             if file.size < len(file.data)
         }
         return self.survivor(sectors, changes, sizes)
+
+    def survivors(self, rng: Random, most: int) -> Iterator[SimDisk]:
+        """Each survivor (of files of full size) if there are no more than that; else both extremes
+        and random ones.
+        """
+        unsynced, changes = self.unsynced(), range(len(self._changes))
+        if prod(versions + 1 for _, _, versions in unsynced) << len(changes) > most:
+            yield self.worst()
+            yield self.survivor({one[:2]: one[2] for one in unsynced}, changes)
+            yield from (self.crash(rng) for _ in range(most - 2))
+            return
+        for choice in product(*(range(versions + 1) for _, _, versions in unsynced)):
+            sectors = {one[:2]: version for one, version in zip(unsynced, choice, strict=True)}
+            for arrived in product((False, True), repeat=len(changes)):
+                yield self.survivor(sectors, [n for n in changes if arrived[n]])
 
     # -- the medium ----------------------------------------------------------------------------
 

@@ -17,35 +17,50 @@ def disk_with(name: str = "a", size: int = 4 * SECTOR) -> SimDisk:
     return disk
 
 
-def survivors(disk: SimDisk, number: int = 200) -> list[SimDisk]:
+def crashes(disk: SimDisk, number: int = 200) -> list[SimDisk]:
     return [disk.crash(Random(seed)) for seed in range(number)]
 
 
 def test_synced_bytes_survive() -> None:
     disk = disk_with()
     disk.write("a", 100, [b"x" * 1000], True)
-    assert {bytes(one.contents("a")) for one in survivors(disk)} == {bytes(disk.contents("a"))}
+    assert {bytes(one.contents("a")) for one in crashes(disk)} == {bytes(disk.contents("a"))}
 
 
 def test_any_subset_of_unsynced_sectors_survives() -> None:
     disk = disk_with()
     disk.write("a", 0, [b"x" * 4 * SECTOR], False)
-    seen = {tuple(one.sector("a", at)[0] for at in range(4)) for one in survivors(disk, 2000)}
+    seen = {tuple(one.sector("a", at)[0] for at in range(4)) for one in crashes(disk, 2000)}
     assert len(seen) == 16
+
+
+def test_all_survivors_are_listed_where_they_are_few() -> None:
+    disk = disk_with()
+    disk.write("a", 0, [b"x" * 3 * SECTOR], False)
+    disk.write("a", 0, [b"y"], False)
+    disk.move("a", "b")
+    every = [
+        (*one.list(), bytes(one.contents(*one.list()))) for one in disk.survivors(Random(1), 24)
+    ]
+    assert len(every) == len(set(every)) == 3 * 2 * 2 * 2
+    sampled = list(disk.survivors(Random(1), 23))
+    assert len(sampled) == 23
+    assert bytes(sampled[0].contents("a")) == bytes(4 * SECTOR)
+    assert sampled[1].contents("b") == disk.contents("b")
 
 
 def test_a_sector_written_twice_has_three_versions() -> None:
     disk = disk_with()
     disk.write("a", 0, [b"1"], False)
     disk.write("a", 0, [b"2"], False)
-    assert {one.read("a", 0, 1) for one in survivors(disk)} == {b"\0", b"1", b"2"}
+    assert {one.read("a", 0, 1) for one in crashes(disk)} == {b"\0", b"1", b"2"}
 
 
 def test_a_synced_write_syncs_its_own_sectors_only() -> None:
     disk = disk_with()
     disk.write("a", 0, [b"1"], False)
     disk.write("a", SECTOR, [b"2"], True)
-    seen = {(one.read("a", 0, 1), one.read("a", SECTOR, 1)) for one in survivors(disk)}
+    seen = {(one.read("a", 0, 1), one.read("a", SECTOR, 1)) for one in crashes(disk)}
     assert seen == {(b"\0", b"2"), (b"1", b"2")}
 
 
@@ -54,26 +69,26 @@ def test_names_are_durable_with_the_directory_only() -> None:
     disk.create("b", SECTOR)
     disk.sync("b")
     disk.move("a", "c")
-    names = {tuple(sorted(one.list())) for one in survivors(disk)}
+    names = {tuple(sorted(one.list())) for one in crashes(disk)}
     assert names == {("a",), ("a", "b"), ("c",), ("b", "c")}
     disk.sync(None)
-    assert {tuple(sorted(one.list())) for one in survivors(disk)} == {("b", "c")}
+    assert {tuple(sorted(one.list())) for one in crashes(disk)} == {("b", "c")}
 
 
 def test_a_change_of_a_lost_name_is_lost() -> None:
     disk = disk_with()
     disk.move("a", "b")
     disk.move("b", "c")
-    assert {tuple(one.list()) for one in survivors(disk)} == {("a",), ("b",), ("c",)}
+    assert {tuple(one.list()) for one in crashes(disk)} == {("a",), ("b",), ("c",)}
 
 
 def test_the_size_of_a_new_file_is_durable_with_its_bytes() -> None:
     disk = SimDisk()
     disk.create("a", 1024)
     disk.sync(None)
-    assert len({one.list()["a"] for one in survivors(disk)}) > 3
+    assert len({one.list()["a"] for one in crashes(disk)}) > 3
     disk.sync("a")
-    assert {one.list()["a"] for one in survivors(disk)} == {1024}
+    assert {one.list()["a"] for one in crashes(disk)} == {1024}
 
 
 def test_a_killed_process_leaves_the_page_cache() -> None:
@@ -133,7 +148,7 @@ def test_stops_at_any_operation(when: str) -> None:
     with pytest.raises(Crash):
         disk.write("a", 0, [b"2"], True)
     expected = {BEFORE: {b"1"}, MIDDLE: {b"1", b"2"}, AFTER: {b"2"}}
-    assert {one.read("a", 0, 1) for one in survivors(disk)} == expected[when]
+    assert {one.read("a", 0, 1) for one in crashes(disk)} == expected[when]
     disk.write("a", 0, [b"3"], True)
 
 
@@ -153,7 +168,7 @@ def test_damage() -> None:
     assert disk.read("a", 2 * SECTOR, 2) == b"\x80\x01"
     disk.cut("a", 100)
     assert disk.list() == {"a": 100}
-    assert all(one.list() == {"a": 100} for one in survivors(disk, 5))
+    assert all(one.list() == {"a": 100} for one in crashes(disk, 5))
 
 
 def test_the_trace_tells_every_operation() -> None:
