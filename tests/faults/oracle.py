@@ -140,10 +140,10 @@ class Oracle:
         """Everything from the segment's header to the last record found is as it was written."""
         if not numbers:
             return
-        last = self.place[numbers[-1]][0]
-        for segment in {self.place[n][0] for n in (numbers[0], numbers[-1])} | {
-            number for number in self._segments if self.place[numbers[0]][0] < number < last
-        }:
+        last, there = self.place[numbers[-1]][0], disk.list()
+        for segment in self._segments:
+            if segment > last or self.recording.names[segment] not in there:
+                continue
             end = SEGMENT_END if segment != last else self.end[numbers[-1]]
             end = min(end, self.spans[segment][-1][1])
             whole = self.recording.bytes[segment]

@@ -61,6 +61,9 @@ class Recording:
                 self._reclaim(rng)
             if step % 20 == 19:
                 self._rest(settled=step % 40 == 39)
+        while self.rig.journal.spares.step():
+            pass
+        disk.sync(None)
         self._rest(settled=False)
         self._rest(settled=True)
         disk.watch = None

@@ -103,6 +103,17 @@ def test_the_watermark_of_the_store_is_evidence_too(rig: Rig) -> None:
     assert verdicts(out) == [CORRUPT] and found == [] and out.unknown_loss
 
 
+def test_a_later_segment_is_evidence(rig: Rig) -> None:
+    """W5: without its trailer, and with no mark of a later write, the next segment proves it."""
+    fill(rig, 3)
+    rows = [one for one in rig.log if _segment_of(one) == 2]
+    rig.disk.flip(segments(rig.disk)[1], rows[1][3] + 20)
+    rig.disk.overwrite(segments(rig.disk)[1], 4096 - 72, bytes(72))
+    out, found = recovered(rig.disk)
+    assert found == [one for one in rig.log if one is not rows[1]]
+    assert CORRUPT in [one.verdict for one in out.findings if one.position == rows[1][3]]
+
+
 def test_a_damaged_header_hides_one_record_only(rig: Rig) -> None:
     """W5, W8: reading goes on at the next record that proves itself."""
     rig.append(UID, *[100] * 8)
