@@ -103,7 +103,9 @@ class Judge:
             what = "the file ends inside of this record"
             return Stop(False, Finding(CORRUPT, name, position, what, group, index))
         if problem == BAD_PAYLOAD and bad is not None and bad.end <= scan.limit:
-            return self._known(bad, "payload fails its checksum", self._bit_of_payload(bad))
+            return self._known(
+                bad, "payload fails its checksum", bit_of_payload(self._segment, bad)
+            )
         whole = mended_record(self._segment, position, scan.seed)
         if whole is not None and whole[0].end <= scan.limit:
             return self._known(whole[0], "record header fails its checksum", whole[1])
@@ -128,17 +130,19 @@ class Judge:
         )
         return Stop(True, finding, record)
 
-    def _bit_of_payload(self, record: f.Record) -> tuple[int, int]:
-        """Position and bit in the file of the one wrong bit, (-1, -1) if there are more."""
-        begin = record.position + _HEADER
-        payload = self._segment.read(begin, record.length)
-        computed = crc32(payload, record.header_crc)
-        place = wrong_bit(record.payload_crc, computed, record.length)
-        if place is None:
-            return -1, -1
-        byte, bit = place
-        in_checksum = byte - record.length
-        return (record.position + 4 + in_checksum if in_checksum >= 0 else begin + byte), bit
+
+def bit_of_payload(segment: Segment, record: f.Record) -> tuple[int, int]:
+    """Position and bit in the file of the one wrong bit of a payload or its checksum, (-1, -1) if
+    there are more.
+    """
+    begin = record.position + _HEADER
+    payload = segment.read(begin, record.length)
+    place = wrong_bit(record.payload_crc, crc32(payload, record.header_crc), record.length)
+    if place is None:
+        return -1, -1
+    byte, bit = place
+    in_checksum = byte - record.length
+    return (record.position + 4 + in_checksum if in_checksum >= 0 else begin + byte), bit
 
 
 def mended_record(

@@ -95,9 +95,23 @@ class Segment:
 
 
 def listed(look: Look) -> list[tuple[int, int, str, int]]:
-    """(number, uid, name, size) of the segments, in order."""
+    """(number, uid, name, size) of the segments, in order.
+
+    A file that is renamed while a directory is being read may be missed, under both names. So if
+    a number is not there, the directory is read once more. Segments get their names in order: the
+    second reading sees all up to the last of the first one, though it may miss later ones.
+    """
+    names = look.list()
+    out = _segments_of(names)
+    if out and out[-1][0] - out[0][0] >= len(out):
+        last = out[-1][0]
+        out = [one for one in _segments_of({**names, **look.list()}) if one[0] <= last]
+    return out
+
+
+def _segments_of(names: dict[str, int]) -> list[tuple[int, int, str, int]]:
     out = []
-    for name, size in look.list().items():
+    for name, size in names.items():
         parsed = f.parse_segment_name(name)
         if parsed is not None:
             out.append((*parsed, name, size))

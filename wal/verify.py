@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from myqueue.wal import format as f
 from myqueue.wal.check import Progress, SegmentCheck, nothing
 from myqueue.wal.groups import Groups
-from myqueue.wal.judge import mended_record
+from myqueue.wal.judge import bit_of_payload, mended_record
 from myqueue.wal.survey import (
     CORRUPT,
     TORN,
@@ -268,5 +268,9 @@ def _trailer_remains(segment: Segment) -> Iterator[Finding]:
 
 
 def _bit_of_trailer(segment: Segment, position: int) -> tuple[int, int]:
-    found = mended_record(segment, position, f.segment_seed(segment.uid))
+    seed = f.segment_seed(segment.uid)
+    record = f.record_at(segment.read(position, f.RECORD_HEADER_BYTES), 0, position, seed)
+    if record is not None:
+        return bit_of_payload(segment, record)
+    found = mended_record(segment, position, seed)
     return (-1, -1) if found is None else found[1]
