@@ -39,7 +39,11 @@ class Log:
         with ExitStack() as undo:
             try:
                 self._open_directory(directory, identity, random, undo)
-                self._open_journal(config, clock_ms, random, undo)
+                try:
+                    self._open_journal(config, clock_ms, random, undo)
+                except StoreBroken as error:  # found out while recovery wrote to it
+                    self._replace_store(directory, str(error))
+                    self._open_journal(config, clock_ms, random, undo)
             except OSError as error:
                 raise _unusable(directory, error) from error
             undo.pop_all()
@@ -57,7 +61,14 @@ class Log:
         undo.callback(self.files.close)
         store_directory = os.path.join(directory, "store")
         self.store, self._groups, self.store_problem = _open_store(store_directory)
-        undo.callback(self.store.close)
+        undo.callback(lambda: self.store.close())
+
+    def _replace_store(self, directory: str, problem: str) -> None:
+        with suppress(StoreBroken):
+            self.store.close()
+        delete_store(os.path.join(directory, "store"))
+        self.store, self._groups, _ = _open_store(os.path.join(directory, "store"))
+        self.store_problem = problem
 
     def _open_journal(
         self, config: JournalConfig, clock_ms: Callable[[], int], random: Random, undo: ExitStack

@@ -42,11 +42,14 @@ class Spares:
         self.low = False
 
     def plan(self, number: int, uid: int) -> None:
-        """A segment to prepare after those planned before; nothing is done here."""
-        with self._lock:
-            self._plans.append(
-                f.SegmentHeader(number, uid, self._capacity, self._clock_ms(), self._owner)
-            )
+        """A segment to prepare after those planned before; nothing is done here.
+
+        Without the lock: it is held while pieces are synced, and the loop must not wait for that
+        (W17). Appending to a deque is one step; only holders of the lock take from it.
+        """
+        self._plans.append(
+            f.SegmentHeader(number, uid, self._capacity, self._clock_ms(), self._owner)
+        )
 
     def step(self) -> bool:
         """Do one piece of work; False if there is none (left, or possible)."""
