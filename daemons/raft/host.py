@@ -149,6 +149,9 @@ class Host:
 
     def receive(self, source: int, packet: Packet, now: int) -> None:
         self._hear(source, now)
+        for beat in packet.beats:
+            if isinstance(beat, Beat):
+                self._recognise(source, beat.incarnation, now)
         out = self.out
         for message in packet.messages:
             node = self.touch(message.group)
@@ -211,6 +214,15 @@ class Host:
                     self._dirty[group] = None
                     self.groups[group].peer_is_back(source, now, self.out)
 
+    def _recognise(self, source: int, incarnation: int, now: int) -> None:
+        """A restarted process leads nothing that it led before. What it says in the same packet
+        comes after that, so this is looked at first; and at the first contact nothing is lost.
+        """
+        peer = self.peer(source)
+        known, peer.incarnation = peer.incarnation, incarnation
+        if known not in (0, incarnation):
+            self._silent(source, now)
+
     def _silent(self, number: int, now: int) -> None:
         """Its groups lost their leader; ours that need it may have lost their majority."""
         for group, known in self._known.items():
@@ -251,9 +263,6 @@ class Host:
 
     def _beat(self, source: int, beat: Beat, now: int) -> None:
         peer = self.peer(source)
-        if peer.incarnation != beat.incarnation:
-            peer.incarnation = beat.incarnation
-            self._silent(source, now)  # it was restarted: it leads nothing that it led before
         for group, leader, term, commit in beat.commits:
             node = self.touch(group)
             if node is not None:
