@@ -158,3 +158,28 @@ def test_an_empty_disk_has_no_groups() -> None:
     out, found = recovered(SimDisk())
     assert (out.groups.by_uid, found, out.findings) == ({}, [], [])
     assert (out.number, out.next_number) == (0, 1)
+
+
+def test_what_each_kind_says() -> None:
+    """R1: term and vote in one record. Live and in recovery the same code reads these, so a test
+    that compares the two would not notice a field that both forget.
+    """
+    groups = Groups()
+    groups.apply(other(f.GROUP_CREATED), 2, b"what")
+    groups.apply(other(f.HARD_STATE, term=8, index=3), 4, b"")
+    groups.entry(entry(1, term=6))
+    groups.entry(entry(2, term=7))
+    group = groups.by_uid[7]
+    assert (group.created, group.created_at) == (b"what", 2)
+    assert (group.term, group.vote, group.hard_state_at) == (8, 3, 4)
+    assert (group.last_index, group.last_term, group.next_offset, group.chain) == (2, 7, 21, 2)
+    groups.apply(other(f.TRUNCATE, index=2, term=6, offset=11, chain=1), 5, b"")
+    assert (group.last_index, group.last_term, group.next_offset, group.chain) == (1, 6, 11, 1)
+    groups.apply(other(f.START, index=2, term=6, offset=11, chain=1), 6, b"")
+    assert (group.first_index, group.start_term, group.start_at) == (2, 6, 6)
+    assert (group.start_offset, group.start_chain, group.last_index) == (11, 1, 1)
+    groups.apply(other(f.SNAPSHOT, index=1, term=6, count=0, position=99), 7, b"")
+    groups.apply(other(f.SNAPSHOT, index=1, term=6, count=1, flags=f.LAST), 8, b"")
+    assert (group.snapshot_index, group.snapshot_term, group.snapshot_parts) == (1, 6, 2)
+    assert (group.snapshot_from, group.snapshot_position, group.snapshot_at) == (7, 99, 8)
+    assert group.commit_index == 1
