@@ -157,7 +157,7 @@ class Layout:
                 offset, time_ms, chain,
             )  # fmt: skip
             header_crc = crc(body, seed)
-            buffers += (pack_crcs(header_crc, crc(payload, header_crc)), body, payload)
+            buffers += (pack_crcs(header_crc, crc(payload, header_crc)) + body, payload)
             rows.append((uid, index, number, position, length, count, offset, term, time_ms, chain))
             if time_ms < time_min:
                 time_min = time_ms

@@ -22,12 +22,12 @@ from typing import NamedTuple
 from zlib import crc32
 
 from myqueue.wal import format as f
-from myqueue.wal.files import Buffer, Files
+from myqueue.wal.files import IOV_MAX, Buffer, Files
 from myqueue.wal.groups import Op
 from myqueue.wal.spares import Spares
 
 FLUSH_BYTES_MAX = 8 << 20
-JOIN_BELOW_BYTES = 16 << 10  # buffers smaller than this on average are cheaper copied than gathered
+JOIN_BELOW_BYTES = 1 << 10  # buffers smaller than this on average are cheaper copied than gathered
 SPACE_RETRY_S = 0.1
 
 
@@ -178,6 +178,8 @@ class Writer:
                 buffers.append(b"".join(batch.buffers))
             else:
                 buffers.extend(batch.buffers)
+        if len(buffers) > IOV_MAX:
+            buffers = [b"".join(buffers)]  # one call with one sync, rather than several and a sync
         self._files.write(first.segment_name, first.position, buffers, True)
         if last.trailer is not None:
             position, trailer = last.trailer
