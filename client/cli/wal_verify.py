@@ -101,8 +101,8 @@ class _Report:
         )
         if self.store_entries is not None:
             click.echo(f"store: {self.store_entries:,} rows of the index compared with the log")
-        torn = f"; {self.torn:,} torn places, which nobody was promised" if self.torn else ""
-        verdict = f"{self.corrupt:,} corrupt places" if self.corrupt else "no corruption"
+        torn = f"; torn: {self.torn:,}, which nobody was promised" if self.torn else ""
+        verdict = f"corrupt: {self.corrupt:,}" if self.corrupt else "no corruption"
         click.echo(f"{verdict}{torn}")
 
 

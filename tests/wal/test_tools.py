@@ -9,11 +9,11 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
-from wal.toolbox import GROUPS, flip, make_log, nth, put
+from kit import wal_logs as t
+from kit.wal_logs import GROUPS, flip, make_log, nth, put
 
 from myqueue import cli
 from myqueue.wal import format as f
-from wal import toolbox as t
 
 MYQ = [sys.executable, "-P", "-m", "myqueue.cli"]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
-from wal.toolbox import flip, make_log, nth
+from kit import wal_logs as t
+from kit.wal_logs import flip, make_log, nth
 
 from myqueue import cli
 from myqueue.wal import format as f
 from myqueue.wal.archive import PART, archive
 from myqueue.wal.files import RealFiles
-from wal import toolbox as t
 
 
 @pytest.fixture(scope="module")

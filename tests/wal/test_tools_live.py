@@ -7,12 +7,12 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+from kit import wal_logs as t
 
 from myqueue import cli
 from myqueue.wal.dump import Dump, Found, Wanted
 from myqueue.wal.files import RealFiles
 from myqueue.wal.survey import Finding, survey
-from wal import toolbox as t
 
 SECONDS = 2.0
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from time import monotonic
-from wal import toolbox as t
+from kit import wal_logs as t
 
 log = t.open_log(Path(sys.argv[1]))
 for group in (*t.GROUPS, 4):

@@ -5,14 +5,14 @@ from random import Random
 from shutil import copytree
 
 import pytest
-from wal.toolbox import GROUPS, flip, make_log, nth, put, the_finding
+from kit import wal_logs as t
+from kit.wal_logs import GROUPS, flip, make_log, nth, put, the_finding
 
 from myqueue.wal import format as f
 from myqueue.wal.files import RealFiles
 from myqueue.wal.groups import Groups
 from myqueue.wal.onebit import mended, wrong_bit
 from myqueue.wal.recovery import recover
-from wal import toolbox as t
 
 
 @pytest.fixture(scope="module")
