@@ -93,6 +93,8 @@ class Follower:
     def _truncate(self, index: int, out: Effects) -> None:
         node, log = self._node, self._node.log
         require(index > node.commit_index, f"truncation at {index}, committed {node.commit_index}")
+        if node.durable_term < node.term:  # reports of the old entries may still come
+            node.doubt_from, node.doubt_term = min(node.doubt_from, index), node.term
         log.truncate(index)
         node.configs.truncated(index)
         out.persist.append(
@@ -118,21 +120,27 @@ class Follower:
     def learn_commit(self, commit: int, out: Effects) -> None:
         node = self._node
         node.commit(min(commit, self.verified_index), out)
-        self._maybe_recovered(commit)
+        if self._maybe_recovered(commit):
+            self.reply(out)  # from now on it counts
 
-    def _maybe_recovered(self, commit: int) -> None:
-        """R2: complete again once all that the leader of *this* term committed is on our disk.
+    def _maybe_recovered(self, commit: int) -> bool:
+        """R2: complete again once all that the leader of a *newer* term committed is on our disk.
 
-        A commit of an older term would not do: a new leader does not know yet how far the old one
-        got.
+        What we acknowledged, we did in terms up to the one we were started in. A leader of a newer
+        term has all of that which was committed, and its own first commit is behind it. In the
+        term we were started in this would not do: a message that was sent before our start, with
+        a commit below what we acknowledged, can't be told from a fresh one.
         """
         node, log = self._node, self._node.log
         if (
             node.recovering
+            and node.term > node.started_term
             and log.first_index - 1 <= commit <= min(log.persisted_index, self.verified_index)
             and log.term(commit) == node.term
         ):
             node.recovering = False
+            return True
+        return False
 
     def reply(self, out: Effects) -> None:
         """Acknowledge what is verified and on disk, once the term is on disk as well."""
@@ -144,10 +152,21 @@ class Follower:
             return
         self._maybe_recovered(node.commit_index)
         index = min(self.verified_index, node.log.persisted_index)
+        since = node.started_term if node.recovering else 0
         out.send.append(
             AppendReply(
-                node.group, node.replica, node.leader, node.term, True, index, 0, self._context,
-                node.recovering,
+                node.group, node.replica, node.leader, node.term, True, index, since,
+                self._context, node.recovering,
+            )
+        )  # fmt: skip
+
+    def ask(self, out: Effects) -> None:
+        """Have the leader try where our log ends; claims nothing."""
+        node, log = self._node, self._node.log
+        out.send.append(
+            AppendReply(
+                node.group, node.replica, node.leader, node.term, False, log.last_index,
+                log.last_term, 0, node.recovering,
             )
         )  # fmt: skip
 
@@ -180,14 +199,16 @@ class Follower:
         """
         node, log = self._node, self._node.log
         before = snapshot.start_index - 1
-        if log.first_index - 1 <= before and log.has(before, snapshot.start_term):
-            self.verified_index = max(self.verified_index, before)
+        start = log.first_index - 1  # all up to there is committed
+        if before < start or log.has(before, snapshot.start_term):
+            self.verified_index = max(self.verified_index, before, start)
             self.reply(out)
             return
         if snapshot.index <= node.commit_index:
             self.verified_index = max(self.verified_index, node.commit_index)
             self.reply(out)
             return
+        out.apply = [one for one in out.apply if one.group != node.group]  # the state has it
         log.snapshot_to(snapshot)
         node.configs.installed(snapshot.index, snapshot.config)
         node.commit_index = max(node.commit_index, before)

@@ -205,9 +205,10 @@ class Host:
     # -- beats ---------------------------------------------------------------------------------
 
     def _hear(self, source: int, now: int) -> None:
+        peer, last = self.peer(source), self.heard.get(source, -NEVER)
         self.heard[source] = now
-        peer = self.peer(source)
-        if not peer.alive:
+        # Nothing was sent to it since, even if no tick came to notice its silence.
+        if not peer.alive or now - last >= self.settings.election_timeout_ms_min:
             peer.alive = True
             for group, known in self._known.items():
                 if source in known.peers:
@@ -250,7 +251,7 @@ class Host:
     def _make_beat(self, peer: _Peer) -> Beat:
         peer.beat += 1
         commits = []
-        for group, (commit, first_beat) in list(peer.commits.items()):
+        for group, (commit, first_beat) in list(peer.commits.items()) if peer.alive else ():
             node = self.groups.get(group)
             if node is None or node.role != Role.LEADER or commit != node.commit_index:
                 del peer.commits[group]
@@ -288,6 +289,8 @@ class Host:
         for group, known in self._known.items():
             if number in known.peers:
                 node = self.groups[group]
+                if node.role != Role.LEADER or node.term != known.term:
+                    continue  # it stopped leading in this turn: it never led in its new term (R30)
                 rows += [
                     (group, node.replica, member, node.term)
                     for member in node.config.members

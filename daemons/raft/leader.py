@@ -68,7 +68,7 @@ class Leader:
         node, log = self._node, self._node.log
         self._clear()
         self._persist_from = self._term_start = log.last_index + 1
-        self._reconcile()
+        self._reconcile(self._term_start)
         log.make([Item(0, 0, NOOP, b"")], node.term)
         self.flush(now, out)
 
@@ -81,12 +81,12 @@ class Leader:
             out.dropped.append(Dropped(node.group, node.commit_index + 1, node.term))
         self._clear()
 
-    def _reconcile(self) -> None:
+    def _reconcile(self, next_index: int) -> None:
         """One `Progress` for each other member of the configuration in force."""
         node = self._node
         for member in node.config.members:
             if member != node.replica and member not in self.followers:
-                self.followers[member] = Progress(node.log.last_index + 1, node.settings)
+                self.followers[member] = Progress(next_index, node.settings)
         for gone in set(self.followers) - set(node.config.members):
             del self.followers[gone]  # its answers count for nothing from now on (R17)
 
@@ -103,6 +103,8 @@ class Leader:
     def change(self, config: Config, now: int) -> tuple[int, int]:
         """Propose a configuration that differs by one member (R14)."""
         node = self._node
+        if self._transfer_to:
+            raise NotNow("leadership is being handed over")
         if node.commit_index < self._term_start:
             raise NotNow("the leader has not committed an entry of its term yet")
         if node.configs.current_index > node.commit_index:
@@ -116,7 +118,7 @@ class Leader:
                 raise NotNow(f"replica {replica:x} has not caught up (R18)")
         made = node.log.make([Item(0, 0, CONFIG, encode_config(config))], node.term)
         node.configs.appended(made)
-        self._reconcile()
+        self._reconcile(made[0][INDEX])  # a new member gets this entry, or asks for what it lacks
         return made[0][INDEX], node.term
 
     def flush(self, now: int, out: Effects) -> None:
@@ -213,11 +215,15 @@ class Leader:
             if reply.index > node.log.last_index:
                 node.ignored += 1
                 return
+            if follower.state == State.SNAPSHOT and reply.index < node.log.first_index - 1:
+                return  # said before it had the snapshot
             follower.matched(reply.index, now)
             self.advance(now, out)
             if node.leader != node.replica:
                 return
             self._hand_over(reply.source, follower, out)
+            if reply.recovering and reply.hint_term == node.term:
+                self._make_way(now, out)
         elif reply.index <= follower.match_index or follower.state == State.SNAPSHOT:
             if not reply.context:
                 follower.start_over()
@@ -247,17 +253,9 @@ class Leader:
         if index <= node.commit_index or log.term(index) != node.term:
             return
         node.commit(index, out)
-        log.forget_before(self._memory_needed())
         self._answer_reads(out)
-        if node.replica not in node.config.members and node.configs.current_index <= index:
+        if node.replica not in node.config.voters and node.configs.current_index <= index:
             node.become_follower(node.term, NOBODY, now, out)  # removed itself (R17)
-
-    def _memory_needed(self) -> int:
-        """Entries below this index may leave memory, unless there is room for all."""
-        node = self._node
-        if node.log.memory_bytes <= node.settings.memory_bytes_max:
-            return 0
-        return min(node.applied_index, node.commit_index, node.log.persisted_index)
 
     # -- reads, transfer, time -----------------------------------------------------------------
 
@@ -318,6 +316,19 @@ class Leader:
         node = self._node
         if replica == self._transfer_to and follower.match_index == node.log.last_index:
             out.send.append(TimeoutNow(node.group, node.replica, replica, node.term))
+
+    def _make_way(self, now: int, out: Effects) -> None:
+        """A recovering replica needs a newer term to be sure of its log (R2): let another lead."""
+        node = self._node
+        ready = [
+            (follower.match_index, replica)
+            for replica, follower in self.followers.items()
+            if replica in node.config.voters
+            and not follower.recovering
+            and node.is_heard(replica, now)
+        ]
+        if ready and not self._transfer_to:
+            self.transfer(max(ready)[1], now, out)
 
     def tick(self, now: int, out: Effects) -> None:
         """Answers that did not come; a transfer that took too long."""

@@ -12,7 +12,7 @@ no term, and asking for it is an error, never term 0 (R22).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import accumulate
 from operator import itemgetter
@@ -206,6 +206,12 @@ class RaftLog:
             self._forgotten = self._ends[count - 1]
             del self._entries[:count], self._ends[:count]
             self.memory_first += count
+
+    def shrink(self, bytes_kept: int, needed: int) -> None:
+        """Forget the oldest entries until `bytes_kept` are left; nothing from `needed` on."""
+        if self._ends:
+            count = bisect_left(self._ends, self._ends[-1] - bytes_kept) + 1
+            self.forget_before(min(needed, self.memory_first + count))
 
     def start_at(self, index: int, term: int, offset: int, chain: int) -> None:
         """Move the start up: entries below `index` leave the log."""

@@ -78,8 +78,8 @@ class Configs:
             found = True
         return found
 
-    def committed(self, index: int) -> None:
-        """Forget what a commit makes impossible to return to."""
+    def applied(self, index: int) -> None:
+        """Forget what was in force before: neither a truncation nor a snapshot goes back there."""
         while len(self._history) > 1 and self._history[1][0] <= index:
             del self._history[0]
 

@@ -64,9 +64,9 @@ class RaftNode:
 
     __slots__ = (
         "applied_index", "applying_index", "candidate", "commit_index", "configs", "deadline",
-        "durable_term", "durable_vote", "follower", "group", "heard", "ignored", "leader",
-        "leading", "log", "may_lead", "random", "recovering", "replica", "role", "settings", "term",
-        "vote",
+        "doubt_from", "doubt_term", "durable_term", "durable_vote", "follower", "group", "heard",
+        "ignored", "leader", "leading", "log", "may_lead", "random", "recovering", "replica",
+        "role", "settings", "started_term", "term", "vote",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +77,8 @@ class RaftNode:
         self.group, self.replica = group, replica
         self.configs, self.log, self.settings, self.random = configs, log, settings, random
         self.term, self.vote = term, vote
-        self.durable_term, self.durable_vote = term, vote
+        self.durable_term, self.durable_vote, self.started_term = term, vote, term
+        self.doubt_from, self.doubt_term = NEVER, 0
         self.heard = heard
         # A commit index ahead of the log is clamped: the log is the truth (R25).
         self.applied_index = self.applying_index = applied_index
@@ -146,7 +147,6 @@ class RaftNode:
             return
         require(index <= self.log.last_index, f"commit {index} beyond {self.log.last_index}")
         self.commit_index = index
-        self.configs.committed(index)
         first = self.applying_index + 1
         if index >= first:
             out.apply.append(Apply(self.group, first, index, self.log.in_memory(first, index)))
@@ -269,19 +269,31 @@ class RaftNode:
             self.tell(out)
 
     def leads_us(self, source: int, term: int, now: int, out: Effects) -> None:
-        """Another node says that its replica leads this group in `term`."""
-        news = term > self.term or (term == self.term and self.leader == NOBODY)
-        if news and self.role != Role.LEADER:
+        """Another node says that its replica leads this group in `term`.
+
+        It may not know that there is a newer term, as a quiet leader sends nothing that could be
+        answered so. And a follower that found its leader asks for what it missed.
+        """
+        if term < self.term:
+            out.send.append(AppendReply(self.group, self.replica, source, self.term, False, 0))
+        elif term > self.term or self.leader == NOBODY:
             self.become_follower(term, source, now, out)
+            self.follower.ask(out)
 
     def commit_hint(self, source: int, term: int, commit: int, out: Effects) -> None:
         if term == self.term and source == self.leader and self.role == Role.FOLLOWER:
             self.follower.learn_commit(commit, out)
 
     def persisted(self, term: int, index: int, now: int, out: Effects) -> None:
-        """The journal has all up to this entry; ignored if another one is there by now (W11)."""
+        """The journal has all up to this entry; ignored if another one is there by now (W11).
+
+        An entry may be removed and come back, with the same index and term, while reports of its
+        first write are under way. The journal reports in order, and a hard state before the
+        entries that were written with it; so until the term of the removal is on disk, reports
+        about removed places are not believed.
+        """
         log = self.log
-        if index <= log.persisted_index or not log.has(index, term):
+        if index <= log.persisted_index or index >= self.doubt_from or not log.has(index, term):
             return
         log.persisted_index = index
         if self.role == Role.LEADER:
@@ -293,6 +305,8 @@ class RaftNode:
         if (term, vote) < (self.durable_term, self.durable_vote):
             return
         self.durable_term, self.durable_vote = term, vote
+        if term >= self.doubt_term:
+            self.doubt_from = NEVER
         if (term, vote) != (self.term, self.vote):
             return
         if self.role == Role.CANDIDATE:
@@ -309,7 +323,13 @@ class RaftNode:
             self.leading.peer_is_back(peer, now, out)
 
     def applied(self, index: int) -> None:
+        """The state machine is there: what it needed may leave memory, in large steps."""
         self.applied_index = max(self.applied_index, index)
+        self.configs.applied(self.applied_index)
+        log, limit = self.log, self.settings.memory_bytes_max
+        if log.memory_bytes > limit:
+            needed = min(self.applied_index, self.commit_index, log.persisted_index)
+            log.shrink(limit // 2, needed)
 
     # -- calls of the owner --------------------------------------------------------------------
 
@@ -345,8 +365,8 @@ class RaftNode:
             self.leading.snapshot_made(follower, snapshot, now, out)
 
     def step_down(self, now: int, out: Effects) -> None:
-        """Stop leading, in the same term: no quorum, a stalled disk, the end of the process."""
-        if self.role == Role.LEADER:
+        """Stop leading or wanting to: no quorum, a stalled disk, the end of the process."""
+        if self.role != Role.FOLLOWER:
             self.become_follower(self.term, NOBODY, now, out)
 
     def check_quorum(self, now: int, out: Effects) -> None:

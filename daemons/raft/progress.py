@@ -66,6 +66,8 @@ class Progress:
         self.next_index = max(self.next_index, self.match_index + 1)
         while self._inflight and self._inflight[0][0] <= index:
             self._bytes -= self._inflight.popleft()[1]
+        if self.state == State.FETCH:
+            return news  # the entries that follow are being read
         if self.state != State.REPLICATE:
             self._become(State.REPLICATE)
             self.next_index = self.match_index + 1

@@ -127,7 +127,7 @@ class Append(Message):
 class AppendReply(Message):
     ok: bool
     index: int  # ok: the last index that matches and is on disk; else where to try next
-    hint_term: int = 0  # not ok: the term that the receiver has at `index`
+    hint_term: int = 0  # not ok: the term at `index`; ok, but recovering: the term of its start
     context: int = 0
     recovering: bool = False
 
