@@ -69,6 +69,13 @@ def title(place: Place, many: bool) -> None:
         click.echo(f"\n== {place.directory}")
 
 
+def line(text: str, err: bool = False) -> None:
+    """A line of output while a progress bar may stand on the terminal's last one."""
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", err=True, nl=False)
+    click.echo(text, err=err)
+
+
 def when(time_ms: int | None) -> str | None:
     """A time as tables show it: UTC, with milliseconds."""
     if time_ms is None:

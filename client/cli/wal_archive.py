@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from myqueue.cli import output
-from myqueue.cli.wal import opened, path_argument
+from myqueue.cli.wal import line, opened, path_argument
 from myqueue.errors import DirectoryLocked, MisuseError
 from myqueue.wal import format as f
 from myqueue.wal.archive import Archived
@@ -110,7 +110,7 @@ def _refused(result: Result, finding: Finding, as_json: bool) -> None:
     if finding.verdict == CORRUPT:
         result.refused.append(finding)
         if not as_json:
-            click.echo(str(finding), err=True)
+            line(str(finding), err=True)
 
 
 def _archived(result: Result, event: Archived) -> None:

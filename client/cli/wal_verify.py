@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from myqueue.cli import output
-from myqueue.cli.wal import opened, path_argument, title
+from myqueue.cli.wal import line, opened, path_argument, title
 from myqueue.wal.archive import load_manifest, missing_from
 from myqueue.wal.check import Progress
 from myqueue.wal.places import Place
@@ -70,7 +70,7 @@ class _Report:
         self.corrupt += finding.verdict == CORRUPT
         self.torn += finding.verdict != CORRUPT
         if not self._as_json:
-            click.echo(str(finding))
+            line(str(finding))
         elif len(self.findings) < FINDINGS_MAX:
             self.findings.append(_finding(finding))
 

@@ -114,6 +114,29 @@ def test_wrong_usage(myq, daemon: Path, words: list[str]) -> None:
     assert (code, out, err.count("\n")) == (2, "", 1)
 
 
+def test_the_core_needs_no_library() -> None:
+    """Other programs take it as plain files, to places where only Python is."""
+    script = (
+        "import sys; from myqueue.wal import archive, dump, overview, verify;"
+        "sys.exit(' '.join({'lmdb', 'click', 'zmq', 'msgpack'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stderr.strip() == ""
+
+
+def test_a_finding_does_not_stand_behind_the_bar(myq, daemon: Path, monkeypatch) -> None:
+    path, record = nth(daemon / "wal", f.ENTRY, 30, 2)
+    flip(path, record.position + 72, 4)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    code, out, err = myq("verify", daemon)
+    assert code == 1
+    assert out.startswith("corrupt: ")
+    assert "Verifying" in err
+    assert "\r\x1b[K" in err
+
+
 # -- ls --------------------------------------------------------------------------------------------
 
 
