@@ -106,6 +106,8 @@ class Group:
             self.commit_index = max(self.commit_index, record.index)
         elif kind == f.TRUNCATE:
             self.append(record.index - 1, record.term, record.offset, record.chain)
+            # If the first record that a replay met was an entry, the beginning was only guessed.
+            self.first_index = min(self.first_index, record.index)
             self.missing = [
                 (a, min(b, record.index - 1)) for a, b in self.missing if a < record.index
             ]

@@ -47,6 +47,8 @@ class Reclaimer:
         # Segments that were emptied, and the place in the log that must be durable before they go.
         self._emptied: dict[int, tuple[int, int]] = {}
         self._stuck: set[int] = set()  # cannot be emptied in this process
+        # Segments with a snapshot that is too large to be moved: uid, segment and position of it.
+        self._costly: dict[int, tuple[int, int, int]] = {}
         self.removed_segments = 0
         self.relocated_bytes = 0
 
@@ -90,14 +92,25 @@ class Reclaimer:
                 continue
             if held is not None:
                 held.update(row.group for row in rows)
-            tried = segment.number in self._emptied or segment.number in self._stuck
-            if not tried and (sparse is None or share < sparse[0]):
+            if self._may_be_emptied(segment.number, groups) and (
+                sparse is None or share < sparse[0]
+            ):
                 sparse = (share, segment)
             yield None
         if self._trash:
             self._files.sync(None)
         if sparse is not None and sparse[0] <= COMPACT_BELOW_SHARE:
             yield from self._empty(sparse[1])
+
+    def _may_be_emptied(self, number: int, groups: Groups) -> bool:
+        if number in self._emptied or number in self._stuck:
+            return False
+        if number in self._costly:
+            group = groups.by_uid.get(self._costly[number][0])
+            if group is not None and _snapshot_of(group) == self._costly[number]:
+                return False
+            del self._costly[number]
+        return True
 
     def _sealed(self, target: tuple[int, int]) -> list[SegmentFile]:
         segments = sorted(self._journal.segments.items())
@@ -145,18 +158,32 @@ class Reclaimer:
         """Append again, at the end of the log, whatever of this segment is still in force."""
         number, journal = segment.number, self._journal
         try:
-            yield from self._append_entries(segment)
             yield from self._until_indexed()  # a snapshot that is to be read must be on disk
+            if self._is_costly(segment):
+                return
+            yield from self._append_entries(segment)
+            yield from self._until_indexed()
             for group in list(journal.groups.by_uid.values()):
                 if group.holds(number):
-                    in_snapshot = group.snapshot_from <= number <= group.snapshot_at
-                    parts = self._reader.snapshot(group) if in_snapshot else []
+                    parts = self._reader.snapshot(group) if _in_snapshot(group, number) else []
                     journal.relocate_records(group, number, parts)
         except (CorruptData, RecordTooLarge):
             self._stuck.add(number)
             return
         journal.submit()
         self._emptied[number] = journal.end
+
+    def _is_costly(self, segment: SegmentFile) -> bool:
+        """Footers do not tell how large a snapshot is. Moving a large one would fill segments that
+        are as sparse to the eye as this one, and so on with every pass.
+        """
+        for group in self._journal.groups.by_uid.values():
+            if _in_snapshot(group, segment.number):
+                size = sum(map(len, self._reader.snapshot(group)))
+                if size > COMPACT_BELOW_SHARE * segment.capacity:
+                    self._costly[segment.number] = _snapshot_of(group)
+                    return True
+        return False
 
     def _append_entries(self, segment: SegmentFile) -> Iterator[None]:
         journal = self._journal
@@ -198,6 +225,14 @@ class Reclaimer:
             return False
         row = self._index.row(record.group, record.index)
         return row is not None and (row.segment, row.position) == (segment, record.position)
+
+
+def _in_snapshot(group: Group, segment: int) -> bool:
+    return group.snapshot_from <= segment <= group.snapshot_at
+
+
+def _snapshot_of(group: Group) -> tuple[int, int, int]:
+    return group.uid, group.snapshot_from, group.snapshot_position
 
 
 def _live_entry_bytes(row: f.FooterRow, group: Group) -> float:

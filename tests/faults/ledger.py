@@ -23,6 +23,7 @@ class Group:
     vote: tuple[int, int] = (0, 0)
     votes_offered: list[tuple[int, int]] = field(default_factory=list)
     snapshot: int = 0
+    snapshots_offered: list[int] = field(default_factory=list)
     found: list[int] = field(default_factory=list)
     found_to: int = 0
 
@@ -101,8 +102,9 @@ class Ledger:
 
     def _found_snapshot(self, uid: str, index: str, verdict: str) -> None:
         assert verdict == "right", f"group {uid}: snapshot at {index} has wrong bytes"
-        assert int(index) >= self.group(uid).snapshot
-        self.group(uid).snapshot = int(index)
+        group = self.group(uid)
+        assert int(index) in (group.snapshot, *group.snapshots_offered), f"snapshot at {index}"
+        group.snapshot, group.snapshots_offered = int(index), []
 
     # -- offered and done ----------------------------------------------------------------------
 
@@ -116,6 +118,9 @@ class Ledger:
     def _offer_start(self, uid: str, index: str) -> None:
         self.group(uid).take_back(0, int(index) - 1)
         self.group(uid).start_offered = int(index)
+
+    def _offer_snapshot(self, uid: str, index: str) -> None:
+        self.group(uid).snapshots_offered.append(int(index))
 
     def _promise(self) -> None:
         assert not self.stopped, "acknowledged after the disk had failed"
@@ -145,4 +150,6 @@ class Ledger:
 
     def _done_snapshot(self, uid: str, index: str) -> None:
         self._promise()
-        self.group(uid).snapshot = max(self.group(uid).snapshot, int(index))
+        group = self.group(uid)
+        group.snapshot = int(index)
+        del group.snapshots_offered[: group.snapshots_offered.index(group.snapshot) + 1]

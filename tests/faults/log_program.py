@@ -22,7 +22,7 @@ from collections import deque
 from random import Random
 from zlib import crc32
 
-from myqueue.errors import MyQueueError
+from myqueue.errors import DiskFull, JournalBusy, MyQueueError
 from myqueue.wal import files
 from myqueue.wal.groups import Group
 from myqueue.wal.journal import JournalConfig
@@ -148,9 +148,13 @@ class Program:
             entries.append((index, term, offset, count, 1, 0, 0, payload))
             lines.append(f"done entry {uid} {term} {index} {crc32(payload)}")
             offset += count
-            self.entries[uid, index] = term, offset
-        batch = self.log.journal.append(uid, entries)
+        try:
+            batch = self.log.journal.append(uid, entries)
+        except (JournalBusy, DiskFull):
+            return
         self.waiting.extend((batch, line) for line in lines)
+        for index, term, first, count, *_ in entries:
+            self.entries[uid, index] = term, first + count
 
     def vote(self, uid: int, group: Group) -> None:
         term, vote = group.term + self.rng.randint(0, 1), self.rng.randint(0, 3)
@@ -185,6 +189,7 @@ class Program:
 
     def snapshot(self, uid: int, group: Group) -> None:
         index, term = group.last_index, group.last_term
+        tell(f"offer snapshot {uid} {index}")
         batch = self.log.journal.snapshot(uid, index, term, parts_of(uid, term, index))
         self.waiting.append((batch, f"done snapshot {uid} {index}"))
 

@@ -1,0 +1,272 @@
+"""Reclaim: random histories with passes in between, and nothing that is needed ever goes.
+
+After each pass the reader is asked for all that the model knows, and the store is built again from
+the segments that are left: it must equal the live one byte by byte.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from sim.disk import AFTER, BEFORE, MIDDLE, Crash
+from sim.whole import Model, World
+
+from myqueue.wal import format as f
+from myqueue.wal import reclaim as reclaim_module
+from myqueue.wal.scan import Scan
+
+
+@pytest.fixture
+def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(reclaim_module, "STEP_BYTES", 600)
+    monkeypatch.setattr(reclaim_module, "COMPACT_BELOW_SHARE", 0.6)
+
+    def make(seed: int) -> World:
+        path = tmp_path / str(seed)
+        path.mkdir()
+        return World(path, seed)
+
+    yield make
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+def test_nothing_needed_goes(worlds: Any, seeds: int | None, block: int) -> None:
+    """W12, W6: 200 histories (or --seeds), five passes in each."""
+    count = (seeds or 200) // 10
+    removed = relocated = 0
+    for seed in range(block * count, (block + 1) * count):
+        world = worlds(seed)
+        for _ in range(5):
+            for _ in range(60):
+                world.turn()
+            world.reclaim()
+            world.commit()
+            world.check()
+            world.check_rebuild()
+        removed += world.reclaimer.removed_segments
+        relocated += world.reclaimer.relocated_bytes
+        world.close()
+        shutil.rmtree(world.path)
+    assert removed > 10 * count and relocated > 0
+
+
+def test_a_crash_at_any_operation_of_a_pass_loses_nothing(
+    worlds: Any, seeds: int | None, tmp_path: Path
+) -> None:
+    """W12: power fails before, in and after operations of a pass, renames above all. Once the store
+    of before the pass goes on from its watermark, once a new one is built.
+    """
+    crashes = 0
+    for seed in range(seeds or 60):
+        world = worlds(10_000 + seed)
+        for _ in range(3):
+            for _ in range(80):
+                world.turn()
+            world.reclaim()
+        world.commit()
+        old_store = tmp_path / "old-store"
+        shutil.rmtree(old_store, ignore_errors=True)
+        shutil.copytree(world.path / "store-1", old_store)
+        rng, moves = Random(seed), []
+        when = rng.choice((BEFORE, MIDDLE, AFTER))
+        world.disk.stop_at = (len(world.disk.trace) + rng.randrange(30), when)
+        try:
+            for _ in range(3):
+                world.reclaimer.begin()
+                while world.reclaimer.step():
+                    world.commit()
+                world.commit()
+        except Crash:
+            crashes += 1
+        moves.append(world.disk.crash(rng))
+        for disk, store in ((moves[0], None), (moves[0].killed(), old_store)):
+            twin = world.twin(disk, store)
+            assert not twin.journal.recovered.corrupt, twin.journal.recovered.findings
+            twin.commit()
+            twin.check()
+            twin.reclaim_quietly()
+            twin.check()
+            twin.close()
+        world.close()
+        shutil.rmtree(world.path)
+    assert crashes > (seeds or 60) // 3
+
+
+def quiet_world(worlds: Any, groups: int = 2) -> World:
+    """A world in which only the test acts."""
+    world = worlds(77)
+    for uid in range(1, groups + 1):
+        world.models[uid] = Model()
+        world.journal.create_group(uid, b"group %d" % uid)
+    world.commit()
+    return world
+
+
+def fill(world: World, uid: int, segments: int) -> None:
+    """Append until so many segments more are sealed."""
+    until = world.journal.end[0] + segments
+    while world.journal.end[0] < until:
+        world.append(uid, world.models[uid], world.journal.groups.by_uid[uid])
+        world.commit()
+
+
+def drop(world: World, uid: int) -> None:
+    """Move the log's start to its end."""
+    group, model = world.journal.groups.by_uid[uid], world.models[uid]
+    model.before = world.before(model, group.last_index + 1)
+    world.journal.start(uid, group.last_index + 1, *model.before)
+    model.entries.clear()
+    world.commit()
+
+
+def test_idle_groups_do_not_hold_segments_and_space_returns(worlds: Any) -> None:
+    """W12: four groups of a few records each stand in the first segments and never move."""
+    world = quiet_world(worlds, 5)
+    for uid in range(2, 6):
+        group, model = world.journal.groups.by_uid[uid], world.models[uid]
+        world.append(uid, model, group)
+        world.vote(uid, model, group)
+        model.snapshot = [b"part"] * 3
+        world.journal.snapshot(uid, group.last_index, group.last_term, model.snapshot)
+        fill(world, 1, 3)
+    drop(world, 1)
+    before = sum(world.disk.list().values())
+    for _ in range(20):
+        world.reclaim_quietly()
+    world.check()
+    world.check_rebuild()
+    assert world.reclaimer.relocated_bytes > 0
+    assert sum(world.disk.list().values()) < before / 2
+    assert min(world.journal.segments) > 5
+
+
+def test_a_large_snapshot_is_not_moved_for_ever(worlds: Any) -> None:
+    world = quiet_world(worlds, 2)
+    model, group = world.models[2], world.journal.groups.by_uid[2]
+    model.snapshot = [bytes([part]) * 1000 for part in range(5)]
+    world.journal.snapshot(2, group.last_index, group.last_term, model.snapshot)
+    fill(world, 1, 4)
+    drop(world, 1)
+    for _ in range(5):
+        world.reclaim_quietly()
+    end = world.journal.end
+    for _ in range(5):
+        world.reclaim_quietly()
+        world.check()
+    assert world.journal.end == end
+    world.journal.snapshot(2, group.last_index, group.last_term, [b"small"])
+    model.snapshot = [b"small"]
+    fill(world, 1, 1)
+    for _ in range(5):
+        world.reclaim_quietly()
+    world.check()
+    assert 1 not in world.journal.segments, "what held the segment is not in force any more"
+
+
+def test_what_cancels_records_stays_as_long_as_these(worlds: Any) -> None:
+    """W12: TRUNCATE, reset and GROUP_REMOVED stand in segments that hold nothing else, behind one
+    that is full of another group's live entries, which must stay.
+    """
+    world = quiet_world(worlds, 4)
+    for uid in (2, 3, 4):
+        world.append(uid, world.models[uid], world.journal.groups.by_uid[uid])
+    for uid in (1, 2, 3, 4):
+        world.append(uid, world.models[uid], world.journal.groups.by_uid[uid])
+    fill(world, 1, 1)
+    world.truncate(2, world.models[2], world.journal.groups.by_uid[2])
+    world.reset(3, world.models[3], world.journal.groups.by_uid[3])
+    world.remove(4, world.models[4], world.journal.groups.by_uid[4])
+    fill(world, 2, 3)
+    for uid in (2, 3):
+        drop(world, uid)
+    fill(world, 2, 1)
+    for _ in range(6):
+        world.reclaim_quietly()
+        world.check()
+        world.check_rebuild()
+
+
+@pytest.mark.parametrize("where", ["entry", "footer", "header"])
+def test_damaged_segments_stay_and_so_does_what_they_need(worlds: Any, where: str) -> None:
+    """W6: a segment that cannot be read to its end is never removed, nor are the TRUNCATE and
+    GROUP_REMOVED of groups that may be in it.
+    """
+    world = quiet_world(worlds, 3)
+    world.append(3, world.models[3], world.journal.groups.by_uid[3])
+    world.append(2, world.models[2], world.journal.groups.by_uid[2])
+    fill(world, 1, 1)
+    world.append(2, world.models[2], world.journal.groups.by_uid[2])
+    world.remove(3, world.models[3], world.journal.groups.by_uid[3])
+    fill(world, 1, 2)
+    drop(world, 1)
+    first = world.journal.segments[1]
+    trailer = world.disk.read(first.name, 4096 - 72, 72)
+    footer = f.record_at(trailer, 0, 4096 - 72, f.segment_seed(first.uid))
+    assert footer is not None
+    row = world.index.row(2, 1)
+    assert row is not None and row.segment == 1
+    position = {"entry": row.position + 20, "footer": footer.offset + 80, "header": 600}[where]
+    world.disk.flip(first.name, position, 1)
+    for _ in range(8):
+        world.reclaim_quietly()
+    assert first.name in world.disk.list()
+    removed_in = [n for n, one in world.journal.segments.items() if holds_removal(world, one)]
+    assert removed_in, "the GROUP_REMOVED is still there"
+    twin = world.twin(world.disk.killed())
+    assert 3 not in twin.journal.groups.by_uid
+    twin.close()
+
+
+def holds_removal(world: World, segment: Any) -> bool:
+    scan = Scan(lambda at, n: world.disk.read(segment.name, at, n), segment.uid, segment.capacity)
+    return any(record.kind == f.GROUP_REMOVED for record, _ in scan.records())
+
+
+def test_entries_taken_back_while_a_segment_is_emptied(worlds: Any) -> None:
+    """What was truncated and written anew, but is not persisted yet, is not appended again."""
+    world = quiet_world(worlds, 2)
+    world.append(2, world.models[2], world.journal.groups.by_uid[2])
+    world.append(2, world.models[2], world.journal.groups.by_uid[2])
+    fill(world, 1, 2)
+    drop(world, 1)
+    world.reclaimer.begin()
+    for _ in range(30):
+        world.reclaimer.step()
+        world.truncate(2, world.models[2], world.journal.groups.by_uid[2])
+        while world.index.step():
+            pass
+        world.index.poll()
+    assert not world.reclaimer.relocated_bytes, "nothing is known for certain yet"
+    while world.reclaimer.step():
+        world.commit()
+    for _ in range(5):
+        world.reclaim_quietly()
+    world.check()
+    world.check_rebuild()
+
+
+def test_a_pass_before_the_first_poll_does_not_set_the_watermark_back(worlds: Any) -> None:
+    world = quiet_world(worlds, 1)
+    fill(world, 1, 2)
+    watermark = world.store.watermark
+    shutil.copytree(world.path / "store-1", world.path / "copy")
+    twin = world.twin(world.disk.killed(), world.path / "copy")
+    assert twin.store.watermark >= watermark
+    twin.reclaimer.begin()
+    twin.reclaimer.step()
+    twin.commit()
+    assert twin.store.watermark >= watermark
+    twin.close()
+
+
+def test_a_pass_ends_with_the_journal(worlds: Any) -> None:
+    """W3: after the disk failed there is nothing more to be moved."""
+    world = quiet_world(worlds, 2)
+    fill(world, 1, 3)
+    world.reclaimer.begin()
+    world.journal.error = OSError("disk")
+    assert not world.reclaimer.step()
