@@ -211,6 +211,8 @@ class Leader:
             self._acked[reply.source] = max(self._acked.get(reply.source, 0), reply.context)
             self._answer_reads(out)
         follower.recovering = reply.recovering
+        if reply.recovering and not reply.ok:
+            follower.match_index = 0  # what it acknowledged may be lost; it does not count (R2)
         if reply.ok:
             if reply.index > node.log.last_index:
                 node.ignored += 1

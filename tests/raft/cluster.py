@@ -51,8 +51,8 @@ def silent(line: str) -> None:
 
 class Cluster:
     def __init__(
-        self, voters: Iterable[int], learners: Iterable[int] = (), *, settings: Settings | None = None,
-        seed: int = 1, say: Callable[[str], None] = silent,
+        self, voters: Iterable[int], learners: Iterable[int] = (), *,
+        settings: Settings | None = None, seed: int = 1, say: Callable[[str], None] = silent,
     ) -> None:  # fmt: skip
         self.settings = settings or Settings()
         self.config = Config(
@@ -238,9 +238,8 @@ class Cluster:
 
     def deliver_all(self) -> int:
         """One round: what is on the links now."""
-        return sum(
-            self.deliver(*link, len(queue)) for link, queue in sorted(self.links.items()) if queue
-        )
+        round_ = [(link, len(queue)) for link, queue in sorted(self.links.items())]
+        return sum(self.deliver(*link, count) for link, count in round_ if count)
 
     def settle(self) -> None:
         """Deliver until nothing moves."""

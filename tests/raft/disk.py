@@ -137,10 +137,8 @@ def reopen(
         if not runs or runs[-1][1] != entry[TERM]:
             runs.append((entry[INDEX], entry[TERM]))
     log.restore(runs, found.entries[-1] if found.entries else None)
-    reach = max(found.last_index, found.snapshot.index if found.snapshot else 0)
-    applied = min(disk.applied, reach)
     return RaftNode(
         group, replica, found.configs, log, term=found.term, vote=found.vote,
-        applied_index=applied, commit_index=applied, settings=settings, random=random,
+        applied_index=disk.applied, commit_index=disk.applied, settings=settings, random=random,
         heard=heard, now=now, recovering=disk.damaged,
     )  # fmt: skip

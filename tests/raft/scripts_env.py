@@ -3,7 +3,7 @@
 A script is prose (`#`), commands (`>`) and, below each command, all that the cluster said. Nodes
 are numbers; a replica's second incarnation on a node is `2'2`. `at` stands for a node.
 
-    cluster 3 [+2]            three voters, two learners behind them (nothing is said)
+    cluster 3 [+2] [key=n]    three voters, two learners behind them; settings
     elect 1                   the election timeout of 1 comes; all is delivered
     timeout 1                 the same, but nothing is delivered
     propose 1 x y             one proposal after the other, in one turn
@@ -39,7 +39,13 @@ from pathlib import Path
 from raft import wording
 from raft.cluster import Cluster
 
-from myqueue.daemons.raft.types import Broken, Config, RaftError, replica_id
+from myqueue.daemons.raft.types import Broken, Config, RaftError, Settings, replica_id
+
+# Commands that make replicas act: that they said nothing is worth a line.
+LOUD = {
+    *("deliver", "elect", "persist", "propose", "read", "restart", "settle", "tick", "timeout"),
+    "transfer",
+}
 
 
 class ScriptError(Exception):
@@ -85,14 +91,18 @@ class Script:
             self.lines.append(f"refused: {error}")
         except Broken as error:
             self.lines.append(f"BROKEN: {error}")
-        return [] if quiet else self.lines or ["nothing"]
+        if quiet or (verb not in LOUD and not self.lines):
+            return []
+        return self.lines or ["nothing"]
 
     # -- the cluster ---------------------------------------------------------------------------
 
-    def do_cluster(self, voters: str, learners: str = "+0") -> None:
+    def do_cluster(self, voters: str, learners: str = "+0", *pairs: str) -> None:
         count = int(voters)
         others = range(count + 1, count + 1 + int(learners))
-        self._cluster = Cluster(range(1, count + 1), others, say=lambda line: None)
+        changed = {key: int(value) for key, value in (pair.split("=") for pair in pairs)}
+        settings = Settings(**changed)
+        self._cluster = Cluster(range(1, count + 1), others, settings=settings)
         self._cluster.say = lambda line: self.lines.append(line)
 
     def do_elect(self, at: str) -> None:
