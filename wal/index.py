@@ -55,8 +55,8 @@ class Index:
         self._recent: dict[int, list[RowTuple]] = {}  # group -> rows that the store has not yet
         self._sent: deque[list[Op]] = deque()  # ops of each work on its way, oldest first
         self._works_added = self._works_done = 0
-        # group -> (rows of the store hold up to this index, until this work is in the store)
-        self._cuts: dict[int, tuple[int, int]] = {}
+        # group -> [(rows of the store hold up to this index, until this work is in the store)]
+        self._cuts: dict[int, list[tuple[int, int]]] = {}
         self._work: SimpleQueue[_Work] = SimpleQueue()
         self._done: deque[tuple[int, int, int, bool]] = deque()
         self._on_done = on_done
@@ -109,10 +109,9 @@ class Index:
         group = record.group
         if record.kind == f.GROUP_REMOVED or (record.kind == f.START and record.flags & f.RESET):
             self._recent.pop(group, None)
-            self._cuts[group] = (-1, self._works_added)
+            self._cuts.setdefault(group, []).append((-1, self._works_added))
         elif record.kind == f.TRUNCATE:
-            valid_to = min(record.index - 1, self._valid_to(group))
-            self._cuts[group] = (valid_to, self._works_added)
+            self._cuts.setdefault(group, []).append((record.index - 1, self._works_added))
             rows = self._recent.get(group)
             if rows is not None:
                 del rows[max(0, record.index - rows[0][_INDEX]) :]
@@ -121,8 +120,7 @@ class Index:
 
     def _valid_to(self, group: int) -> int:
         """The last index at which the store's rows of this group hold."""
-        cut = self._cuts.get(group)
-        return ALL if cut is None else cut[0]
+        return min((valid_to for valid_to, _ in self._cuts.get(group, ())), default=ALL)
 
     def poll(self) -> None:
         """Forget what is in the store by now; raises what made the store's thread stop."""
@@ -136,9 +134,11 @@ class Index:
                 for op in self._sent.popleft():
                     if isinstance(op, list):
                         self._forget(op)
-            for group, (_, work) in list(self._cuts.items()):
-                if work <= self._works_done:
-                    del self._cuts[group]
+            self._cuts = {
+                group: left
+                for group, cuts in self._cuts.items()
+                if (left := [cut for cut in cuts if cut[1] > self._works_done])
+            }
         if self.error is not None:
             raise self.error
 
@@ -188,8 +188,8 @@ class Index:
             with self.store.view() as view:
                 out = view.rows(group, first_index, stored_to, max_bytes)
         size = sum(row.length for row in out)
-        at = out[-1].index + 1 if out else first_index
-        if recent is None or at < newer_from:
+        at = out[-1].index + 1 if out else max(first_index, newer_from)
+        if recent is None or not newer_from <= at <= last_index:
             return out
         for row in recent[at - newer_from : last_index - newer_from + 1]:
             size += row[_LENGTH]

