@@ -82,7 +82,7 @@ class View:
             raise StoreBroken(f"the store is damaged: {error}") from error
 
     def row(self, group: int, index: int) -> Row | None:
-        if index < 0:
+        if not 0 <= index <= LAST:
             return None
         key = _pack_key(group, index)
         raw = self._txn.get(key, db=self._index)
@@ -91,7 +91,7 @@ class View:
     def row_at_offset(self, group: int, offset: int) -> Row | None:
         """The entry that holds this message offset."""
         cursor = self._txn.cursor(self._offsets)
-        if offset < 0 or not cursor.set_range(_pack_key(group, offset)):
+        if not 0 <= offset <= LAST or not cursor.set_range(_pack_key(group, offset)):
             return None
         key, index = cursor.item()
         if key[:8] != GROUP_KEY.pack(group):
@@ -106,7 +106,7 @@ class View:
         cursor = self._txn.cursor(self._index)
         out: list[Row] = []
         size = 0
-        if not cursor.set_range(_pack_key(group, first_index)):
+        if first_index > LAST or not cursor.set_range(_pack_key(group, max(0, first_index))):
             return out
         for key, raw in cursor:
             row = _row(key, raw)
