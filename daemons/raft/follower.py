@@ -212,7 +212,9 @@ class Follower:
         log.snapshot_to(snapshot)
         node.configs.installed(snapshot.index, snapshot.config)
         node.commit_index = max(node.commit_index, before)
-        node.applying_index = node.applied_index = snapshot.index
+        # More may be applied than the log held, after damage; a state never goes back.
+        node.applied_index = max(node.applied_index, snapshot.index)
+        node.applying_index = max(node.applying_index, snapshot.index)
         self.verified_index = before
         self._installing = snapshot.index
         out.persist.append(PersistSnapshot(node.group, snapshot))

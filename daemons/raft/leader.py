@@ -152,7 +152,7 @@ class Leader:
                 out.fetch.append(NeedSnapshot(self._node.group, replica))
                 return
             if first < log.memory_first and first <= log.last_index:
-                follower.wait(State.FETCH)
+                follower.fetching = True
                 last = min(log.memory_first - 1, first + settings.append_entries_max - 1)
                 out.fetch.append(Fetch(self._node.group, replica, first, last))
                 return
@@ -181,10 +181,9 @@ class Leader:
     def fetched(self, replica: int, entries: list[Entry], now: int, out: Effects) -> None:
         """Old entries came from the disk; they are committed or at least still ours."""
         follower, log = self.followers.get(replica), self._node.log
-        if follower is None or follower.state != State.FETCH:
+        if follower is None or not follower.fetching:
             return
-        matched = follower.match_index == follower.next_index - 1
-        follower.wait(State.REPLICATE if matched else State.PROBE)
+        follower.fetching = False
         first = follower.next_index
         usable = bool(entries) and entries[0][INDEX] == first >= log.first_index
         if usable and log.has(entries[-1][INDEX], entries[-1][TERM]):
@@ -226,7 +225,7 @@ class Leader:
             self._hand_over(reply.source, follower, out)
             if reply.recovering and reply.hint_term == node.term:
                 self._make_way(now, out)
-        elif reply.index <= follower.match_index or follower.state == State.SNAPSHOT:
+        elif 0 < follower.match_index >= reply.index or follower.state == State.SNAPSHOT:
             if not reply.context:
                 follower.start_over()
         else:

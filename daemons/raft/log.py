@@ -124,10 +124,13 @@ class RaftLog:
         return max(self._run_first[bisect_right(self._run_first, index) - 1], self.first_index - 1)
 
     def last_not_above(self, index: int, term: int) -> int:
-        """The last index <= `index` with a term <= `term`: where two logs can still agree."""
+        """The last index <= `index` with a term <= `term`: where two logs can still agree.
+
+        If there is none in the log, one that is below it.
+        """
         at = bisect_right(self._run_term, term)
         end = self._run_first[at] - 1 if at < len(self._run_first) else self.last_index
-        return max(min(index, end), self.first_index - 1)
+        return max(min(index, end), self.first_index - 2)
 
     def make(self, items: list[Item], term: int) -> list[Entry]:
         """Append proposals as entries of this term."""

@@ -142,15 +142,24 @@ class RaftNode:
         out.persist.append(PersistHardState(self.group, term, vote))
 
     def commit(self, index: int, out: Effects) -> None:
-        """Everything up to `index` is committed; hand it over to be applied."""
+        """Everything up to `index` is committed."""
         if index <= self.commit_index:
             return
         require(index <= self.log.last_index, f"commit {index} beyond {self.log.last_index}")
         self.commit_index = index
-        first = self.applying_index + 1
-        if index >= first:
-            out.apply.append(Apply(self.group, first, index, self.log.in_memory(first, index)))
-            self.applying_index = index
+        self._hand_over(out)
+
+    def _hand_over(self, out: Effects) -> None:
+        """Committed entries are applied once they are on *our* disk as well.
+
+        The applied state is saved by itself. Were it ahead of the log, a crash could leave a state
+        that knows entry i beside a log with another, older entry i; after the restart that one
+        would pass for committed.
+        """
+        first, last = self.applying_index + 1, min(self.commit_index, self.log.persisted_index)
+        if last >= first:
+            out.apply.append(Apply(self.group, first, last, self.log.in_memory(first, last)))
+            self.applying_index = last
 
     # -- events --------------------------------------------------------------------------------
 
@@ -203,15 +212,18 @@ class RaftNode:
 
     def _vote_request(self, ask: VoteRequest, now: int, out: Effects) -> None:
         """Pre-votes change no state (R12); votes are persisted before they are sent."""
-        log = self.log
-        current = (ask.last_term, ask.last_index) >= (log.last_term, log.last_index)
+        theirs, ours = (ask.last_term, ask.last_index), (self.log.last_term, self.log.last_index)
+        current = theirs >= ours
         if ask.pre:
+            # One that we know as removed gets none; but if its log is ahead of ours, it may know of
+            # a configuration that makes it a voter, and we do not.
+            member = ask.source in self.config.voters or theirs > ours
             granted = (
                 current
                 and ask.term > self.term
                 and not self.recovering
                 and not self.leader_is_alive(now)
-                and ask.source in self.config.voters
+                and member
             )
             term = ask.term if granted else self.term
             reply = VoteReply(self.group, self.replica, ask.source, term, granted, True)
@@ -296,6 +308,7 @@ class RaftNode:
         if index <= log.persisted_index or index >= self.doubt_from or not log.has(index, term):
             return
         log.persisted_index = index
+        self._hand_over(out)
         if self.role == Role.LEADER:
             self.leading.advance(now, out)
         else:

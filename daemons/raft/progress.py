@@ -5,7 +5,8 @@
 | PROBE | sends one message at a time until it knows where the logs agree |
 | REPLICATE | sends ahead of the answers, within limits of messages and bytes (R28) |
 | SNAPSHOT | waits for a snapshot to be made and installed |
-| FETCH | waits for old entries from its own disk |
+
+While `fetching`, old entries come from the leader's own disk; nothing else changes by that.
 
 Invariants: match <= next - 1; match never goes back (R4, R23); what is in flight is between them.
 """
@@ -22,19 +23,19 @@ class State(IntEnum):
     PROBE = 0
     REPLICATE = 1
     SNAPSHOT = 2
-    FETCH = 3
 
 
 class Progress:
     __slots__ = (
-        "_bytes", "_inflight", "_settings", "match_index", "next_index", "recovering", "retry_at",
-        "sent_commit", "state",
+        "_bytes", "_inflight", "_settings", "fetching", "match_index", "next_index", "recovering",
+        "retry_at", "sent_commit", "state",
     )  # fmt: skip
 
     def __init__(self, next_index: int, settings: Settings) -> None:
         self.match_index, self.next_index = 0, next_index
         self.state = State.PROBE
         self.recovering = False
+        self.fetching = False
         self.retry_at = NEVER  # when to give up waiting for an answer
         self.sent_commit = 0
         self._settings = settings
@@ -42,6 +43,8 @@ class Progress:
         self._bytes = 0
 
     def may_send(self) -> bool:
+        if self.fetching:
+            return False
         if self.state == State.REPLICATE:
             return (
                 self._bytes < self._settings.inflight_bytes_max
@@ -66,8 +69,6 @@ class Progress:
         self.next_index = max(self.next_index, self.match_index + 1)
         while self._inflight and self._inflight[0][0] <= index:
             self._bytes -= self._inflight.popleft()[1]
-        if self.state == State.FETCH:
-            return news  # the entries that follow are being read
         if self.state != State.REPLICATE:
             self._become(State.REPLICATE)
             self.next_index = self.match_index + 1

@@ -1,0 +1,139 @@
+"""The operator of the simulated cluster: replaces replicas that are gone, one change at a time.
+
+A wiped disk, or one whose votes may be lost, must not speak under its old replica id (W7, R2).
+The operator takes the old replica out, lets the node start a new one as a learner, and makes it a
+voter when the leader says that it has caught up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from myqueue.daemons.raft.types import Config, RaftError, Role, node_of, replica_id
+
+if TYPE_CHECKING:
+    from sim.process import Process
+    from sim.world import World
+
+
+class Operator:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._incarnations: dict[tuple[int, int], int] = {}  # (group, node) -> last one given
+
+    def start(self) -> None:
+        self.world.after(100, 300, self._round)
+
+    def _round(self) -> None:
+        for group in self.world.groups:
+            found = self.world.leader(group)
+            if found is not None:
+                self._look_after(group, *found)
+        if self.world.quiet:
+            for group in self.world.groups:
+                self.world.clients.probe(group)
+        self.world.after(100, 300, self._round)
+
+    def _replica_on(self, group: int, number: int) -> int:
+        process = self.world.slots[number].process
+        node = process.host.groups.get(group) if process is not None else None
+        return 0 if node is None else node.replica
+
+    def _look_after(self, group: int, leader: Process, config: Config) -> None:
+        """One step towards a configuration in which every member is there."""
+        for learner in config.learners:
+            if self._replica_on(group, node_of(learner)) == learner:
+                rest = tuple(one for one in config.learners if one != learner)
+                self._change(group, leader, Config((*config.voters, learner), rest))
+                return
+        for member in config.members:
+            slot = self.world.slots[node_of(member)]
+            if slot.process is not None and self._replica_on(group, slot.number) != member:
+                voters = tuple(one for one in config.voters if one != member)
+                learners = tuple(one for one in config.learners if one != member)
+                if voters:
+                    self._change(group, leader, Config(voters, learners))
+                return
+        if len(config.members) < 3:
+            self._add(group, leader, config)
+
+    def _add(self, group: int, leader: Process, config: Config) -> None:
+        taken = {node_of(member) for member in config.members}
+        free = [
+            slot.number
+            for slot in self.world.slots.values()
+            if slot.number not in taken and slot.process is not None
+        ]
+        if not free:
+            return
+        number = self.world.random.choice(free)
+        replica = self._replica_on(group, number)
+        if replica:  # one that was taken out, and does not know: its time is over
+            self._forget(group, number)
+        key = (group, number)
+        self._incarnations[key] = self._incarnations.get(key, 1) + 1
+        replica = replica_id(number, self._incarnations[key])
+        new = Config(config.voters, (*config.learners, replica))
+        if self._change(group, leader, new):
+            created = Config(config.voters, new.learners)
+            self.world.with_process(number, lambda process: process.create(group, replica, created))
+            self.world.writer_soon(number)
+
+    def _forget(self, group: int, number: int) -> None:
+        def forget(process: Process) -> None:
+            process.host.remove(group)
+            process.journal.remove_group(group)
+            process.forget(group)
+
+        self.world.with_process(number, forget)
+
+    def _change(self, group: int, leader: Process, config: Config) -> bool:
+        done = []
+
+        def change(process: Process) -> None:
+            node = process.host.touch(group)
+            if node is None or node.role != Role.LEADER:
+                return
+            try:
+                node.change(config, process.now)
+                done.append(True)
+                self.world.faults["change of members"] += 1
+                self.world.note(f"group {group}: change to {config}")
+            except RaftError as error:
+                self.world.note(f"group {group}: no change: {error}")
+            process.turn()
+
+        self.world.with_process(leader.number, change)
+        return bool(done)
+
+    def shuffle(self) -> None:
+        """Take a voter out, the leader not excepted; the round brings another one in."""
+        world = self.world
+        group = world.random.choice(world.groups)
+        found = world.leader(group)
+        if found is not None and len(found[1].voters) >= 3 and not found[1].learners:
+            process, config = found
+            gone = world.random.choice(config.voters)
+            voters = tuple(one for one in config.voters if one != gone)
+            self._change(group, process, Config(voters))
+
+    def all_is_well(self, ledgers: bool = True) -> bool:
+        """Every group has a leader and three voters that are there, whole and equal."""
+        for group in self.world.groups:
+            found = self.world.leader(group)
+            if found is None:
+                return False
+            process, config = found
+            leader = process.host.groups[group]
+            if len(config.voters) != 3 or config.learners:
+                return False
+            for member in config.voters:
+                other = self.world.slots[node_of(member)].process
+                node = other.host.groups.get(group) if other is not None else None
+                if other is None or node is None or node.replica != member or node.recovering:
+                    return False
+                if ledgers and node.applying_index != leader.log.last_index:
+                    return False
+            if ledgers and leader.commit_index != leader.log.last_index:
+                return False
+        return True

@@ -1,0 +1,379 @@
+"""A seeded world: nodes, a network, clocks, disks, clients, and whatever goes wrong between them.
+
+Everything that happens is an event in one queue, ordered by time and number; all chance comes
+from the seed. So a seed is a history, and a failing one can be played again: `bin/test sim --seed
+N`.
+
+    World(seed).run() -> Summary, or a Violation with the story of what led to it
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import shutil
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from zlib import crc32
+
+from sim.checkers import Checkers, Violation, check
+from sim.clients import Clients
+from sim.disk import Crash, SimDisk
+from sim.nemesis import Nemesis
+from sim.operator import Operator
+from sim.process import Process
+
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.host import Packet
+from myqueue.wal.store import Store
+
+SETTINGS = t.Settings(
+    heartbeat_ms=50, election_timeout_ms_min=250, election_timeout_ms_max=500, retry_ms=150,
+    snapshot_retry_ms=400, inflight_bytes_max=4000, inflight_messages_max=4, append_bytes_max=600,
+    append_entries_max=16, memory_bytes_max=1500,
+)  # fmt: skip
+TROUBLE_MS = 6000
+HEAL_MS = 20_000
+STORY_LINES = 60
+
+
+class NoProgress(Violation):
+    """A healed majority did not converge in time: liveness, not safety."""
+
+
+@dataclass
+class Summary:
+    seed: int
+    steps: int
+    simulated_ms: int
+    faults: Counter[str]
+    acknowledged: int
+    trace: int  # running hash of all that happened
+
+
+@dataclass
+class Slot:
+    """A node: what outlives its process."""
+
+    number: int
+    disk: SimDisk
+    store_path: str
+    rate: float
+    offset: int
+    process: Process | None = None
+    store: Store | None = None
+    saved: bytes = b""  # an older state of the store, which a crash may bring back
+    incarnation: int = 0
+    paused_until: int = 0
+    backlog: list[Callable[[], None]] = field(default_factory=list)
+    writer_at: int = -1
+
+
+class World:
+    def __init__(self, seed: int, scratch: str = "/dev/shm") -> None:
+        self.seed, self.random = seed, Random(f"world {seed}")
+        self.now_ms = 0
+        self.steps = 0
+        self.trace = 0
+        self.story: deque[str] = deque(maxlen=STORY_LINES)
+        self.faults: Counter[str] = Counter()
+        self.settings = SETTINGS
+        self.checkers = Checkers()
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        base = scratch if os.path.isdir(scratch) else "/tmp"
+        self._scratch = os.path.join(base, f"myq-sim-{os.getpid()}-{seed}")
+        self.blocked: set[tuple[int, int]] = set()  # directed pairs of nodes
+        self.quiet = False  # no more trouble
+        random = self.random
+        self.segment_bytes = random.choice((4096, 6144, 16384))
+        self.crash_rate = 0.0
+        self.slots = {
+            number: Slot(
+                number, SimDisk(), os.path.join(self._scratch, str(number)),
+                random.uniform(0.9, 1.1), random.randrange(10_000),
+            )
+            for number in range(1, random.choice((3, 3, 3, 5)) + 1)
+        }  # fmt: skip
+        self.nemesis = Nemesis(self)
+        self.groups = list(range(1, random.choice((1, 1, 2, 3)) + 1))
+        self.operator = Operator(self)
+        self.clients = Clients(self)
+
+    # -- running -------------------------------------------------------------------------------
+
+    def run(self) -> Summary:
+        try:
+            self._run()
+        except (Violation, t.Broken) as problem:
+            problem.add_note(self.tale())
+            raise
+        finally:
+            for slot in self.slots.values():
+                self._close(slot)
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        return Summary(
+            self.seed, self.steps, self.now_ms, self.faults, len(self.checkers.acked), self.trace
+        )
+
+    def _run(self) -> None:
+        self._found()
+        for part in (self.nemesis, self.operator, self.clients):
+            part.start()
+        while self.now_ms < TROUBLE_MS:
+            self._step()
+        self.heal()
+        end = self.now_ms + HEAL_MS
+        while not self.operator.all_is_well():
+            if self.now_ms > end:
+                raise NoProgress(f"no convergence within {HEAL_MS} ms of peace")
+            self._step()
+        self.clients.verify()
+
+    def _found(self) -> None:
+        """The nodes start, each with its replicas of the groups."""
+        for slot in self.slots.values():
+            self.boot(slot.number)
+        numbers = sorted(self.slots)
+        for group in self.groups:
+            members = numbers if len(numbers) == 3 else sorted(self.random.sample(numbers, 3))
+            config = t.Config(tuple(t.replica_id(number, 1) for number in members))
+            for number in members:
+                process = self.slots[number].process
+                if process is not None:
+                    process.create(group, t.replica_id(number, 1), config)
+                    self.turn_soon(number)
+
+    def _step(self) -> None:
+        when, order, event = heapq.heappop(self._queue)
+        self.now_ms = max(self.now_ms, when)
+        self.steps += 1
+        self.trace = crc32(b"%d %d" % (when, order), self.trace)
+        event()
+
+    def at(self, when_ms: int, event: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._queue, (when_ms, self._order, event))
+
+    def after(self, low_ms: int, high_ms: int, event: Callable[[], None]) -> None:
+        self.at(self.now_ms + self.random.randint(low_ms, high_ms), event)
+
+    def note(self, line: str) -> None:
+        self.story.append(f"{self.now_ms:6} {line}")
+        self.trace = crc32(line.encode(), self.trace)
+
+    def tale(self) -> str:
+        """What happened last, and where everybody stands."""
+        lines = [f"seed {self.seed}; replay: bin/test sim --seed {self.seed}", *self.story]
+        for slot in self.slots.values():
+            if slot.process is None:
+                lines.append(f"node {slot.number}: down")
+                continue
+            for node in slot.process.host.groups.values():
+                lines.append(f"node {slot.number}: {node.story()}")
+        return "\n".join(lines)
+
+    def clock_of(self, number: int) -> int:
+        slot = self.slots[number]
+        return slot.offset + int(self.now_ms * slot.rate)
+
+    def wall_ms(self) -> int:
+        """Wall clocks jump as they like; only stamps in entries come from them."""
+        return 1_700_000_000_000 + self.now_ms + self.random.choice((0, 0, 0, -5000, 7000))
+
+    # -- processes -----------------------------------------------------------------------------
+
+    def boot(self, number: int) -> None:
+        slot = self.slots[number]
+        if slot.process is not None:
+            return
+        slot.incarnation += 1
+        os.makedirs(slot.store_path, exist_ok=True)
+        slot.store = Store(slot.store_path, map_bytes=16 << 20, sync=False, checked=True)
+        slot.disk.stop_at = None
+        try:
+            slot.process = Process(self, number, slot.incarnation, slot.disk, slot.store)
+        except Crash:
+            self.note(f"node {number} crashed while it started")
+            self._lost_power(slot)
+            self.after(100, 400, lambda: self.boot(number))
+            return
+        self.note(f"node {number} is up: {list(map(str, slot.process.journal.recovered.findings))}")
+        for other in self.slots:
+            if other != number:
+                slot.process.host.peer(other)
+        self._tick(number, slot.incarnation)
+        self.writer_soon(number)
+
+    def crash(self, number: int, power: bool) -> None:
+        slot = self.slots[number]
+        if slot.process is None:
+            return
+        self.note(f"node {number} {'lost power' if power else 'was killed'}")
+        self.faults["power loss" if power else "kill"] += 1
+        if power:
+            self._lost_power(slot)
+        else:
+            slot.disk = slot.disk.killed()
+            self._close(slot)
+        slot.paused_until, slot.backlog, slot.writer_at = 0, [], -1
+
+    def _lost_power(self, slot: Slot) -> None:
+        slot.disk = slot.disk.crash(self.random)
+        self._close(slot)
+        data = os.path.join(slot.store_path, "data.mdb")
+        fate = self.random.random()
+        if fate < 0.3:
+            shutil.rmtree(slot.store_path)  # as after a store that was recognised as broken
+            self.note(f"node {slot.number}: the store is gone")
+        elif fate < 0.6 and slot.saved:
+            with open(data, "wb") as file:
+                file.write(slot.saved)
+
+    def forget_store(self, slot: Slot) -> None:
+        shutil.rmtree(slot.store_path, ignore_errors=True)
+        slot.saved = b""
+
+    def _close(self, slot: Slot) -> None:
+        if slot.process is not None:
+            slot.process.journal.close_signal()
+            slot.process = None
+        if slot.store is not None:
+            slot.store.close()
+            slot.store = None
+
+    def maybe_crash(self, number: int) -> None:
+        if self.crash_rate and self.random.random() < self.crash_rate:
+            raise Crash
+
+    def with_process(self, number: int, action: Callable[[Process], None]) -> None:
+        """Run something in a node's process: later if it is paused, never if it is gone."""
+        slot = self.slots[number]
+        process = slot.process
+        if process is None:
+            return
+        if slot.paused_until > self.now_ms:
+            slot.backlog.append(lambda: self.with_process(number, action))
+            return
+        try:
+            action(process)
+        except Crash:
+            self.crash(number, power=self.random.random() < 0.7)
+            self.after(100, 1500, lambda: self.boot(number))
+
+    def pause(self, number: int, milliseconds: int) -> None:
+        slot = self.slots[number]
+        slot.paused_until = self.now_ms + milliseconds
+        self.at(slot.paused_until, lambda: self._resume(number))
+
+    def _resume(self, number: int) -> None:
+        slot = self.slots[number]
+        backlog, slot.backlog = slot.backlog, []
+        for action in backlog:
+            action()
+
+    def _tick(self, number: int, incarnation: int) -> None:
+        slot = self.slots[number]
+        if slot.incarnation != incarnation or slot.process is None:
+            return
+
+        def tick(process: Process) -> None:
+            self._watch_disk(process)
+            process.host.tick(process.now)
+            process.turn()
+
+        self.with_process(number, tick)
+        if self.random.random() < 0.3:
+            self.with_process(number, self._store_step)
+        self.after(20, 40, lambda: self._tick(number, incarnation))
+
+    def _watch_disk(self, process: Process) -> None:
+        """W17: a leader whose disk stalls goes quiet, so that others can take over."""
+        slot = self.slots[process.number]
+        stalled = slot.writer_at > self.now_ms + self.settings.election_timeout_ms_max
+        if stalled != process.stalled:
+            process.stalled = stalled
+            for group, node in process.host.groups.items():
+                node.may_lead = not stalled
+                if stalled:
+                    process.host.touch(group)
+                    node.step_down(process.now, process.host.out)
+
+    def _store_step(self, process: Process) -> None:
+        process.index.step()
+        process.index.poll()
+        slot = self.slots[process.number]
+        if self.random.random() < 0.2:
+            with open(os.path.join(slot.store_path, "data.mdb"), "rb") as file:
+                slot.saved = file.read()
+
+    def turn_soon(self, number: int) -> None:
+        self.at(self.now_ms, lambda: self.with_process(number, lambda process: process.turn()))
+
+    def writer_soon(self, number: int) -> None:
+        """A flush takes a while; one at a time."""
+        slot = self.slots[number]
+        process = slot.process
+        busy = slot.writer_at > self.now_ms
+        if busy or process is None or not process.flush_due:
+            return
+        delay = self.random.randint(0, 4) + self.nemesis.stall_ms(number)
+        slot.writer_at = self.now_ms + delay
+        incarnation = slot.incarnation
+        self.at(slot.writer_at, lambda: self._write(number, incarnation))
+
+    def _write(self, number: int, incarnation: int) -> None:
+        slot = self.slots[number]
+        if slot.incarnation != incarnation:
+            return
+        slot.writer_at = -1
+        self.nemesis.before_write(slot)
+        self.with_process(number, lambda process: process.write())
+        if slot.process is not None and slot.process.flush_due:
+            self.writer_soon(number)
+
+    # -- the network ---------------------------------------------------------------------------
+
+    def transmit(self, source: int, target: int, packet: Packet) -> None:
+        if target not in self.slots or (source, target) in self.blocked:
+            return
+        for delay in self.nemesis.deliveries():
+            self.at(self.now_ms + delay, lambda: self._deliver(source, target, packet))
+
+    def _deliver(self, source: int, target: int, packet: Packet) -> None:
+        if (source, target) not in self.blocked:
+            self.with_process(target, lambda process: process.turn(source, packet))
+
+    # -- peace ---------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        self.quiet = True
+        self.crash_rate = 0.0
+        self.blocked.clear()
+        self.note("peace")
+        for number, slot in self.slots.items():
+            slot.disk.stop_at = None
+            if slot.paused_until > self.now_ms:
+                slot.paused_until = 0
+                self._resume(number)
+            self.boot(number)
+
+    def processes(self) -> list[Process]:
+        return [slot.process for slot in self.slots.values() if slot.process is not None]
+
+    def leader(self, group: int) -> tuple[Process, t.Config] | None:
+        """The process that leads a group in the highest term, and its configuration."""
+        best = None
+        for process in self.processes():
+            node = process.host.groups.get(group)
+            if node is not None and node.role == t.Role.LEADER:
+                check(best is None or best[0] != node.term, "two leaders in one term")
+                if best is None or node.term > best[0]:
+                    best = (node.term, process, node.config)
+        return None if best is None else best[1:]
+
+    def acknowledge(self, group: int, client: int, sequence: int, index: int) -> None:
+        self.checkers.acknowledged(group, client, sequence, index)
+        self.clients.acknowledged(group, client, sequence)
