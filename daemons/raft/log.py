@@ -212,7 +212,7 @@ class RaftLog:
 
     def shrink(self, bytes_kept: int, needed: int) -> None:
         """Forget the oldest entries until `bytes_kept` are left; nothing from `needed` on."""
-        if self._ends:
+        if self.memory_bytes > bytes_kept:
             count = bisect_left(self._ends, self._ends[-1] - bytes_kept) + 1
             self.forget_before(min(needed, self.memory_first + count))
 

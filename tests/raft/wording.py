@@ -102,7 +102,8 @@ def persist(node: int, op: object) -> str:
     what = f"{node} writes"
     match op:
         case PersistHardState():
-            return f"{what} term {op.term}, vote {name(op.vote)}"
+            still = ", recovering" if op.recovering else ""
+            return f"{what} term {op.term}, vote {name(op.vote)}{still}"
         case PersistEntries():
             return f"{what} {entries(op.entries)}"
         case PersistTruncate():
