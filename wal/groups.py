@@ -53,8 +53,9 @@ class Group:
     """One incarnation of a Raft group, as far as the log tells."""
 
     __slots__ = (
-        "chain", "commit_index", "created", "created_at", "damaged", "first_index", "hard_state_at",
-        "last_index", "last_term", "missing", "next_offset", "pending_from", "pending_position",
+        "chain", "commit_index", "created", "created_at", "damaged", "doubtful", "first_index",
+        "hard_state_at", "incomplete", "last_index", "last_term", "missing", "next_offset",
+        "pending_from", "pending_position",
         "snapshot_at", "snapshot_from", "snapshot_index", "snapshot_parts", "snapshot_position",
         "snapshot_term", "start_at", "start_chain", "start_offset", "start_term", "term", "uid",
         "vote",
@@ -70,6 +71,9 @@ class Group:
         self.snapshot_parts = 0  # parts of the newest complete snapshot, 0 if there is none
         # Ranges [first, last] of indices that a replay has not seen: reclaimed, relocated, or lost.
         self.missing: list[tuple[int, int]] = []
+        # Entries that were acknowledged may be missing (R2); stays until the owner says otherwise.
+        self.incomplete = False
+        self.doubtful = False  # any record may be, the newest vote among them
         self.damaged = False  # a record of this group is known to be lost or unreadable
         # Numbers of the segments that hold the newest record of each kind, 0 for none.
         self.created_at, self.hard_state_at, self.start_at, self.snapshot_at = 0, 0, 0, 0
@@ -102,6 +106,8 @@ class Group:
         kind = record.kind
         if kind == f.HARD_STATE:
             self.term, self.vote, self.hard_state_at = record.term, record.index, segment
+            self.incomplete = bool(record.flags & f.INCOMPLETE)
+            self.doubtful = bool(record.flags & f.DOUBTFUL)
         elif kind == f.COMMIT:
             self.commit_index = max(self.commit_index, record.index)
         elif kind == f.TRUNCATE:
@@ -149,7 +155,8 @@ class Group:
             self.snapshot_from, self.snapshot_position, self.pending_from, self.pending_position,
             self.snapshot_parts,
         )  # fmt: skip
-        body = fixed + bytes((has_created,)) + created
+        flags = has_created | self.incomplete << 1 | self.doubtful << 2
+        body = fixed + bytes((flags,)) + created
         return body + crc32(body).to_bytes(4, "little")
 
     @classmethod
@@ -166,7 +173,9 @@ class Group:
             group.snapshot_from, group.snapshot_position, group.pending_from,
             group.pending_position, group.snapshot_parts,
         ) = fields[1:]  # fmt: skip
-        group.created = body[_SAVED.size + 1 :] if body[_SAVED.size] else None
+        flags = body[_SAVED.size]
+        group.created = body[_SAVED.size + 1 :] if flags & 1 else None
+        group.incomplete, group.doubtful = bool(flags & 2), bool(flags & 4)
         group.append(group.first_index - 1, group.start_term, group.start_offset, group.start_chain)
         return group
 

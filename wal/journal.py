@@ -33,8 +33,9 @@ from myqueue.errors import (
 from myqueue.wal import format as f
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Group, Groups
+from myqueue.wal.inventory import SegmentFile
 from myqueue.wal.layout import Entry, Layout
-from myqueue.wal.recovery import Recovered, SegmentFile, Sink, recover
+from myqueue.wal.recovery import Recovered, Sink, recover
 from myqueue.wal.segments import Segments
 from myqueue.wal.spares import Spares, SparesThread
 from myqueue.wal.writer import (
@@ -156,11 +157,12 @@ class Journal:
                 raise RecordTooLarge(f"a record of {len(entry[7])} bytes; the limit is {largest}")
             expected += 1
 
-    def hard_state(self, uid: int, term: int, vote: int) -> int:
-        """Term and vote, in one record (R1)."""
+    def hard_state(self, uid: int, term: int, vote: int, incomplete: bool = False) -> int:
+        """Term and vote, in one record (R1); and whether acknowledged entries may be missing."""
         self._group(uid)
         self._admit(urgent=True)
-        return self._record(f.HARD_STATE, uid, index=vote, term=term)
+        flags = f.INCOMPLETE if incomplete else 0
+        return self._record(f.HARD_STATE, uid, index=vote, term=term, flags=flags)
 
     def commit_hint(self, uid: int, index: int) -> int:
         self._group(uid)
@@ -354,7 +356,7 @@ class Journal:
         if group.created_at == segment and group.created is not None:
             self._record(f.GROUP_CREATED, uid, group.created)
         if group.hard_state_at == segment:
-            self.hard_state(uid, group.term, group.vote)
+            self.hard_state(uid, group.term, group.vote, group.incomplete)
         if group.snapshot_from <= segment <= group.snapshot_at:
             self.snapshot(uid, group.snapshot_index, group.snapshot_term, snapshot)
         if group.start_at == segment:

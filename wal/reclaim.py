@@ -25,10 +25,10 @@ from myqueue.wal import format as f
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Group, Groups
 from myqueue.wal.index import Index
+from myqueue.wal.inventory import SegmentFile
 from myqueue.wal.journal import Journal
 from myqueue.wal.layout import Entry
 from myqueue.wal.reader import Reader
-from myqueue.wal.recovery import SegmentFile
 from myqueue.wal.scan import Scan, footer_of, trailer_of
 
 COMPACT_BELOW_SHARE = 0.25

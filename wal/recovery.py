@@ -14,46 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from myqueue.errors import FormatUnknown, IdentityMismatch
 from myqueue.wal import format as f
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Groups, Op, RowTuple
+from myqueue.wal.inventory import CORRUPT, TORN, Finding, SegmentFile, reader_of, take_inventory
 from myqueue.wal.layout import SegmentRows
-from myqueue.wal.scan import BAD_PAYLOAD, CUT_SHORT, END, Scan, trailer_of
+from myqueue.wal.scan import BAD_PAYLOAD, CUT_SHORT, END, Scan
 
-TORN, CORRUPT = "torn", "corrupt"
 OPS_ROWS_MAX = 20_000
 
 Sink = Callable[[list[Op], int, int], None]  # (ops, segment, position up to which they reach)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as it should be, with its exact place."""
-
-    verdict: str
-    segment: str
-    position: int
-    what: str
-    group: int = 0
-    index: int = 0
-
-    def __str__(self) -> str:
-        whose = f" (group {self.group:x}, index {self.index})" if self.group else ""
-        return f"{self.verdict}: {self.segment} at position {self.position}: {self.what}{whose}"
-
-
-@dataclass(slots=True)
-class SegmentFile:
-    """A segment in the directory."""
-
-    name: str
-    number: int
-    uid: int
-    size: int
-    capacity: int
-    sealed: bool = False
-    damaged: bool = False
 
 
 @dataclass(slots=True)
@@ -92,7 +62,7 @@ def recover(
         groups.by_uid.clear()  # left by a recovery that was interrupted
     if repair:
         files.sync(None)  # a name may be there that the last process did not come to sync
-    _list_segments(files, out, owner, repair)
+    out.segments, out.findings = take_inventory(files, owner, repair)
     walk = _Walk(files, out, watermark, sink)
     walk.all_segments()
     if repair:
@@ -106,57 +76,6 @@ def recover(
     return out
 
 
-def _list_segments(files: Files, out: Recovered, owner: bytes | None, repair: bool) -> None:
-    """Headers, holes between numbers, leftovers. Nothing is read of the records yet."""
-    found = []
-    for name, size in sorted(files.list().items()):
-        parsed = f.parse_segment_name(name)
-        if parsed is not None:
-            found.append(SegmentFile(name, *parsed, size, size))
-        elif repair and name.endswith((".seg.new", ".seg.trash")):
-            files.move(name, None)
-    for segment in found:
-        problem = _check_header(files, segment, owner)
-        previous = out.segments.get(segment.number - 1)
-        if segment.number in out.segments:
-            problem = f"number {segment.number} is there twice"
-        elif out.segments and previous is None and not _may_be_reclaimed(out, segment):
-            problem = problem or f"segment {segment.number - 1} before it is missing"
-        if problem:
-            segment.damaged = True
-            out.findings.append(Finding(CORRUPT, segment.name, 0, problem))
-        out.segments.setdefault(segment.number, segment)
-
-
-def _may_be_reclaimed(out: Recovered, segment: SegmentFile) -> bool:
-    """Segments are reclaimed in any order, but only sealed ones: what follows a gap is not new."""
-    return all(older.sealed for older in out.segments.values())
-
-
-def _check_header(files: Files, segment: SegmentFile, owner: bytes | None) -> str:
-    """Fill in capacity and sealed; a text if the header or the size is wrong."""
-    try:
-        header = f.decode_segment_header(files.read(segment.name, 0, f.SEGMENT_HEADER_BYTES))
-        segment.capacity = header.capacity
-        if (header.number, header.uid) != (segment.number, segment.uid):
-            return f"header is of segment {header.number} with uid {header.uid:016x}"
-        if owner is not None and header.owner != owner:
-            raise IdentityMismatch(f"{segment.name} was written by the daemon of another disk")
-    except FormatUnknown as error:
-        return str(error)
-    finally:
-        trailer = trailer_of(_reader(files, segment), segment.uid, segment.capacity)
-        segment.sealed = trailer is not None
-    if segment.size < header.capacity:
-        return f"file has {segment.size} of {header.capacity} bytes"
-    return ""
-
-
-def _reader(files: Files, segment: SegmentFile) -> Callable[[int, int], bytes]:
-    name = segment.name
-    return lambda position, length: files.read(name, position, length)
-
-
 class _Walk:
     """Segments in order, from the watermark to the end of the log."""
 
@@ -166,6 +85,8 @@ class _Walk:
         self._files, self._out, self._sink = files, out, sink
         self._watermark = watermark
         self._ops: list[Op] = []
+        self._incomplete: set[int] = set()  # groups that may miss entries
+        self._doubtful: set[int] = set()  # groups whose newest vote may be missing
         self._known_until = 0  # in the segment that is read: the store's watermark
         self.aside: list[SegmentFile] = []  # unused segments that cannot be used any more
         self._rows: list[RowTuple] = []
@@ -190,6 +111,7 @@ class _Walk:
             else:
                 self._segment(segment, number < last_used)
         self._missing_entries()
+        self._mark_damage()
         out.next_number = max(out.segments, default=0) + 1
 
     def _spare(self, segment: SegmentFile) -> None:
@@ -214,16 +136,35 @@ class _Walk:
         """W10: what is missing now was neither reclaimed nor moved elsewhere."""
         for group in self._out.groups.by_uid.values():
             for first, last in group.missing:
-                group.damaged = True
+                self._incomplete.add(group.uid)
                 what = f"entries {first} to {last} are missing"
                 self._find(CORRUPT, "wal", 0, what, group.uid, first)
+
+    def _mark_damage(self) -> None:
+        """What the damage means for each group goes into the store together with the watermark.
+
+        For the next start reads on from there and does not see the damage again. In the log it is
+        the owner who says what he makes of it, with his next hard state.
+        """
+        for uid in sorted(self._incomplete | self._doubtful):
+            group = self._out.groups.by_uid.get(uid)
+            if group is None:
+                continue
+            flags = f.INCOMPLETE | (f.DOUBTFUL if uid in self._doubtful else 0)
+            record = f.Record(
+                0, 0, f.HARD_STATE, flags, 0, 0, 0, uid, group.vote, group.term, 0, 0, 0
+            )
+            group.apply(record, group.hard_state_at, b"")
+            group.damaged = True
+            self._close_rows()
+            self._ops.append((record, group.hard_state_at, b""))
 
     def _is_used(self, number: int) -> bool:
         """Whether anything valid stands in the segment."""
         segment = self._out.segments[number]
         if segment.sealed or number == self._watermark[0]:
             return True
-        scan = Scan(_reader(self._files, segment), segment.uid, segment.capacity)
+        scan = Scan(reader_of(self._files, segment), segment.uid, segment.capacity)
         if next(scan.records(), None) is not None:
             return True
         return next(scan.find(f.RECORD_SIGN), None) is not None
@@ -242,7 +183,7 @@ class _Walk:
     def _segment(self, segment: SegmentFile, followed: bool) -> None:
         """Read all of it, even what the store has: the open segment was never checked before."""
         out = self._out
-        scan = Scan(_reader(self._files, segment), segment.uid, segment.capacity)
+        scan = Scan(reader_of(self._files, segment), segment.uid, segment.capacity)
         known_until = self._watermark[1] if segment.number == self._watermark[0] else 0
         self._known_until = known_until
         proven = segment.capacity if segment.sealed or followed else known_until
@@ -311,13 +252,14 @@ class _Walk:
         segment.damaged = True
         if bad is not None and bad.group:
             self._find(CORRUPT, segment.name, position, what, bad.group, bad.index)
-            group = self._out.groups.by_uid.get(bad.group)
-            if group is not None:
-                group.damaged = True
+            if bad.kind == f.ENTRY:
+                self._incomplete.add(bad.group)
                 return
         else:
             self._find(CORRUPT, segment.name, position, what)
         self._out.unknown_loss = True
+        self._doubtful.update(self._out.groups.by_uid)
+        self._incomplete.update(self._out.groups.by_uid)
 
     def _find(
         self, verdict: str, name: str, position: int, what: str, group: int = 0, index: int = 0
@@ -331,11 +273,17 @@ class _Walk:
         self._close_rows()
         data = bytes(payload)
         self._out.groups.apply(record, segment.number, data)
+        if record.kind == f.HARD_STATE:
+            self._doubtful.discard(record.group)  # newer than what the hole may have held
+        elif record.kind == f.GROUP_REMOVED:
+            self._doubtful.discard(record.group)
+            self._incomplete.discard(record.group)
         self._ops.append((record, segment.number, data))
 
     def _entry(self, segment: SegmentFile, record: f.Record, payload: memoryview | bytes) -> None:
         problem = self._out.groups.entry(record)
         if problem:
+            self._incomplete.add(record.group)
             self._find(CORRUPT, segment.name, record.position, problem, record.group, record.index)
         self._rows.append(
             (record.group, record.index, segment.number, record.position, record.length,

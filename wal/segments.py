@@ -11,8 +11,9 @@ from __future__ import annotations
 from random import Random
 
 from myqueue.wal import format as f
+from myqueue.wal.inventory import SegmentFile
 from myqueue.wal.layout import Layout, SegmentRows
-from myqueue.wal.recovery import Recovered, SegmentFile
+from myqueue.wal.recovery import Recovered
 from myqueue.wal.spares import Spares
 
 

@@ -19,6 +19,7 @@ from myqueue.daemons.raft.types import (
     Effects,
     Entry,
     PersistEntries,
+    PersistHardState,
     PersistSnapshot,
     PersistTruncate,
     Snapshot,
@@ -120,10 +121,10 @@ class Follower:
     def learn_commit(self, commit: int, out: Effects) -> None:
         node = self._node
         node.commit(min(commit, self.verified_index), out)
-        if self._maybe_recovered(commit):
+        if self._maybe_recovered(commit, out):
             self.reply(out)  # from now on it counts
 
-    def _maybe_recovered(self, commit: int) -> bool:
+    def _maybe_recovered(self, commit: int, out: Effects) -> bool:
         """R2: complete again once all that the leader of a *newer* term committed is on our disk.
 
         What we acknowledged, we did in terms up to the one we were started in. A leader of a newer
@@ -139,6 +140,7 @@ class Follower:
             and log.term(commit) == node.term
         ):
             node.recovering = False
+            out.persist.append(PersistHardState(node.group, node.term, node.vote))
             return True
         return False
 
@@ -150,7 +152,7 @@ class Follower:
         if node.durable_term < node.term:
             self._answer_due = True
             return
-        self._maybe_recovered(node.commit_index)
+        self._maybe_recovered(node.commit_index, out)
         index = min(self.verified_index, node.log.persisted_index)
         since = node.started_term if node.recovering else 0
         out.send.append(

@@ -139,7 +139,7 @@ class RaftNode:
         """Term and vote in one record (R1)."""
         require(term > self.term or (term == self.term and self.vote in (NOBODY, vote)), "vote")
         self.term, self.vote = term, vote
-        out.persist.append(PersistHardState(self.group, term, vote))
+        out.persist.append(PersistHardState(self.group, term, vote, self.recovering))
 
     def commit(self, index: int, out: Effects) -> None:
         """Everything up to `index` is committed."""

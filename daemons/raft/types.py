@@ -154,6 +154,7 @@ class PersistHardState(NamedTuple):
     group: int
     term: int
     vote: int
+    recovering: bool = False  # acknowledged entries may be missing; survives a restart (R2)
 
 
 class PersistTruncate(NamedTuple):

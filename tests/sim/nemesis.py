@@ -34,6 +34,7 @@ class Nemesis:
         self.delay_ms = random.choice((30, 150, 400)) if "delay" in self.enabled else 5
         self.interval_ms = random.choice((150, 400, 900))
         self._stalled: dict[int, int] = {}  # node -> until
+        self._tainted = 0  # the one node whose disk may lose something in this history
 
     def start(self) -> None:
         if "boundary crash" in self.enabled:
@@ -56,6 +57,11 @@ class Nemesis:
 
     def _any(self) -> Slot:
         return self.world.random.choice(list(self.world.slots.values()))
+
+    def _unlucky(self) -> Slot:
+        """Damage stays on a disk and may be found again: never on more than one."""
+        self._tainted = self._tainted or self._any().number
+        return self.world.slots[self._tainted]
 
     # -- processes -----------------------------------------------------------------------------
 
@@ -152,7 +158,7 @@ class Nemesis:
 
     def _wipe(self) -> None:
         """A disk is replaced by an empty one; its replicas come back as new ones (W7)."""
-        world, slot = self.world, self._any()
+        world, slot = self.world, self._unlucky()
         if not world.operator.all_is_well(ledgers=False):
             return
         world.crash(slot.number, power=True)
@@ -169,7 +175,7 @@ class Nemesis:
         that turns in the last write, after a crash and before a mark, is the one case nobody can
         tell.
         """
-        world, slot, random = self.world, self._any(), self.world.random
+        world, slot, random = self.world, self._unlucky(), self.world.random
         if not world.operator.all_is_well(ledgers=False):
             return
         if slot.process is not None:

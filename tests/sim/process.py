@@ -67,9 +67,8 @@ class Process:
         self.index = Index(self.store, False, self.journal.wake)
         self.reader = Reader(self.disk, self.index, self.journal.segment_name)
         self.flush_due = True
-        lost = self.journal.recovered.unknown_loss
         for group in sorted(self.journal.groups.by_uid.values(), key=lambda g: g.uid):
-            if lost or group.created is None:
+            if group.doubtful or group.created is None:
                 self._retire(group)
             else:
                 self._restart(group)
@@ -83,8 +82,8 @@ class Process:
 
     def _restart(self, group: Group) -> None:
         replica, voters, learners = json.loads(group.created or b"")
-        recovering = group.damaged
-        if recovering:
+        recovering = group.incomplete
+        if group.damaged:
             self._cut_damage(group)
         stored = self._entries(group, group.first_index, group.last_index)
         log = RaftLog(
@@ -194,7 +193,7 @@ class Process:
                 checkers.persisting(node, order.entries)
                 journal.append(order.group, order.entries, urgent=True)
             elif isinstance(order, t.PersistHardState):
-                batch = journal.hard_state(order.group, order.term, order.vote)
+                batch = journal.hard_state(order.group, order.term, order.vote, order.recovering)
                 self.hard_states.append((batch, order.group, order.term, order.vote))
             elif isinstance(order, t.PersistTruncate):
                 checkers.forget_claims(node, order.index)

@@ -159,12 +159,15 @@ class Rig:
 
 
 def flat(ops: list[Any]) -> list[Any]:
-    """Ops without their grouping: rows of entries, and (record, segment, payload) of others."""
+    """Ops without their grouping: rows of entries, and (record, segment, payload) of others.
+
+    Without those that recovery makes itself to remember a damage: no record stands at position 0.
+    """
     records: list[Any] = []
     for op in ops:
         if isinstance(op, list):
             records += op
-        else:
+        elif op[0].position:
             records.append(op)
     return records
 
