@@ -300,11 +300,13 @@ class Journal:
         return self._signal.fileno()
 
     def poll(self) -> list[Event]:
-        """What happened since the last call; never waits."""
+        """What happened since the last call; never waits. `Stopped` is the last event there is."""
         self._signal.clear()
         events = []
         while self._events:
             event = self._events.popleft()
+            if self.error is not None:
+                continue  # W3: a flush was under way when another file failed
             if isinstance(event, Persisted):
                 self.queued_bytes -= event.bytes
                 self.persisted_at = (event.segment, event.position)

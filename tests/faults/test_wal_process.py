@@ -48,8 +48,10 @@ class Life:
         """Take what it says, for some time, or until it says something, or to its end."""
         assert self.process.stdout is not None
         end, fd = time.monotonic() + seconds, self.process.stdout.fileno()
+        readable = select.poll()
+        readable.register(fd, select.POLLIN | select.POLLHUP)
         while until not in self.text and (left := end - time.monotonic()) > 0:
-            if select.select([fd], [], [], left)[0]:
+            if readable.poll(left * 1000):
                 more = os.read(fd, 1 << 20)
                 if not more:
                     return

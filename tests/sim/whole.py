@@ -45,7 +45,7 @@ class World:
 
     def open(self, store: Path | None = None) -> None:
         """A process on what is there; without a store it is built from the segments."""
-        self.stores += 1
+        self.stores, self.closed = self.stores + 1, False
         directory = store or self.path / f"store-{self.stores}"
         directory.mkdir(exist_ok=True)
         self.store = Store(str(directory), map_bytes=16 << 20, sync=False)
@@ -61,7 +61,11 @@ class World:
         self.reclaimer = Reclaimer(self.disk, self.journal, self.index, self.reader)
 
     def close(self) -> None:
-        self.store.close()
+        """Once or more often."""
+        if not self.closed:
+            self.closed = True
+            self.store.close()
+            self.journal.close_signal()
 
     def write(self) -> None:
         self.journal.submit()

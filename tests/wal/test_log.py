@@ -24,7 +24,7 @@ from myqueue.wal import log as log_module
 from myqueue.wal.journal import JournalConfig
 from myqueue.wal.log import Log
 from myqueue.wal.store import Store
-from myqueue.wal.writer import Persisted
+from myqueue.wal.writer import Persisted, Stopped
 
 IDENTITY = ("cluster", "daemon", "broker")
 GROUP = 5
@@ -337,3 +337,13 @@ def test_an_error_of_the_store_loses_no_event(log: Log) -> None:
         Event().wait(0.005)
     log.index.error = None
     wait_for(log, lambda event: isinstance(event, Persisted) and event.batch >= batch)
+
+
+def test_nothing_is_acknowledged_behind_a_failure(log: Log) -> None:
+    """W3: another thread met the failure, and a flush that was under way succeeded after it."""
+    append(log, 3)
+    persisted = log.journal.persisted_at
+    log.journal.writer.fail(OSError(5, "preparing a segment"))
+    log.journal._emit(Persisted(99, {GROUP: (1, 4)}, [], 9, 999, 10, 0.1))
+    assert [type(event) for event in log.poll()] == [Stopped]
+    assert log.poll() == [] and log.journal.persisted_at == persisted

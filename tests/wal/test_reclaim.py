@@ -24,12 +24,17 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(reclaim_module, "STEP_BYTES", 600)
     monkeypatch.setattr(reclaim_module, "COMPACT_BELOW_SHARE", 0.6)
 
+    made: list[World] = []
+
     def make(seed: int) -> World:
         path = tmp_path / str(seed)
         path.mkdir()
-        return World(path, seed)
+        made.append(World(path, seed))
+        return made[-1]
 
     yield make
+    for world in made:
+        world.close()
 
 
 @pytest.mark.slow

@@ -304,7 +304,7 @@ def test_the_map_grows_while_others_read(tmp_path: Path) -> None:
     stop.set()
     for thread in threads:
         thread.join(10)
-    assert not wrong and reads[0] > 100
+    assert not wrong and reads[0] > 10
     assert store._env.info()["map_size"] > 64 << 10
     assert store.check() == 8003
     store.close()
