@@ -16,6 +16,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--full", action="store_true", help="the long versions as well (hours)")
     group.addoption("--states", type=int, metavar="N", help="crash states that a test looks at")
     group.addoption("--seeds", type=int, metavar="N", help="seeds that a simulation runs")
+    group.addoption("--seed", type=int, metavar="S", help="the first of them; alone: that one")
+    group.addoption("--mutations", action="store_true", help="have the simulator find known bugs")
 
 
 @pytest.fixture(scope="session")
@@ -35,13 +37,14 @@ def seeds(request: pytest.FixtureRequest) -> int | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --full the long tests are not part of the run; that is no skip."""
-    if config.getoption("--full"):
-        return
-    long = [item for item in items if item.get_closest_marker("full")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    """Without --full (--mutations) the long tests are not part of the run; that is no skip."""
+    for option in ("full", "mutations"):
+        if config.getoption(f"--{option}"):
+            continue
+        long = [item for item in items if item.get_closest_marker(option)]
+        if long:
+            config.hook.pytest_deselected(items=long)
+            items[:] = [item for item in items if item not in long]
 
 
 def skip_reasons(config: pytest.Config) -> Iterator[str]:

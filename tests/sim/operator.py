@@ -107,8 +107,13 @@ class Operator:
         return bool(done)
 
     def shuffle(self) -> None:
-        """Take a voter out, the leader not excepted; the round brings another one in."""
+        """Take a voter out, the leader not excepted; the round brings another one in.
+
+        Not while a member is missing: two voters of three, one of them gone, can't change anything.
+        """
         world = self.world
+        if not self.all_is_well(ledgers=False):
+            return
         group = world.random.choice(world.groups)
         found = world.leader(group)
         if found is not None and len(found[1].voters) >= 3 and not found[1].learners:

@@ -1,0 +1,520 @@
+"""The bugs themselves. Each function's docstring is its rule and, after the colon, the bug.
+
+The replacements are written as the wrong code would look: short, plausible, and wrong in one place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.machine import Ledger
+from sim.process import Process
+
+from myqueue.daemons.raft import quorum
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.candidate import Candidate
+from myqueue.daemons.raft.follower import Follower
+from myqueue.daemons.raft.leader import Leader
+from myqueue.daemons.raft.log import RaftLog
+from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.node import RaftNode
+from myqueue.wal import recovery
+from myqueue.wal.groups import Group
+from myqueue.wal.writer import Writer
+
+
+def bug_vote_before_sync() -> list[Any]:
+    """R1: a vote is sent before it is on disk (PySyncObj, camunda)."""
+    return [(Follower, "voted", lambda self, out: self._send_vote(out))]
+
+
+def bug_hard_state_not_persisted() -> list[Any]:
+    """R1: term and vote are kept in memory only."""
+
+    def keep(self: RaftNode, term: int, vote: int, out: t.Effects) -> None:
+        self.term = self.durable_term = term
+        self.vote = self.durable_vote = vote
+        if self.role == t.Role.FOLLOWER and vote == self.replica:
+            out.persist.append(t.PersistHardState(self.group, 0, 0))
+
+    def campaign(self: Candidate, now: int, out: t.Effects, transfer: bool = False) -> None:
+        node = self._node
+        node.term += 1
+        node.vote = node.replica
+        node.durable_term, node.durable_vote = node.term, node.vote
+        node.role, node.leader = t.Role.CANDIDATE, t.NOBODY
+        node.deadline = now + node.election_timeout()
+        self._votes, self._transfer = {}, transfer
+        self.vote_is_durable(now, out)
+
+    return [(RaftNode, "set_hard_state", keep), (Candidate, "campaign", campaign)]
+
+
+def bug_forgotten_vote() -> list[Any]:
+    """R1: the vote is read back as none after a restart."""
+    original = Group.apply
+
+    def apply(self: Group, record: Any, segment: int, payload: bytes) -> None:
+        original(self, record, segment, payload)
+        self.vote = 0
+
+    return [(Group, "apply", apply)]
+
+
+def bug_ack_before_sync() -> list[Any]:
+    """W1: a follower acknowledges what it has in memory (nats)."""
+    return [(Follower, "reply", _reply_with(lambda self, log: self.verified_index))]
+
+
+def bug_ack_what_was_not_verified() -> list[Any]:
+    """R19: a follower acknowledges its own end, though its tail was never compared (nats)."""
+    return [(Follower, "reply", _reply_with(lambda self, log: log.persisted_index))]
+
+
+def _reply_with(index_of: Any) -> Any:
+    def reply(self: Follower, out: t.Effects) -> None:
+        node = self._node
+        if node.leader in (t.NOBODY, node.replica) or self._installing:
+            return
+        if node.durable_term < node.term:
+            self._answer_due = True
+            return
+        since = node.started_term if node.recovering else 0
+        out.send.append(
+            t.AppendReply(
+                node.group, node.replica, node.leader, node.term, True, index_of(self, node.log),
+                since, self._context, node.recovering,
+            )
+        )  # fmt: skip
+
+    return reply
+
+
+def bug_ack_before_the_term_is_durable() -> list[Any]:
+    """R1: entries are acknowledged in a term that is not on disk yet."""
+    original = Follower.reply
+
+    def reply(self: Follower, out: t.Effects) -> None:
+        self._node.durable_term = self._node.term
+        original(self, out)
+
+    return [(Follower, "reply", reply)]
+
+
+def bug_leader_counts_unsynced() -> list[Any]:
+    """W1: the leader counts its own entries before its own sync."""
+    original = Leader.advance
+
+    def advance(self: Leader, now: int, out: t.Effects) -> None:
+        log = self._node.log
+        kept, log.persisted_index = log.persisted_index, log.last_index
+        original(self, now, out)
+        log.persisted_index = min(kept, log.last_index)
+
+    return [(Leader, "advance", advance), (RaftNode, "_hand_over", _apply_all)]
+
+
+def _apply_all(self: RaftNode, out: t.Effects) -> None:
+    first, last = self.applying_index + 1, self.commit_index
+    if last >= first:
+        entries = self.log.in_memory(first, last)
+        out.apply.append(t.Apply(self.group, first, last, entries))
+        self.applying_index = last
+
+
+def bug_apply_ahead_of_the_log() -> list[Any]:
+    """R25: committed entries are applied before they are on the own disk."""
+    return [(RaftNode, "_hand_over", _apply_all)]
+
+
+def bug_commit_to_the_local_end() -> list[Any]:
+    """R3: the commit index is the leader's, up to the local last index (ra, PySyncObj)."""
+
+    def learn(self: Follower, commit: int, out: t.Effects) -> None:
+        self._node.commit(min(commit, self._node.log.last_index), out)
+
+    return [(Follower, "learn_commit", learn)]
+
+
+def bug_commit_of_older_terms() -> list[Any]:
+    """R5: entries of an older term are committed by counting (PySyncObj, nats)."""
+
+    def advance(self: Leader, now: int, out: t.Effects) -> None:
+        node, log = self._node, self._node.log
+        matches = [
+            log.persisted_index if voter == node.replica else self.followers[voter].match_index
+            for voter in node.config.voters
+            if voter == node.replica or voter in self.followers
+        ]
+        index = min(quorum.committed_index(matches), log.last_index)
+        if index > node.commit_index and index >= log.first_index:
+            node.commit(index, out)
+            self._answer_reads(out)
+
+    return [(Leader, "advance", advance)]
+
+
+def bug_truncation_by_a_stale_message() -> list[Any]:
+    """R6: an append removes whatever stands behind what it brings (Redpanda, raftos)."""
+
+    def new_entries(self: Follower, entries: list[t.Entry], out: t.Effects) -> list[t.Entry]:
+        log = self._node.log
+        if entries and entries[0][t.INDEX] <= log.last_index:
+            self._truncate(entries[0][t.INDEX], out)
+        return entries
+
+    return [(Follower, "_new_entries", new_entries)]
+
+
+def bug_no_check_of_the_entry_before() -> list[Any]:
+    """R6: an append is taken without comparing the term of the entry before it."""
+    original = RaftLog.has
+
+    def has(self: RaftLog, index: int, term: int) -> bool:
+        return original(self, index, term) or 0 < index <= self.last_index
+
+    return [(RaftLog, "has", has)]
+
+
+def bug_answers_of_older_terms() -> list[Any]:
+    """R8: a leader takes answers that were given in an older term (nats, little-raft)."""
+    original = RaftNode._stale
+
+    def stale(self: RaftNode, message: t.Message, out: t.Effects) -> None:
+        if isinstance(message, t.AppendReply) and self.role == t.Role.LEADER and message.ok:
+            self.leading.reply(message, self.heard.get(0, 0), out)
+            return
+        original(self, message, out)
+
+    return [(RaftNode, "_stale", stale)]
+
+
+def bug_messages_of_older_terms() -> list[Any]:
+    """R8: a follower takes entries from a leader of an older term."""
+    original = RaftNode._stale
+
+    def stale(self: RaftNode, message: t.Message, out: t.Effects) -> None:
+        if isinstance(message, t.Append) and self.role == t.Role.FOLLOWER:
+            self.follower.append(message, out)
+            return
+        original(self, message, out)
+
+    return [(RaftNode, "_stale", stale)]
+
+
+def bug_read_without_a_round() -> list[Any]:
+    """R10: a leader answers reads because it thinks that it leads (etcd)."""
+
+    def read(self: Leader, context: int, now: int, out: t.Effects) -> None:
+        out.reads.append(t.ReadReady(self._node.group, context, self._node.commit_index))
+
+    return [(Leader, "read", read)]
+
+
+def bug_read_before_the_own_noop() -> list[Any]:
+    """R9: a new leader answers reads at a commit index it inherited (etcd, tikv)."""
+
+    def read(self: Leader, context: int, now: int, out: t.Effects) -> None:
+        self._reads.append([0, context, self._node.commit_index])
+        self._round_due = True
+
+    original = Leader._answer_reads
+
+    def answer(self: Leader, out: t.Effects) -> None:
+        kept, self._term_start = self._term_start, 0
+        original(self, out)
+        self._term_start = kept
+
+    return [(Leader, "read", read), (Leader, "_answer_reads", answer)]
+
+
+def bug_two_changes_at_once() -> list[Any]:
+    """R14: members change before the last change, or the own no-op, is committed."""
+
+    def change(self: Leader, config: t.Config, now: int) -> tuple[int, int]:
+        from myqueue.daemons.raft.membership import encode_config
+
+        node = self._node
+        made = node.log.make([t.Item(0, 0, t.CONFIG, encode_config(config))], node.term)
+        node.configs.appended(made)
+        self._reconcile()
+        return made[0][t.INDEX], node.term
+
+    return [(Leader, "change", change)]
+
+
+def bug_config_not_rolled_back() -> list[Any]:
+    """R15: a configuration stays in force though its entry was truncated (canonical, ra)."""
+    return [(Configs, "truncated", lambda self, index: False)]
+
+
+def bug_learners_are_counted() -> list[Any]:
+    """R18: a learner's disk counts for commits (hashicorp, dragonboat)."""
+
+    def advance(self: Leader, now: int, out: t.Effects) -> None:
+        node, log = self._node, self._node.log
+        found = [log.persisted_index, *(one.match_index for one in self.followers.values())]
+        best = sorted(found, reverse=True)[: len(node.config.voters)]
+        index = min(quorum.committed_index(best), log.last_index)
+        if index > node.commit_index and log.term(index) == node.term:
+            node.commit(index, out)
+            self._answer_reads(out)
+
+    return [(Leader, "advance", advance)]
+
+
+def bug_promotion_of_an_empty_learner() -> list[Any]:
+    """R18: a learner becomes a voter before it has the log, and its answers count at once."""
+    original = Leader.change
+
+    def change(self: Leader, config: t.Config, now: int) -> tuple[int, int]:
+        for replica in set(config.voters) - set(self._node.config.voters):
+            if replica in self.followers:
+                self.followers[replica].match_index = self._node.log.last_index
+        return original(self, config, now)
+
+    return [(Leader, "change", change)]
+
+
+def bug_snapshot_of_what_is_not_applied() -> list[Any]:
+    """R20: a snapshot is labelled with the commit index, not with what was applied (Redpanda)."""
+
+    def make(self: Process, node: RaftNode) -> t.Snapshot:
+        log, index = node.log, node.log.last_index
+        return t.Snapshot(
+            index, log.term(index), node.configs.current, log.first_index, log.start_term,
+            log.start_offset, log.start_chain, self.ledgers[node.group].save(),
+        )  # fmt: skip
+
+    return [(Process, "make_snapshot", make)]
+
+
+def bug_install_over_a_log_that_reaches_its_start() -> list[Any]:
+    """R16: an install empties a log whose entries were acknowledged and are needed."""
+    original = Follower.install
+
+    def install(self: Follower, snapshot: t.Snapshot, out: t.Effects) -> None:
+        log = self._node.log
+        kept = log.has
+        try:
+            RaftLog.has = lambda self, index, term: False  # type: ignore[method-assign]
+            original(self, snapshot, out)
+        finally:
+            RaftLog.has = kept.__func__  # type: ignore[method-assign]
+
+    return [(Follower, "install", install)]
+
+
+def bug_other_incarnations_are_heard() -> list[Any]:
+    """R26: a message for an earlier incarnation of a replica is taken as its own."""
+    original = RaftNode.step
+
+    def step(self: RaftNode, message: t.Message, now: int, out: t.Effects) -> None:
+        if message.group == self.group and t.node_of(message.target) == t.node_of(self.replica):
+            message.target = self.replica
+        original(self, message, now, out)
+
+    return [(RaftNode, "step", step)]
+
+
+def bug_apply_looks_at_a_clock() -> list[Any]:
+    """R27: what is applied depends on the replica that applies it (rabbitmq)."""
+    original = Ledger.apply
+
+    def apply(self: Ledger, entry: t.Entry) -> Any:
+        result = original(self, entry)
+        if result is not None:
+            self.hash ^= id(self) >> 5 & 3
+        return result
+
+    return [(Ledger, "apply", apply)]
+
+
+def bug_any_log_gets_a_vote() -> list[Any]:
+    """R31: a vote is given without looking at the candidate's log."""
+    return [_vote_as(lambda theirs, ours: True)]
+
+
+def bug_the_longer_log_gets_the_vote() -> list[Any]:
+    """R31: logs are compared by length, not by the term of their last entry."""
+    return [_vote_as(lambda theirs, ours: theirs[1] >= ours[1])]
+
+
+def _vote_as(current: Any) -> Any:
+    original = RaftNode._vote_request
+
+    def request(self: RaftNode, ask: t.VoteRequest, now: int, out: t.Effects) -> None:
+        log = self.log
+        theirs, ours = (ask.last_term, ask.last_index), (log.last_term, log.last_index)
+        if current(theirs, ours):
+            ask = t.VoteRequest(
+                ask.group, ask.source, ask.target, ask.term, log.last_index, log.last_term,
+                ask.pre, ask.transfer,
+            )  # fmt: skip
+            if theirs > ours:
+                ask.last_term += 1
+        original(self, ask, now, out)
+
+    return (RaftNode, "_vote_request", request)
+
+
+def bug_own_vote_before_sync() -> list[Any]:
+    """R31: a candidate counts its own vote, and asks for others, before its term is on disk."""
+    original = Candidate.campaign
+
+    def campaign(self: Candidate, now: int, out: t.Effects, transfer: bool = False) -> None:
+        original(self, now, out, transfer)
+        self.vote_is_durable(now, out)
+
+    return [(Candidate, "campaign", campaign)]
+
+
+def bug_a_repeat_is_applied_again() -> list[Any]:
+    """R32: the state machine does not know a command that it has seen."""
+
+    def apply(self: Ledger, entry: t.Entry) -> Any:
+        if entry[t.TYPE] != t.DATA:
+            return None
+        client, sequence = map(int, bytes(entry[t.PAYLOAD]).split(b" ")[:2])
+        self.last[client] = max(sequence, self.last.get(client, 0))
+        self.count += 1
+        return client, sequence, True
+
+    return [(Ledger, "apply", apply)]
+
+
+def bug_vote_forgotten_when_a_leader_is_lost() -> list[Any]:
+    """R1: becoming a follower again in the same term clears the vote."""
+    original = RaftNode.become_follower
+
+    def become(self: RaftNode, term: int, leader: int, now: int, out: t.Effects) -> None:
+        original(self, term, leader, now, out)
+        if leader == t.NOBODY:
+            self.vote = t.NOBODY
+
+    return [(RaftNode, "become_follower", become)]
+
+
+def bug_late_completions_are_believed() -> list[Any]:
+    """W11: a report about an index is believed though another entry is there by now (ra)."""
+
+    def persisted(self: RaftNode, term: int, index: int, now: int, out: t.Effects) -> None:
+        log = self.log
+        index = min(index, log.last_index)
+        if index > log.persisted_index:
+            log.persisted_index = index
+            self._hand_over(out)
+            if self.role == t.Role.LEADER:
+                self.leading.advance(now, out)
+            else:
+                self.follower.reply(out)
+
+    return [(RaftNode, "persisted", persisted)]
+
+
+def bug_half_is_a_majority() -> list[Any]:
+    """R5: half of the voters are taken for a majority."""
+
+    def committed(matches: Any) -> int:
+        return sorted(matches, reverse=True)[max(0, len(matches) // 2 - 1)] if matches else 0
+
+    from myqueue.daemons.raft import leader
+
+    return [(leader, "committed_index", committed)]
+
+
+def bug_half_elects() -> list[Any]:
+    """R13: half of the voters elect a leader."""
+
+    def result(voters: Any, votes: dict[int, bool]) -> bool | None:
+        members = list(voters)
+        granted = sum(1 for voter in members if votes.get(voter))
+        return True if granted >= max(1, len(members) // 2) else None
+
+    from myqueue.daemons.raft import candidate
+
+    return [(candidate, "vote_result", result)]
+
+
+def bug_a_damaged_replica_votes() -> list[Any]:
+    """R2: a replica that lost acknowledged entries votes, leads and is counted (FAST'18)."""
+    original = Process._restart
+
+    def restart(self: Process, group: Group) -> None:
+        original(self, group)
+        self.host.groups[group.uid].recovering = False
+
+    return [(Process, "_restart", restart)]
+
+
+def bug_a_lost_vote_is_not_missed() -> list[Any]:
+    """R2: a replica whose hard state may be lost comes back under its old id."""
+    original = Process._boot
+
+    def boot(self: Process) -> None:
+        holds = Group.doubtful
+        try:
+            Group.doubtful = property(lambda self: False, lambda self, value: None)  # type: ignore
+            original(self)
+        finally:
+            Group.doubtful = holds
+
+    return [(Process, "_boot", boot)]
+
+
+def bug_reported_before_it_was_written() -> list[Any]:
+    """W1: the writer reports what it took, and writes it a while later (nats)."""
+    original = Writer._flush
+
+    def flush(self: Writer, batches: Any) -> None:
+        files, synced = self._files, type(self._files).write
+
+        class Lazy:
+            ready = None
+
+            def write(self, name: str, position: int, buffers: Any, sync: bool) -> None:
+                synced(files, name, position, buffers, False)
+
+        self._files = Lazy()  # type: ignore[assignment]
+        try:
+            original(self, batches)
+        finally:
+            self._files = files
+
+    return [(Writer, "_flush", flush)]
+
+
+def bug_every_bad_place_is_torn() -> list[Any]:
+    """W5: recovery cuts at the first bad record, synced or not (camunda)."""
+
+    def stopped(self: Any, segment: Any, scan: Any, proven: int, footer: Any) -> bool:
+        return False
+
+    return [(recovery._Walk, "_stopped", stopped)]
+
+
+def bug_the_page_cache_is_believed() -> list[Any]:
+    """W4: after a kill, what the page cache shows is taken for what is on the disk."""
+    return [(recovery, "_repair_newest", lambda *arguments: None)]
+
+
+def bug_state_and_applied_index_apart() -> list[Any]:
+    """W13: the applied index is saved, the state that belongs to it is not."""
+
+    def save(self: Process, uid: int, applied: int) -> None:
+        ledger = self.ledgers[uid].save() if self.random.random() < 0.5 else None
+        puts = {} if ledger is None else {b"ledger": ledger}
+        self.index.apply({uid: (applied, puts, [])})
+
+    return [(Process, "_save_state", save)]
+
+
+def bug_snapshot_acknowledged_before_sync() -> list[Any]:
+    """W20: an installed snapshot is acknowledged before it is on disk."""
+    original = Follower.install
+
+    def install(self: Follower, snapshot: t.Snapshot, out: t.Effects) -> None:
+        original(self, snapshot, out)
+        self.snapshot_is_durable(snapshot.index, out)
+
+    return [(Follower, "install", install)]

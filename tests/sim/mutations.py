@@ -1,0 +1,63 @@
+"""Published bugs, made again one at a time: the simulator has to find each.
+
+A mutation is a rule id, the bug, and what it replaces. It exists only in a process that asked for
+it (`mutated`), so that nothing of it can reach the code that is shipped. The number of seeds that
+each needs is the measure of how hard this world looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sim import mutants
+
+Patch = tuple[object, str, Any]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    rule: str
+    bug: str
+    patches: Callable[[], list[Patch]]
+
+
+def _table() -> dict[str, Mutation]:
+    found = {}
+    for name, make in vars(mutants).items():
+        if callable(make) and name.startswith("bug_"):
+            rule, _, bug = (make.__doc__ or "").strip().partition(": ")
+            found[name.removeprefix("bug_")] = Mutation(rule, bug, make)
+    return found
+
+
+MUTATIONS = _table()
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    patches = MUTATIONS[name].patches()
+    before = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in patches]
+    try:
+        for owner, attribute, replacement in patches:
+            setattr(owner, attribute, replacement)
+        yield
+    finally:
+        for owner, attribute, original in before:
+            setattr(owner, attribute, original)
+
+
+def hunt(name: str, limit: int, first: int = 1) -> tuple[str, int, str]:
+    """How many seeds it takes until the bug shows, and how it showed; 0 if it does not."""
+    from sim.runner import play
+
+    with mutated(name):
+        for count in range(1, limit + 1):
+            _, outcome, _ = play(first + count - 1)
+            if isinstance(outcome, str):
+                lines = [line for line in outcome.splitlines() if line.strip()]
+                told = next((line for line in lines if "Violation" in line or "Broken" in line), "")
+                return name, count, told or lines[0]
+    return name, 0, ""

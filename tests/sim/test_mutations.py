@@ -1,0 +1,40 @@
+"""Known bugs, made again on purpose: each has to be found (`bin/test sim --mutations`).
+
+Without the option the few that show within a handful of seeds are tried, so that a simulator that
+finds nothing at all does not go unnoticed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+
+import pytest
+from sim.mutations import MUTATIONS, hunt
+
+LIMIT = 500
+QUICK = ("half_elects", "vote_before_sync", "ack_before_sync", "a_repeat_is_applied_again")
+
+
+def test_a_few_bugs_are_found_at_once() -> None:
+    for name in QUICK:
+        _, count, _ = hunt(name, 40)
+        assert count, f"{MUTATIONS[name].rule}: {MUTATIONS[name].bug} was not noticed"
+
+
+@pytest.mark.mutations
+def test_every_bug_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [(name, LIMIT) for name in MUTATIONS]
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count() or 1) as pool:
+        found = pool.starmap(hunt, jobs, chunksize=1)
+    counts = sorted(count for _, count, _ in found if count)
+    with capsys.disabled():
+        print()
+        for name, count, told in found:
+            rule = MUTATIONS[name].rule
+            print(
+                f"{rule:4} {name:45} {f'after {count}' if count else 'NOT FOUND':>10}  {told[:80]}"
+            )
+        print(f"{len(counts)} of {len(found)} found, median {counts[len(counts) // 2]} seeds")
+    missed = [name for name, count, _ in found if not count]
+    assert len(counts) >= 30, f"not found within {LIMIT} seeds: {missed}"
