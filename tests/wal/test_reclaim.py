@@ -275,3 +275,22 @@ def test_a_pass_ends_with_the_journal(worlds: Any) -> None:
     world.reclaimer.begin()
     world.journal.error = OSError("disk")
     assert not world.reclaimer.step()
+
+
+def test_nothing_is_removed_before_the_store_is_synced(worlds: Any) -> None:
+    """W12, L2: judged by durable values only; a commit alone is not durable."""
+    world = quiet_world(worlds, 1)
+    fill(world, 1, 4)
+    drop(world, 1)
+    sealed = len(world.journal.segments)
+    syncs: list[int] = []
+    world.store.sync = lambda: syncs.append(1)  # type: ignore[method-assign]
+    world.reclaimer.begin()
+    for _ in range(50):
+        assert world.reclaimer.step()
+    assert len(world.journal.segments) == sealed and not syncs
+    world.commit()
+    assert syncs
+    while world.reclaimer.step():
+        world.commit()
+    assert len(world.journal.segments) < sealed
