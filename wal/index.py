@@ -90,6 +90,11 @@ class Index:
         self._sent.append(ops)
         self._work.put(_Work(ops, *self.added, states or {}, sync))
 
+    @property
+    def works_waiting(self) -> int:
+        """How many additions the store has not committed yet, as of the last `poll`."""
+        return self._works_added - self._works_done
+
     def apply(self, states: dict[int, StateChange]) -> None:
         """Applied state only, with the applied index that it belongs to."""
         self.add([], *self.added, states)

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from myqueue.errors import CorruptData, EntryMissing
 from myqueue.wal import format as f
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Group, Row
-from myqueue.wal.index import ALL, Index
 from myqueue.wal.scan import Read, Scan
 
+if TYPE_CHECKING:  # at run time it would bring LMDB, which readers of segments do without
+    from myqueue.wal.index import Index
+
+ALL = 2**64 - 1
 JOIN_READS_BYTES = 1 << 20
 _HEADER = f.RECORD_HEADER_BYTES
 
