@@ -22,7 +22,7 @@ class Words:
 
     def restore(self, group: Group, parts: list[bytes]) -> StateChange:
         rows = [line.split(b"=") for line in b"".join(parts).splitlines()]
-        return group.snapshot_index, {key: value for key, value in rows}, []
+        return group.snapshot_index, dict(rows), []
 
     def __init__(self) -> None:
         self.counts: dict[int, dict[bytes, int]] = {}
