@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sim import mutants
+from sim import mutants_log, mutants_rest
 
 Patch = tuple[object, str, Any]
 
@@ -26,7 +26,7 @@ class Mutation:
 
 def _table() -> dict[str, Mutation]:
     found = {}
-    for name, make in vars(mutants).items():
+    for name, make in (vars(mutants_log) | vars(mutants_rest)).items():
         if callable(make) and name.startswith("bug_"):
             rule, _, bug = (make.__doc__ or "").strip().partition(": ")
             found[name.removeprefix("bug_")] = Mutation(rule, bug, make)
