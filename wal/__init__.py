@@ -4,15 +4,20 @@ A message is safe when, and only when, the journal says *persisted*. Read in thi
 
 - `FORMAT.md`, `format`: what stands on disk, byte by byte; pure.
 - `files`: the seam to the operating system, the only place that syncs.
-- `segment`, `spares`: files of fixed size, prepared ahead of their use.
+- `layout`, `segments`, `spares`: where the next record goes; files prepared ahead of their use.
 - `writer`: one thread, one gathered write and one sync for all that waits.
 - `journal`: the loop's side: appends of many groups, laid out in order, and what became of them.
 - `groups`: what the records say about each group; the same code live and in recovery.
-- `scan`, `recovery`: reading after a crash; torn is not corrupt.
-- `store`, `index`: LMDB, which makes the log usable and can be rebuilt from it.
-- `reader`: entries by index or offset, and segments in sequence.
+- `scan`, `inventory`, `recovery`: reading after a crash; torn is not corrupt.
+- `store`, `storeview`, `storefile`, `index`: LMDB, which makes the log usable; all of it can be
+rebuilt.
+- `reader`, `replay`: entries by index or offset, and the applied state from the log alone.
 - `reclaim`: when a segment may go.
-- `dump`, `verify`, `archive`: for people and other programs.
+- `identity`, `log`: whose data it is, and all of the above behind one door; `tuning` of the
+process.
+- `places`, `survey`, `overview`, `dump`, `check`, `judge`, `onebit`, `verify`, `storecheck`,
+`archive`: the log seen from outside, for people and other programs; nothing here but `storecheck`
+needs LMDB.
 
 `DESIGN.md` says why it is so.
 """
