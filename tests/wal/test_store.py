@@ -295,15 +295,21 @@ def test_the_map_grows_while_others_read(tmp_path: Path) -> None:
                 reads[0] += 1
                 stop.wait(0.001)  # so that one of the three is inside at any time
 
+    def write() -> None:
+        for portion in range(40):
+            first = 2 + portion * 200
+            store.commit([[row(index) for index in range(first, first + 200)]], 1, 700)
+
     threads = [Thread(target=read) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for portion in range(40):
-        first = 2 + portion * 200
-        store.commit([[row(index) for index in range(first, first + 200)]], 1, 700)
+    writer = Thread(target=write, daemon=True)
+    writer.start()
+    writer.join(30)
     stop.set()
     for thread in threads:
         thread.join(10)
+    assert not writer.is_alive(), "the readers never let it in"
     assert not wrong and reads[0] > 10
     assert store._env.info()["map_size"] > 64 << 10
     assert store.check() == 8003
