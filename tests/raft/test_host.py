@@ -123,6 +123,28 @@ def test_what_is_committed_reaches_everybody() -> None:
         assert all(not peer.commits for peer in host._peers.values())
 
 
+def test_an_answer_to_an_older_beat_does_not_settle_a_hint() -> None:
+    """The commit came after that beat had left."""
+    flock = Flock()
+    flock.elect_all()
+    flock.elapse(300)
+    number = flock.leader_at(1)
+    host = flock.hosts[number]
+    propose(flock, 1)
+    flock.settle()
+    other = next(n for n in flock.hosts if n != number)
+    peer = host._peers[other]
+    assert peer.commits
+    host.receive(other, Packet([], [BeatReply(peer.beat, False)]), flock.now)
+    assert peer.commits, "not said yet"
+    flock.now += 100
+    _, packets = host.end_turn(flock.now)
+    host.receive(other, Packet([], [BeatReply(peer.beat - 1, False)]), flock.now)
+    assert peer.commits and packets[other].beats[0].commits
+    host.receive(other, Packet([], [BeatReply(peer.beat, False)]), flock.now)
+    assert not peer.commits
+
+
 # -- digests --------------------------------------------------------------------------------------
 
 

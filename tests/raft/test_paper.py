@@ -89,6 +89,7 @@ def test_the_own_vote_counts_when_it_is_on_disk() -> None:
     solo.vote(TWO, pre=True)
     assert solo.node.role == Role.CANDIDATE and not sent(solo.out, VoteRequest)
     solo.vote(TWO)
+    solo.vote(THREE)
     assert solo.node.role == Role.CANDIDATE
     solo.node.hard_state_persisted(2, ME, solo.now, solo.out)
     assert solo.node.role == Role.LEADER
@@ -215,6 +216,9 @@ def test_next_never_goes_below_match() -> None:
     assert (follower.match_index, follower.next_index) == (4, 5)
     leader.ack(TWO, 2)
     assert follower.match_index == 4
+    leader.do("propose", proposal())
+    leader.step(AppendReply(GROUP, TWO, ME, 5, False, 5, 0))
+    assert (follower.match_index, follower.next_index) == (4, 5)
 
 
 # -- 5.4 safety -----------------------------------------------------------------------------------
@@ -338,9 +342,22 @@ def test_a_follower_that_installs_acknowledges_nothing() -> None:
     out = solo.step(message)
     solo.append([5], after=5, commit=9)
     assert not sent(out, AppendReply) and not sent(solo.out, AppendReply)
+    solo.append([], after=6, commit=9, context=1)
+    assert not sent(solo.out, AppendReply), "nor is a read confirmed by a log that may vanish"
     assert (solo.node.commit_index, solo.node.applied_index) == (6, 9)
     solo.node.snapshot_persisted(9, solo.out)
     assert sent(solo.out, AppendReply)[-1].index == 5, "up to the start; the rest is being written"
+
+
+def test_a_snapshot_is_refused_by_a_log_that_reaches_its_start() -> None:
+    """7. R19: what follows the start was acknowledged, and may be missing for a majority."""
+    for start in (5, 2, 1):
+        solo = Solo([1] * 6, 5, commit=3, applied=3).as_follower()
+        solo.step(InstallSnapshot(GROUP, TWO, ME, 5, solo.snapshot(9, 4, start, min(1, start - 1))))
+        assert solo.node.log.last_index == 6 and not solo.out.persist
+        assert sent(solo.out, AppendReply)[-1].ok
+    solo.step(InstallSnapshot(GROUP, TWO, ME, 5, solo.snapshot(9, 4, 5, 3)))
+    assert solo.node.log.first_index == 5, "entry 4 is of another term: the logs differ there"
 
 
 def test_what_a_snapshot_holds_is_not_applied_again() -> None:
