@@ -36,7 +36,8 @@ class Life:
     def __init__(self, directory: Path, seed: int, *options: str, under: list[str] | None = None):
         self.errors = directory.with_name(directory.name + ".stderr")
         command = [*(under or []), sys.executable, "-P", str(PROGRAM), str(directory)]
-        paths = {"PYTHONPATH": str(PROGRAM.parent.parent), "MYQ_TUNING": "off"}
+        known = [str(PROGRAM.parent.parent), os.environ.get("PYTHONPATH", "")]
+        paths = {"PYTHONPATH": os.pathsep.join(filter(None, known)), "MYQ_TUNING": "off"}
         with open(self.errors, "wb") as errors:
             self.process = subprocess.Popen(
                 [*command, "--seed", str(seed), *options],
