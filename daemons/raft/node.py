@@ -281,10 +281,8 @@ class RaftNode:
             self.tell(out)
 
     def leads_us(self, source: int, term: int, now: int, out: Effects) -> None:
-        """Another node says that its replica leads this group in `term`.
-
-        It may not know that there is a newer term, as a quiet leader sends nothing that could be
-        answered so. And a follower that found its leader asks for what it missed.
+        """Another node says that its replica leads this group in `term`. It may not know of a
+        newer one: a quiet leader sends nothing that could be answered so.
         """
         if term < self.term:
             out.send.append(AppendReply(self.group, self.replica, source, self.term, False, 0))
@@ -299,10 +297,8 @@ class RaftNode:
     def persisted(self, term: int, index: int, now: int, out: Effects) -> None:
         """The journal has all up to this entry; ignored if another one is there by now (W11).
 
-        An entry may be removed and come back, with the same index and term, while reports of its
-        first write are under way. The journal reports in order, and a hard state before the
-        entries that were written with it; so until the term of the removal is on disk, reports
-        about removed places are not believed.
+        One that was removed may come back, the same, while the report of its first write is under
+        way: until the term of the removal is on disk, nothing is believed about removed places.
         """
         log = self.log
         if index <= log.persisted_index or index >= self.doubt_from or not log.has(index, term):
