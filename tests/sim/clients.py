@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sim.world import World
 
 RETRY_MS = 300
+READ_SHARE = 0.05  # of the commands is followed by a read, soon or after the next election
 
 
 class Clients:
@@ -75,6 +76,8 @@ class Clients:
     def acknowledged(self, group: int, client: int, sequence: int) -> None:
         if self.next.get((group, client)) == sequence:
             self.next[group, client] = sequence + 1
+            if self.world.random.random() < READ_SHARE:
+                self.world.after(0, 400, self.read)
             if not self.world.quiet:
                 self.world.after(0, self.pace_ms, lambda: self._send(group, client, sequence + 1))
 

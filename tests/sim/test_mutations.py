@@ -22,19 +22,25 @@ def test_a_few_bugs_are_found_at_once() -> None:
         assert count, f"{MUTATIONS[name].rule}: {MUTATIONS[name].bug} was not noticed"
 
 
+def _hunt(job: tuple[str, int]) -> tuple[str, int, str]:
+    return hunt(*job)
+
+
+def _print(found: tuple[str, int, str]) -> tuple[str, int, str]:
+    name, count, told = found
+    when = f"after {count}" if count else "NOT FOUND"
+    print(f"{MUTATIONS[name].rule:4} {name:47} {when:>10}  {told[:70]}", flush=True)
+    return found
+
+
 @pytest.mark.mutations
 def test_every_bug_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [(name, LIMIT) for name in MUTATIONS]
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count() or 1) as pool:
-        found = pool.starmap(hunt, jobs, chunksize=1)
-    counts = sorted(count for _, count, _ in found if count)
-    with capsys.disabled():
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(os.cpu_count() or 1) as pool, capsys.disabled():
         print()
-        for name, count, told in found:
-            rule = MUTATIONS[name].rule
-            print(
-                f"{rule:4} {name:45} {f'after {count}' if count else 'NOT FOUND':>10}  {told[:80]}"
-            )
+        found = [_print(one) for one in pool.imap_unordered(_hunt, jobs)]
+        counts = sorted(count for _, count, _ in found if count)
         print(f"{len(counts)} of {len(found)} found, median {counts[len(counts) // 2]} seeds")
     missed = [name for name, count, _ in found if not count]
     assert len(counts) >= 30, f"not found within {LIMIT} seeds: {missed}"
