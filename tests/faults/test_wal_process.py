@@ -131,9 +131,21 @@ def test_nothing_acknowledged_is_lost_by_kills(
 # -- a disk that fails -----------------------------------------------------------------------
 
 
-def injected(call: str, what: str) -> list[str]:
-    return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e",
+def injected(call: str, what: str, trace: Path) -> list[str]:
+    return ["strace", "-f", "-qq", "-o", str(trace), "-e", f"trace={call}", "-e",
             f"inject={call}:{what}"]  # fmt: skip
+
+
+def calls_behind_the_failure(trace: Path) -> list[str]:
+    """What each thread called after a call of it had failed; strace's lines begin with its id."""
+    failed, later = set(), []
+    for line in trace.read_text().splitlines():
+        thread, _, call = line.partition(" ")
+        if thread in failed and "exited" not in call and "killed" not in call:
+            later.append(line)
+        elif "INJECTED" in call:
+            failed.add(thread)
+    return later
 
 
 @needs_strace
@@ -156,7 +168,8 @@ def test_an_io_error_stops_the_journal_for_good(
     """
     directory, ledger = tmp_path / "log", Ledger()
     ledger.read(whole_life(directory, 1, "--turns", "20"))
-    under = injected(call, f"error=EIO:when={when}")
+    trace = tmp_path / "trace"
+    under = injected(call, f"error=EIO:when={when}", trace)
     life = Life(directory, 2, "--turns", "3000", *options, under=under)
     lines = life.end(EXIT_STOPPED, EXIT_STORE, 1)
     ledger.read(lines)
@@ -167,6 +180,8 @@ def test_an_io_error_stops_the_journal_for_good(
     elif life.process.returncode == EXIT_STOPPED:
         assert "Input/output error" in ledger.stopped
         assert lines[-1] == "closed True"
+        if call == "pwritev2":  # the log's own call; LMDB's syncs are the store's
+            assert not calls_behind_the_failure(trace), "a failed write was tried again"
     ledger.read(whole_life(directory, 3, "--turns", "20"))
     ledger.read(whole_life(directory, 4, "--turns", "1"))
 
@@ -176,7 +191,7 @@ def test_an_io_error_stops_the_journal_for_good(
 def test_a_slow_sync_never_blocks_the_caller(tmp_path: Path) -> None:
     """W17: with syncs of 0.4 s no call takes long, and the queue's limit refuses (JournalBusy)."""
     directory, ledger = tmp_path / "log", Ledger()
-    under = injected("pwritev2", "delay_exit=400000")
+    under = injected("pwritev2", "delay_exit=400000", tmp_path / "trace")
     life = Life(directory, 1, "--flood", "4", under=under)
     lines = life.end(EXIT_CLEAN)
     ledger.read(lines)

@@ -296,39 +296,6 @@ def test_nothing_is_removed_before_the_store_is_synced(worlds: Any) -> None:
     assert len(world.journal.segments) < sealed
 
 
-def idle_world(worlds: Any) -> World:
-    """The first segment is held by a few entries of a group that is idle."""
-    world = quiet_world(worlds, 2)
-    world.append(2, world.models[2], world.journal.groups.by_uid[2])
-    fill(world, 1, 3)
-    drop(world, 1)
-    return world
-
-
-def test_an_emptied_segment_stays_until_its_copies_are_durable(worlds: Any) -> None:
-    """W12: appended again is not on disk yet, and on disk is not in a synced store yet."""
-    world = idle_world(worlds)
-    world.reclaimer.begin()
-    while world.reclaimer.step():
-        world.commit()
-    assert world.reclaimer.relocated_bytes
-    emptied = set(world.reclaimer._emptied)
-    for _ in range(3):  # the journal's writer does not come to it
-        world.reclaimer.begin()
-        for _ in range(20):
-            world.reclaimer.step()
-            world.index.step()
-            world.index.poll()
-        assert emptied <= set(world.journal.segments)
-        twin = world.twin(world.disk.killed())
-        assert [twin.reader.entry(2, index) for index in world.models[2].entries]
-        twin.close()
-    for _ in range(3):
-        world.reclaim_quietly()
-    assert not emptied & set(world.journal.segments)
-    world.check()
-
-
 def test_a_segment_that_recovery_called_damaged_stays(worlds: Any) -> None:
     """W6: even if all that can be read of it is needed by nobody."""
     world = quiet_world(worlds, 1)
