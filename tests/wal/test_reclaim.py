@@ -59,6 +59,7 @@ def test_nothing_needed_goes(worlds: Any, seeds: int | None, block: int) -> None
     assert removed > 10 * count and (relocated or count < 20)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_operation_of_a_pass_loses_nothing(
     worlds: Any, seeds: int | None, tmp_path: Path
 ) -> None:
