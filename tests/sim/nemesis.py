@@ -32,7 +32,7 @@ class Nemesis:
         self.loss = random.uniform(0, 0.3) if "loss" in self.enabled else 0.0
         self.duplicates = random.uniform(0, 0.5) if "duplicates" in self.enabled else 0.0
         self.delay_ms = random.choice((30, 150, 400)) if "delay" in self.enabled else 5
-        self.interval_ms = random.choice((150, 400, 900))
+        self.interval_ms = random.choice((60, 150, 400, 900))
         self._stalled: dict[int, int] = {}  # node -> until
         self._tainted = 0  # the one node whose disk may lose something in this history
 

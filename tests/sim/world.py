@@ -14,7 +14,7 @@ import os
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from zlib import crc32
 
@@ -79,7 +79,10 @@ class World:
         self.trace = 0
         self.story: deque[str] = deque(maxlen=STORY_LINES)
         self.faults: Counter[str] = Counter()
-        self.settings = SETTINGS
+        # Timeouts close together split votes; slow disks leave much unsynced when the power fails.
+        spread_ms = self.random.choice((20, 100, 250, 250))
+        self.settings = replace(SETTINGS, election_timeout_ms_max=250 + spread_ms)
+        self.disk_ms = self.random.choice((4, 4, 30, 120))
         self.checkers = Checkers()
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
@@ -319,7 +322,8 @@ class World:
         busy = slot.writer_at > self.now_ms
         if busy or process is None or not process.flush_due:
             return
-        delay = self.random.randint(0, 4) + self.nemesis.stall_ms(number)
+        slow = 4 if self.quiet else self.disk_ms
+        delay = self.random.randint(0, slow) + self.nemesis.stall_ms(number)
         slot.writer_at = self.now_ms + delay
         incarnation = slot.incarnation
         self.at(slot.writer_at, lambda: self._write(number, incarnation))
