@@ -147,7 +147,8 @@ class World:
                 process = self.slots[number].process
                 if process is not None:
                     process.create(group, t.replica_id(number, 1), config)
-                    self.turn_soon(number)
+                    process.journal.submit()
+                    process.write()  # that the group exists is durable before it is told to anybody
 
     def _step(self) -> None:
         when, order, event = heapq.heappop(self._queue)
