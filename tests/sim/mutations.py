@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sim import mutants_log, mutants_rest
+from sim import mutants_log, mutants_more, mutants_rest
 
 Patch = tuple[object, str, Any]
 
@@ -26,7 +26,8 @@ class Mutation:
 
 def _table() -> dict[str, Mutation]:
     found = {}
-    for name, make in (vars(mutants_log) | vars(mutants_rest)).items():
+    bugs = vars(mutants_log) | vars(mutants_rest) | vars(mutants_more)
+    for name, make in bugs.items():
         if callable(make) and name.startswith("bug_"):
             rule, _, bug = (make.__doc__ or "").strip().partition(": ")
             found[name.removeprefix("bug_")] = Mutation(rule, bug, make)
