@@ -81,6 +81,7 @@ class RaftNode:
         self.doubt_from, self.doubt_term = NEVER, 0
         self.heard = heard
         # A commit index ahead of the log is clamped: the log is the truth (R25).
+        require(applied_index >= log.first_index - 1, "no state reaches the log's start (W20)")
         self.applied_index = self.applying_index = applied_index
         self.commit_index = min(max(commit_index, applied_index), log.last_index)
         self.recovering = recovering  # some entries that this replica acknowledged may be lost (R2)

@@ -81,6 +81,8 @@ class Operator:
 
     def _forget(self, group: int, number: int) -> None:
         def forget(process: Process) -> None:
+            if group not in process.host.groups:
+                return  # asked twice, because this node was paused the first time
             process.host.remove(group)
             process.journal.remove_group(group)
             process.forget(group)
@@ -89,6 +91,8 @@ class Operator:
 
     def _change(self, group: int, leader: Process, config: Config) -> bool:
         done = []
+        if self.world.slots[leader.number].paused_until > self.world.now_ms:
+            return False  # it would be done later, when it may be wrong by then
 
         def change(process: Process) -> None:
             node = process.host.touch(group)

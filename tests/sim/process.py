@@ -104,6 +104,9 @@ class Process:
             if stored_applied > applied:
                 raw_state = view.state(group.uid, b"ledger")
                 ledger, applied = Ledger.load(raw_state or b""), stored_applied
+        if applied < group.first_index - 1:
+            self._retire(group)  # the newest snapshot is damaged; an older one does not do (W20)
+            return
         configs.appended([_entry(one) for one in stored])
         self.ledgers[group.uid] = ledger
         node = RaftNode(
