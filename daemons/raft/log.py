@@ -57,7 +57,7 @@ class RaftLog:
     """See the module's docstring."""
 
     __slots__ = (
-        "_ends", "_entries", "_forgotten", "_lookup", "_run_first", "_run_term", "first_index",
+        "_chain_before", "_ends", "_entries", "_forgotten", "_lookup", "_run_first", "_run_term", "first_index",
         "last_chain", "last_index", "last_term", "memory_first", "next_offset", "persisted_index",
         "start_chain", "start_offset", "start_term",
     )  # fmt: skip
@@ -80,6 +80,7 @@ class RaftLog:
         self._entries: list[Entry] = []
         self._ends: list[int] = []  # running total of payload bytes after each entry in memory
         self._forgotten = 0  # that total before the first of them
+        self._chain_before = chain  # of the entry before the first of them
         self.memory_first = first_index
 
     def restore(self, runs: list[tuple[int, int]], tail: Entry | None) -> None:
@@ -89,6 +90,7 @@ class RaftLog:
         if tail is not None:
             self._set_end(tail)
             self.memory_first, self.persisted_index = self.last_index + 1, self.last_index
+            self._chain_before = self.last_chain
 
     def _add_run(self, index: int, term: int) -> None:
         if term != self._run_term[-1]:
@@ -169,6 +171,7 @@ class RaftLog:
         require(self.first_index <= index <= self.last_index, f"no entry {index} to truncate at")
         before = index - 1
         kept = max(0, index - self.memory_first)
+        removed = self._entries[kept] if kept < len(self._entries) else None
         del self._entries[kept:], self._ends[kept:]
         while len(self._run_first) > 1 and self._run_first[-1] >= index:
             self._run_first.pop()
@@ -179,8 +182,14 @@ class RaftLog:
             self._set_end(self._entries[-1])
         elif before == self.first_index - 1:
             self.next_offset, self.last_chain = self.start_offset, self.start_chain
+            self._chain_before = self.start_chain
         else:
-            self.next_offset, self.last_chain = self._lookup(index)  # the rest is only on disk
+            # The entry before is only on disk; the removed one may not have come that far yet.
+            if removed is not None:
+                self.next_offset, self.last_chain = removed[OFFSET], self._chain_before
+            else:
+                self.next_offset, self.last_chain = self._lookup(index)
+            self._chain_before = self.last_chain
         self.memory_first = min(self.memory_first, index)
 
     def in_memory(self, first: int, last: int) -> list[Entry] | None:
@@ -207,6 +216,7 @@ class RaftLog:
         count = min(index, self.last_index + 1) - self.memory_first
         if count > 0:
             self._forgotten = self._ends[count - 1]
+            self._chain_before = self._entries[count - 1][CHAIN]
             del self._entries[:count], self._ends[:count]
             self.memory_first += count
 
