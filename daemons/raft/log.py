@@ -57,7 +57,8 @@ class RaftLog:
     """See the module's docstring."""
 
     __slots__ = (
-        "_chain_before", "_ends", "_entries", "_forgotten", "_lookup", "_run_first", "_run_term", "first_index",
+        "_chain_before", "_ends", "_entries", "_forgotten", "_lookup", "_run_first", "_run_term",
+        "first_index",
         "last_chain", "last_index", "last_term", "memory_first", "next_offset", "persisted_index",
         "start_chain", "start_offset", "start_term",
     )  # fmt: skip
@@ -171,7 +172,7 @@ class RaftLog:
         require(self.first_index <= index <= self.last_index, f"no entry {index} to truncate at")
         before = index - 1
         kept = max(0, index - self.memory_first)
-        removed = self._entries[kept] if kept < len(self._entries) else None
+        removed = self._entries[kept] if index >= self.memory_first else None
         del self._entries[kept:], self._ends[kept:]
         while len(self._run_first) > 1 and self._run_first[-1] >= index:
             self._run_first.pop()
