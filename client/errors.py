@@ -74,6 +74,20 @@ class RecordTooLarge(MisuseError):
     hint = "Send smaller batches, or raise segment_bytes."
 
 
+class EntryInvalid(MisuseError):
+    """A field of an entry is out of range, or its payload is not a plain run of bytes."""
+
+    code, name = 1105, "ENTRY_INVALID"
+    hint = "Pass bytes (or a view of single bytes) and numbers from 0 to 2^64 - 1."
+
+
+class WrongThread(MisuseError):
+    """A journal belongs to the thread that used it first; another one would tear its records."""
+
+    code, name = 1106, "WRONG_THREAD"
+    hint = "Hand the work to the thread that owns the journal."
+
+
 class JournalBusy(TroubleError):
     """More bytes wait for the disk than the queue may hold; nothing was taken."""
 

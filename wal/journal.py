@@ -16,25 +16,30 @@ their indices; `queued_bytes` is what was appended and is not yet reported as pe
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from random import Random
+from threading import get_ident
 
 from myqueue.errors import (
     AppendGap,
     DiskFull,
+    EntryInvalid,
     GroupExists,
     GroupUnknown,
     JournalBusy,
     JournalStopped,
     RecordTooLarge,
+    WrongThread,
 )  # fmt: skip
 from myqueue.wal import format as f
+from myqueue.wal.config import JournalConfig
+from myqueue.wal.entries import Entry, check_entries
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Group, Groups
 from myqueue.wal.inventory import SegmentFile
-from myqueue.wal.layout import Entry, Layout
+from myqueue.wal.layout import Layout
 from myqueue.wal.recovery import Recovered, Sink, recover
 from myqueue.wal.segments import Segments
 from myqueue.wal.spares import Spares, SparesThread
@@ -52,18 +57,6 @@ from myqueue.wal.writer import (
 SUBMIT_BYTES = 4 << 20  # a batch of this size does not wait for the end of the turn
 
 
-@dataclass(frozen=True, slots=True)
-class JournalConfig:
-    """Sizes and limits; every one is shown by `myq config show`."""
-
-    segment_bytes: int = 64 << 20
-    record_bytes_max: int = 16 << 20
-    queue_bytes_max: int = 64 << 20
-    soft_limit_bytes: int = 256 << 20  # free disk space below which new records are refused
-    spare_at_share: float = 0.25  # prepare the next segment when this share of one is used
-    close_timeout_s: float = 5.0
-
-
 class Journal:
     """One daemon's log. Used by one thread (the loop); see the module's docstring."""
 
@@ -78,6 +71,8 @@ class Journal:
         self.queued_bytes = 0
         self.error: Exception | None = None
         self.space_low = False
+        self._closed = False
+        self._thread = 0  # of the one thread that may use the journal
         self.persisted_at = (0, 0)  # segment and position up to which all is on disk
         self.rewound_at: dict[int, tuple[int, int]] = {}  # newest TRUNCATE or reset of each group
         self._events: deque[Event] = deque()
@@ -128,34 +123,32 @@ class Journal:
         """Take entries that continue the group's log; returns the number of their (last) batch."""
         group = self._group(uid)
         self._admit(urgent or relocated)
-        self._check(group, entries, relocated)
+        check_entries(group, entries, relocated, self._record_max)
         layout = self._layout
         done, total = 0, len(entries)
         flags = f.RELOCATED if relocated else 0
-        while True:
-            done = layout.encode(uid, entries, done, flags)
-            if done == total:
-                break
-            layout = self._rotate()
+        try:
+            while True:
+                done = layout.encode(uid, entries, done, flags)
+                if done == total:
+                    break
+                layout = self._rotate()
+        except BaseException as error:
+            self._interrupted(error, done > 0)
+            raise
         last = entries[-1]
         if not relocated or last[0] > group.last_index:
             group.append(last[0], last[1], last[2] + last[3], last[6])
         return self._taken()
 
-    def _check(self, group: Group, entries: Sequence[Entry], relocated: bool) -> None:
-        """Before anything is changed: each entry follows the one before and is not too large."""
-        if not entries:
-            raise AppendGap(f"an append to group {group.uid:x} without an entry")
-        expected = entries[0][0] if relocated else group.last_index + 1
-        largest = self._record_max
-        for entry in entries:
-            if entry[0] != expected:
-                raise AppendGap(
-                    f"group {group.uid:x}: entry {entry[0]} does not follow entry {expected - 1}"
-                )
-            if len(entry[7]) > largest:
-                raise RecordTooLarge(f"a record of {len(entry[7])} bytes; the limit is {largest}")
-            expected += 1
+    def _interrupted(self, error: BaseException, partly: bool) -> None:
+        """An append ended by an exception. What it had encoded was taken back, so a wrong field
+        is the caller's error and no more. If a part went into an earlier segment, or the program
+        was interrupted, the books may be wrong: nothing is written any more.
+        """
+        if isinstance(error, struct.error | TypeError) and not partly:
+            raise EntryInvalid(f"an entry cannot be encoded: {error}") from error
+        self.error = RuntimeError(f"an append was interrupted: {error!r}")
 
     def hard_state(self, uid: int, term: int, vote: int, incomplete: bool = False) -> int:
         """Term and vote, in one record (R1); and whether acknowledged entries may be missing."""
@@ -209,6 +202,7 @@ class Journal:
 
     def _record(self, kind: int, uid: int, payload: bytes = b"", **fields: int) -> int:
         """Any record but an ENTRY: seldom, so clarity comes first."""
+        payload = bytes(payload)
         if len(payload) > self._record_max:
             raise RecordTooLarge(
                 f"a record of {len(payload)} bytes; the limit is {self._record_max}"
@@ -247,7 +241,13 @@ class Journal:
     def _admit(self, urgent: bool) -> None:
         """Refuse with a typed error rather than take what may have to wait for long."""
         if self.error is not None:
-            raise JournalStopped(f"the log's disk failed: {self.error}")
+            raise JournalStopped(f"the log stopped: {self.error}")
+        if self._closed:
+            raise JournalStopped("the journal is closed")
+        if get_ident() != self._thread:
+            if self._thread:
+                raise WrongThread("this journal is used by another thread")
+            self._thread = get_ident()
         if urgent:
             return
         if self.spares.low:
@@ -267,7 +267,7 @@ class Journal:
     def submit(self) -> None:
         """End of the turn: what was appended goes to the writer."""
         batch = self._layout.take_batch()
-        if batch is not None:
+        if batch is not None and self.error is None:
             self._hand_over(batch)
 
     def settle(self) -> None:
@@ -368,7 +368,11 @@ class Journal:
             )  # fmt: skip
 
     def close(self) -> bool:
-        """Write what waits and a clean mark, then stop; False if the disk took too long."""
+        """Write what waits and a clean mark, then stop; False if the disk took too long.
+
+        True says that nobody writes any more, not that all was written: `writer.waiting` tells.
+        """
+        self._closed = True
         if self.error is None:
             self.submit()
             self._empty_batch(clean=True)

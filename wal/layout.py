@@ -11,13 +11,9 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from myqueue.wal import format as f
-from myqueue.wal.files import Buffer
+from myqueue.wal.entries import Entry
 from myqueue.wal.groups import Relocated, RowTuple
 from myqueue.wal.writer import Batch
-
-# One entry as the loop hands it over:
-# (index, term, offset, count, time_ms, entry type 0..15, chain, payload)
-Entry = tuple[int, int, int, int, int, int, int, Buffer]
 
 _HEADER = f.RECORD_HEADER_BYTES
 
@@ -145,26 +141,33 @@ class Layout:
         buffers, rows = batch.buffers, _rows_of(batch, bool(flags))
         position, limit, seed, number = self.tail, self.limit, self.seed, self.number
         first, began = done, position
+        buffers_before, rows_before = len(buffers), len(rows)
         time_min, time_max = 2**64, 0
-        for at in range(done, len(entries)):
-            index, term, offset, count, time_ms, entry_type, chain, payload = entries[at]
-            length = len(payload)
-            end = position + 72 + length
-            if end > limit:
-                break
-            body = pack_body(
-                0x514D, 1, entry_type << 4 | flags, length, position, count, uid, index, term,
-                offset, time_ms, chain,
-            )  # fmt: skip
-            header_crc = crc(body, seed)
-            buffers += (pack_crcs(header_crc, crc(payload, header_crc)) + body, payload)
-            rows.append((uid, index, number, position, length, count, offset, term, time_ms, chain))
-            if time_ms < time_min:
-                time_min = time_ms
-            if time_ms > time_max:
-                time_max = time_ms
-            position = end
-            done += 1
+        try:
+            for at in range(done, len(entries)):
+                index, term, offset, count, time_ms, entry_type, chain, payload = entries[at]
+                length = len(payload)
+                end = position + 72 + length
+                if end > limit:
+                    break
+                body = pack_body(
+                    0x514D, 1, entry_type << 4 | flags, length, position, count, uid, index, term,
+                    offset, time_ms, chain,
+                )  # fmt: skip
+                header_crc = crc(body, seed)
+                buffers += (pack_crcs(header_crc, crc(payload, header_crc)) + body, payload)
+                rows.append(
+                    (uid, index, number, position, length, count, offset, term, time_ms, chain)
+                )
+                if time_ms < time_min:
+                    time_min = time_ms
+                if time_ms > time_max:
+                    time_max = time_ms
+                position = end
+                done += 1
+        except BaseException:  # nothing of it may stay: what comes next would be at a wrong place
+            del buffers[buffers_before:], rows[rows_before:]
+            raise
         head, last = entries[first], entries[done - 1]
         self.rows.entries(
             uid, head[0], last[0], head[2], last[2] + last[3], last[1], time_min, time_max,

@@ -17,11 +17,12 @@ from contextlib import ExitStack, suppress
 from random import Random
 
 from myqueue.errors import DirectoryUnusable, DiskFull, MyQueueError, StoreBroken
+from myqueue.wal.config import JournalConfig
 from myqueue.wal.files import RealFiles, lock_directory
 from myqueue.wal.groups import Groups
 from myqueue.wal.identity import Identity, claim
 from myqueue.wal.index import Index
-from myqueue.wal.journal import Journal, JournalConfig
+from myqueue.wal.journal import Journal
 from myqueue.wal.reader import Reader
 from myqueue.wal.reclaim import Reclaimer
 from myqueue.wal.store import Store, delete_store
@@ -96,7 +97,7 @@ class Log:
         return events
 
     def close(self) -> bool:
-        """Write and commit what waits, then let go; False if the disk took too long.
+        """Write and commit what waits, then let go; False if not all of it was written.
 
         In that case a thread may still be writing. Files and lock then stay as they are until the
         process ends: nobody else may own the directory before (W22).
@@ -116,7 +117,7 @@ class Log:
         self.files.close()
         self._base.close()
         os.close(self._lock)
-        return True
+        return not self.journal.writer.waiting  # on a full disk some may have had no room
 
 
 def _open_store(directory: str) -> tuple[Store, Groups, str]:

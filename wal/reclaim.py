@@ -22,12 +22,12 @@ from collections.abc import Iterator
 
 from myqueue.errors import CorruptData, RecordTooLarge
 from myqueue.wal import format as f
+from myqueue.wal.entries import Entry
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Group, Groups
 from myqueue.wal.index import Index
 from myqueue.wal.inventory import SegmentFile
 from myqueue.wal.journal import Journal
-from myqueue.wal.layout import Entry
 from myqueue.wal.reader import Reader
 from myqueue.wal.scan import Scan, footer_of, trailer_of
 

@@ -60,7 +60,9 @@ class Spares:
             try:
                 self._advance(self._plans[0])
             except OSError as error:
-                if error.errno != errno.ENOSPC:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                    return False  # nothing was written; it is tried again
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 self._give_up()
                 return False

@@ -32,7 +32,7 @@ from zlib import crc32
 
 import lmdb
 
-from myqueue.errors import DiskFull, StoreBroken
+from myqueue.errors import DirectoryUnusable, DiskFull, StoreBroken
 from myqueue.wal import format as f
 from myqueue.wal.groups import Group, Op, RowTuple
 from myqueue.wal.storefile import STATE_FILE, check_before_opening, note_closed
@@ -41,6 +41,8 @@ from myqueue.wal.storeview import GROUP_KEY, KEY, LAST, ROW, TABLES, View, seale
 VERSION = 1
 MAP_BYTES = 64 << 30  # virtual; the file grows with its content
 GROW_FACTOR = 2
+# What the system refuses says nothing about the file; a store is not thrown away for it.
+NOT_DAMAGE = ("Cannot allocate memory", "Permission denied", "Too many open files")
 GROW_WAIT_S = 0.05
 ROOM_BYTES = 16 << 20  # LMDB reports a full disk as an IO error; with less free, it was that
 _WATERMARK = Struct("<QQ")
@@ -112,6 +114,8 @@ class Store:
                 lock=not read_only, create=not read_only,
             )  # fmt: skip
         except lmdb.Error as error:
+            if any(word in str(error) for word in NOT_DAMAGE):
+                raise DirectoryUnusable(f"{directory}: {error}") from error
             raise StoreBroken(f"{directory}: {error}") from error
         try:
             self._open_tables()
@@ -224,7 +228,8 @@ class _Commit:
             if group is not None:
                 self._txn.put(GROUP_KEY.pack(uid), group.save(), db=self._tables["groups"])
         for uid, (applied_index, puts, deletes) in states.items():
-            self._state(uid, applied_index, puts, deletes)
+            if self._groups.get(uid, True) is not None:  # a group that was removed has no state
+                self._state(uid, applied_index, puts, deletes)
 
     def _rows(self, rows: list[RowTuple]) -> None:
         index, offsets = self._index, self._offsets

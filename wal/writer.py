@@ -141,7 +141,7 @@ class Writer:
             self._flush(batches)
         except OSError as error:
             self.flush_began_s = None
-            if error.errno != errno.ENOSPC:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self.fail(error)
             else:
                 self._spares.set_low(True)

@@ -100,6 +100,7 @@ class Recording:
         for name in self._trash:
             disk.move(name, None)
         self._trash.clear()
+        disk.sync(None)  # what a later segment cancels goes before it, as in a pass of reclaim
         rig.pump()
         number = min(rig.journal.segments)
         if rig.journal.persisted_at[0] - number < 2:

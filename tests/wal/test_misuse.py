@@ -1,0 +1,110 @@
+"""Calls that are wrong are refused with a typed error, and harm nobody else's records."""
+
+import struct
+from threading import Thread
+from typing import Any
+
+import pytest
+from sim.rig import Rig
+
+from myqueue.errors import EntryInvalid, JournalStopped, MisuseError, WrongThread
+from myqueue.wal.config import JournalConfig
+
+ONE, TWO = 1, 2
+
+
+def entry(index: int, payload: Any = b"good", **fields: int) -> Any:
+    named = {"term": 1, "offset": 0, "count": 0, "time": 0, "type": 0, "chain": 0} | fields
+    return (
+        index, named["term"], named["offset"], named["count"], named["time"], named["type"],
+        named["chain"], payload,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    for uid in (ONE, TWO):
+        rig.journal.create_group(uid, b"group")
+    rig.pump()
+    return rig
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        entry(2, type=16),
+        entry(2, term=2**64),
+        entry(2, count=2**32),
+        entry(2, chain=-1),
+        entry(2, offset=2**64 - 1, count=2),
+        entry(2, "text"),
+        entry(2, bytearray(b"may change")),
+        entry(2, memoryview(b"y" * 400).cast("I")),
+    ],
+    ids=lambda one: f"{type(one[7]).__name__}-{one[1:7]}"[:60],
+)
+def test_a_refused_append_leaves_nothing_behind(rig: Rig, wrong: Any) -> None:
+    """W8, W10: what comes after it in the same batch stands where its header says."""
+    with pytest.raises(EntryInvalid):
+        rig.journal.append(ONE, [entry(1), wrong])
+    rig.journal.append(TWO, [entry(1, b"innocent")])
+    rig.journal.append(ONE, [entry(1, b"again")])
+    rig.settle()
+    out = rig.reopen()
+    assert not out.findings
+    assert {uid: out.groups.by_uid[uid].last_index for uid in (ONE, TWO)} == {ONE: 1, TWO: 1}
+
+
+def test_an_interrupted_append_stops_the_journal(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was acknowledged stays; nothing is written whose place may be wrong."""
+    rig.journal.append(TWO, [entry(1, b"before")])
+    rig.settle()
+    monkeypatch.setattr("myqueue.wal.layout.crc32", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        rig.journal.append(ONE, [entry(1)])
+    monkeypatch.undo()
+    with pytest.raises(JournalStopped):
+        rig.journal.append(TWO, [entry(2)])
+    rig.journal.submit()
+    out = rig.reopen()
+    assert not out.findings and out.groups.by_uid[TWO].last_index == 1
+
+
+def _interrupt(*_: object) -> int:
+    raise KeyboardInterrupt
+
+
+def test_a_journal_has_one_thread(rig: Rig) -> None:
+    caught: list[BaseException] = []
+
+    def intrude() -> None:
+        try:
+            rig.journal.append(ONE, [entry(1)])
+        except WrongThread as error:
+            caught.append(error)
+
+    thread = Thread(target=intrude)
+    thread.start()
+    thread.join()
+    assert len(caught) == 1
+
+
+def test_nothing_is_taken_after_close(rig: Rig) -> None:
+    rig.journal.close()
+    with pytest.raises(JournalStopped):
+        rig.journal.append(ONE, [entry(1)])
+
+
+@pytest.mark.parametrize("size", [0, 600, 4095, 2**32])
+def test_segments_have_limits(size: int) -> None:
+    with pytest.raises(MisuseError):
+        JournalConfig(segment_bytes=size)
+
+
+def test_the_error_is_ours_not_structs(rig: Rig) -> None:
+    with pytest.raises(EntryInvalid) as caught:
+        rig.journal.append(ONE, [entry(1, term=2**64)])
+    assert isinstance(caught.value.__cause__, struct.error)
