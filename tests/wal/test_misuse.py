@@ -56,9 +56,7 @@ def test_a_refused_append_leaves_nothing_behind(rig: Rig, wrong: Any) -> None:
     assert {uid: out.groups.by_uid[uid].last_index for uid in (ONE, TWO)} == {ONE: 1, TWO: 1}
 
 
-def test_an_interrupted_append_stops_the_journal(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_append_stops_the_journal(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was acknowledged stays; nothing is written whose place may be wrong."""
     rig.journal.append(TWO, [entry(1, b"before")])
     rig.settle()
