@@ -99,11 +99,11 @@ class Log:
     def close(self) -> bool:
         """Write and commit what waits, then let go; False if the disk took too long.
 
-        True says that nobody writes any more. What was taken but found no room on a full disk, or
-        a disk that failed, was never acknowledged and is left out: `journal.writer.waiting`.
-
         In that case a thread may still be writing. Files and lock then stay as they are until the
         process ends: nobody else may own the directory before (W22).
+
+        True says that nobody writes any more. What was taken but found no room on a full disk, or
+        a disk that failed, was never acknowledged and is left out: `journal.writer.waiting`.
         """
         if self._closed:
             return True
