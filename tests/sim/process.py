@@ -298,7 +298,9 @@ class Process:
 
     def compact(self, uid: int, keep: int) -> None:
         """A snapshot in the log, and an earlier start, as retention does."""
-        node = self.host.groups[uid]
+        node = self.host.groups.get(uid)
+        if node is None:
+            return  # taken away since this was asked for
         log, applied = node.log, node.applied_index
         if not log.first_index - 1 <= applied <= log.persisted_index:
             return

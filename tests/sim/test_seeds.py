@@ -37,7 +37,8 @@ def test_new_seeds(
 ) -> None:
     first = request.config.getoption("--seed")
     count = seeds or (1 if first is not None else DEFAULT_SEEDS)
-    first = SystemRandom().randrange(10**6, 10**9) if first is None else first
+    if first is None:
+        first = SystemRandom().randrange(10**6, 10**9) if seeds else 1
     total = run(first, count)
     with capsys.disabled():
         print(f"\nseeds {first} to {first + count - 1}")
