@@ -1,8 +1,9 @@
 """The core in a seeded world of faults: `bin/test sim --seeds N`, `bin/test sim --seed N`.
 
-A normal run takes new seeds each time and prints the first; seeds that ever failed are played
-each time. Proved here, after every step of every history, over crashes and restarts: R1 (one vote
-in a term, terms and votes survive), R2 (a damaged replica is not counted), R3 to R8 (commits and
+A run without a number plays the same 300 histories each time, so that a change is judged by them
+alone; `--seeds N` takes N new ones and prints the first. Seeds that ever failed are played too.
+Proved here, after every step of every history, over crashes and restarts: R1 (one vote in a term,
+terms and votes survive), R2 (a damaged replica is not counted), R3 to R8 (commits and
 truncations), R9 and R10 (reads), R12 and R13 (elections under partitions), R14 to R19 (changes of
 members, snapshots), R20, R24, R25, R27 (one state at each index), R30, R32 (a repeat is applied
 once), W1 and W4 (what was acknowledged survives), and, in peace, that a healed majority goes on.
