@@ -22,9 +22,9 @@ from sim.runner import play, run
 from sim.world import Summary
 
 DEFAULT_SEEDS = 300
-# Seeds that failed once; what each one found stands beside it. A seed is a history of one version of
-# this world: since the world draws its chances differently now, the scripts in tests/raft are what
-# keeps each of these faults from coming back.
+# Seeds that failed once; what each one found stands beside it. A seed is a history of one version
+# of this world, which draws its chances differently now: what keeps these faults from coming back
+# are the tests in tests/raft.
 REGRESSIONS = {
     1: "a rejection at index 0 kept a new leader from ever sending a snapshot",
     20: "old entries that were fetched and those in flight were sent for ever",
