@@ -11,7 +11,8 @@ A message is safe when, and only when, the journal says *persisted*. Read in thi
 - `scan`, `inventory`, `recovery`: reading after a crash; torn is not corrupt.
 - `store`, `storeview`, `storefile`, `index`: LMDB, which makes the log usable; all of it can be
 rebuilt.
-- `reader`, `replay`: entries by index or offset, and the applied state from the log alone.
+- `reader`, `search`, `replay`: entries by index or offset, where terms and times begin, and the
+applied state from the log alone.
 - `reclaim`: when a segment may go.
 - `identity`, `log`: whose data it is, and all of the above behind one door; `tuning` of the
 process.

@@ -203,6 +203,26 @@ class Index:
             out.append(Row(*row))
         return out
 
+    def next_row(self, group: int, index: int) -> Row | None:
+        """The group's first row at or behind this index."""
+        recent = self._recent.get(group)
+        newer_from = recent[0][_INDEX] if recent else ALL + 1
+        stored_to = min(newer_from - 1, self._valid_to(group))
+        if index <= stored_to:
+            with self.store.view() as view:
+                stored = view.rows(group, index, stored_to, -1)
+            if stored:
+                return stored[0]
+        at = max(0, index - newer_from)
+        return Row(*recent[at]) if recent and at < len(recent) else None
+
+    def last_row(self, group: int) -> Row | None:
+        recent = self._recent.get(group)
+        if recent:
+            return Row(*recent[-1])
+        with self.store.view() as view:
+            return view.last_row(group, self._valid_to(group))
+
     # -- the thread's side ---------------------------------------------------------------------
 
     def step(self) -> bool:

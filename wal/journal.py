@@ -113,7 +113,7 @@ class Journal:
         return self._record(f.GROUP_CREATED, uid, description)
 
     def remove_group(self, uid: int) -> int:
-        self._group(uid)
+        self.group(uid)
         self._admit(urgent=True)
         return self._record(f.GROUP_REMOVED, uid)
 
@@ -121,7 +121,7 @@ class Journal:
         self, uid: int, entries: Sequence[Entry], *, urgent: bool = False, relocated: bool = False
     ) -> int:
         """Take entries that continue the group's log; returns the number of their (last) batch."""
-        group = self._group(uid)
+        group = self.group(uid)
         self._admit(urgent or relocated)
         check_entries(group, entries, relocated, self._record_max)
         layout = self._layout
@@ -152,19 +152,19 @@ class Journal:
 
     def hard_state(self, uid: int, term: int, vote: int, incomplete: bool = False) -> int:
         """Term and vote, in one record (R1); and whether acknowledged entries may be missing."""
-        self._group(uid)
+        self.group(uid)
         self._admit(urgent=True)
         flags = f.INCOMPLETE if incomplete else 0
         return self._record(f.HARD_STATE, uid, index=vote, term=term, flags=flags)
 
     def commit_hint(self, uid: int, index: int) -> int:
-        self._group(uid)
+        self.group(uid)
         self._admit(urgent=True)
         return self._record(f.COMMIT, uid, index=index)
 
     def truncate(self, uid: int, index: int, term: int, offset: int, chain: int = 0) -> int:
         """Remove the entries from `index` on; the rest describes the entry before."""
-        group = self._group(uid)
+        group = self.group(uid)
         if not group.first_index <= index <= group.last_index:
             raise AppendGap(f"group {uid:x} has no entry {index} to truncate at")
         self._admit(urgent=True)
@@ -174,7 +174,7 @@ class Journal:
         self, uid: int, index: int, term: int, offset: int, chain: int = 0, *, reset: bool = False
     ) -> int:
         """Move the log's start to `index`; with `reset` the log is emptied and goes on there."""
-        group = self._group(uid)
+        group = self.group(uid)
         if not reset and not group.first_index <= index <= group.last_index + 1:
             raise AppendGap(f"group {uid:x} cannot start at {index}: it ends at {group.last_index}")
         self._admit(urgent=True)
@@ -185,7 +185,7 @@ class Journal:
 
     def snapshot(self, uid: int, index: int, term: int, parts: Iterable[bytes]) -> int:
         """The applied state of a group at `index`, in parts of at most the record limit."""
-        self._group(uid)
+        self.group(uid)
         self._admit(urgent=True)
         pieces = list(parts)
         if not pieces or max(map(len, pieces)) > self._record_max:
@@ -232,7 +232,7 @@ class Journal:
         self.groups.apply(record, layout.number, payload)
         return self._taken()
 
-    def _group(self, uid: int) -> Group:
+    def group(self, uid: int) -> Group:
         group = self.groups.by_uid.get(uid)
         if group is None:
             raise GroupUnknown(f"group {uid:x} does not exist in this journal")

@@ -25,6 +25,7 @@ from myqueue.wal.index import Index
 from myqueue.wal.journal import Journal
 from myqueue.wal.reader import Reader
 from myqueue.wal.reclaim import Reclaimer
+from myqueue.wal.search import first_at_time, term_runs
 from myqueue.wal.store import Store, delete_store
 from myqueue.wal.writer import Event, Persisted
 
@@ -95,6 +96,21 @@ class Log:
             if isinstance(event, Persisted):
                 self.index.add(event.ops, event.segment, event.position)
         return events
+
+    def term_runs(self, uid: int) -> list[tuple[int, int]]:
+        """(index of its first entry, term) of each run of entries of one term, in order.
+
+        Of what is persisted; some look-ups for each run, whatever the length of the log.
+        """
+        return term_runs(self.index, uid, self.journal.group(uid).first_index)
+
+    def first_index_at_time(self, uid: int, time_ms: int) -> int:
+        """The first entry whose time is `time_ms` or later; behind the last one if all are older.
+
+        By binary search, so whoever stamps the entries of a group must not go back in time: then
+        the answer is some place where an older entry is followed by one that is not.
+        """
+        return first_at_time(self.index, uid, self.journal.group(uid).first_index, time_ms)
 
     def close(self) -> bool:
         """Write and commit what waits, then let go; False if the disk took too long.

@@ -116,6 +116,18 @@ class View:
             out.append(row)
         return out
 
+    def last_row(self, group: int, last_index: int = LAST) -> Row | None:
+        """The row of the group's last entry up to this index."""
+        if last_index < 0:
+            return None
+        cursor = self._txn.cursor(self._index)
+        last = _pack_key(group, last_index)
+        found = cursor.set_range(last) and (cursor.key() == last or cursor.prev())
+        if (found or cursor.last()) and cursor.key()[:8] == last[:8]:
+            row = _row(cursor.key(), cursor.value())
+            return row if row.index <= last_index else None
+        return None
+
     def state(self, group: int, key: bytes) -> bytes | None:
         full = GROUP_KEY.pack(group) + key
         raw = self._txn.get(full, db=self._store._tables["state"])
@@ -182,14 +194,11 @@ class View:
     def groups(self) -> Groups:
         """The groups as of the watermark; each tail is its last row in the index."""
         groups = Groups()
-        index = self._txn.cursor(self._index)
         for key, raw in self._txn.cursor(self._store._tables["groups"]):
             group = groups.by_uid[int.from_bytes(key, "big")] = Group.load(raw)
             if GROUP_KEY.pack(group.uid) != key:
                 raise StoreBroken(f"the row of group {group.uid:x} stands at another key")
-            last = _pack_key(group.uid, LAST)
-            found = index.set_range(last) and (index.key() == last or index.prev())
-            if (found or index.last()) and KEY.unpack(index.key())[0] == group.uid:
-                row = _row(index.key(), index.value())
+            row = self.last_row(group.uid)
+            if row is not None:
                 group.append(row.index, row.term, row.offset + row.count, row.chain)
         return groups
