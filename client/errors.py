@@ -158,6 +158,232 @@ class DirectoryUnusable(TroubleError):
     hint = "Make the directory and give it to the user that the daemon runs as (chown), or mend it."
 
 
+# -- 12xx: the cluster and its clients ------------------------------------------------------------
+
+
+class InvalidRequest(MisuseError):
+    """A message on the wire is malformed, or an argument has no meaning."""
+
+    code, name = 1200, "INVALID_REQUEST"
+
+    def __init__(self, message: str = "", *, request: int | None = None, **more: str) -> None:
+        super().__init__(message, **more)
+        self.request = request  # the id to answer to, if it could be read
+
+
+class Unsupported(InvalidRequest):
+    """The other side speaks another version, or knows no such request."""
+
+    code, name = 1201, "UNSUPPORTED"
+    hint = "Use the same version of myqueue on both sides."
+
+
+class InvalidName(MisuseError):
+    """Names have 1 to 200 letters, digits, dots, dashes and underscores."""
+
+    code, name = 1202, "INVALID_NAME"
+    hint = "Use 1 to 200 of A-Z a-z 0-9 . _ -"
+
+
+class InvalidSetting(MisuseError):
+    """A setting is not known, or its value is out of range."""
+
+    code, name = 1203, "INVALID_SETTING"
+    hint = "See 'myq config show' for every setting, its unit and its default."
+
+
+class BatchInvalid(MisuseError):
+    """A batch is damaged or not of a known form; nothing of it was stored."""
+
+    code, name = 1204, "BATCH_INVALID"
+    hint = "Send it again; if it happens often, check memory and network of the sender."
+
+
+class MessageTooLarge(MisuseError):
+    """A message or batch is larger than the topic accepts."""
+
+    code, name, http_status = 1205, "MESSAGE_TOO_LARGE", 413
+    hint = "Send less at once, or raise message_bytes_max of the topic."
+
+
+class UnknownTopic(MisuseError):
+    """There is no topic of this name."""
+
+    code, name, http_status = 1210, "UNKNOWN_TOPIC", 404
+    hint = "Create it: 'myq topic create NAME'; 'myq topic list' shows what there is."
+
+
+class TopicExists(MisuseError):
+    """A topic of this name exists already."""
+
+    code, name, http_status = 1211, "TOPIC_EXISTS", 409
+    hint = "Use it as it is, or choose another name."
+
+
+class UnknownPartition(TroubleError):
+    """No replica of this partition is here; it was moved, deleted, or is being made."""
+
+    code, name, retriable, outcome, http_status = 1212, "UNKNOWN_PARTITION", True, NONE, 404
+    hint = "Ask a manager where the partition is; clients do so by themselves."
+
+
+class UnknownClient(MisuseError):
+    """No producer or consumer has this id."""
+
+    code, name, http_status = 1213, "UNKNOWN_CLIENT", 404
+    hint = "Register first; ids are given out by the managers."
+
+
+class WrongTopic(MisuseError):
+    """This id was registered for another topic."""
+
+    code, name, http_status = 1214, "WRONG_TOPIC", 409
+    hint = "Register a producer or consumer for this topic."
+
+
+class TooFewBrokers(TroubleError):
+    """Fewer brokers are known than the replicas asked for."""
+
+    code, name, retriable, outcome, http_status = 1215, "TOO_FEW_BROKERS", True, NONE, 409
+    hint = "Start more brokers ('myq broker list' shows them), or ask for fewer replicas."
+
+
+class NotLeader(TroubleError):
+    """Another replica leads; certainly nothing was done."""
+
+    code, name, retriable, outcome, http_status = 1220, "NOT_LEADER", True, NONE, 503
+    hint = "Repeat it at the leader; clients do so by themselves."
+
+
+class NotReady(TroubleError):
+    """A leader that was elected a moment ago, or a daemon that is starting."""
+
+    code, name, retriable, outcome, http_status = 1221, "NOT_READY", True, NONE, 503
+    hint = "Repeat it in a moment; clients do so by themselves."
+
+
+class NoQuorum(TroubleError):
+    """No majority of the replicas can be reached, so nothing can be changed. Nothing was done."""
+
+    code, name, retriable, outcome, http_status = 1222, "NO_QUORUM", True, NONE, 503
+    hint = "Start the daemons that are down ('myq status'); work resumes by itself."
+
+
+class OutcomeUnknown(TroubleError):
+    """It was begun, and its leader was lost before a majority confirmed: it may have been done."""
+
+    code, name, retriable, http_status = 1223, "OUTCOME_UNKNOWN", True, 504
+    hint = "Repeat the same request (same key or sequence): it is done once in all."
+
+
+class TimedOut(TroubleError, TimeoutError):
+    """The deadline passed; what was under way may still be done."""
+
+    code, name, retriable, http_status = 1224, "TIMED_OUT", True, 504
+    hint = "Check 'myq status'; repeat with the same key, or give it more time."
+
+
+class Busy(TroubleError):
+    """Too much waits already; nothing was taken."""
+
+    code, name, retriable, outcome, http_status = 1225, "BUSY", True, NONE, 429
+    hint = "Send slower; clients wait and repeat by themselves."
+
+
+class Unreachable(TroubleError, ConnectionError):
+    """No daemon answered at any of the addresses."""
+
+    code, name, retriable, outcome, http_status = 1226, "UNREACHABLE", True, NONE, 503
+    hint = "Is the cluster running? Start one with 'myq up', or name it with --cluster."
+
+
+class ClusterMismatch(TroubleError):
+    """The other side belongs to another cluster."""
+
+    code, name, outcome, http_status = 1227, "CLUSTER_MISMATCH", NONE, 409
+    hint = "Check the address; two clusters share it, or one was made anew."
+
+
+class GreetFirst(TroubleError):
+    """A peer spoke before it said who it is; it will greet and go on."""
+
+    code, name, retriable, outcome = 1228, "GREET_FIRST", True, NONE
+
+
+class Fenced(TroubleError):
+    """A newer session of the same producer or consumer took over."""
+
+    code, name, outcome, http_status = 1230, "FENCED", NONE, 409
+    hint = "Another process uses this name; give each its own, or stop one."
+
+
+class OutOfSequence(TroubleError):
+    """An earlier batch of this producer is missing; nothing was stored."""
+
+    code, name, outcome, http_status = 1231, "OUT_OF_SEQUENCE", NONE, 409
+    hint = "Open a new producer; messages that were not acknowledged are named in its errors."
+
+
+class OffsetOutOfRange(MisuseError):
+    """The offset is before the start or behind the end of the partition."""
+
+    code, name, http_status = 1232, "OFFSET_OUT_OF_RANGE", 400
+    hint = "Seek to the start or the end, or choose what should happen: on_out_of_range=…"
+
+
+class BufferFull(TroubleError):
+    """The producer's buffer stayed full for as long as it was allowed to wait."""
+
+    code, name, retriable, outcome, http_status = 1240, "BUFFER_FULL", True, NONE, 429
+    hint = "Send slower, or raise max_buffered_bytes; is the cluster reachable?"
+
+
+class DeliveryFailed(TroubleError):
+    """Some messages were not delivered; `failed` has each with its error."""
+
+    code, name = 1241, "DELIVERY_FAILED"
+
+    def __init__(self, message: str = "", *, failed: tuple[object, ...] = (), **more: str) -> None:
+        super().__init__(message, **more)
+        self.failed = failed
+
+
+class Closed(MisuseError):
+    """It was closed; nothing more can be asked of it."""
+
+    code, name = 1242, "CLOSED"
+    hint = "Make a new one."
+
+
+class Forked(MisuseError):
+    """A client made before a fork is used after it, in the child; sockets can't be shared."""
+
+    code, name = 1243, "FORKED"
+    hint = "Make clients in the process that uses them, after the fork."
+
+
+class ConcurrentUse(MisuseError):
+    """A consumer belongs to one thread at a time."""
+
+    code, name = 1244, "CONCURRENT_USE"
+    hint = "Give each thread a consumer of its own, or hand messages over by a queue."
+
+
+class Internal(TroubleError):
+    """A mistake in this program; it is logged with its trace."""
+
+    code, name = 1290, "INTERNAL"
+    hint = "Please report it with the daemon's log."
+
+
+def error_of(code: int, message: str = "", component: str = "") -> MyQueueError:
+    """The exception for a code that came over the wire; unknown ones from newer daemons too."""
+    error = TABLE.get(code, TroubleError)(message, component=component)
+    if code not in TABLE:
+        error.code = code
+    return error
+
+
 def _rows(base: type[MyQueueError]) -> list[type[MyQueueError]]:
     return [base] + [row for child in base.__subclasses__() for row in _rows(child)]
 
