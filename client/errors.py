@@ -88,6 +88,13 @@ class WrongThread(MisuseError):
     hint = "Hand the work to the thread that owns the journal."
 
 
+class WrongProcess(MisuseError):
+    """A log belongs to the process that opened it; a child that was forked may not use it."""
+
+    code, name = 1107, "WRONG_PROCESS"
+    hint = "Open the log after the fork, or start the other process with spawn."
+
+
 class JournalBusy(TroubleError):
     """More bytes wait for the disk than the queue may hold; nothing was taken."""
 
