@@ -219,7 +219,7 @@ def _after(buffers: list[Buffer], written: int) -> list[Buffer]:
 
 
 def lock_directory(directory: str) -> int:
-    """Own the directory until the returned descriptor is closed (or the process ends)."""
+    """Own the directory until `unlock_directory` (or until the process ends)."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -227,3 +227,9 @@ def lock_directory(directory: str) -> int:
         os.close(fd)
         raise DirectoryLocked(f"{directory} is in use by another process") from None
     return fd
+
+
+def unlock_directory(fd: int) -> None:
+    """Not by closing alone: a process that was forked meanwhile may have the descriptor, too."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)

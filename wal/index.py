@@ -24,8 +24,9 @@ from threading import Event, Thread
 from time import monotonic
 from typing import NamedTuple
 
-from myqueue.errors import DiskFull
+from myqueue.errors import DiskFull, WrongProcess
 from myqueue.wal import format as f
+from myqueue.wal.forks import stays_behind, wrong_process
 from myqueue.wal.groups import Op, Relocated, Row, RowTuple
 from myqueue.wal.store import StateChange, Store
 
@@ -66,6 +67,7 @@ class Index:
         self.durable = store.watermark  # what survives a power loss for certain
         self._thread = Thread(target=self._run, name="wal-store", daemon=True) if threads else None
         if self._thread:
+            stays_behind(self)
             self._thread.start()
 
     # -- the loop's side -----------------------------------------------------------------------
@@ -78,6 +80,7 @@ class Index:
 
         The watermark never goes back: what is in the store is not to be replayed over it.
         """
+        self._refuse_child()
         self._works_added += 1
         for op in ops:
             if isinstance(op, Relocated):
@@ -89,6 +92,16 @@ class Index:
         self.added = max(self.added, (segment, position))
         self._sent.append(ops)
         self._work.put(_Work(ops, *self.added, states or {}, sync))
+
+    def forked(self) -> None:
+        """In the child nothing is known any more: look-ups go to the store, which refuses."""
+        self.error = wrong_process()
+        self._recent.clear()
+        self._cuts.clear()
+
+    def _refuse_child(self) -> None:
+        if isinstance(self.error, WrongProcess):
+            raise wrong_process()
 
     @property
     def works_waiting(self) -> int:
@@ -282,6 +295,7 @@ class Index:
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Commit what was added, make it durable, stop; False if that took too long."""
+        self._refuse_child()
         if self._thread is None:
             while self.step():
                 pass

@@ -31,12 +31,14 @@ from myqueue.errors import (
     JournalBusy,
     JournalStopped,
     RecordTooLarge,
+    WrongProcess,
     WrongThread,
 )  # fmt: skip
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.entries import Entry, check_entries
 from myqueue.wal.files import Files
+from myqueue.wal.forks import stays_behind, wrong_process
 from myqueue.wal.groups import Group, Groups
 from myqueue.wal.inventory import SegmentFile
 from myqueue.wal.layout import Layout
@@ -52,7 +54,7 @@ from myqueue.wal.writer import (
     Stopped,
     Writer,
     WriterThread,
-)
+)  # fmt: skip
 
 SUBMIT_BYTES = 4 << 20  # a batch of this size does not wait for the end of the turn
 
@@ -86,6 +88,8 @@ class Journal:
         self._segments = Segments(recovered, self.spares, config.segment_bytes, random)
         self._layout = self._segments.resume(recovered)
         self._settled = True  # nothing was written since the last mark that proves all before it
+        if threads:
+            stays_behind(self)
         self._writer_thread = WriterThread(self.writer) if threads else None
         self._spares_thread = SparesThread(self.spares, self.writer.fail) if threads else None
         self._segments.plan()
@@ -104,8 +108,9 @@ class Journal:
 
     # -- appending -----------------------------------------------------------------------------
 
-    def create_group(self, uid: int, description: bytes) -> int:
-        if uid in self.groups.by_uid:
+    def create_group(self, uid: int, description: bytes, *, again: bool = False) -> int:
+        """With `again` the same record of a group that exists, at a new place."""
+        if uid in self.groups.by_uid and not again:
             raise GroupExists(f"group {uid:x} exists")
         if not 0 < uid < 2**64:
             raise GroupUnknown(f"a group's uid is between 1 and 2^64 - 1, not {uid}")
@@ -241,6 +246,7 @@ class Journal:
     def _admit(self, urgent: bool) -> None:
         """Refuse with a typed error rather than take what may have to wait for long."""
         if self.error is not None:
+            self._refuse_child()
             raise JournalStopped(f"the log stopped: {self.error}")
         if self._closed:
             raise JournalStopped("the journal is closed")
@@ -266,6 +272,7 @@ class Journal:
 
     def submit(self) -> None:
         """End of the turn: what was appended goes to the writer."""
+        self._refuse_child()
         batch = self._layout.take_batch()
         if batch is not None and self.error is None:
             self._hand_over(batch)
@@ -301,6 +308,7 @@ class Journal:
 
     def poll(self) -> list[Event]:
         """What happened since the last call; never waits. `Stopped` is the last event there is."""
+        self._refuse_child()
         self._signal.clear()
         events = []
         while self._events:
@@ -316,6 +324,14 @@ class Journal:
                 self.error = event.error
             events.append(event)
         return events
+
+    def forked(self) -> None:
+        """In the child there is no writer, and the records on their way are the parent's."""
+        self.error = wrong_process()
+
+    def _refuse_child(self) -> None:
+        if isinstance(self.error, WrongProcess):
+            raise wrong_process()
 
     def wake(self) -> None:
         """Another part of the log has news for the loop."""
@@ -352,26 +368,12 @@ class Journal:
     def forget_segment(self, number: int) -> None:
         del self.segments[number]
 
-    def relocate_records(self, group: Group, segment: int, snapshot: list[bytes]) -> None:
-        """Append again what is in force of a group and stands in this segment, entries aside."""
-        uid = group.uid
-        if group.created_at == segment and group.created is not None:
-            self._record(f.GROUP_CREATED, uid, group.created)
-        if group.hard_state_at == segment:
-            self.hard_state(uid, group.term, group.vote, group.incomplete)
-        if group.snapshot_from <= segment <= group.snapshot_at:
-            self.snapshot(uid, group.snapshot_index, group.snapshot_term, snapshot)
-        if group.start_at == segment:
-            self._record(
-                f.START, uid, index=group.first_index, term=group.start_term,
-                offset=group.start_offset, chain=group.start_chain,
-            )  # fmt: skip
-
     def close(self) -> bool:
         """Write what waits and a clean mark, then stop; False if the disk took too long.
 
         True says that nobody writes any more, not that all was written: `writer.waiting` tells.
         """
+        self._refuse_child()
         self._closed = True
         if self.error is None:
             self.submit()

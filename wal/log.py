@@ -18,7 +18,8 @@ from random import Random
 
 from myqueue.errors import DirectoryUnusable, DiskFull, MyQueueError, StoreBroken
 from myqueue.wal.config import JournalConfig
-from myqueue.wal.files import RealFiles, lock_directory
+from myqueue.wal.files import RealFiles, lock_directory, unlock_directory
+from myqueue.wal.forks import stays_behind
 from myqueue.wal.groups import Groups
 from myqueue.wal.identity import Identity, claim
 from myqueue.wal.index import Index
@@ -56,7 +57,8 @@ class Log:
     ) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         self._lock = lock_directory(directory)
-        undo.callback(os.close, self._lock)
+        undo.callback(lambda: unlock_directory(self._lock))
+        stays_behind(self)
         self._base = RealFiles(directory)
         undo.callback(self._base.close)
         self.identity: Identity = claim(self._base, *identity, random)
@@ -84,6 +86,14 @@ class Log:
         self.index = Index(self.store, True, self.journal.wake)
         self.reader = Reader(self.files, self.index, self.journal.segment_name)
         self.reclaimer = Reclaimer(self.files, self.journal, self.index, self.reader)
+
+    def forked(self) -> None:
+        """The child lets the lock go, so that it does not outlive the parent. It does not unlock:
+        that would be for the parent as well.
+        """
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def poll(self) -> list[Event]:
         """What happened since the last call; persisted ops are on their way to the store.
@@ -135,7 +145,8 @@ class Log:
         self.journal.close_signal()
         self.files.close()
         self._base.close()
-        os.close(self._lock)
+        unlock_directory(self._lock)
+        self._lock = -1
         return True
 
 

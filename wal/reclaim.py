@@ -166,7 +166,7 @@ class Reclaimer:
             for group in list(journal.groups.by_uid.values()):
                 if group.holds(number):
                     parts = self._reader.snapshot(group) if _in_snapshot(group, number) else []
-                    journal.relocate_records(group, number, parts)
+                    append_records(journal, group, number, parts)
         except (CorruptData, RecordTooLarge):
             self._stuck.add(number)
             return
@@ -229,6 +229,21 @@ class Reclaimer:
 
 def _in_snapshot(group: Group, segment: int) -> bool:
     return group.snapshot_from <= segment <= group.snapshot_at
+
+
+def append_records(journal: Journal, group: Group, segment: int, snapshot: list[bytes]) -> None:
+    """Append again what is in force of a group and stands in this segment, entries aside."""
+    uid = group.uid
+    if group.created_at == segment and group.created is not None:
+        journal.create_group(uid, group.created, again=True)
+    if group.hard_state_at == segment:
+        journal.hard_state(uid, group.term, group.vote, group.incomplete)
+    if _in_snapshot(group, segment):
+        journal.snapshot(uid, group.snapshot_index, group.snapshot_term, snapshot)
+    if group.start_at == segment:
+        journal.start(
+            uid, group.first_index, group.start_term, group.start_offset, group.start_chain
+        )
 
 
 def _snapshot_of(group: Group) -> tuple[int, int, int]:

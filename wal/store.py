@@ -34,6 +34,7 @@ import lmdb
 
 from myqueue.errors import DirectoryUnusable, DiskFull, StoreBroken
 from myqueue.wal import format as f
+from myqueue.wal.forks import stays_behind, wrong_process
 from myqueue.wal.groups import Group, Op, RowTuple
 from myqueue.wal.storefile import STATE_FILE, check_before_opening, note_closed
 from myqueue.wal.storeview import GROUP_KEY, KEY, LAST, ROW, TABLES, View, sealed
@@ -91,6 +92,16 @@ class _Gate:
                 self._resized.notify_all()
 
 
+class _ParentsEnvironment:
+    """What a forked child has for an environment. The real one is kept: letting it go closes it."""
+
+    def __init__(self, kept: Any) -> None:
+        self.kept = kept
+
+    def __getattr__(self, name: str) -> Any:
+        raise wrong_process()
+
+
 class Store:
     """The tables of one daemon, under `directory`."""
 
@@ -107,6 +118,7 @@ class Store:
         if not checked and not read_only:
             check_before_opening(directory)
         self._gate = _Gate()
+        self._env: Any
         try:
             self._env = lmdb.open(
                 directory, map_size=map_bytes, max_dbs=len(TABLES), metasync=False, sync=sync,
@@ -124,6 +136,11 @@ class Store:
             if isinstance(error, lmdb.Error):
                 raise StoreBroken(f"{directory}: {error}") from error
             raise
+        stays_behind(self)
+
+    def forked(self) -> None:
+        """A thread of the parent may be inside of the gate for ever."""
+        self._env, self._gate = _ParentsEnvironment(self._env), _Gate()
 
     def _open_tables(self) -> None:
         create = not self._read_only
@@ -195,7 +212,7 @@ class Store:
             raise self._judged(error) from error
 
     def used_bytes(self) -> int:
-        return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+        return int((self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"])
 
     def close(self) -> None:
         if self._read_only:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from myqueue.errors import DirectoryLocked, MisuseError, StoreBroken
 from myqueue.wal import format as f
 from myqueue.wal.check import Progress, SegmentCheck
-from myqueue.wal.files import lock_directory
+from myqueue.wal.files import lock_directory, unlock_directory
 from myqueue.wal.groups import Group, Row
 from myqueue.wal.places import Place
 from myqueue.wal.store import Store
@@ -60,7 +60,7 @@ def compare(place: Place, progress: Callable[[Progress], None]) -> Generator[Fin
         finally:
             store.close()
     finally:
-        os.close(lock)
+        unlock_directory(lock)
 
 
 def _readable(directory: str) -> str:

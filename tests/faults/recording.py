@@ -18,6 +18,7 @@ from sim.history import act
 from sim.rig import Rig, Watermark
 
 from myqueue.wal.groups import Groups
+from myqueue.wal.reclaim import append_records
 
 SEGMENT_BYTES = 4096
 
@@ -115,7 +116,7 @@ class Recording:
                 rig.start(uid, min(index, group.last_index) + 1)
         for group in list(rig.groups.by_uid.values()):
             if group.holds(number):
-                rig.journal.relocate_records(group, number, [rng.randbytes(50)])
+                append_records(rig.journal, group, number, [rng.randbytes(50)])
         rig.settle()
         if any(group.holds(number) for group in rig.groups.by_uid.values()):
             return
