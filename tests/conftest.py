@@ -4,6 +4,7 @@
 the test. With CI=true in the environment a skip is a failure: there, everything can be installed.
 """
 
+import argparse
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -11,11 +12,21 @@ from collections.abc import Iterator
 import pytest
 
 
+def positive(text: str) -> int:
+    """A test that looks at nothing passes, and proves nothing."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return number
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("myqueue")
     group.addoption("--full", action="store_true", help="the long versions as well (hours)")
-    group.addoption("--states", type=int, metavar="N", help="crash states that a test looks at")
-    group.addoption("--seeds", type=int, metavar="N", help="seeds that a simulation runs")
+    group.addoption(
+        "--states", type=positive, metavar="N", help="crash states that a test looks at"
+    )
+    group.addoption("--seeds", type=positive, metavar="N", help="seeds that a simulation runs")
     group.addoption("--seed", type=int, metavar="S", help="the first of them; alone: that one")
     group.addoption("--mutations", action="store_true", help="have the simulator find known bugs")
 

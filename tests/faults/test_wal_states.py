@@ -7,6 +7,8 @@ prints the one command that shows it again.
 """
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -116,3 +118,12 @@ def test_sampled_states(states: int | None, capsys: pytest.CaptureFixture[str]) 
         assert counts[kind, CORRUPT] == counts[kind, EXCUSED] == 0
     assert counts["watermark", EXCUSED] == counts["flip", EXCUSED] == 0
     assert min(sum(counts[kind, outcome] for outcome in (RIGHT, TORN, CORRUPT)) for kind in KINDS)
+
+
+@pytest.mark.parametrize("option", ["--states", "--seeds"])
+@pytest.mark.parametrize("number", ["0", "-5", "x"])
+def test_a_run_that_looks_at_nothing_is_refused(option: str, number: str) -> None:
+    command = [sys.executable, "-P", "-m", "pytest", "--collect-only", __file__, option, number]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"argument {option}: " in done.stderr and "Traceback" not in done.stderr
