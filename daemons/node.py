@@ -1,0 +1,179 @@
+"""The agent: the process behind `myq up` that runs the daemons of this machine.
+
+It writes each daemon's configuration, starts them, starts again what dies, and stops brokers
+before managers, so that the managers hear of every leader that hands over. It knows nothing of
+topics or Raft: whether the cluster is *well* is for clients to ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from myqueue.daemons import local, supervisor
+from myqueue.daemons.local import Cluster, Daemon, Folder
+from myqueue.errors import InvalidSetting, MyQueueError
+
+STOP_S = 13.0
+# Brokers go first.
+STAGES = {local.BROKER: 0, local.MANAGER: 1}
+
+
+class Voice:
+    """What the agent has to say: on stderr, and in `node/node.log`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, level: str, text: str) -> None:
+        line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {level:7} {text}"
+        # Whoever started us may be gone, and the disk may be full: the daemons run on.
+        with contextlib.suppress(OSError):
+            click.echo(line, err=True)
+        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+            if file.tell() > supervisor.LOG_BYTES_MAX:
+                self._path.replace(f"{self._path}.1")
+            file.write(line + "\n")
+
+
+class Node:
+    """A cluster on this machine, while it runs. Its folder's lock is held by the caller."""
+
+    def __init__(self, folder: Folder, cluster: Cluster, command: list[str]) -> None:
+        """`command` starts a daemon when its kind and its options are added."""
+        self._folder, self._cluster = folder, cluster
+        self._voice = Voice(folder.node / "node.log")
+        self._supervisor = supervisor.Supervisor(
+            [self._program(daemon, command) for daemon in cluster.daemons],
+            folder.node,
+            self._voice,
+            changed=self._changed,
+        )
+        self._stop_asked = False
+
+    def run(self) -> None:
+        """Until SIGTERM, Ctrl-C, or the end of the terminal."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        count = len(self._cluster.daemons)
+        self._voice("info", f"{self._cluster.cluster}: starting {count} daemons")
+        self._cluster.state, self._cluster.pid = supervisor.STARTING, os.getpid()
+        try:
+            self._supervisor.start()
+            while not self._stop_asked:
+                self._supervisor.turn()
+                time.sleep(supervisor.TURN_S)
+        finally:
+            self._cluster.state = supervisor.STOPPING
+            self._voice("info", f"{self._cluster.cluster}: stopping")
+            self._supervisor.stop(STOP_S)
+            self._cluster.state, self._cluster.pid = supervisor.STOPPED, None
+            self._changed()
+            self._voice("info", f"{self._cluster.cluster}: stopped")
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._stop_asked = True
+
+    def _changed(self) -> None:
+        """Write down who runs."""
+        for daemon, child in zip(self._cluster.daemons, self._supervisor.children, strict=True):
+            daemon.state, daemon.pid, daemon.restarts = child.state, child.pid, child.restarts
+        states = {daemon.state for daemon in self._cluster.daemons}
+        if self._cluster.state == supervisor.STARTING and states == {supervisor.RUNNING}:
+            self._cluster.state = supervisor.RUNNING
+        try:
+            self._folder.save(self._cluster)
+        except OSError as error:
+            self._voice("warning", f"can't write {self._folder.node}: {error.strerror}")
+
+    def _program(self, daemon: Daemon, command: list[str]) -> supervisor.Program:
+        path = self._folder.node / f"{daemon.name}.toml"
+        path.write_text(settings_of(daemon, self._cluster, self._folder), encoding="utf-8")
+        words = [*command, daemon.kind, "--config", str(path)]
+        return supervisor.Program(daemon.name, words, STAGES[daemon.kind])
+
+
+def settings_of(daemon: Daemon, cluster: Cluster, folder: Folder) -> str:
+    """A daemon's configuration file."""
+    managers = cluster.of_kind(local.MANAGER)
+    settings = {
+        "id": daemon.id,
+        "cluster": cluster.cluster,
+        "data": str(folder.data / daemon.name),
+        "listen": daemon.address,
+        "peer_listen": daemon.peer_address,
+        "managers": [f"{manager.id}@{manager.peer_address}" for manager in managers],
+        "log": "json",
+    }
+    # Numbers, texts and lists of texts are written alike in JSON and TOML.
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()]
+    return "\n".join(["# Written by 'myq up' at each start.", *lines, ""])
+
+
+def own_environment() -> None:
+    """Settings in the caller's environment are for commands, not for every daemon we start."""
+    for name in [name for name in os.environ if name.startswith("MYQ_")]:
+        del os.environ[name]
+
+
+def read_config(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Callback of --config: its keys become defaults, which flags and environment override."""
+    if value is None:
+        return
+    try:
+        with open(value, "rb") as file:
+            found: dict[str, Any] = tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise click.BadParameter(f"{value}: {error}") from None
+    known = {parameter.name for parameter in context.command.params} - {"config"}
+    unknown = sorted(set(found) - known)
+    if unknown:
+        raise click.BadParameter(f"{value}: {', '.join(unknown)}: no such setting")
+    context.default_map = found
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.option(
+    "--config", type=click.Path(), callback=read_config, expose_value=False, is_eager=True,
+    help="A TOML file; its keys are the flags below. Flags and MYQ_NODE_… override it.",
+)  # fmt: skip
+@click.option("--data", default="myq-data", help="Folder of the daemons.")
+@click.option("--managers", type=int, show_default="as the data has, or 3", help="How many.")
+@click.option("--brokers", type=int, show_default="as the data has, or 3", help="How many.")
+@click.option(
+    "--port-base", type=int, show_default="as the data has, or 9092",
+    help="First port; 0: any that are free.",
+)  # fmt: skip
+def main(data: str, managers: int | None, brokers: int | None, port_base: int | None) -> None:
+    """Run managers and brokers on this machine, and start again what dies.
+
+    DATA gets a folder for each daemon (manager-1 …, broker-1 …) and node/ for this agent:
+    cluster.json (name, addresses, pids, states), lock, and the daemons' settings and logs.
+    """
+    own_environment()
+    folder = Folder(data)
+    command = [sys.executable, "-P", "-m", "myqueue.daemons.main"]
+    try:
+        with folder.locked():
+            cluster = local.plan(folder.load(), managers, brokers, port_base)
+            local.check_ports(cluster)
+            Node(folder, cluster, command).run()
+    except InvalidSetting as error:
+        raise click.UsageError(f"{error}. {error.hint}") from None
+    except MyQueueError as error:
+        raise click.ClickException(f"{error}. {error.hint}") from None
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or data}: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    main(prog_name="myq-node", auto_envvar_prefix="MYQ_NODE")
