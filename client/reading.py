@@ -1,0 +1,201 @@
+"""One partition that is being read: where we are, what has come, and what was handed out.
+
+Three offsets follow each other, and the whole correctness of a consumer is in their order:
+
+    committed  ≤  position  ≤  next_offset
+                  │            └ what to fetch next: behind everything that is buffered
+                  └ behind the last message that the application got
+
+Between position and next_offset lie the *opened* batch, as an iterator over its messages, and the
+*buffered* ones, closed as they came. The position is not counted along with each message: it is
+`opened_end` minus what is left in the iterator, which a list iterator knows. So handing out a
+message is one step of C code, whether the application iterates or polls, and a message can't be
+handed out twice: there is one iterator, and who wants to take messages back (seek, pause)
+exhausts it, so that a loop that holds it ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from operator import length_hint
+from typing import Any, Final, NamedTuple
+
+from myqueue import batch
+from myqueue.errors import BatchInvalid, CorruptData, Internal, MyQueueError
+from myqueue.message import Message, TopicPartition, messages_of
+
+BACKOFF_MS_MIN, BACKOFF_MS_MAX = 50, 1000
+DAMAGED_MAX: Final = 3  # so often a damaged batch is fetched again before the application is told
+
+
+class Find(NamedTuple):
+    """How a position that is not known yet is found; the answer of OFFSETS decides."""
+
+    what: str  # "earliest", "latest", "committed" (else earliest), "time" (else latest)
+    time_ms: int | None = None
+
+    def choose(self, start: int, end: int, position: int | None, at_time: int | None) -> int:
+        if self.what == "earliest":
+            return start
+        if self.what == "committed":
+            return start if position is None else position
+        return end if at_time is None or self.what == "latest" else at_time
+
+
+class Buffered(NamedTuple):
+    """A batch that came and was not opened."""
+
+    offset: int  # of its first message
+    count: int  # type: ignore[assignment]  # tuple.count is not used
+    frame: batch.Buffer
+
+
+class Reading:
+    """State of one partition; pure. `check_invariants` says what always holds."""
+
+    def __init__(self, name: TopicPartition, group: int, who: str, find: Find) -> None:
+        self.name = name
+        self.group = group  # number of this incarnation; the name alone is never the key (C10)
+        self.who = who  # under whose name positions are committed; "" is nobody
+        self.leader = ""  # address that is asked; "": not known
+        self.find: Find | None = find  # None: the position is known
+        self.opened: Iterator[Message] = iter([])
+        self.opened_end = 0
+        self.buffered: deque[Buffered] = deque()
+        self.buffered_bytes = 0
+        self.next_offset = 0
+        self.start, self.end = 0, 0  # of the partition, as last heard
+        self.committed: int | None = None
+        self.handled: int | None = None  # position when the last messages were asked for (C9)
+        self.request: object = None  # the fetch or look-up under way; any other answer is stale
+        self.paused = self.gone = self.queued = False
+        self.error: MyQueueError | None = None
+        self.failures = self.damaged = 0
+        self.retry_at = 0
+
+    @property
+    def left(self) -> int:
+        """Messages of the opened batch that were not handed out."""
+        return length_hint(self.opened)
+
+    @property
+    def position(self) -> int | None:
+        return None if self.find else self.opened_end - self.left
+
+    @property
+    def has_messages(self) -> bool:
+        return bool(self.buffered) or self.left > 0
+
+    @property
+    def silent(self) -> bool:
+        """Nothing of it may be handed out."""
+        return self.paused or self.gone
+
+    @property
+    def has_news(self) -> bool:
+        return self.has_messages or self.error is not None
+
+    # -- moving -----------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Drops what was fetched; an answer that is still under way will not be recognised."""
+        deque(self.opened, maxlen=0)
+        self.buffered.clear()
+        self.buffered_bytes = 0
+        self.request = self.error = None
+
+    def place(self, offset: int) -> None:
+        """Goes on from this offset."""
+        self.forget()
+        self.find = None
+        self.opened_end = self.next_offset = offset
+
+    def search(self, find: Find) -> None:
+        """Goes on from an offset that has to be looked up."""
+        self.forget()
+        self.find, self.retry_at = find, 0
+
+    def hold(self) -> None:
+        """What is left of the opened batch is kept, but taken from who iterates over it."""
+        self.opened = iter(list(self.opened))
+
+    # -- coming in --------------------------------------------------------------------------------
+
+    def receive(self, offset: int, frame: batch.Buffer) -> int:
+        """Buffers a batch; says how many bytes it takes."""
+        count = batch.header(frame).count
+        if offset + count <= self.next_offset:
+            return 0  # nothing in it is new
+        if offset > self.next_offset:
+            # Offsets are dense (C5): this would be a lost message, so it is never passed over.
+            raise Internal(
+                f"{self.name}: asked for offset {self.next_offset}, and {offset} came",
+                component=self.leader,
+            )
+        self.buffered.append(Buffered(offset, count, frame))
+        self.buffered_bytes += len(frame)
+        self.next_offset = offset + count
+        return len(frame)
+
+    def succeeded(self) -> None:
+        self.failures, self.retry_at = 0, 0
+
+    def failed(self, now: int) -> None:
+        """Something went wrong that may go right later: wait, longer each time."""
+        self.retry_at = now + min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(self.failures, 8))
+        self.failures += 1
+
+    # -- going out --------------------------------------------------------------------------------
+
+    def open_next(self, now: int) -> int:
+        """Opens the first buffered batch; bytes that leave the buffer.
+
+        A damaged one is dropped with all behind it, to be fetched again; DAMAGED_MAX times.
+        """
+        position = self.opened_end
+        first = self.buffered.popleft()
+        size = len(first.frame)
+        self.buffered_bytes -= size
+        try:
+            header, columns = batch.open_batch(first.frame)
+            messages = messages_of(*self.name, first.offset, header.time_ms, columns)
+        except (BatchInvalid, TypeError) as error:
+            size += self.buffered_bytes
+            self.place(position)
+            self._damage(first, error, now)
+            return size
+        self.damaged = 0
+        self.opened_end = first.offset + first.count
+        # The first batch may begin before the position; what was handed out is not again.
+        self.opened = iter(messages)
+        if position > first.offset:
+            deque(islice(self.opened, position - first.offset), maxlen=0)
+        return size
+
+    def _damage(self, where: Buffered, error: Exception, now: int) -> None:
+        self.damaged += 1
+        if self.damaged < DAMAGED_MAX:
+            self.failed(now)
+            return
+        self.damaged = 0
+        self.error = CorruptData(
+            f"{self.name}: the batch at offset {where.offset} came damaged {DAMAGED_MAX} times: "
+            f"{error}",
+            component=self.leader,
+        )
+
+    def check_invariants(self) -> None:
+        """Called by tests after each event."""
+        rows: list[Any] = list(self.buffered)
+        wrong = [
+            self.buffered_bytes != sum(len(row.frame) for row in rows) and "buffered_bytes",
+            bool(rows) and rows[-1].offset + rows[-1].count != self.next_offset and "next_offset",
+            not rows and self.find is None and self.opened_end != self.next_offset and "end",
+            bool(rows) and rows[0].offset > self.opened_end and "gap behind the opened batch",
+            any(a.offset + a.count < b.offset for a, b in pairwise(rows)) and "gap between batches",
+            self.find is not None and self.has_messages and "messages of an unknown position",
+        ]
+        if any(wrong):
+            raise Internal(f"{self.name}: {[text for text in wrong if text]}")

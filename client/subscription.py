@@ -1,0 +1,201 @@
+"""What a consumer reads: which partitions there are, from where on, and what may be committed.
+
+The pure heart of a consumer: events in (routes, answers, failures, what the application wants),
+requests and messages out; `now` is given, in ms. Nothing here waits, locks or sends: that is for
+`fetcher.py` and `consumer.py`, and they may call from one thread at a time only.
+
+    routes ─▶ Subscription ─┬─ Reading, one for each partition: offsets and what is buffered
+                            ├─ Prefetch: what to ask whom, what answers mean
+                            └─ Turns: whose messages are handed out next
+
+Without sharing, a consumer reads all partitions of its topics. A partition that is added to a
+topic later is read from its offset 0: nothing that was written to it is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from myqueue.errors import Internal, MisuseError, MyQueueError, UnknownTopic, error_of
+from myqueue.message import Message, TopicPartition
+from myqueue.prefetch import Limits, Prefetch
+from myqueue.reading import Find, Reading
+from myqueue.turns import Turns
+
+STARTS: Final = ("earliest", "latest", "committed")
+POLICIES: Final = ("error", "earliest", "latest")
+
+
+class Place(NamedTuple):
+    """Where routes say that a partition is."""
+
+    number: int
+    group: int
+    leader: str  # address; "": not known now
+
+
+class Commit(NamedTuple):
+    """A COMMIT to send to `address`, under the name `who`."""
+
+    address: str
+    who: str
+    readings: list[Reading]
+    parts: list[list[int]]  # [group, offset, member epoch, assignment epoch]
+
+
+class Subscription:
+    """The partitions of some topics. `topics` says under whose name each one's positions are
+    committed ("": nobody's).
+
+    >>> reading = Subscription({"orders": ""})
+    >>> reading.routed("orders", 7, [Place(0, 41, "tcp://127.0.0.1:9292")])
+    >>> [request.fields for request in reading.prefetch.requests(now=0)]  # where does it begin?
+    [(None, None, [41])]
+    """
+
+    def __init__(
+        self,
+        topics: Mapping[str, str],
+        *,
+        start: str = "earliest",
+        on_out_of_range: str = "error",
+        limits: Limits | None = None,
+    ) -> None:
+        if start not in STARTS:
+            raise MisuseError(f"start={start!r}: one of {', '.join(STARTS)}")
+        if on_out_of_range not in POLICIES:
+            raise MisuseError(f"on_out_of_range={on_out_of_range!r}: one of {', '.join(POLICIES)}")
+        self.topics = dict(topics)
+        self.readings: dict[int, Reading] = {}  # by group
+        self.turns = Turns()
+        self.prefetch = Prefetch(self.readings, self.turns, limits or Limits(), on_out_of_range)
+        self.news: list[tuple[list[TopicPartition], list[TopicPartition]]] = []  # (new, gone)
+        self._start = start
+        self._names: dict[TopicPartition, Reading] = {}
+        self._seen: set[str] = set()
+        self._missing: dict[str, UnknownTopic] = {}
+
+    # -- partitions -------------------------------------------------------------------------------
+
+    def routed(self, topic: str, now: int, places: Iterable[Place]) -> None:
+        """What managers say of a topic."""
+        grown = topic in self._seen
+        start = "earliest" if grown and self._start == "latest" else self._start
+        self._seen.add(topic)
+        self._missing.pop(topic, None)
+        places = list(places)
+        removed = self._remove(topic, keep={place.group for place in places})
+        added = []
+        for number, group, leader in places:
+            reading = self.readings.get(group)
+            if reading is None:
+                name = TopicPartition(topic, number)
+                reading = Reading(name, group, self.topics[topic], Find(start))
+                self.readings[group] = self._names[name] = reading
+                added.append(name)
+            self.prefetch.led(reading, leader, now)
+        if added or removed:
+            self.news.append((added, removed))
+
+    def unknown(self, topic: str) -> None:
+        """Managers say that there is no such topic (any more)."""
+        self._missing[topic] = UnknownTopic(f"there is no topic {topic!r}", component="manager")
+        removed = self._remove(topic, keep=set())
+        if removed:
+            self.news.append(([], removed))
+
+    def _remove(self, topic: str, keep: set[int]) -> list[TopicPartition]:
+        """Partitions of deleted incarnations go, with what was fetched of them (C10)."""
+        gone = [r for r in self.readings.values() if r.name.topic == topic and r.group not in keep]
+        for reading in gone:
+            reading.gone = True
+            reading.forget()
+            del self.readings[reading.group], self._names[reading.name]
+        return [reading.name for reading in gone]
+
+    def named(self, name: TopicPartition) -> Reading:
+        reading = self._names.get(name)
+        if reading is None:
+            raise MisuseError(f"{name} is not among the partitions that are read")
+        return reading
+
+    def chosen(self, names: Iterable[TopicPartition] | None) -> list[Reading]:
+        """These partitions, or all."""
+        if names is None:
+            return list(self._names.values())
+        return [self.named(TopicPartition(*name)) for name in names]
+
+    # -- what the application wants ---------------------------------------------------------------
+
+    def seek(self, name: TopicPartition, where: int | Find) -> Reading:
+        """Goes on from an offset, or from one that is looked up; what was fetched is dropped."""
+        reading = self.named(name)
+        if isinstance(where, Find):
+            reading.search(where)
+        elif where < 0:
+            raise MisuseError(f"seek to {where}: offsets count from 0")
+        else:
+            reading.place(where)
+        reading.retry_at = 0
+        return reading
+
+    def pause(self, name: TopicPartition) -> None:
+        """Hands out nothing of it and fetches nothing more; what came is kept."""
+        reading = self.named(name)
+        if not reading.paused:
+            reading.paused = True
+            reading.hold()
+
+    def resume(self, name: TopicPartition) -> None:
+        reading = self.named(name)
+        reading.paused = False
+        self.turns.add(reading)
+
+    def next_run(self, now: int) -> Iterator[Message] | None:
+        """See Turns. A topic that is not there is an error when all else was handed out."""
+        run = self.turns.next_run(now)
+        if run is None:
+            for error in self._missing.values():
+                raise error
+        return run
+
+    @property
+    def has_news(self) -> bool:
+        """Would `next_run` give or raise something, or is there news of partitions?"""
+        return bool(self.news or self._missing) or self.turns.has_news
+
+    # -- committing -------------------------------------------------------------------------------
+
+    def mark_handled(self) -> None:
+        """The application asks for more: what it got before is handled (C9)."""
+        for reading in self.readings.values():
+            reading.handled = reading.position
+
+    def commits(self, *, handled_only: bool) -> list[Commit]:
+        """Positions that moved forward since they were committed, by broker and name."""
+        out: dict[tuple[str, str], Commit] = {}
+        for reading in self.readings.values():
+            offset = reading.handled if handled_only else reading.position
+            if not reading.who or offset is None:
+                continue
+            if reading.committed is None or offset > reading.committed:
+                key = (reading.leader, reading.who)
+                commit = out.setdefault(key, Commit(*key, [], []))
+                commit.readings.append(reading)
+                commit.parts.append([reading.group, offset, 0, 0])
+        return list(out.values())
+
+    def committed(self, commit: Commit, parts: Sequence[Sequence[Any]]) -> MyQueueError | None:
+        """The answer to a COMMIT; an error if something was not committed."""
+        rows = {row[0]: row[1:] for row in parts}
+        failure: MyQueueError | None = None
+        for reading in commit.readings:
+            code, offset, _ = rows.get(reading.group, (Internal.code, 0, None))
+            if code:
+                text = f"the position of {reading.name} was not committed"
+                failure = error_of(code, text, commit.address)
+                self.prefetch.routes_wanted = True
+            else:
+                reading.committed = max(offset, reading.committed or 0)
+        return failure
