@@ -14,8 +14,8 @@ rebuilt.
 - `reader`, `search`, `replay`: entries by index or offset, where terms and times begin, and the
 applied state from the log alone.
 - `reclaim`: when a segment may go.
-- `identity`, `log`: whose data it is, and all of the above behind one door; `forks`, `tuning` of
-the process.
+- `identity`, `reserve`, `log`: whose data it is, room for a start on a full disk, and all of the
+above behind one door; `forks`, `tuning`: the process.
 - `places`, `survey`, `overview`, `dump`, `check`, `judge`, `onebit`, `verify`, `storecheck`,
 `archive`: the log seen from outside, for people and other programs; nothing here but `storecheck`
 needs LMDB.

@@ -16,6 +16,7 @@ class JournalConfig:
     record_bytes_max: int = 16 << 20
     queue_bytes_max: int = 64 << 20
     soft_limit_bytes: int = 256 << 20  # free disk space below which new records are refused
+    reserve_bytes: int = 16 << 20  # kept aside for a start on a full disk
     spare_at_share: float = 0.25  # prepare the next segment when this share of one is used
     close_timeout_s: float = 5.0
 

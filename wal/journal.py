@@ -43,6 +43,7 @@ from myqueue.wal.groups import Group, Groups
 from myqueue.wal.inventory import SegmentFile
 from myqueue.wal.layout import Layout
 from myqueue.wal.recovery import Recovered, Sink, recover
+from myqueue.wal.reserve import Reserve
 from myqueue.wal.segments import Segments
 from myqueue.wal.spares import Spares, SparesThread
 from myqueue.wal.writer import (
@@ -64,7 +65,7 @@ class Journal:
 
     def __init__(
         self, files: Files, owner: bytes, config: JournalConfig, clock_ms: Callable[[], int],
-        random: Random, recovered: Recovered, threads: bool,
+        random: Random, recovered: Recovered, threads: bool, reserve: Reserve | None = None,
     ) -> None:  # fmt: skip
         self._config = config
         self._clock_ms = clock_ms
@@ -82,7 +83,7 @@ class Journal:
         self._record_max = min(config.record_bytes_max, config.segment_bytes // 4)
         self.spares = Spares(
             files, owner, config.segment_bytes, clock_ms, config.soft_limit_bytes,
-            lambda low: self._emit(SpaceLow(low)),
+            lambda low: self._emit(SpaceLow(low)), reserve,
         )  # fmt: skip
         self.writer = Writer(files, self.spares, self._emit, recovered.flush_number)
         self._segments = Segments(recovered, self.spares, config.segment_bytes, random)
@@ -93,6 +94,7 @@ class Journal:
         self._writer_thread = WriterThread(self.writer) if threads else None
         self._spares_thread = SparesThread(self.spares, self.writer.fail) if threads else None
         self._segments.plan()
+        self.spares.check_space()  # before the first append is taken
         self._settled = False
         self.settle()
 
@@ -101,10 +103,11 @@ class Journal:
         cls, files: Files, owner: bytes, config: JournalConfig, clock_ms: Callable[[], int],
         random: Random, *, groups: Groups | None = None, watermark: tuple[int, int] = (0, 0),
         sink: Sink = lambda ops, segment, position: None, threads: bool = True,
+        reserve: Reserve | None = None,
     ) -> Journal:  # fmt: skip
         """Recover what is there, give it to `sink` from the watermark on, and go on behind it."""
         recovered = recover(files, groups or Groups(), watermark, sink, owner=owner)
-        return cls(files, owner, config, clock_ms, random, recovered, threads)
+        return cls(files, owner, config, clock_ms, random, recovered, threads, reserve)
 
     # -- appending -----------------------------------------------------------------------------
 

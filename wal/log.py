@@ -4,7 +4,7 @@ reclaim.
 This is the composition that daemons use and that tests of whole logs start. It owns no decision; it
 opens the parts in the right order and carries persisted ops from the journal to the index:
 
-    lock -> identity -> store (or an empty one) -> recovery from the store's watermark -> journal
+    lock -> identity -> room -> store (or an empty one) -> recovery from its watermark -> journal
     journal.poll -> Persisted -> index.add -> (store's thread) -> index.poll
 """
 
@@ -26,6 +26,7 @@ from myqueue.wal.index import Index
 from myqueue.wal.journal import Journal
 from myqueue.wal.reader import Reader
 from myqueue.wal.reclaim import Reclaimer
+from myqueue.wal.reserve import Reserve
 from myqueue.wal.search import first_at_time, term_runs
 from myqueue.wal.store import Store, delete_store
 from myqueue.wal.writer import Event, Persisted
@@ -42,7 +43,7 @@ class Log:
         self._closed = False
         with ExitStack() as undo:
             try:
-                self._open_directory(directory, identity, random, undo)
+                self._open_directory(directory, identity, config, random, undo)
                 try:
                     self._open_journal(config, clock_ms, random, undo)
                 except StoreBroken as error:  # found out while recovery wrote to it
@@ -53,8 +54,9 @@ class Log:
             undo.pop_all()
 
     def _open_directory(
-        self, directory: str, identity: tuple[str, str, str], random: Random, undo: ExitStack
-    ) -> None:
+        self, directory: str, identity: tuple[str, str, str], config: JournalConfig,
+        random: Random, undo: ExitStack,
+    ) -> None:  # fmt: skip
         os.makedirs(directory, mode=0o700, exist_ok=True)
         self._lock = lock_directory(directory)
         undo.callback(lambda: unlock_directory(self._lock))
@@ -62,6 +64,8 @@ class Log:
         self._base = RealFiles(directory)
         undo.callback(self._base.close)
         self.identity: Identity = claim(self._base, *identity, random)
+        self._reserve = Reserve(self._base, config.reserve_bytes)
+        self._reserve.release()
         self.files = RealFiles(os.path.join(directory, "wal"))
         undo.callback(self.files.close)
         store_directory = os.path.join(directory, "store")
@@ -81,6 +85,7 @@ class Log:
         self.journal = Journal.open(
             self.files, self.identity.owner, config, clock_ms, random,
             groups=self._groups, watermark=self.store.watermark, sink=self.store.commit,
+            reserve=self._reserve,
         )  # fmt: skip
         undo.callback(self.journal.close)
         self.index = Index(self.store, True, self.journal.wake)

@@ -8,6 +8,7 @@ first.
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 from myqueue.wal import format as f
@@ -36,7 +37,11 @@ class Segments:
         number, uid = self._next()
         while self._spares.step():  # nobody waits for the log yet: time to write its zeros
             continue
-        self._spares.ready(number)
+        try:
+            self._spares.ready(number)
+        except OSError as error:  # the writer waits for room; what is there can be read
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self.by_number:
+                raise
         return self._enter(number, uid, 1)
 
     def advance(self, next_batch: int) -> Layout:

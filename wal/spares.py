@@ -21,6 +21,7 @@ from time import monotonic
 
 from myqueue.wal import format as f
 from myqueue.wal.files import Files
+from myqueue.wal.reserve import Reserve
 
 PIECE_BYTES = 1 << 20
 PAUSE_SHARE = 2.0  # pause this many times as long as a piece took
@@ -32,10 +33,11 @@ class Spares:
 
     def __init__(
         self, files: Files, owner: bytes, capacity: int, clock_ms: Callable[[], int],
-        soft_limit_bytes: int, on_space: Callable[[bool], None],
+        soft_limit_bytes: int, on_space: Callable[[bool], None], reserve: Reserve | None = None,
     ) -> None:  # fmt: skip
         self._files, self._owner, self._capacity = files, owner, capacity
         self._clock_ms, self._soft_limit, self._on_space = clock_ms, soft_limit_bytes, on_space
+        self._reserve = reserve
         self._lock = RLock()
         self._plans: deque[f.SegmentHeader] = deque()
         self._filled = 0  # bytes of the first planned file that were written; 0: not created yet
@@ -79,7 +81,10 @@ class Spares:
     def check_space(self) -> None:
         """Not low again before there is room for the segment that could not be made."""
         missing = self._capacity if self._plans and not self._filled else 0
-        self.set_low(self._files.free_bytes() < max(self._soft_limit, missing))
+        free = self._files.free_bytes()
+        self.set_low(free < max(self._soft_limit, missing))
+        if self._reserve is not None and not self.low:
+            self._reserve.keep(free - max(self._soft_limit, missing))
 
     def set_low(self, low: bool) -> None:
         if low != self.low:

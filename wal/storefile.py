@@ -15,6 +15,7 @@ needs no sync: if it is lost or old, the store is checked once more.
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from myqueue.errors import StoreBroken
 
 STATE_FILE = "opened"
 OPENS_UNCHECKED_MAX = 2
+LOCKS_BYTES = 8192  # what LMDB makes of it for 126 readers
 CHECK_BYTES_PER_S = 1 << 20  # far below what any disk does; a check that hangs ends some time
 CHECK_TIMEOUT_S = 60.0
 _CHECK = "import sys; from myqueue.wal.store import check_store; check_store(sys.argv[1])"
@@ -42,6 +44,7 @@ def check_before_opening(directory: str) -> None:
     elif opens is None or opens >= OPENS_UNCHECKED_MAX:
         _check_in_child(directory)
         opens = 0
+    _allocate_locks(directory)
     _note_opens(directory, opens + 1)
 
 
@@ -60,8 +63,24 @@ def _opens_since_close(directory: str) -> int | None:
 
 
 def _note_opens(directory: str, opens: int) -> None:
-    with open(os.path.join(directory, STATE_FILE), "wb") as file:
-        file.write(b"%s %d" % (boot_id(), opens))
+    try:
+        with open(os.path.join(directory, STATE_FILE), "wb") as file:
+            file.write(b"%s %d" % (boot_id(), opens))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise  # on a full disk the file is empty, and the next start checks the store
+
+
+def _allocate_locks(directory: str) -> None:
+    """LMDB maps its lock file; a page of it that cannot be had would end the process."""
+    fd = os.open(os.path.join(directory, "lock.mdb"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, LOCKS_BYTES)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+    finally:
+        os.close(fd)
 
 
 def _check_in_child(directory: str) -> None:

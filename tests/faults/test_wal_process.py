@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,10 +19,8 @@ import pytest
 from faults.ledger import Ledger
 from faults.log_program import EXIT_CLEAN, EXIT_STOPPED, EXIT_STORE
 
-from myqueue.errors import DiskFull
 from myqueue.wal.journal import JournalConfig
 from myqueue.wal.log import Log
-from myqueue.wal.writer import Persisted, Stopped
 
 PROGRAM = Path(__file__).with_name("log_program.py")
 LIFE_S_MAX = 60.0
@@ -200,96 +197,3 @@ def test_a_slow_sync_never_blocks_the_caller(tmp_path: Path) -> None:
     assert float(slowest) < 0.2, "a call waited for the disk"
     assert int(queued) < (256 << 10) + 10_000
     ledger.read(whole_life(directory, 2, "--turns", "1"))
-
-
-# -- a disk that is full ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system: a full disk is not tested")
-    directory = tmp_path / "small"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(directory)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=True)
-
-
-def poll_until(log: Log, what: Any, seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not what(log.poll()):
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.005)
-
-
-def test_a_full_disk_refuses_and_goes_on_by_itself(small_disk: Path) -> None:
-    """W15: new records are refused with a typed error, votes go on in the reserve, nothing that was
-    acknowledged is lost; with space again all goes on without a restart.
-    """
-    ballast = small_disk / "ballast"
-    log = open_log(small_disk / "log", queue_bytes_max=128 << 10)
-    uid, acknowledged, votes = 7, 0, 0
-    log.journal.create_group(uid, b"")
-    group = log.journal.groups.by_uid[uid]
-
-    def take(events: list[Any]) -> bool:
-        nonlocal acknowledged
-        for event in events:
-            assert not isinstance(event, Stopped), event
-            if isinstance(event, Persisted):
-                acknowledged = event.tails.get(uid, (0, acknowledged))[1]
-        return acknowledged == group.last_index
-
-    def append() -> None:
-        index = group.last_index + 1
-        entry = (index, 1, index, 1, 1, 0, 0, b"%d" % index * 200)
-        log.journal.append(uid, [entry])
-        log.journal.submit()
-
-    for _ in range(50):
-        append()
-    poll_until(log, take)
-    space = os.statvfs(small_disk)
-    ballast.write_bytes(bytes(space.f_bavail * space.f_frsize - (100 << 10)))
-    with pytest.raises(DiskFull):
-        for _ in range(10_000):
-            append()
-            take(log.poll())
-            time.sleep(0.001)
-    before = group.last_index
-    assert DiskFull.retriable
-    for term in range(1, 6):  # the reserve: the rest of the open segment, and the prepared one
-        batch = log.journal.hard_state(uid, term, 1)
-        votes = term
-    log.journal.submit()
-    poll_until(log, lambda events: take(events) or acknowledged >= before - 40)
-    copied = acknowledged
-    ballast.unlink()
-    poll_until(log, take)
-    poll_until(log, lambda events: take(events) and not log.journal.spares.low)
-    append()
-    poll_until(log, take)
-    assert acknowledged == before + 1 > copied - 1
-    assert batch and log.close()
-    again = open_log(small_disk / "log")
-    assert not again.journal.recovered.corrupt and not again.store_problem
-    assert again.journal.groups.by_uid[uid].term == votes
-    for index in range(1, before + 2):
-        assert again.reader.entry(uid, index).payload == b"%d" % index * 200
-    assert again.close()
-
-
-def test_no_room_to_open_is_said(small_disk: Path) -> None:
-    """W15: and nothing half made is left that would be in the way later."""
-    ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes((3 << 20) - (64 << 10)))
-    with pytest.raises(DiskFull):
-        open_log(small_disk / "log")
-    ballast.unlink()
-    log = open_log(small_disk / "log")
-    assert log.close()

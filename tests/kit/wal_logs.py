@@ -29,7 +29,7 @@ class Placed(NamedTuple):
 
 
 def open_log(daemon: Path, seed: int = 1, segment_bytes: int = SEGMENT_BYTES) -> Log:
-    config = JournalConfig(segment_bytes=segment_bytes, soft_limit_bytes=0)
+    config = JournalConfig(segment_bytes=segment_bytes, soft_limit_bytes=0, reserve_bytes=0)
     return Log(
         str(daemon), ("test", "b1", "broker"), config, lambda: 1_700_000_000_000, Random(seed)
     )

@@ -17,7 +17,7 @@ from myqueue.wal.log import Log
 from myqueue.wal.writer import Persisted
 
 GROUP = 5
-CONFIG = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0)
+CONFIG = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0, reserve_bytes=0)
 
 
 def open_log(directory: Path) -> Log:

@@ -31,7 +31,7 @@ GROUP = 5
 
 
 def open_log(directory: Path, identity: tuple[str, str, str] = IDENTITY, seed: int = 1) -> Log:
-    config = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0)
+    config = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0, reserve_bytes=0)
     return Log(str(directory), identity, config, lambda: 1, Random(seed))
 
 
@@ -80,6 +80,19 @@ def check(log: Log, first: int, last: int) -> None:
             log.reader.entry(GROUP, index)
 
 
+def copy_of(directory: Path, copy: Path) -> None:
+    """As of one moment: none if the log made or renamed a file meanwhile."""
+    while True:
+        try:
+            names = sorted(os.listdir(directory / "wal"))
+            shutil.copytree(directory, copy)
+            if names == sorted(os.listdir(directory / "wal")):
+                return
+        except shutil.Error:
+            pass
+        shutil.rmtree(copy)
+
+
 def dump(log: Log) -> list[Any]:
     with log.store.view() as view:
         return list(view.dump())
@@ -115,7 +128,7 @@ def test_without_a_close(log: Log, directory: Path, tmp_path: Path) -> None:
     for copies in range(8):
         append(log, 30)
         copy = tmp_path / f"copy-{copies}"
-        shutil.copytree(directory, copy)
+        copy_of(directory, copy)
         again = open_log(copy)
         assert not again.journal.recovered.corrupt
         check(again, 1, 30 * (copies + 1))
@@ -208,7 +221,7 @@ import sys
 from random import Random
 from myqueue.wal.journal import JournalConfig
 from myqueue.wal.log import Log
-config = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0)
+config = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0, reserve_bytes=0)
 try:
     Log(sys.argv[1], ("cluster", "daemon", "broker"), config, lambda: 1, Random(1)).close()
 except Exception as error:

@@ -224,7 +224,7 @@ def test_a_snapshot_without_a_part_is_damage(world: World) -> None:
 
 
 def test_while_another_thread_writes_and_rotates(tmp_path: Path) -> None:
-    config = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0)
+    config = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0, reserve_bytes=0)
     log = Log(str(tmp_path / "log"), ("c", "d", "k"), config, lambda: 1, Random(1))
     log.journal.create_group(GROUP, b"")
     known, stop, wrong = [0], Event(), []

@@ -14,7 +14,7 @@ from myqueue.wal.reader import Entry
 from myqueue.wal.replay import replay
 from myqueue.wal.store import StateChange
 
-CONFIG = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0)
+CONFIG = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0, reserve_bytes=0)
 
 
 class Words:

@@ -138,7 +138,7 @@ def test_few_look_ups(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_whole_log(tmp_path: Path) -> None:
     """At a start, and from the log's own first entry on."""
-    config = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0)
+    config = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0, reserve_bytes=0)
 
     def open_log() -> Log:
         return Log(str(tmp_path), ("cluster", "daemon", "broker"), config, lambda: 1, Random(1))
