@@ -1,84 +1,21 @@
 """The pure half of a consumer: positions, fetches, turns, commits; without sockets or clocks."""
 
 import doctest
-from itertools import islice
-from typing import Any
 
 import pytest
-from kit.partition_log import PartitionLog
+from kit.partition_log import A, B, Bench, PartitionLog, offsets
 
 from myqueue import batch, subscription
 from myqueue.errors import (
-    CorruptData,
-    Internal,
     MisuseError,
     NotLeader,
     OffsetOutOfRange,
     UnknownTopic,
-    Unreachable,
 )
 from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import EXTRA_MAX, Fetch, Limits, Lookup
 from myqueue.reading import Find
 from myqueue.subscription import Place, Subscription
-
-A, B = "tcp://a", "tcp://b"
-
-
-class Bench:
-    """A subscription to topic "t" whose partitions are PartitionLogs at addresses."""
-
-    def __init__(self, leaders: list[str], *, who: str = "", **options: Any) -> None:
-        self.now = 0
-        self.logs = {100 + number: PartitionLog(100 + number) for number in range(len(leaders))}
-        self.sub = Subscription({"t": who}, **options)
-        self.route(leaders)
-
-    def route(self, leaders: list[str]) -> None:
-        groups = zip(sorted(self.logs), leaders, strict=False)
-        self.sub.routed("t", self.now, [Place(g - 100, g, leader) for g, leader in groups])
-
-    def requests(self) -> list[Any]:
-        return self.sub.prefetch.requests(self.now)
-
-    def answer(self, request: Any) -> None:
-        if isinstance(request, Lookup):
-            who, time_ms, groups = request.fields
-            rows = [self.logs[group].offsets(who, time_ms) for group in groups]
-            self.sub.prefetch.looked_up(request, rows, self.now)
-        else:
-            answers = [self.logs[group].fetch(offset) for group, offset in request.fields[3]]
-            rows = [row for row, _ in answers]
-            frames = [frame for _, own in answers for frame in own]
-            self.sub.prefetch.fetched(request, rows, frames, self.now)
-
-    def turn(self) -> None:
-        for request in self.requests():
-            self.answer(request)
-        for reading in self.sub.readings.values():
-            reading.check_invariants()
-
-    def take(self, count: int = 1 << 30) -> list[Message]:
-        """As poll does it: run after run, until there are so many."""
-        out: list[Message] = []
-        while len(out) < count and (run := self.sub.next_run(self.now)) is not None:
-            out += islice(run, count - len(out))
-        return out
-
-    def read(self, turns: int = 5) -> list[Message]:
-        out = []
-        for _ in range(turns):
-            self.turn()
-            out += self.take()
-        return out
-
-    def position(self, number: int = 0) -> int | None:
-        return self.sub.named(TopicPartition("t", number)).position
-
-
-def offsets(messages: list[Message], number: int = 0) -> list[int]:
-    assert all(int(message.value) == message.offset for message in messages)
-    return [message.offset for message in messages if message.partition == number]
 
 
 def test_the_example_of_the_docstring() -> None:
@@ -249,129 +186,6 @@ def test_buffers_have_a_limit_and_hungry_ones_come_first() -> None:
     bench.sub.resume(TopicPartition("t", 0))
     assert offsets(bench.take()) == list(range(600))
     assert len(bench.requests()) == 1
-
-
-# -- failures -------------------------------------------------------------------------------------
-
-
-def test_a_leader_change_loses_and_doubles_nothing() -> None:
-    bench = Bench([A])
-    bench.logs[100].append(5)
-    bench.turn()
-    [fetch] = bench.requests()
-    bench.answer(fetch)
-    assert offsets(bench.take(3)) == [0, 1, 2]
-    [fetch] = bench.requests()
-    bench.sub.prefetch.fetched(fetch, [[100, NotLeader.code, 0, 0, [], None]], [], bench.now)
-    assert bench.sub.prefetch.routes_wanted and bench.requests() == []
-    bench.logs[100].append(5)
-    bench.route([B])
-    [fetch] = bench.requests()
-    assert fetch.address == B and fetch.fields[3] == [[100, 5]]
-    bench.answer(fetch)
-    assert offsets(bench.take()) == [3, 4, 5, 6, 7, 8, 9]
-
-
-def test_a_failed_request_is_repeated_later_and_later() -> None:
-    bench = Bench([A])
-    bench.turn()
-    waits = []
-    for _ in range(8):
-        [fetch] = bench.requests()
-        bench.sub.prefetch.failed(fetch, Unreachable(), bench.now)
-        assert bench.requests() == []
-        retry = bench.sub.prefetch.next_retry(bench.now)
-        assert retry is not None
-        waits.append(retry - bench.now)
-        bench.now = retry
-    assert waits == [50, 100, 200, 400, 800, 1000, 1000, 1000]
-    assert not bench.sub.turns.has_news  # nothing for the application: its position stays
-    bench.logs[100].append(1)
-    assert offsets(bench.read()) == [0]
-    assert bench.sub.prefetch.next_retry(bench.now) is None
-
-
-def test_two_brokers_that_name_each_other_are_not_asked_in_a_tight_loop() -> None:
-    bench = Bench([A])
-    bench.turn()
-    asked = 0
-    while bench.now < 1_000:
-        for fetch in bench.requests():
-            asked += 1
-            bench.sub.prefetch.failed(fetch, NotLeader(), bench.now)
-            bench.route([B if fetch.address == A else A])
-        bench.now += 1
-    assert asked < 30
-
-
-def test_without_a_leader_routes_are_asked_for() -> None:
-    bench = Bench([""])
-    assert bench.requests() == [] and bench.sub.prefetch.routes_wanted
-    assert bench.sub.prefetch.next_retry(bench.now) == 50
-    bench.route([A])
-    assert len(bench.requests()) == 1
-
-
-def test_out_of_range_is_an_error_unless_a_policy_was_chosen() -> None:
-    bench = Bench([A])
-    bench.logs[100].append(5)
-    bench.logs[100].append(5)
-    bench.turn()
-    bench.logs[100].cut(5)
-    for _ in range(2):  # it stays
-        bench.turn()
-        with pytest.raises(OffsetOutOfRange, match=r"offset 0 .* 5 \(start\) and 10"):
-            bench.take()
-    bench.sub.seek(TopicPartition("t", 0), 6)
-    assert offsets(bench.read()) == [6, 7, 8, 9]
-    for policy, expected in (("earliest", [5, 6, 7, 8, 9]), ("latest", [])):
-        bench = Bench([A], on_out_of_range=policy)
-        bench.turn()
-        bench.logs[100].append(5)
-        bench.logs[100].append(5)
-        bench.logs[100].cut(5)
-        assert offsets(bench.read()) == expected
-    with pytest.raises(MisuseError):
-        Bench([A], on_out_of_range="ignore")
-
-
-def test_a_gap_in_the_offsets_is_never_passed_over() -> None:
-    bench = Bench([A])
-    bench.turn()
-    [fetch] = bench.requests()
-    frame = PartitionLog(100, start=3).append(2)
-    bench.sub.prefetch.fetched(fetch, [[100, 0, 0, 5, [[3, 0]], None]], [frame], 0)
-    with pytest.raises(Internal, match="asked for offset 0, and 3 came"):
-        bench.take()
-
-
-def test_a_damaged_batch_is_fetched_again_and_then_told() -> None:
-    bench = Bench([A])
-    good = bench.logs[100].append(5)
-    bad = good[:-1] + bytes([good[-1] ^ 1])
-    bench.turn()
-    for attempt in range(3):
-        [fetch] = bench.requests()
-        bench.sub.prefetch.fetched(fetch, [[100, 0, 0, 5, [[0, 0]], None]], [bad], bench.now)
-        if attempt < 2:
-            assert bench.take() == []
-        else:
-            with pytest.raises(CorruptData, match="offset 0 came damaged 3 times"):
-                bench.take()
-        bench.now += 2_000
-    assert offsets(bench.read()) == [0, 1, 2, 3, 4]
-
-
-def test_an_answer_that_is_cut_or_speaks_of_others_changes_nothing() -> None:
-    bench = Bench([A])
-    bench.logs[100].append(2)
-    bench.turn()
-    for rows in ([[100, 0, 0, 2, [[0, 0], [1, 0]], None]], [[7, 0, 0, 2, [], None]], []):
-        [fetch] = bench.requests()
-        bench.sub.prefetch.fetched(fetch, rows, [], bench.now)
-        assert bench.take() == [] and bench.position() == 0
-        bench.now += 2_000
-    assert offsets(bench.read()) == [0, 1]
 
 
 # -- topics that change ---------------------------------------------------------------------------

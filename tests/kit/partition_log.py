@@ -1,12 +1,16 @@
-"""A partition as a broker shows it to consumers: batches by offset, answers of FETCH and OFFSETS.
+"""A partition as a broker shows it to consumers, and a bench that reads such partitions.
 
-For tests of the pure half of a consumer; it knows nothing of sockets.
+For tests of the pure half of a consumer; nothing here knows of sockets.
 """
 
+from itertools import islice
 from typing import Any
 
 from myqueue import batch
 from myqueue.errors import OffsetOutOfRange
+from myqueue.message import Message, TopicPartition
+from myqueue.prefetch import Lookup
+from myqueue.subscription import Place, Subscription
 
 
 class PartitionLog:
@@ -58,3 +62,62 @@ class PartitionLog:
         """A part of COMMITTED."""
         self.positions[who] = max(offset, self.positions.get(who, 0))
         return [self.group, 0, self.positions[who], None]
+
+
+A, B = "tcp://a", "tcp://b"
+
+
+class Bench:
+    """A subscription to topic "t" whose partitions are PartitionLogs at addresses."""
+
+    def __init__(self, leaders: list[str], *, who: str = "", **options: Any) -> None:
+        self.now = 0
+        self.logs = {100 + number: PartitionLog(100 + number) for number in range(len(leaders))}
+        self.sub = Subscription({"t": who}, **options)
+        self.route(leaders)
+
+    def route(self, leaders: list[str]) -> None:
+        groups = zip(sorted(self.logs), leaders, strict=False)
+        self.sub.routed("t", self.now, [Place(g - 100, g, leader) for g, leader in groups])
+
+    def requests(self) -> list[Any]:
+        return self.sub.prefetch.requests(self.now)
+
+    def answer(self, request: Any) -> None:
+        if isinstance(request, Lookup):
+            who, time_ms, groups = request.fields
+            rows = [self.logs[group].offsets(who, time_ms) for group in groups]
+            self.sub.prefetch.looked_up(request, rows, self.now)
+        else:
+            answers = [self.logs[group].fetch(offset) for group, offset in request.fields[3]]
+            rows = [row for row, _ in answers]
+            frames = [frame for _, own in answers for frame in own]
+            self.sub.prefetch.fetched(request, rows, frames, self.now)
+
+    def turn(self) -> None:
+        for request in self.requests():
+            self.answer(request)
+        for reading in self.sub.readings.values():
+            reading.check_invariants()
+
+    def take(self, count: int = 1 << 30) -> list[Message]:
+        """As poll does it: run after run, until there are so many."""
+        out: list[Message] = []
+        while len(out) < count and (run := self.sub.next_run(self.now)) is not None:
+            out += islice(run, count - len(out))
+        return out
+
+    def read(self, turns: int = 5) -> list[Message]:
+        out = []
+        for _ in range(turns):
+            self.turn()
+            out += self.take()
+        return out
+
+    def position(self, number: int = 0) -> int | None:
+        return self.sub.named(TopicPartition("t", number)).position
+
+
+def offsets(messages: list[Message], number: int = 0) -> list[int]:
+    assert all(int(message.value) == message.offset for message in messages)
+    return [message.offset for message in messages if message.partition == number]
