@@ -1,0 +1,49 @@
+"""Which partition a message goes to, if its sender did not say.
+
+With a key: CRC-32 of the key (zlib's, the polynomial of gzip), modulo the number of partitions.
+Equal keys share a partition, and so an order, as long as the topic does not grow. This is part of
+the contract: it is the same in all versions and easy to find in any other language.
+
+Without a key: the partition that got the fewest messages so far, the lowest number among equals.
+One message at a time that is round-robin. Where messages gather in batches, whole runs stay
+together (one full batch costs less than eight small ones), and the next run goes to whoever is
+behind: fair over time whatever the lengths of the runs. A partition that is added later begins
+with as many as the one that is most behind; it is not flooded to make up for what it missed.
+
+    >>> spread = Spread(3)
+    >>> [spread.next(count) for count in (1, 5, 1, 1)]
+    [0, 1, 2, 0]
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    return crc32(key) % partitions
+
+
+class Spread:
+    """Messages without a key over the partitions of one topic. Not for several threads at once."""
+
+    __slots__ = ("given",)
+
+    def __init__(self, partitions: int) -> None:
+        self.given = [0] * partitions
+
+    def grow(self, partitions: int) -> None:
+        behind = min(self.given, default=0)
+        self.given += [behind] * (partitions - len(self.given))
+
+    def choose(self) -> int:
+        """Where the next run goes. What it gets is to be told with `count`."""
+        return self.given.index(min(self.given))
+
+    def count(self, partition: int, messages: int) -> None:
+        self.given[partition] += messages
+
+    def next(self, messages: int = 1) -> int:
+        partition = self.choose()
+        self.given[partition] += messages
+        return partition

@@ -1,0 +1,337 @@
+"""A session: what one process says to one cluster. Producers, consumers and Admin share one.
+
+`DESIGN.md` has the interface in one piece. Its own work is small: it holds the connections, hands
+requests to the I/O thread and gives futures back, keeps routes fresh, and tells the managers every
+three seconds which producers and consumers of this process live.
+
+A session belongs to the process that made it. After a fork the child has a copy without the I/O
+thread and with sockets that are the parent's; every call there is refused, before any lock that
+another thread might have held during the fork is touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from secrets import token_bytes
+from typing import Any, Final, NamedTuple
+from weakref import WeakSet
+
+from myqueue import protocol as words
+from myqueue.batch import Buffer
+from myqueue.clock import now_ms
+from myqueue.config import SessionSettings, addresses
+from myqueue.connection import (
+    Connection,
+    Envelope,
+    Greeting,
+    Sockets,
+    Waiter,
+    failure,
+)
+from myqueue.errors import (
+    NONE,
+    Closed,
+    ConcurrentUse,
+    Forked,
+    MyQueueError,
+    TimedOut,
+)
+from myqueue.iothread import IoThread, Job, Timer
+from myqueue.managing import ManagerCall, Managers
+from myqueue.routing import Routes, Topic
+from myqueue.upkeep import Upkeep
+
+log = logging.getLogger("myqueue.client")
+
+MANAGERS: Final = "managers"
+_sessions: WeakSet[Session] = WeakSet()
+
+
+class Answer(NamedTuple):
+    envelope: Envelope
+    frames: list[Buffer]
+
+    @property
+    def fields(self) -> list[Any]:
+        return self.envelope[words.FIELDS :]
+
+
+def resolve(future: Future[Any], result: Any, error: BaseException | None = None) -> None:
+    """End a future, unless whoever waited has cancelled it."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+class Call(Waiter):
+    """One request to one address: one attempt."""
+
+    __slots__ = ("at", "future", "id", "began", "timer")
+
+    def __init__(self, future: Future[Answer]) -> None:
+        self.future = future
+        self.at: Connection | None = None
+        self.timer: Timer | None = None
+        self.id = self.began = 0
+
+    def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
+        error = failure(envelope) if envelope[words.KIND] == words.ERROR else None
+        self._end(Answer(envelope, frames), error)
+
+    def lost(self, error: MyQueueError) -> None:
+        self._end(None, error)
+
+    def late(self) -> None:
+        at = self.at
+        if at is None:
+            return
+        was_sent = at.take(self.id) is not None
+        at.forget(self.id)
+        waited = now_ms() - self.began
+        error = TimedOut(f"{at.address}: no answer within {waited} ms", component=at.address)
+        if not was_sent:
+            error.outcome = NONE
+        self._end(None, error)
+        if was_sent and at.silent_since(self.began):
+            at.broke(f"nothing came within {waited} ms")
+
+    def _end(self, answer: Answer | None, error: MyQueueError | None) -> None:
+        self.at = None
+        if self.timer is not None:
+            self.timer.cancel()
+        resolve(self.future, answer, error)
+
+
+class Session:
+    """See the chapter's head."""
+
+    def __init__(self, cluster: str, *, name: str = "", request_timeout_ms: int = 10_000) -> None:
+        self.settings = SessionSettings(name=name, request_timeout_ms=request_timeout_ms)
+        bootstrap = addresses(cluster)
+        self.name, self.request_timeout_ms = name, request_timeout_ms
+        self.managers: Final = MANAGERS
+        self.routes = Routes()
+        self._greeting = Greeting(name)
+        self._chance = random.Random()
+        self._managers = Managers(bootstrap, self._chance)
+        self._connections: dict[str, Connection] = {}
+        self._calls: set[ManagerCall] = set()
+        self._last_index = 0  # of our own updates: what we read afterwards is not older
+        self._closed = self._forked = False
+        self._sockets = Sockets()
+        self._upkeep = Upkeep(self, self._managers)
+        self._thread = IoThread(self._sockets, self._turn, f"myqueue-{name or 'client'}")
+        _sessions.add(self)
+
+    @property
+    def cluster_id(self) -> str:
+        return self._greeting.cluster_id
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def applied(self) -> int:
+        """Index of the last update that this session made."""
+        return self._last_index
+
+    def check(self) -> None:
+        """Raises if this session can't be used (any more, or here)."""
+        if self._forked:
+            raise Forked("this client was made before a fork, by the parent process")
+        if self._closed:
+            raise Closed("this session was closed")
+
+    # -- requests, any thread ---------------------------------------------------------------------
+
+    def call(
+        self, target: str, kind: int, fields: Sequence[Any] = (), frames: Sequence[Buffer] = (), *,
+        timeout_ms: int | None = None,
+    ) -> Future[Answer]:  # fmt: skip
+        """An address: one attempt. `session.managers`: repeats until the deadline."""
+        self.check()
+        future: Future[Answer] = Future()
+        limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
+        if target == MANAGERS:
+            self._thread.run(lambda: self._ask_managers(kind, fields, frames, limit_ms, future))
+        else:
+            self._thread.run(lambda: self._ask(target, kind, fields, frames, limit_ms, future))
+        return future
+
+    def update(
+        self, operation: str, arguments: dict[str, Any], *, timeout_ms: int | None = None,
+        key: bytes | None = None,
+    ) -> Future[dict[str, Any]]:  # fmt: skip
+        """A change of metadata, done once however often it has to be asked for."""
+        fields = (key or token_bytes(16), operation, arguments)
+        asked = self.call(MANAGERS, words.UPDATE, fields, timeout_ms=timeout_ms)
+        return _then(asked, self._updated)
+
+    def read(
+        self, query: str, arguments: dict[str, Any] | None = None, *, at_least: int = 0,
+        linearizable: bool = False, timeout_ms: int | None = None,
+    ) -> Future[dict[str, Any]]:  # fmt: skip
+        """What a manager knows; never older than this session's own updates."""
+        fields = (query, arguments or {}, max(at_least, self._last_index), linearizable)
+        asked = self.call(MANAGERS, words.READ, fields, timeout_ms=timeout_ms)
+        return _then(asked, lambda answer: answer.fields[1])
+
+    def wait(self, future: Future[Any], timeout_ms: int | None = None) -> Any:
+        """The result, or its exception; interruptible. TimedOut if it takes longer than that."""
+        if self._thread.is_here():
+            raise ConcurrentUse("callbacks run in the I/O thread and must not wait for it")
+        try:
+            return future.result(None if timeout_ms is None else timeout_ms / 1000)
+        except TimeoutError as error:
+            if future.done() or isinstance(error, MyQueueError):
+                raise
+            raise TimedOut(f"not done within {timeout_ms} ms; it may still be") from None
+
+    def ensure_topics(
+        self, names: Iterable[str], *, create: bool = False, timeout_ms: int | None = None
+    ) -> Future[list[Topic]]:
+        """Routes of all these topics, as soon as they are known."""
+        self.check()
+        limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
+        return self._upkeep.ensure(list(names), create, limit_ms)
+
+    def refresh(self, names: Iterable[str] = ()) -> None:
+        wanted = tuple(names)
+        self.on_io(lambda: self._upkeep.refresh(wanted))
+
+    def on_routes(self, callback: Job) -> None:
+        self._upkeep.listeners.append(callback)
+
+    def off_routes(self, callback: Job) -> None:
+        if callback in self._upkeep.listeners:
+            self._upkeep.listeners.remove(callback)
+
+    def keep_alive(self, *, producer: int = 0, consumer: int = 0) -> None:
+        self.on_io(lambda: self._upkeep.keep_alive(producer, consumer))
+
+    def let_die(self, *, producer: int = 0, consumer: int = 0) -> None:
+        self.on_io(lambda: self._upkeep.let_die(producer, consumer))
+
+    # -- the I/O thread ---------------------------------------------------------------------------
+
+    def on_io(self, job: Job) -> None:
+        self.check()
+        self._thread.run(job)
+
+    def after(self, delay_ms: int, job: Job) -> Timer:
+        return self._thread.after(delay_ms, job)
+
+    def now_ms(self) -> int:
+        return now_ms()
+
+    def connection(self, address: str) -> Connection:
+        found = self._connections.get(address)
+        if found is None:
+            found = self._connections[address] = Connection(
+                self._sockets, address, self._greeting, self.settings.connect_timeout_ms,
+                self.settings.backoff_ms_max,
+            )  # fmt: skip
+            found.on_change = self._upkeep.connection_changed
+        return found
+
+    def _turn(self) -> int | None:
+        soonest: int | None = None
+        for connection in tuple(self._connections.values()):
+            due = connection.turn()
+            if due is not None and (soonest is None or due < soonest):
+                soonest = due
+        return soonest
+
+    def _ask(
+        self, address: str, kind: int, fields: Sequence[Any], frames: Sequence[Buffer],
+        limit_ms: int, future: Future[Answer],
+    ) -> None:  # fmt: skip
+        if self._closed:
+            resolve(future, None, Closed("the session was closed"))
+            return
+        call = Call(future)
+        call.at, call.began = self.connection(address), now_ms()
+        call.id = call.at.request(kind, fields, frames, call)
+        call.timer = self.after(limit_ms, call.late)
+
+    def _ask_managers(
+        self, kind: int, fields: Sequence[Any], frames: Sequence[Buffer], limit_ms: int,
+        future: Future[Answer],
+    ) -> None:  # fmt: skip
+        def done(
+            envelope: Envelope | None, frames: list[Buffer], error: MyQueueError | None
+        ) -> None:
+            self._calls.discard(call)
+            resolve(future, Answer(envelope or [], frames), error)
+
+        if self._closed:
+            resolve(future, None, Closed("the session was closed"))
+            return
+        call = ManagerCall(self, self._managers, kind, fields, frames, limit_ms, done)
+        self._calls.add(call)
+        call.start()
+
+    def _updated(self, answer: Answer) -> dict[str, Any]:
+        index, result = answer.fields
+        self._last_index = max(self._last_index, index)
+        return dict(result)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self, timeout_ms: int = 5_000) -> None:
+        """Everything unanswered fails with Closed. Returns in time, whatever happens."""
+        if self._forked or self._closed:
+            return
+        self._closed = True
+        if not self._thread.stop(self._shut, timeout_ms / 1000):
+            log.warning("the I/O thread of a session did not end within %d ms", timeout_ms)
+
+    def _shut(self) -> None:
+        error = Closed("the session was closed")
+        for call in tuple(self._calls):
+            call.fail(error)
+        self._upkeep.shut(error)
+        for connection in self._connections.values():
+            connection.shut(error)
+        self._sockets.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def mark_forked(self) -> None:
+        self._forked = True
+
+
+def _then(asked: Future[Answer], open_answer: Callable[[Answer], Any]) -> Future[Any]:
+    """A future of what the answer holds."""
+    future: Future[Any] = Future()
+
+    def done(asked: Future[Answer]) -> None:
+        error = asked.exception()
+        try:
+            result = open_answer(asked.result()) if error is None else None
+        except Exception as problem:  # an answer of another kind than the request's
+            result, error = None, problem
+        resolve(future, result, error)
+
+    asked.add_done_callback(done)
+    return future
+
+
+def _after_fork() -> None:
+    for session in tuple(_sessions):
+        session.mark_forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
