@@ -1,0 +1,150 @@
+"""What an operation on the metadata may be given: names, numbers, settings; and their limits.
+
+An operation reads its arguments one by one and then calls `done`, which refuses any that nobody
+asked for: a misspelt argument is an error, never silently the default. All of this happens before
+anything is changed, so that a refused operation leaves nothing behind.
+
+Limits of the cluster are settings inside the replicated state, not of a daemon's configuration:
+replicas that disagree about a limit would disagree about the state (R27).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+from myqueue import protocol
+from myqueue.errors import InvalidName, InvalidRequest, InvalidSetting
+
+NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+TEXT_MAX: Final = 300  # addresses, hosts, ids of disks
+PARTITIONS_PER_CALL: Final = 1000
+REPLICATION_MAX: Final = 9
+REPLICATION_DEFAULT: Final = 3
+_BIG: Final = 1 << 53  # numbers that every JSON reader holds exactly
+
+
+class Setting(NamedTuple):
+    """A number with a range; `what` is for `myq config show`."""
+
+    default: int
+    low: int
+    high: int
+    what: str
+
+
+TOPIC_SETTINGS: Final[dict[str, Setting]] = {
+    "message_bytes_max": Setting(8 << 20, 1, 15 << 20, "largest batch that is taken, in bytes"),
+    "partition_growth": Setting(
+        0, 0, _BIG, "messages per partition after which one is added; 0: never"
+    ),
+    "retention_bytes": Setting(0, 0, _BIG, "bytes kept of a partition; 0: no limit"),
+    "retention_ms": Setting(0, 0, _BIG, "how long messages are kept; 0: no limit"),
+}
+CLUSTER_SETTINGS: Final[dict[str, Setting]] = {
+    "consumers_max": Setting(100_000, 1, _BIG, "registered consumers"),
+    "inactive_ms": Setting(30_000, 1000, _BIG, "a client silent for so long counts as inactive"),
+    "partitions_max": Setting(10_000, 1, 1_000_000, "partitions of all topics together"),
+    "producers_max": Setting(100_000, 1, _BIG, "producers known, registered or opened"),
+    # A broker's orders have to fit into one envelope, at the longest names.
+    "replicas_per_broker_max": Setting(2500, 1, 2500, "replicas that one broker holds"),
+}
+
+
+def defaults(known: dict[str, Setting]) -> dict[str, int]:
+    return {name: setting.default for name, setting in sorted(known.items())}
+
+
+def changed_settings(
+    known: dict[str, Setting], before: dict[str, int], given: dict[Any, Any]
+) -> dict[str, int]:
+    """All settings after the change; nil brings a default back."""
+    after = dict(before)
+    for name, value in given.items():
+        setting = known.get(name)
+        if setting is None:
+            names = ", ".join(known)
+            raise InvalidSetting(f"there is no setting {name!r}; there are {names}")
+        if value is None:
+            value = setting.default
+        if type(value) is not int or not setting.low <= value <= setting.high:
+            raise InvalidSetting(
+                f"{name} is {value!r}; it has to be a number from {setting.low} to {setting.high}"
+            )
+        after[name] = value
+    return dict(sorted(after.items()))
+
+
+def checked_name(value: Any, what: str) -> str:
+    if type(value) is not str or NAME.fullmatch(value) is None:
+        raise InvalidName(f"{what}: {value!r} is not a name of 1 to 200 of A-Z a-z 0-9 . _ -")
+    return value
+
+
+class Arguments:
+    """The arguments of one call; see the module's docstring."""
+
+    def __init__(self, call: str, given: dict[Any, Any]) -> None:
+        self._call, self._left = call, dict(given)
+
+    def _take(self, name: str, default: Any) -> Any:
+        value = self._left.pop(name, None)
+        if value is not None:
+            return value
+        if default is None:
+            raise InvalidRequest(f"{self._call} needs {name}")
+        return default
+
+    def name(self, name: str, default: str | None = None) -> str:
+        """A topic's or a producer's name; "" only as the default."""
+        value = self._take(name, default)
+        return "" if value == "" and default == "" else checked_name(value, name)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._take(name, default)
+        if type(value) is not str or len(value) > TEXT_MAX:
+            raise InvalidRequest(
+                f"{name} of {self._call} is a text of at most {TEXT_MAX} characters"
+            )
+        return value
+
+    def number(
+        self, name: str, default: int | None = None, low: int = 0, high: int = protocol.INT_END - 1
+    ) -> int:
+        value = self._take(name, default)
+        if type(value) is not int or not low <= value <= high:
+            shown = f"from {low} to {high}" if high < protocol.INT_END - 1 else f"of at least {low}"
+            raise InvalidRequest(f"{name} of {self._call} is {value!r}, not a number {shown}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._take(name, default)
+        if type(value) is not bool:
+            raise InvalidRequest(f"{name} of {self._call} is {value!r}, not true or false")
+        return value
+
+    def settings(self) -> dict[Any, Any]:
+        """As given; `changed_settings` says what they mean."""
+        value = self._take("settings", {})
+        if type(value) is not dict:
+            raise InvalidSetting(f"settings of {self._call} is a map of names to numbers")
+        return value
+
+    def numbers(self, name: str) -> list[int]:
+        value = self._take(name, [])
+        if type(value) is not list or not all(map(protocol.is_int, value)):
+            raise InvalidRequest(f"{name} of {self._call} is a list of numbers")
+        return value
+
+    def pairs(self, name: str) -> list[tuple[int, int]]:
+        value = self._take(name, [])
+        pair = protocol.row(protocol.is_int, protocol.is_int)
+        if type(value) is not list or not all(map(pair, value)):
+            raise InvalidRequest(f"{name} of {self._call} is a list of pairs of numbers")
+        return [(first, second) for first, second in value]
+
+    def done(self) -> None:
+        """Nothing else was given."""
+        if self._left:
+            names = ", ".join(sorted(map(str, self._left)))
+            raise InvalidRequest(f"{self._call} knows no argument {names}")

@@ -1,0 +1,102 @@
+"""The managers' state machine: what the cluster consists of, decided by the managers' log.
+
+A command is an entry with the packed `[key, operation, arguments]`. `apply` runs it on the tables:
+the entry's time is the time, its index is the version; results and refusals alike are handed back,
+and kept under the request's key, so that a repeat gets what the first one got. An empty key marks
+what managers do by themselves; these operations may be repeated without harm and are not kept.
+
+    entry ─▶ unpack ─▶ known key? ─▶ operations.run ─▶ tables (rows that changed) ─▶ result
+
+Deterministic (R27): the same entries give the same rows, byte by byte, on every replica, whenever
+it saved, loaded, or took the state from another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from myqueue import protocol
+from myqueue.daemons.machine import Changes
+from myqueue.daemons.operations import run
+from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, TIME, TYPE, Entry, require
+from myqueue.daemons.tables import Result, Tables
+from myqueue.daemons.topics import Call
+from myqueue.errors import InvalidRequest, MyQueueError, error_of
+
+SNAPSHOT_VERSION: Final = 1
+Outcome = dict[str, Any] | MyQueueError
+
+
+def command(key: bytes, operation: str, arguments: dict[str, Any]) -> bytes:
+    """The payload of an entry."""
+    return protocol.pack([key, operation, arguments])
+
+
+class Metadata:
+    """A `Machine`; see the module's docstring. `tables` is another object after a restore."""
+
+    def __init__(self, cluster: str) -> None:
+        self.applied_index = 0
+        self.cluster = cluster
+        self.tables = Tables()
+
+    def apply(self, entries: list[Entry]) -> list[Any]:
+        results: list[Any] = []
+        for entry in entries:
+            require(entry[INDEX] == self.applied_index + 1, "entries are applied in their order")
+            self.applied_index = entry[INDEX]
+            results.append(self._command(entry) if entry[TYPE] == COMMAND else None)
+        return results
+
+    def _command(self, entry: Entry) -> Outcome:
+        try:
+            key, operation, arguments = protocol.unpack(entry[PAYLOAD])
+        except (ValueError, TypeError):
+            return InvalidRequest("an entry that holds no command")
+        if type(key) is not bytes:
+            return InvalidRequest("a command whose key is not bytes")
+        known = self.tables.known_result(key)
+        if known is not None:
+            return _opened(known)
+        call = Call(self.tables, self.cluster, entry[INDEX], entry[TIME], key)
+        outcome: Outcome
+        try:
+            outcome = run(call, operation, arguments)
+        except MyQueueError as error:
+            outcome = error.with_traceback(None)
+        if key:
+            self.tables.remember(Result(entry[INDEX], key, _closed(outcome)))
+        return outcome
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def take_changes(self) -> Changes:
+        return self.tables.take_changes()
+
+    def load(self, applied_index: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        self.tables = Tables.from_rows(rows)
+        self.applied_index = applied_index
+
+    def snapshot(self) -> bytes:
+        """All rows, in the order of their keys: equal states give equal bytes."""
+        rows = [(key, self.tables.row(key)) for key in sorted(self.tables.row_keys())]
+        return protocol.pack([SNAPSHOT_VERSION, self.applied_index, rows])
+
+    def restore(self, snapshot: bytes) -> None:
+        version, applied_index, rows = protocol.unpack(snapshot)
+        require(version == SNAPSHOT_VERSION, f"a snapshot of version {version}")
+        before = self.tables
+        self.load(applied_index, rows)
+        self.tables.changed = {*before.row_keys(), *before.changed, *self.tables.row_keys()}
+
+
+def _closed(outcome: Outcome) -> bytes:
+    if isinstance(outcome, MyQueueError):
+        return protocol.pack([outcome.code, str(outcome), {}])
+    return protocol.pack([0, "", outcome])
+
+
+def _opened(packed: bytes) -> Outcome:
+    code, text, result = protocol.unpack(packed)
+    return error_of(code, text) if code else dict(result)

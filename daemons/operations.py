@@ -1,0 +1,220 @@
+"""What the entries of the managers' log do to the tables, one function for each operation.
+
+An operation gets a `Call` (the tables, the entry's index and time, who asks) and its arguments. It
+first looks at everything, refusing by an error of `myqueue.errors`, and only then changes anything:
+a refusal leaves no trace. It returns a map, the result. There is no clock and no random here; uids
+come from a hash over the entry, replicas' incarnations from a counter (R27).
+
+`CLIENT_OPERATIONS` may be asked for by clients; all others are made by the managers themselves.
+Those on topics are in `topics.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from myqueue.daemons import topics
+from myqueue.daemons.arguments import CLUSTER_SETTINGS, Arguments, changed_settings
+from myqueue.daemons.tables import (
+    CONSUMER,
+    PRODUCER,
+    BrokerRow,
+    Consumer,
+    ManagerRow,
+    Producer,
+    Tables,
+)
+from myqueue.daemons.topics import Answer, Call
+from myqueue.errors import Busy, IdentityMismatch, InvalidRequest, UnknownClient, Unsupported
+
+UNUSED_PRODUCER_MS: Final = 3_600_000  # one without name and topic that may make room
+
+# -- producers and consumers ----------------------------------------------------------------------
+
+
+def register_producer(call: Call, args: Arguments) -> Answer:
+    name, create, avoid = args.name("topic"), args.flag("create", True), args.numbers("avoid")
+    args.done()
+    tables = call.tables
+    unused = _producers_to_forget(call)
+    topic = tables.topics.get(name)
+    created = topic is None and create
+    topic = topics.create(call, name, 1, 0, {}, avoid) if created else call.topic(name)
+    _forget(tables, unused)
+    producer = _new_producer(call, "", topic.uid, 0)
+    return {
+        "producer_id": producer.id, "epoch": 0, "topic_uid": topic.uid, "created": created,
+    }  # fmt: skip
+
+
+def open_producer(call: Call, args: Arguments) -> Answer:
+    """A session: by id, by name, or a new one. Its epoch fences all sessions before (C4)."""
+    number, name = args.number("producer_id", 0), args.name("name", "")
+    args.done()
+    tables = call.tables
+    known = number or tables.producer_names.get(name, 0)
+    if not known:
+        _forget(tables, _producers_to_forget(call))
+        producer = _new_producer(call, name, 0, 1)
+        return {"producer_id": producer.id, "epoch": 1}
+    found = tables.producers.get(known)
+    if found is None:
+        raise UnknownClient(f"there is no producer {known}")
+    if name and found.name != name:
+        raise InvalidRequest(f"producer {known} is not the one named {name!r}")
+    found.epoch += 1
+    found.seen_ms = max(found.seen_ms, call.time_ms)
+    tables.put_producer(found)
+    return {"producer_id": found.id, "epoch": found.epoch}
+
+
+def _new_producer(call: Call, name: str, topic_uid: int, epoch: int) -> Producer:
+    tables = call.tables
+    producer = Producer(tables.counters.producer, name, topic_uid, epoch, call.time_ms)
+    tables.counters.producer += 1
+    tables.put_counters()
+    tables.put_producer(producer)
+    return producer
+
+
+def _producers_to_forget(call: Call) -> list[Producer]:
+    """Nothing while there is room; else some that nobody misses. Busy if there are none.
+
+    Each start of an application opens a producer, most never come back: without an end, state
+    would grow for ever (S4). Brokers know their sessions by themselves.
+    """
+    tables = call.tables
+    most = tables.settings["producers_max"]
+    if len(tables.producers) < most:
+        return []
+    old = [
+        one for one in tables.producers.values()
+        if not one.name and not one.topic_uid and one.seen_ms + UNUSED_PRODUCER_MS < call.time_ms
+    ]  # fmt: skip
+    old.sort(key=lambda one: (one.seen_ms, one.id))
+    old = old[: max(1, most // 100, len(tables.producers) - most + 1)]
+    if len(tables.producers) - len(old) >= most:
+        raise Busy(f"{most} producers are known already", hint="Raise producers_max.")
+    return old
+
+
+def _forget(tables: Tables, producers: list[Producer]) -> None:
+    for producer in producers:
+        tables.remove_producer(producer)
+
+
+def register_consumer(call: Call, args: Arguments) -> Answer:
+    name = args.name("topic")
+    args.done()
+    topic, tables = call.topic(name), call.tables
+    if len(tables.consumers) >= tables.settings["consumers_max"]:
+        raise Busy("as many consumers as may be are registered", hint="Raise consumers_max.")
+    consumer = Consumer(tables.counters.consumer, topic.uid, call.time_ms)
+    tables.counters.consumer += 1
+    tables.put_counters()
+    tables.put_consumer(consumer)
+    return {
+        "consumer_id": consumer.id, "topic_uid": topic.uid,
+        "partitions": list(range(len(topic.partitions))),
+    }  # fmt: skip
+
+
+def seen(call: Call, args: Arguments) -> Answer:
+    """Activity of clients, in batches; ids that are not known are no news."""
+    producers, consumers = args.pairs("producers"), args.pairs("consumers")
+    args.done()
+    tables = call.tables
+    for kind, table, pairs in (
+        (PRODUCER, tables.producers, producers), (CONSUMER, tables.consumers, consumers),
+    ):  # fmt: skip
+        clients: Any = table
+        for number, time_ms in pairs:
+            client = clients.get(number)
+            if client is not None and client.seen_ms < time_ms:
+                client.seen_ms = time_ms
+                tables.touch(kind, number)
+    return {}
+
+
+# -- daemons --------------------------------------------------------------------------------------
+
+
+def register_broker(call: Call, args: Arguments) -> Answer:
+    """A broker that is new, or has another address. Never one with another disk (W7)."""
+    new = BrokerRow(*_whereabouts(args), call.time_ms, version=call.index)
+    tables = call.tables
+    before = tables.brokers.get(new.node)
+    if before is not None:
+        _check_disk("broker", new.node, before.disk, new.disk)
+        new.state, new.since_ms = before.state, before.since_ms
+    tables.put_broker(new)
+    tables.bump(tables.brokers, call.index)  # all of them are told where it is
+    return {"node": new.node}
+
+
+def register_manager(call: Call, args: Arguments) -> Answer:
+    new = ManagerRow(*_whereabouts(args), call.time_ms)
+    before = call.tables.managers.get(new.node)
+    if before is not None:
+        _check_disk("manager", new.node, before.disk, new.disk)
+        new.since_ms = before.since_ms
+    call.tables.put_manager(new)
+    return {"node": new.node}
+
+
+def _whereabouts(args: Arguments) -> tuple[int, str, str, str, str]:
+    """Which daemon it is, and where."""
+    node, disk = args.number("node", low=1, high=(1 << 31) - 1), args.text("disk")
+    address, peer, host = args.text("address"), args.text("peer"), args.text("host", "")
+    args.done()
+    return node, disk, address, peer, host
+
+
+def _check_disk(kind: str, node: int, known: str, disk: str) -> None:
+    if known != disk:
+        raise IdentityMismatch(f"{kind} {node} has disk {known}, not {disk}")
+
+
+def forget_gone(call: Call, args: Arguments) -> Answer:
+    """A broker that has heard of the deletion no longer holds these groups."""
+    node, groups = args.number("node"), args.numbers("groups")
+    args.done()
+    for group in groups:
+        gone = call.tables.gone.get(group)
+        if gone is not None and node in gone.nodes:
+            gone.nodes.remove(node)
+            call.tables.put_gone(gone)
+    return {}
+
+
+def alter_cluster(call: Call, args: Arguments) -> Answer:
+    given = args.settings()
+    args.done()
+    tables = call.tables
+    tables.settings = changed_settings(CLUSTER_SETTINGS, tables.settings, given)
+    tables.put_counters()
+    return {"settings": dict(tables.settings)}
+
+
+Operation = Callable[[Call, Arguments], Answer]
+_FOR_CLIENTS: tuple[Operation, ...] = (
+    topics.create_topic, topics.delete_topic, topics.alter_topic, topics.grow_topic,
+    register_producer, register_consumer, open_producer, alter_cluster,
+)  # fmt: skip
+_FOR_MANAGERS: tuple[Operation, ...] = (
+    topics.grow_by_threshold, seen, register_broker, register_manager, forget_gone,
+)  # fmt: skip
+_BY_NAME: Final = {one.__name__: one for one in _FOR_CLIENTS + _FOR_MANAGERS}
+CLIENT_OPERATIONS: Final = tuple(one.__name__ for one in _FOR_CLIENTS)
+PLACING: Final = ("create_topic", "grow_topic", "register_producer", "grow_by_threshold")
+
+
+def run(call: Call, operation: Any, arguments: Any) -> Answer:
+    """The result; a refusal is raised, and nothing was changed then."""
+    found = _BY_NAME.get(operation) if type(operation) is str else None
+    if found is None:
+        raise Unsupported(f"there is no operation {operation!r}")
+    if type(arguments) is not dict:
+        raise InvalidRequest(f"the arguments of {operation} are not a map")
+    return found(call, Arguments(str(operation), arguments))

@@ -1,0 +1,89 @@
+"""Where new partitions go: which brokers hold their replicas, and who should lead them.
+
+Pure: loads in, choices out, the same on every replica that applies the same entry (R27). Rules, the
+first that decides counts:
+
+1. no two replicas on one host if that can be avoided; if not, as few on one host as possible;
+2. the broker that holds the fewest replicas;
+3. the host that holds the fewest for each of its brokers, so that hosts fill up evenly as well and
+   rule 1 leaves enough choice for the next partition;
+4. the first replica, the preferred leader, is one that is preferred seldom; for the others those
+   come first that are preferred often. It sounds the wrong way round and is what keeps the leaders
+   even: brokers that should lead next are not used up as followers now.
+
+So between equal brokers the numbers of replicas held, and of partitions they should lead, differ
+by at most 1 as long as all partitions have as many replicas (by 2 for leaders where these mix).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Load:
+    """A broker as placement sees it: how much it has already."""
+
+    node: int
+    host: str
+    replicas: int = 0
+    leaders: int = 0  # partitions of which it holds the first replica
+
+
+class _Host:
+    """What is placed on one host label."""
+
+    __slots__ = ("brokers", "leaders", "replicas", "used")
+
+    def __init__(self) -> None:
+        self.brokers = self.replicas = self.leaders = 0
+        self.used = 0  # replicas of the partition that is being placed
+
+
+def place(brokers: Iterable[Load], partitions: int, replication: int) -> list[list[int]]:
+    """For each new partition the nodes of its replicas, the preferred leader first.
+
+    `brokers` are not changed. The caller made sure that there are at least `replication` of them.
+    """
+    loads = [Load(one.node, one.host, one.replicas, one.leaders) for one in brokers]
+    loads.sort(key=lambda one: one.node)
+    if not 1 <= replication <= len(loads):
+        raise ValueError(f"{replication} replicas on {len(loads)} brokers")
+    hosts: dict[str, _Host] = {}
+    for load in loads:
+        host = hosts.setdefault(load.host, _Host())
+        host.brokers += 1
+        host.replicas += load.replicas
+        host.leaders += load.leaders
+    return [_place_one(loads, hosts, replication) for _ in range(partitions)]
+
+
+def _place_one(loads: list[Load], hosts: dict[str, _Host], replication: int) -> list[int]:
+    free = list(loads)
+    chosen: list[Load] = []
+    for _ in range(replication):
+        rank = _rank_of_others if chosen else _rank_of_first
+        best = min(free, key=lambda one: rank(one, hosts[one.host]))
+        free.remove(best)
+        hosts[best.host].used += 1
+        chosen.append(best)
+    leader = min(chosen, key=lambda one: (one.leaders, one.node))
+    leader.leaders += 1
+    hosts[leader.host].leaders += 1
+    for one in chosen:
+        one.replicas += 1
+        hosts[one.host].replicas += 1
+        hosts[one.host].used = 0
+    return [leader.node, *(one.node for one in chosen if one is not leader)]
+
+
+def _rank_of_first(one: Load, host: _Host) -> tuple[float, ...]:
+    return (
+        one.replicas, host.replicas / host.brokers, host.leaders / host.brokers, one.leaders,
+        one.node,
+    )  # fmt: skip
+
+
+def _rank_of_others(one: Load, host: _Host) -> tuple[float, ...]:
+    return host.used, one.replicas, host.replicas / host.brokers, -one.leaders, one.node
