@@ -26,19 +26,22 @@ from myqueue.errors import InvalidSetting, MyQueueError
 STOP_S = 13.0
 # Brokers go first.
 STAGES = {local.BROKER: 0, local.MANAGER: 1}
+# What comes on stderr, besides going to the log.
+ECHO = {"info": ("info", *supervisor.LOUD), "warning": supervisor.LOUD, "none": ()}
 
 
 class Voice:
-    """What the agent has to say: on stderr, and in `node/node.log`."""
+    """What the agent has to say: in `node/node.log`, and, if it is of these levels, on stderr."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, levels: tuple[str, ...]) -> None:
+        self._path, self._levels = path, levels
 
     def __call__(self, level: str, text: str) -> None:
         line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {level:7} {text}"
         # Whoever started us may be gone, and the disk may be full: the daemons run on.
-        with contextlib.suppress(OSError):
-            click.echo(line, err=True)
+        if level in self._levels:
+            with contextlib.suppress(OSError):
+                click.echo(line, err=True)
         with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             if file.tell() > supervisor.LOG_BYTES_MAX:
                 self._path.replace(f"{self._path}.1")
@@ -48,10 +51,12 @@ class Voice:
 class Node:
     """A cluster on this machine, while it runs. Its folder's lock is held by the caller."""
 
-    def __init__(self, folder: Folder, cluster: Cluster, command: list[str]) -> None:
+    def __init__(
+        self, folder: Folder, cluster: Cluster, command: list[str], echo: str = "info"
+    ) -> None:
         """`command` starts a daemon when its kind and its options are added."""
         self._folder, self._cluster = folder, cluster
-        self._voice = Voice(folder.node / "node.log")
+        self._voice = Voice(folder.node / "node.log", ECHO[echo])
         self._supervisor = supervisor.Supervisor(
             [self._program(daemon, command) for daemon in cluster.daemons],
             folder.node,
@@ -153,7 +158,13 @@ def read_config(context: click.Context, parameter: click.Parameter, value: str |
     "--port-base", type=int, show_default="as the data has, or 9092",
     help="First port; 0: any that are free.",
 )  # fmt: skip
-def main(data: str, managers: int | None, brokers: int | None, port_base: int | None) -> None:
+@click.option(
+    "--echo", type=click.Choice(list(ECHO)), default="info",
+    help="From which level on lines go to stderr, besides node/node.log.",
+)  # fmt: skip
+def main(
+    data: str, managers: int | None, brokers: int | None, port_base: int | None, echo: str
+) -> None:
     """Run managers and brokers on this machine, and start again what dies.
 
     DATA gets a folder for each daemon (manager-1 …, broker-1 …) and node/ for this agent:
@@ -166,7 +177,7 @@ def main(data: str, managers: int | None, brokers: int | None, port_base: int | 
         with folder.locked():
             cluster = local.plan(folder.load(), managers, brokers, port_base)
             local.check_ports(cluster)
-            Node(folder, cluster, command).run()
+            Node(folder, cluster, command, echo).run()
     except InvalidSetting as error:
         raise click.UsageError(f"{error}. {error.hint}") from None
     except MyQueueError as error:

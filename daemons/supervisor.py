@@ -248,13 +248,17 @@ def next_delay(previous_s: float, lived_s: float) -> float:
 
 
 def parse(line: str) -> tuple[str, str, str]:
-    """Level, event and text of a daemon's line. What is not of its form is a warning."""
+    """Level, event and text of a daemon's line.
+
+    What is not of its form is a warning, except that of a trace only the last line counts.
+    """
     try:
         fields = json.loads(line)
         level, event = str(fields.pop("level", "info")).lower(), str(fields.pop("event", ""))
     except (ValueError, AttributeError, TypeError):
-        return ("warning" if line.strip() else "debug"), "", line
-    for clutter in ("time", "ts", "time_ms", "daemon", "kind", "node"):
+        is_loud = line.strip() and not line.startswith((" ", "Traceback ("))
+        return ("warning" if is_loud else "debug"), "", line
+    for clutter in ("ts", "daemon", "trace"):
         fields.pop(clutter, None)
     words = [event, *(f"{key}={value}" for key, value in fields.items())]
     return level, event, " ".join(word for word in words if word)

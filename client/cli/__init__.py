@@ -20,6 +20,13 @@ DONE, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 # Groups of commands by name: "module:attribute" and one line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("myqueue.cli.up:up", "Start a cluster on this machine, and wait until it is healthy."),
+    "down": ("myqueue.cli.down:down", "Stop the cluster on this machine."),
+    "status": ("myqueue.cli.status:status", "Show what runs on this machine, and how it is."),
+    "doctor": ("myqueue.cli.doctor:doctor", "Check whether this machine is fit for it."),
+    "explain": ("myqueue.cli.explain:explain", "Explain an error by its code or name."),
+    "context": ("myqueue.cli.context:context", "Name clusters: add, list, use, remove."),
+    "completion": ("myqueue.cli.completion:completion", "Print a shell's completion script."),
     "wal": ("myqueue.cli.wal:wal", "Look at write-ahead logs: list, print, check, archive."),
 }
 
@@ -80,12 +87,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        code, line = explain(error)
+        code, line = outcome(error)
         click.echo(f"myq: {' '.join(line.split())}", err=True)
         return code
 
 
-def explain(error: Exception) -> tuple[int, str]:
+def outcome(error: Exception) -> tuple[int, str]:
     """The exit code of an error, and the line that says what failed and what to do next."""
     match error:
         case click.UsageError():

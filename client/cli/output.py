@@ -4,6 +4,7 @@ Numbers get separators and units in tables only; JSON has plain numbers and a sc
 version. Nothing is cut or drawn unless a terminal is on the other side.
 """
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -40,6 +41,22 @@ def write_table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
             for word, width, is_right in zip(line, widths, right, strict=True)
         ]
         click.echo("  ".join(padded).rstrip()[:limit])
+
+
+def plain(value: Any) -> Any:
+    """What the client returned, as dicts, lists and texts that JSON can hold."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    match value:
+        case dict():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(item) for item in value]
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+    return value
 
 
 def is_number(cell: Cell) -> bool:

@@ -138,7 +138,7 @@ def test_only_what_is_worth_it_is_passed_on_and_the_log_is_bounded(rig: Rig) -> 
     rig.until(lambda: (rig.folder / "p-0.log.1").exists())
     assert rig.said == [
         ("warning", "p-0: slow_disk ms=70"),
-        ("warning", "p-0: Traceback (most recent call last):"),
+        ("warning", "p-0: ValueError: x"),
     ]
     assert (rig.folder / "p-0.log").stat().st_size <= 20_000
     # It appends after the cut, and is heard.
@@ -167,9 +167,11 @@ def test_a_line_is_heard_once_and_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ('{"level":"WARNING","event":"e","a":1,"time":2}', ("warning", "e", "e a=1")),
+        ('{"level":"WARNING","event":"e","a":1,"ts":2}', ("warning", "e", "e a=1")),
         ('{"event":"ready"}', ("info", "ready", "ready")),
         ("ImportError: zmq", ("warning", "", "ImportError: zmq")),
+        ("  File", ("debug", "", "  File")),
+        ("Traceback (most", ("debug", "", "Traceback (most")),
         ("[1]", ("warning", "", "[1]")),
         ("", ("debug", "", "")),
     ],

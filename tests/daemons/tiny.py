@@ -35,7 +35,8 @@ def main(kind: str, behaviour: str, folder: str) -> None:
     if behaviour == "talking":
         say("warning", "slow_disk", ms=70)
         say("info", "nothing", x=1)
-        print("Traceback (most recent call last):", file=sys.stderr, flush=True)
+        trace = "Traceback (most recent call last):\n  File …\nValueError: x"
+        print(trace, file=sys.stderr, flush=True)
         for number in range(400):
             say("info", "chatter", number=number, text="x" * 100)
     say("info", "ready")

@@ -1,0 +1,217 @@
+"""`myq up`: a cluster on this machine, from nothing to healthy.
+
+The work is done by the agent (`daemons/node.py`), a process of its own: this one has clients, and
+threads with them, and whoever ties children to its life must have none. In the foreground the
+agent ends with this process, however that ends; with --detach it stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+
+from myqueue.cli import address, wellness
+from myqueue.cli.waiting import Line
+from myqueue.daemons import local, supervisor
+from myqueue.daemons.local import Cluster, Folder
+from myqueue.errors import DirectoryLocked, TroubleError
+
+# The agent needs 13 s at most.
+STOP_S = 15.0
+GIVE_UP_RESTARTS = 3
+
+EXAMPLE = """\
+from myqueue import MyConsumer, MyProducer
+producer = MyProducer(["hello"], "{door}"); producer.send("hello", b"world"); producer.stop()
+print(next(MyConsumer(["hello"], "{door}").get_next()).value)"""
+
+
+@click.command()
+@click.option("--data", default=address.DATA, show_default=True, help="Where the data is kept.")
+@click.option("--managers", type=int, help="How many. [default: as the data has, or 3]")
+@click.option("--brokers", type=int, help="How many. [default: as the data has, or 3]")
+@click.option(
+    "--port-base", type=int,
+    help="Managers' ports begin here, brokers' 200 later, peers' 100 after each; 0: any that are"
+    " free. [default: as the data has, or 9092]",
+)  # fmt: skip
+@click.option("--detach", is_flag=True, help="Return when it is healthy; 'myq down' stops it.")
+@click.option(
+    "--wait", "wait_s", type=float, default=60, show_default=True,
+    help="Seconds until a cluster that is not healthy is a failure.",
+)  # fmt: skip
+def up(
+    data: str, managers: int | None, brokers: int | None, port_base: int | None, detach: bool,
+    wait_s: float,
+) -> None:  # fmt: skip
+    """Start a cluster on this machine and wait until it is healthy; Ctrl-C stops it in order.
+
+    Data that is there already is continued, with its ports and its name. A daemon that dies is
+    started again.
+
+    DIR gets a folder for each daemon (manager-1 …, broker-1 …), and node/: cluster.json (name,
+    addresses, pids, states), the daemons' settings (.toml) and what they said (.log). Nothing
+    is written anywhere else.
+    """
+    folder = Folder(data)
+    refuse(folder, managers, brokers, port_base)
+    words = ["--data", str(folder.data), "--echo", "none" if detach else "warning"]
+    for flag, value in (("managers", managers), ("brokers", brokers), ("port-base", port_base)):
+        words += [] if value is None else [f"--{flag}", str(value)]
+    agent = start_agent(folder, words, detach)
+    try:
+        with signals_raise():
+            cluster = wait_until_healthy(folder, agent, time.monotonic() + wait_s)
+            tell(cluster, data, detach)
+            if not detach:
+                click.echo("Ctrl-C stops it.", err=True)
+                code = agent.wait()
+                if code:
+                    raise TroubleError(f"the agent ended with exit code {code}", hint=look(folder))
+    except Stopped:
+        stop(agent)
+    except BaseException:
+        stop(agent)
+        raise
+
+
+class Stopped(BaseException):
+    """Ctrl-C, SIGTERM, or the terminal's end: not a failure of anything."""
+
+
+@contextlib.contextmanager
+def signals_raise() -> Iterator[None]:
+    def stop(number: int, frame: object) -> None:
+        raise Stopped
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def refuse(
+    folder: Folder, managers: int | None, brokers: int | None, port_base: int | None
+) -> None:
+    """Say at once what the agent would find as well: it is running, a port is taken."""
+    holder = folder.holder()
+    if holder:
+        raise DirectoryLocked(
+            f"a cluster is already running on {folder.data} (pid {holder})",
+            hint="Use it ('myq status'), stop it ('myq down'), or give another --data.",
+        )
+    local.check_ports(local.plan(folder.load(), managers, brokers, port_base))
+
+
+def start_agent(folder: Folder, words: list[str], detach: bool) -> subprocess.Popen[bytes]:
+    folder.node.mkdir(mode=0o700, parents=True, exist_ok=True)
+    command = [sys.executable, "-P", "-m", "myqueue.daemons.node", *words]
+    tie = functools.partial(supervisor.die_with_parent, os.getpid(), signal.SIGTERM)
+    with (folder.node / "node.log").open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log if detach else None,
+            start_new_session=True,  # Ctrl-C comes to us alone
+            preexec_fn=None if detach else tie,
+        )
+
+
+def wait_until_healthy(folder: Folder, agent: subprocess.Popen[bytes], end: float) -> Cluster:
+    line = Line()
+    try:
+        while True:
+            cluster = folder.load()
+            if agent.poll() is not None:
+                raise TroubleError("the cluster could not be started", hint=look(folder))
+            if cluster is not None and cluster.pid == agent.pid:
+                give_up_on_the_dying(folder, cluster)
+                waits_for = what_is_missing(cluster, end)
+                if not waits_for:
+                    return cluster
+                line.show(f"Starting {cluster.cluster}: {waits_for}")
+                if time.monotonic() > end:
+                    raise TroubleError(
+                        f"not healthy in time: {waits_for}",
+                        hint=f"Give it more time with --wait, or {look(folder)[0].lower()}"
+                        f"{look(folder)[1:]}",
+                    )
+            time.sleep(0.1)
+    finally:
+        line.clear()
+
+
+def what_is_missing(cluster: Cluster, end: float) -> str:
+    """What is waited for now; nothing if all is well."""
+    down = [daemon.name for daemon in cluster.daemons if daemon.state != supervisor.RUNNING]
+    if down:
+        return f"waiting for {', '.join(down)}"
+    timeout_s = max(0.5, min(3.0, end - time.monotonic()))
+    found = wellness.problems(cluster.address, cluster, timeout_s)
+    return "; ".join(problem.text for problem in found)
+
+
+def give_up_on_the_dying(folder: Folder, cluster: Cluster) -> None:
+    for daemon in cluster.daemons:
+        if daemon.state == supervisor.RESTARTING and daemon.restarts >= GIVE_UP_RESTARTS:
+            raise TroubleError(
+                f"{daemon.name} ends whenever it is started: {last_line(folder, daemon.name)}",
+                hint=f"Its log is {folder.node / daemon.name}.log.",
+            )
+
+
+def last_line(folder: Folder, name: str) -> str:
+    try:
+        lines = (folder.node / f"{name}.log").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return "it said nothing"
+    texts = [supervisor.parse(line) for line in lines[-50:]]
+    loud = [text for level, _, text in texts if level in supervisor.LOUD]
+    return (loud or ["it said nothing"])[-1]
+
+
+def look(folder: Folder) -> str:
+    return f"Look into the logs in {folder.node}."
+
+
+def tell(cluster: Cluster, data: str, detach: bool) -> None:
+    """Where it is, and what to do with it."""
+    managers, brokers = cluster.of_kind(local.MANAGER), cluster.of_kind(local.BROKER)
+    where = "" if data == address.DATA else f" --data {data}"
+    click.echo(f"Cluster {cluster.cluster} is healthy. Its data is in {data}.")
+    click.echo(f"  managers  {cluster.address}")
+    click.echo(f"  brokers   {', '.join(daemon.address for daemon in brokers)}")
+    click.echo(f"\nThree lines of Python ({os.path.relpath(sys.executable)}):\n")
+    click.echo(EXAMPLE.format(door=managers[0].address))
+    click.echo(f"\nNext: myq status{where} · myq demo{where} · myq topic create NAME{where}")
+    if detach:
+        click.echo(f"It runs in the background; 'myq down{where}' stops it.")
+
+
+def stop(agent: subprocess.Popen[bytes]) -> None:
+    """The agent stops the daemons; a second Ctrl-C does not make that any safer."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        if agent.poll() is None:
+            click.echo("\nStopping brokers, then managers …", err=True)
+    agent.terminate()
+    try:
+        agent.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        agent.kill()  # and the kernel its children
+        agent.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)

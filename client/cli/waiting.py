@@ -1,0 +1,27 @@
+"""A line on the terminal that says what a command waits for. Off a terminal there is none."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import click
+
+
+class Line:
+    """One line of stderr, written over again and again."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._shown = ""
+
+    def show(self, text: str) -> None:
+        if self._terminal and text != self._shown:
+            width = shutil.get_terminal_size().columns - 1
+            click.echo(f"\r\x1b[K{text[:width]}", nl=False, err=True)
+            self._shown = text
+
+    def clear(self) -> None:
+        if self._terminal and self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+            self._shown = ""
