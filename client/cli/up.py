@@ -22,7 +22,7 @@ from myqueue.cli import address, wellness
 from myqueue.cli.waiting import Line
 from myqueue.daemons import local, supervisor
 from myqueue.daemons.local import Cluster, Folder
-from myqueue.errors import DirectoryLocked, TroubleError
+from myqueue.errors import DirectoryLocked, InvalidSetting, TroubleError
 
 # The agent needs 13 s at most.
 STOP_S = 15.0
@@ -111,7 +111,11 @@ def refuse(
             f"a cluster is already running on {folder.data} (pid {holder})",
             hint="Use it ('myq status'), stop it ('myq down'), or give another --data.",
         )
-    local.check_ports(local.plan(folder.load(), managers, brokers, port_base))
+    try:
+        cluster = local.plan(folder.load(), managers, brokers, port_base)
+    except InvalidSetting as error:
+        raise click.UsageError(f"{error}. {error.hint}") from None
+    local.check_ports(cluster)
 
 
 def start_agent(folder: Folder, words: list[str], detach: bool) -> subprocess.Popen[bytes]:
