@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from daemons.batches import make_batch
+from kit.batches import make_batch
 
 from myqueue import errors, protocol
 from myqueue.daemons.partition import Partition, commit_command, start_command, take_command
