@@ -1,14 +1,13 @@
-"""Is a cluster well? One question to its leader, and one for its routes.
+"""Is a cluster well? Asked of the managers' leader, who has heard of every broker lately.
 
-Well means: the managers have a leader that a majority follows, every broker is registered and was
-heard lately, and every partition has a leader.
+Well means: the managers have a leader that a majority follows, every daemon is heard, every broker
+has its replicas, and every partition has a leader.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from myqueue import protocol
 from myqueue.daemons import local
 from myqueue.daemons.local import Cluster
 from myqueue.errors import MyQueueError
@@ -30,35 +29,44 @@ def problems(address: str, cluster: Cluster | None, timeout_s: float) -> list[Pr
     with Session(address, name="myq", request_timeout_ms=timeout_ms) as session:
         try:
             # Only a leader whose followers have just confirmed it may answer this.
-            session.wait(session.read("cluster", linearizable=True))
+            told = session.wait(session.read("problems", linearizable=True))["problems"]
+            brokers = session.wait(session.read("brokers", linearizable=True))["brokers"]
         except MyQueueError as error:
             return [Problem(True, f"no manager leads: {error}")]
-        try:
-            routes = session.wait(session.call(session.managers, protocol.ROUTE, ([], 0)))
-        except MyQueueError as error:
-            return [Problem(True, f"no manager tells routes: {error}")]
-    _, brokers, topics, _ = routes.fields
     expected = {daemon.id for daemon in cluster.of_kind(local.BROKER)} if cluster else set()
-    return [*of_brokers(brokers, expected), *of_partitions(topics)]
-
-
-def of_brokers(brokers: list[Any], expected: set[int]) -> list[Problem]:
-    missing = sorted(expected - {node for node, *_ in brokers})
-    silent = [node for node, _, _, alive in brokers if not alive]
+    missing = sorted(expected - {row["node"] for row in brokers})
     return [
         *(Problem(False, f"broker {node} is not registered") for node in missing),
-        *(Problem(False, f"broker {node} is silent") for node in silent),
+        *of_daemons(told),
+        *of_partitions(told),
     ]
 
 
-def of_partitions(topics: list[Any]) -> list[Problem]:
-    lost = [
-        f"{name}/{number}"
-        for name, _, _, partitions in topics
-        for number, _, leader, *_ in partitions
-        if not leader
-    ]
-    if not lost:
-        return []
-    more = f" and {len(lost) - NAMED_MAX:,} more" if len(lost) > NAMED_MAX else ""
-    return [Problem(True, f"no leader: {', '.join(lost[:NAMED_MAX])}{more}")]
+def of_daemons(told: list[dict[str, Any]]) -> list[Problem]:
+    """In the order in which they were told."""
+    texts = {
+        "managers-leaderless": (True, "no manager leads"),
+        "manager-silent": (False, "manager {node} is silent"),
+        "broker-silent": (False, "broker {node} is silent"),
+        "disk-low": (True, "broker {node} has no room on its disk"),
+    }
+    found = []
+    for row in told:
+        if row["problem"] in texts:
+            critical, text = texts[row["problem"]]
+            found.append(Problem(critical, text.format(node=row.get("node"))))
+    return found
+
+
+def of_partitions(told: list[dict[str, Any]]) -> list[Problem]:
+    """Those of a kind in one sentence."""
+    found = []
+    for kind, critical, text in (
+        ("leaderless", True, "no leader"),
+        ("under-replicated", False, "replicas are missing"),
+    ):
+        at = [f"{row['topic']}/{row['partition']}" for row in told if row["problem"] == kind]
+        if at:
+            more = f" and {len(at) - NAMED_MAX:,} more" if len(at) > NAMED_MAX else ""
+            found.append(Problem(critical, f"{text}: {', '.join(at[:NAMED_MAX])}{more}"))
+    return found

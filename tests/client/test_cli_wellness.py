@@ -19,21 +19,27 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MYQ_CLUSTER", raising=False)
 
 
-def test_brokers() -> None:
-    rows = [[1, "a:1", "h", True], [3, "a:3", "h", False]]
-    assert wellness.of_brokers(rows, {1, 2, 3}) == [
-        wellness.Problem(False, "broker 2 is not registered"),
-        wellness.Problem(False, "broker 3 is silent"),
+def test_daemons() -> None:
+    told = [
+        {"problem": "broker-silent", "node": 3},
+        {"problem": "disk-low", "node": 1, "free_bytes": 0},
+        {"problem": "stray-group", "node": 1, "group": 7},
+        {"problem": "what a newer manager may say"},
     ]
-    assert wellness.of_brokers(rows[:1], set()) == []
+    assert wellness.of_daemons(told) == [
+        (False, "broker 3 is silent"),
+        (True, "broker 1 has no room on its disk"),
+    ]
 
 
 def test_partitions() -> None:
-    parts = [[number, 100 + number, int(number == 1), 7, [1, 2, 3]] for number in range(6)]
-    topics = [["a", 1, {}, parts[1:2]], ["b", 2, {}, parts]]
-    assert wellness.of_partitions(topics[:1]) == []
-    [problem] = wellness.of_partitions(topics)
-    assert problem == (True, "no leader: b/0, b/2, b/3 and 2 more")
+    lost = [{"problem": "leaderless", "topic": "b", "partition": at} for at in (0, 2, 3, 5, 7)]
+    bare = {"problem": "under-replicated", "topic": "a", "partition": 0, "missing": [2]}
+    assert wellness.of_partitions([]) == []
+    assert wellness.of_partitions([*lost, bare]) == [
+        (True, "no leader: b/0, b/2, b/3 and 2 more"),
+        (False, "replicas are missing: a/0"),
+    ]
 
 
 def test_status_and_down_without_a_cluster(capsys) -> None:
