@@ -43,4 +43,7 @@ class Machine(Protocol):
         """The whole state at `applied_index`, the index included."""
 
     def restore(self, snapshot: bytes) -> None:
-        """Become that state, whatever was before; `take_changes` then hands over all of it."""
+        """Become that state, whatever was before.
+
+        `take_changes` then hands over all of it, and names the keys of before that are no more.
+        """

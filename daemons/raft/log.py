@@ -33,7 +33,7 @@ from myqueue.daemons.raft.types import (
     require,
 )
 
-_payload = itemgetter(PAYLOAD)
+_payload, _offset = itemgetter(PAYLOAD), itemgetter(OFFSET)
 
 
 def chained(previous: int, term: int, payload: Any) -> int:
@@ -198,6 +198,15 @@ class RaftLog:
         if first < self.memory_first or last > self.last_index:
             return None
         return self._entries[first - self.memory_first : last + 1 - self.memory_first]
+
+    def index_at_offset(self, offset: int) -> int | None:
+        """The entry that holds this message, if it is in memory."""
+        entries = self._entries
+        at = bisect_right(entries, offset, key=_offset) - 1
+        # An entry without messages has the offset of the next one, so here it is the log's end.
+        if at < 0 or offset >= entries[at][OFFSET] + entries[at][COUNT]:
+            return None
+        return self.memory_first + at
 
     def portion(self, first: int, bytes_max: int, entries_max: int) -> tuple[list[Entry], int]:
         """Entries from `first` (in memory) to the end or a limit, at least one; and their bytes."""

@@ -106,8 +106,13 @@ def absolute_imports(source: Source) -> Iterator[str]:
     for node, name in imports(source):
         if name.startswith("."):
             yield f"{at(source, node)}: say 'from myqueue.… import', in full"
-        elif name.partition(".")[0] in PRODUCT:
+        elif name.partition(".")[0] in PRODUCT and not helps_tests(source, name):
             yield f"{at(source, node)}: {name} is a folder; its import name begins with myqueue"
+
+
+def helps_tests(source: Source, name: str) -> bool:
+    """Tests import what they share by its path below tests/, `daemons.seam` for example."""
+    return source.path.startswith("tests/") and "." in name
 
 
 def shadowing_file(path: str) -> str | None:

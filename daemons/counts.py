@@ -1,0 +1,48 @@
+"""What a daemon counts: plain integers on the hot path, read when somebody asks.
+
+Names follow the metrics' rules (`…_total`, `…_bytes`, `…_seconds`). A counter never goes down
+while the process lives. Histograms have fixed bounds, so that they can be added up over daemons.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from typing import Any
+
+# Seconds; the same for all latencies.
+BOUNDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
+    *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+
+
+class Histogram:
+    """How often a duration fell between two bounds; the last bucket has no upper one."""
+
+    __slots__ = ("buckets", "sum")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BOUNDS) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float, times: int = 1) -> None:
+        self.buckets[bisect_left(BOUNDS, seconds)] += times
+        self.sum += seconds * times
+
+
+class Counts(defaultdict[str, int]):
+    """Counters by name; `histograms` beside them."""
+
+    def __init__(self) -> None:
+        super().__init__(int)
+        self.histograms: defaultdict[str, Histogram] = defaultdict(Histogram)
+
+    def as_map(self) -> dict[str, Any]:
+        return {
+            "counters": dict(self),
+            "bounds": list(BOUNDS),
+            "histograms": {
+                name: [one.buckets, one.sum] for name, one in sorted(self.histograms.items())
+            },
+        }

@@ -1,0 +1,382 @@
+"""The groups of one daemon: does what the core asks for, in the order in which it must be done.
+
+In come packets of peers, reports of the journal, calls of the owner (a broker or the managers'
+part); out go bytes to the journal, packets to peers, applied entries and news to the owner. It
+decides nothing about consensus (the core does) and nothing about meaning (machines and owners do).
+
+A turn ends with `end_turn`: persist ▶ submit ▶ send ▶ apply ▶ tell. Packets leave while the disk
+is still writing: nothing in them claims what was not reported (see `raft/DESIGN.md`).
+
+Everything happens in the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from random import Random
+from typing import Any, Protocol
+
+from myqueue import errors
+from myqueue.daemons import peerwire
+from myqueue.daemons.clock import Clock
+from myqueue.daemons.counts import Counts
+from myqueue.daemons.opening import (
+    MakeMachine,
+    Opening,
+    Refused,
+    new_group,
+    open_group,
+    snapshot_parts,
+)
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.host import Host
+from myqueue.daemons.replica import Replica
+from myqueue.daemons.saving import Saver
+from myqueue.protocol import Envelope
+from myqueue.wal.log import Log
+from myqueue.wal.writer import Persisted, Stopped
+
+Buffer = bytes | memoryview
+STALL_MS = 1500  # a disk that reports nothing for so long: its leaders make way (W17)
+QUEUE_BYTES_MAX = 48 << 20  # waiting for the disk; beyond it proposals are refused
+STORE_WORKS_MAX = 2000  # turns that the store is behind; beyond it proposals are refused
+
+
+class Client:
+    """Who asks at the clients' door; `identity` is the socket's, fresh for each connection."""
+
+    __slots__ = ("identity", "name")
+
+    def __init__(self, identity: bytes, name: str = "") -> None:
+        self.identity, self.name = identity, name
+
+
+class Peer:
+    """A daemon that greeted at the peers' door."""
+
+    __slots__ = ("disk", "identity", "incarnation", "kind", "name", "node")
+
+    def __init__(self, identity: bytes, kind: str, node: int, disk: str, incarnation: int) -> None:
+        self.identity, self.kind, self.node = identity, kind, node
+        self.disk, self.incarnation, self.name = disk, incarnation, f"{kind} {node}"
+
+
+class Owner(Protocol):
+    """What a broker and a manager are to the engine; see `DESIGN.md`."""
+
+    def attach(self, engine: Engine) -> None: ...
+    def make_machine(self, group: int, about: bytes) -> Any: ...
+    def started(self, now: int) -> None: ...
+    def request(self, client: Client, envelope: Envelope, frames: list[Buffer]) -> None: ...
+    def peer_request(self, peer: Peer, envelope: Envelope, frames: list[Buffer]) -> None: ...
+    def peer_answer(self, peer: tuple[str, int], envelope: Envelope) -> None: ...
+    def greeted(self, kind: str, node: int, disk: str) -> str: ...
+    def before_turn_ends(self, now: int) -> None: ...
+    def applied(self, replica: Replica, entries: list[t.Entry], results: list[Any]) -> None: ...
+    def dropped(self, replica: Replica, first_index: int) -> None: ...
+    def changed(self, replica: Replica) -> None: ...
+    def read_ready(self, context: int) -> None: ...
+    def tick(self, now: int) -> None: ...
+    def end_turn(self, now: int) -> None: ...
+    def stopping(self, now: int) -> None: ...
+
+
+class Wire(Protocol):
+    """The way out, as the engine sees the transport."""
+
+    def reply(self, client: Client, frames: list[Buffer]) -> None: ...
+    def peer_reply(self, peer: Peer, frame: bytes) -> None: ...
+    def link_send(self, peer: tuple[str, int], frames: list[Buffer]) -> bool: ...
+    def set_peer(self, peer: tuple[str, int], address: str) -> None: ...
+
+
+class Engine:
+    """See the module's docstring."""
+
+    def __init__(
+        self, kind: str, node: int, incarnation: int, log: Log, settings: t.Settings,
+        clock: Clock, random: Random, wire: Wire, owner: Owner,
+    ) -> None:  # fmt: skip
+        self.kind, self.node, self.incarnation = kind, node, incarnation
+        self.log, self.clock, self.wire, self.owner = log, clock, wire, owner
+        self.now = clock.now_ms()
+        self.counts = Counts()
+        self.host = Host(node, incarnation, settings)
+        self.replicas: dict[int, Replica] = {}
+        self.refused: dict[int, str] = {}  # groups that can't take part, and why
+        self.failure: Exception | None = None  # the daemon has to end
+        make: MakeMachine = owner.make_machine
+        self._opening = Opening(log, settings, random, self.host.heard, make)
+        self._saver = Saver(log, self.replicas)
+        self._rows = peerwire.RowCache()
+        self._hard_states: deque[tuple[int, int, int, int]] = deque()  # batch, group, term, vote
+        self._snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index
+        self._reads: dict[int, int] = {}  # context -> index, when leadership is confirmed
+        self._busy_since = 0  # when the disk began to work without a report; 0: it is idle
+        self._stalled = False
+        self._last_stamp = 0
+        owner.attach(self)
+
+    def open_groups(self) -> None:
+        """After recovery: every group that was here before."""
+        for uid, group in sorted(self.log.journal.groups.by_uid.items()):
+            try:
+                replica = open_group(self._opening, group, self.now)
+            except Refused as error:
+                self.refused[uid] = str(error)
+                continue
+            self._add(replica)
+        self.log.journal.submit()
+        self.owner.started(self.now)
+
+    def _add(self, replica: Replica) -> None:
+        self.replicas[replica.uid] = replica
+        self.host.add(replica.node)
+
+    def wall_ms(self) -> int:
+        """For stamps in entries: never less than the last one."""
+        self._last_stamp = max(self._last_stamp, self.clock.wall_ms())
+        return self._last_stamp
+
+    # -- calls of the owner --------------------------------------------------------------------
+
+    def create(
+        self, uid: int, replica: int, voters: Iterable[int], learners: Iterable[int], about: bytes
+    ) -> Replica:
+        config = t.Config(tuple(voters), tuple(learners))
+        made = new_group(self._opening, uid, replica, config, about, self.now)
+        self._add(made)
+        return made
+
+    def remove(self, uid: int) -> None:
+        """The group is gone for good from this daemon; only on a committed order (W6)."""
+        del self.replicas[uid]
+        self.host.remove(uid)
+        self.log.journal.remove_group(uid)
+        self._hard_states = deque(one for one in self._hard_states if one[1] != uid)
+        self._snapshots = deque(one for one in self._snapshots if one[1] != uid)
+
+    def check_room(self) -> None:
+        """Whether new data may be taken; votes, commits and reads go on in any case (W15)."""
+        journal = self.log.journal
+        if journal.space_low:
+            raise errors.DiskFull("the data disk is below its soft limit of free space")
+        if journal.queued_bytes > QUEUE_BYTES_MAX:
+            raise errors.Busy(f"{journal.queued_bytes} bytes wait for the disk")
+        if self.log.index.works_waiting > STORE_WORKS_MAX:
+            raise errors.Busy("the store is behind the log")
+
+    def propose(self, replica: Replica, items: list[t.Item]) -> int:
+        """Index of the first of these entries; they are on their way with the end of the turn."""
+        self.check_room()
+        node = self.host.touch(replica.uid)
+        if node is None:
+            raise errors.UnknownPartition("this replica was removed")
+        try:
+            return node.propose(items)[0]
+        except t.NotLeader as error:
+            raise errors.NotLeader(str(error)) from None
+        except t.NotNow as error:
+            raise errors.NotReady(str(error)) from None
+
+    def read(self, replica: Replica, context: int) -> None:
+        """`read_ready(context)` comes when a linearizable read may be answered (R10)."""
+        try:
+            self._touch(replica).read(context, self.now, self.host.out)
+        except t.NotLeader as error:
+            raise errors.NotLeader(str(error)) from None
+        except t.NotNow as error:
+            raise errors.NotReady(str(error)) from None
+
+    def transfer(self, replica: Replica, node: int) -> None:
+        """Hand leadership to the voter on that node; raises NotReady if it can't lead."""
+        for member in replica.node.config.voters:
+            if t.node_of(member) == node:
+                try:
+                    self._touch(replica).transfer(member, self.now, self.host.out)
+                except t.RaftError as error:
+                    raise errors.NotReady(str(error)) from None
+                return
+        raise errors.NotReady(f"no voter of this group is on node {node}")
+
+    def campaign_soon(self, replica: Replica) -> None:
+        replica.campaign_soon()
+        self._touch(replica)
+
+    def _touch(self, replica: Replica) -> Any:
+        return self.host.touch(replica.uid) or replica.node
+
+    def reply(self, client: Client, frames: list[Buffer]) -> None:
+        self.wire.reply(client, frames)
+
+    def peer_reply(self, peer: Peer, frame: bytes) -> None:
+        self.wire.peer_reply(peer, frame)
+
+    def link_send(self, peer: tuple[str, int], frames: list[Buffer]) -> bool:
+        return self.wire.link_send(peer, frames)
+
+    def set_peer(self, peer: tuple[str, int], address: str) -> None:
+        self.wire.set_peer(peer, address)
+
+    # -- events --------------------------------------------------------------------------------
+
+    def packet(self, source: int, envelope: Envelope, frames: list[Buffer]) -> None:
+        try:
+            packet = peerwire.decode(envelope, frames)
+        except peerwire.Malformed:
+            self.counts["peer_packets_malformed_total"] += 1
+            return
+        self.host.receive(source, packet, self.now)
+
+    def journal_news(self) -> None:
+        for event in self.log.poll():
+            if isinstance(event, Persisted):
+                self._persisted(event)
+            elif isinstance(event, Stopped):
+                self.failure = event.error
+        self._busy_since = self.now if self.log.journal.queued_bytes else 0
+
+    def _persisted(self, event: Persisted) -> None:
+        """Hard states of a report first, then snapshots, then entries (`raft/DESIGN.md`)."""
+        host, now, out = self.host, self.now, self.host.out
+        self.counts.histograms["wal_flush_seconds"].add(event.took_s)
+        self.counts["wal_bytes_total"] += event.bytes
+        while self._hard_states and self._hard_states[0][0] <= event.batch:
+            _, group, term, vote = self._hard_states.popleft()
+            node = host.touch(group)
+            if node is not None:
+                node.hard_state_persisted(term, vote, now, out)
+        while self._snapshots and self._snapshots[0][0] <= event.batch:
+            _, group, index = self._snapshots.popleft()
+            node = host.touch(group)
+            if node is not None:
+                node.snapshot_persisted(index, out)
+        for group, (term, index) in event.tails.items():
+            node = host.touch(group)
+            if node is not None:
+                node.persisted(term, index, now, out)
+
+    def tick(self) -> None:
+        self.host.tick(self.now)
+        self._watch_disk()
+        self._saver.tick(self.now)
+
+    def _watch_disk(self) -> None:
+        """A disk that does not answer can't lead, however well the network does (W17, R29)."""
+        stalled = bool(self._busy_since) and self.now - self._busy_since > STALL_MS
+        if stalled == self._stalled:
+            return
+        self._stalled = stalled
+        self.counts["disk_stalls_total"] += stalled
+        for uid, replica in self.replicas.items():
+            replica.node.may_lead = not stalled
+            if stalled and replica.is_leader:
+                self.host.touch(uid)
+                replica.node.step_down(self.now, self.host.out)
+
+    # -- the end of a turn ---------------------------------------------------------------------
+
+    def end_turn(self) -> bool:
+        """Do what the core asks; True if something new came of it, for another turn at once."""
+        effects, packets = self.host.end_turn(self.now)
+        if effects.persist:
+            self._persist(effects.persist)
+        journal = self.log.journal
+        journal.submit()
+        if journal.queued_bytes and not self._busy_since:
+            self._busy_since = self.now
+        for target, packet in packets.items():
+            peer = (self.kind, target)
+            for frames in peerwire.encode(packet, self._rows):
+                if not self.wire.link_send(peer, frames):
+                    self.counts["peer_packets_dropped_total"] += 1
+        self._rows.clear()
+        for order in effects.apply:
+            self._apply(order)
+        for fetch in effects.fetch:
+            self._fetch(fetch)
+        self._tell(effects)
+        return bool(effects.fetch or effects.apply or self.host.out.send or self.host.out.persist)
+
+    def _persist(self, orders: list[t.Persist]) -> None:
+        journal = self.log.journal
+        for order in orders:
+            if isinstance(order, t.PersistEntries):
+                journal.append(order.group, order.entries, urgent=True)
+            elif isinstance(order, t.PersistHardState):
+                batch = journal.hard_state(order.group, order.term, order.vote, order.recovering)
+                self._hard_states.append((batch, order.group, order.term, order.vote))
+            elif isinstance(order, t.PersistTruncate):
+                journal.truncate(order.group, order.index, order.term, order.offset, order.chain)
+            else:
+                self._install(order.group, order.snapshot)
+
+    def _install(self, uid: int, snapshot: t.Snapshot) -> None:
+        """A leader's snapshot: its state, unless ours is newer, and the log's new start."""
+        replica = self.replicas[uid]
+        if replica.node.applied_index == snapshot.index:
+            replica.machine.restore(snapshot.state)
+        journal = self.log.journal
+        journal.snapshot(uid, snapshot.index, snapshot.term, snapshot_parts(snapshot))
+        batch = journal.start(
+            uid, snapshot.start_index, snapshot.start_term, snapshot.start_offset,
+            snapshot.start_chain, reset=True,
+        )  # fmt: skip
+        self._snapshots.append((batch, uid, snapshot.index))
+        self._saver.save(replica)
+
+    def _apply(self, order: t.Apply) -> None:
+        replica = self.replicas.get(order.group)
+        if replica is None:
+            return
+        node = replica.node
+        for entries, results in replica.apply(order):
+            if not replica.is_ready and replica.is_leader and entries[-1][t.TERM] == node.term:
+                replica.is_ready = True  # an entry of the own term: all before it is applied
+                self.owner.changed(replica)
+            self.owner.applied(replica, entries, results)
+        self._saver.note(replica)
+        for context in [one for one, index in self._reads.items() if index <= order.last]:
+            del self._reads[context]
+            self.owner.read_ready(context)
+
+    def _fetch(self, order: t.Fetch | t.NeedSnapshot) -> None:
+        """A follower lags behind memory, or behind the log's start."""
+        replica = self.replicas.get(order.group)
+        if replica is None:
+            return
+        node = self._touch(replica)
+        if isinstance(order, t.Fetch):
+            try:
+                entries = replica.read(order.first, order.last, t.Settings().append_bytes_max)
+            except errors.MyQueueError as error:
+                self.counts["peer_fetches_failed_total"] += 1
+                self.refused[order.group] = f"can't serve followers: {error}"
+                entries = []
+            node.fetched(order.follower, entries, self.now, self.host.out)
+        else:
+            node.snapshot_made(order.follower, replica.snapshot(), self.now, self.host.out)
+
+    def _tell(self, effects: t.Effects) -> None:
+        for change in effects.changed:
+            replica = self.replicas.get(change.group)
+            if replica is not None:
+                replica.is_ready = replica.is_ready and change.role == t.Role.LEADER
+                self.counts["raft_elections_total"] += change.role == t.Role.LEADER
+                self.owner.changed(replica)
+        for dropped in effects.dropped:
+            replica = self.replicas.get(dropped.group)
+            if replica is not None:
+                self.owner.dropped(replica, dropped.first)
+        for ready in effects.reads:
+            replica = self.replicas.get(ready.group)
+            if replica is not None and replica.node.applied_index >= ready.index:
+                self.owner.read_ready(ready.context)
+            else:
+                self._reads[ready.context] = ready.index
+
+    def close(self) -> bool:
+        """Save what was applied, then let go of the log; False if the disk took too long."""
+        self._saver.save_all()
+        return self.log.close()

@@ -1,0 +1,56 @@
+"""What a daemon tells people: one line an event on stderr, as text or as JSON.
+
+A repeated event is told at most ten times in ten seconds; how many were left out is told with the
+next. Payloads and secrets are never in a line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from datetime import UTC, datetime
+from typing import Any
+
+from myqueue.daemons.clock import Clock
+
+BURST, WINDOW_MS = 10, 10_000
+
+
+class Logger:
+    def __init__(self, name: str, form: str, clock: Clock) -> None:
+        self._name, self._json, self._clock = name, form == "json", clock
+        self._seen: dict[str, list[int]] = {}  # event -> [begin of the window, told, left out]
+
+    def __call__(self, level: str, event: str, *, trace: bool = False, **fields: Any) -> None:
+        """`trace` adds where the exception that is handled now came from."""
+        now = self._clock.now_ms()
+        window = self._seen.setdefault(event, [now, 0, 0])
+        if now - window[0] > WINDOW_MS:
+            if window[2]:
+                fields["left_out"] = window[2]
+            window[:] = [now, 0, 0]
+        window[1] += 1
+        if window[1] > BURST:
+            window[2] += 1
+            return
+        if trace:
+            fields["trace"] = traceback.format_exc(limit=-6)
+        stamp = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+        line = {"ts": stamp.isoformat(timespec="milliseconds"), "level": level,
+                "daemon": self._name, "event": event, **fields}  # fmt: skip
+        text = json.dumps(line, default=str) if self._json else _text(line)
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def _text(line: dict[str, Any]) -> str:
+    trace = line.pop("trace", "")
+    head = f"{line.pop('ts')} {line.pop('level'):7} {line.pop('daemon')} {line.pop('event')}"
+    tail = "".join(f" {name}={_quoted(value)}" for name, value in line.items())
+    return head + tail + (f"\n{trace.rstrip()}" if trace else "")
+
+
+def _quoted(value: Any) -> str:
+    text = str(value)
+    return json.dumps(text) if not text or any(c in text for c in ' "=\n') else text

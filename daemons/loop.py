@@ -1,0 +1,226 @@
+"""The turn: the one place where the order of things lives.
+
+    wait ▶ journal's news ▶ peers ▶ links ▶ clients ▶ ticks
+         ▶ owner.before_turn_ends ▶ engine.end_turn ▶ owner.end_turn
+
+One thread runs this and decides everything. It never waits for a disk: the journal reports when it
+is done. Peers come before clients, and of clients only so much is taken in one turn, so that
+consensus goes on under any flood (decision 6). Whatever a client sends, it gets an answer or is
+counted as dropped; nothing that comes from a socket ends the process, except a broken invariant of
+consensus (`Broken`) and a failed disk: these must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from myqueue import __version__, errors, protocol
+from myqueue.daemons.engine import Client, Engine, Owner, Peer
+from myqueue.daemons.raft.types import Broken
+from myqueue.daemons.transport import Transport, describe
+
+TICK_MS = 50
+CLIENT_MESSAGES = 256  # taken from the clients' door in one turn
+CLIENT_BYTES = 8 << 20
+PEER_MESSAGES = 1024
+PEER_BYTES = 64 << 20
+PEER_KINDS = (protocol.GREET, protocol.PACKET, protocol.BEAT, protocol.UPDATE)
+CLIENT_KINDS = frozenset(
+    (
+        *(protocol.HELLO, protocol.STATUS, protocol.STATS, protocol.ROUTE, protocol.UPDATE),
+        *(protocol.READ, protocol.ALIVE, protocol.PRODUCE, protocol.FETCH, protocol.COMMIT),
+        *(protocol.TAKE, protocol.OFFSETS, protocol.WHERE),
+    )
+)
+Log = Callable[..., None]
+
+
+class Loop:
+    """One daemon's turn after turn; `run` returns when it was asked to stop, or raises."""
+
+    def __init__(
+        self, engine: Engine, owner: Owner, transport: Transport, cluster: str, log: Log
+    ) -> None:
+        self.engine, self.owner, self.transport = engine, owner, transport
+        self._cluster, self._log = cluster, log
+        self._peers: dict[bytes, Peer] = {}
+        self._next_tick = 0
+        self._again = False
+        self._stop_at: int | None = None  # asked to stop: leaders hand over until then
+        transport.watch(engine.log.journal.fileno())
+
+    # -- the turn ------------------------------------------------------------------------------
+
+    def run(self, stop_asked: Callable[[], bool], stop_within_ms: int = 3000) -> None:
+        engine = self.engine
+        while True:
+            self.turn()
+            if engine.failure is not None:
+                raise errors.JournalStopped(f"the disk failed: {engine.failure}")
+            if self._stop_at is None:
+                if stop_asked():
+                    self._stop_at = engine.now + stop_within_ms
+                    self.owner.stopping(engine.now)
+                    self._again = True
+            elif engine.now >= self._stop_at or not self._leads_anything():
+                break
+        engine.end_turn()
+
+    def _leads_anything(self) -> bool:
+        replicas = self.engine.replicas.values()
+        return any(one.is_leader and len(one.node.config.voters) > 1 for one in replicas)
+
+    def turn(self) -> None:
+        engine, transport = self.engine, self.transport
+        wait_ms = 0 if self._again else max(0, self._next_tick - engine.clock.now_ms())
+        transport.wait(wait_ms)
+        now = engine.now = transport.now = engine.clock.now_ms()
+        engine.journal_news()
+        for identity, envelope, frames in transport.from_peers(PEER_MESSAGES, PEER_BYTES):
+            self._from_peer(identity, envelope, frames)
+        for peer, frame in transport.from_links():
+            self._from_link(peer, frame)
+        for identity, envelope, frames in transport.from_clients(CLIENT_MESSAGES, CLIENT_BYTES):
+            self._from_client(transport.client(identity), envelope, frames)
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_MS
+            transport.tick(now)
+            engine.tick()
+            self.owner.tick(now)
+            if not engine.log.journal.queued_bytes:
+                engine.log.journal.settle()
+        self.owner.before_turn_ends(now)
+        self._again = engine.end_turn()
+        self.owner.end_turn(now)
+
+    # -- the clients' door ---------------------------------------------------------------------
+
+    def _from_client(self, client: Client, frame: bytes, frames: list[Any]) -> None:
+        counts = self.engine.counts
+        counts["requests_total"] += 1
+        request: int | None = None
+        try:
+            envelope = protocol.decode(frame)
+            request = envelope[protocol.REQUEST]
+            kind = envelope[protocol.KIND]
+            if kind not in CLIENT_KINDS:
+                name = protocol.name_of(kind)
+                raise errors.Unsupported(f"{name} is not a request of this door", request=request)
+            if kind == protocol.HELLO:
+                self._hello(client, envelope)
+            else:
+                self.owner.request(client, envelope, frames)
+        except errors.MyQueueError as error:
+            if isinstance(error, errors.InvalidRequest):
+                counts["requests_invalid_total"] += 1
+                request = error.request if request is None else request
+            if request is None:
+                counts["requests_dropped_total"] += 1
+                return
+            self._refuse(client, request, error)
+        except Broken:
+            raise
+        except Exception as error:  # a mistake of ours must not become everybody's outage
+            counts["requests_crashed_total"] += 1
+            self._log("error", "request-crashed", client=client.name, error=repr(error), trace=True)
+            if request is not None:
+                self._refuse(client, request, errors.Internal(repr(error)))
+
+    def _refuse(self, client: Client, request: int, error: errors.MyQueueError) -> None:
+        component = error.component or f"{self.engine.kind} {self.engine.node}"
+        answer = protocol.encode(
+            protocol.ERROR, request, error.code, str(error), component, describe(error)
+        )
+        self.transport.reply(client, [answer])
+
+    def _hello(self, client: Client, envelope: protocol.Envelope) -> None:
+        _, _, request, name, cluster = envelope
+        if cluster not in ("", self._cluster):
+            raise errors.ClusterMismatch(f"this is cluster {self._cluster!r}, not {cluster!r}")
+        client.name = name or client.name
+        limits = {"frame_bytes": protocol.FRAME_BYTES_MAX, "frames": protocol.FRAMES_MAX}
+        answer = protocol.encode(
+            protocol.WELCOME, request, self._cluster, self.engine.kind, self.engine.node,
+            __version__, limits,
+        )  # fmt: skip
+        self.transport.reply(client, [answer])
+
+    # -- the peers' door -----------------------------------------------------------------------
+
+    def _from_peer(self, identity: bytes, frame: bytes, frames: list[Any]) -> None:
+        counts = self.engine.counts
+        request: int | None = None
+        try:
+            envelope = protocol.decode(frame)
+            kind, request = envelope[protocol.KIND], envelope[protocol.REQUEST]
+            peer = self._peers.get(identity)
+            if kind == protocol.GREET:
+                self._greet(identity, envelope)
+            elif peer is None:
+                raise errors.GreetFirst("this door hears only who has greeted")
+            elif kind == protocol.PACKET and peer.kind == self.engine.kind:
+                self.engine.packet(peer.node, envelope, frames)
+            elif kind in PEER_KINDS:
+                self.owner.peer_request(peer, envelope, frames)
+            else:
+                raise errors.Unsupported(f"{protocol.name_of(kind)} is not for this door")
+        except errors.MyQueueError as error:
+            counts["peer_messages_refused_total"] += 1
+            self._refuse_peer(identity, request or 0, error)
+        except Broken:
+            raise
+        except Exception as error:
+            counts["peer_messages_crashed_total"] += 1
+            self._log("error", "peer-message-crashed", error=repr(error), trace=True)
+
+    def _refuse_peer(self, identity: bytes, request: int, error: errors.MyQueueError) -> None:
+        component = f"{self.engine.kind} {self.engine.node}"
+        answer = protocol.encode(
+            protocol.ERROR, request, error.code, str(error), component, describe(error)
+        )
+        self.transport.answer_peer(identity, answer)
+
+    def _greet(self, identity: bytes, envelope: protocol.Envelope) -> None:
+        _, _, request, cluster, kind, node, disk, incarnation, _address, _software = envelope
+        if cluster != self._cluster:
+            raise errors.ClusterMismatch(f"this is cluster {self._cluster!r}, not {cluster!r}")
+        problem = self.owner.greeted(kind, node, disk)
+        if problem:
+            self._log("warning", "peer-refused", peer=f"{kind} {node}", why=problem)
+            raise errors.IdentityMismatch(problem)
+        if len(self._peers) > 4096:  # connections come and go; who is heard greets again
+            self._peers.clear()
+        self._peers[identity] = Peer(identity, kind, node, disk, incarnation)
+        engine = self.engine
+        answer = protocol.encode(
+            protocol.GREETED, request, self._cluster, engine.kind, engine.node,
+            engine.log.identity.disk, engine.incarnation,
+        )  # fmt: skip
+        self.transport.answer_peer(identity, answer)
+
+    # -- links ---------------------------------------------------------------------------------
+
+    def _from_link(self, peer: tuple[str, int], frame: bytes) -> None:
+        try:
+            envelope = protocol.decode(frame)
+        except errors.MyQueueError:
+            self.engine.counts["link_messages_invalid_total"] += 1
+            return
+        kind = envelope[protocol.KIND]
+        if kind == protocol.GREETED:
+            self._greeted(peer, envelope)
+        elif kind == protocol.ERROR and envelope[3] == errors.GreetFirst.code:
+            self.transport.greet(peer)
+        else:
+            self.owner.peer_answer(peer, envelope)
+
+    def _greeted(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
+        _, _, _, cluster, kind, node, disk, _incarnation = envelope
+        problem = self.owner.greeted(kind, node, disk)
+        if cluster != self._cluster or (kind, node) != peer:
+            problem = f"{kind} {node} of cluster {cluster!r} answered"
+        if problem:
+            self._log("warning", "link-refused", peer=f"{peer[0]} {peer[1]}", why=problem)
+            return
+        self.transport.greeted(peer)

@@ -1,0 +1,182 @@
+"""The composition root: `myq-manager` and `myq-broker` begin and end here.
+
+Builds the real world in this order: settings ▶ process ▶ log (directory, identity, recovery) ▶
+doors ▶ engine and owner ▶ groups ▶ loop. The doors are bound before groups are opened, so that an
+address that is taken is told at once; nobody is heard before all is recovered.
+
+Ends: 0 after SIGTERM or SIGINT (leaders hand over, the log is closed), 1 with one line when it
+can't start, 4 when the disk failed, 5 when an invariant of consensus did not hold. The last two
+must not be "handled": a daemon that does not trust its disk or its log must not go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from random import Random, SystemRandom
+from typing import Any
+
+import click
+
+from myqueue import __version__, protocol
+from myqueue.daemons.broker import Broker
+from myqueue.daemons.clock import RealClock
+from myqueue.daemons.config import SETTINGS, DaemonConfig, load
+from myqueue.daemons.engine import Engine, Owner
+from myqueue.daemons.logging import Logger
+from myqueue.daemons.loop import Loop
+from myqueue.daemons.manager import Manager
+from myqueue.daemons.raft.types import Broken, Settings
+from myqueue.daemons.transport import Transport
+from myqueue.errors import JournalStopped, MyQueueError
+from myqueue.wal.config import JournalConfig
+from myqueue.wal.log import Log
+from myqueue.wal.tuning import tune_process
+
+DISK_FAILED, INVARIANT_BROKEN = 4, 5
+
+
+class Daemon:
+    """One process: open, run, close."""
+
+    def __init__(self, config: DaemonConfig) -> None:
+        self.config = config
+        self.clock = RealClock()
+        self.tell = Logger(f"{config.kind}-{config.id}", config.log, self.clock)
+        self._stop_asked = False
+
+    def run(self) -> None:
+        tune_process()
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        config, random = self.config, SystemRandom()
+        journal = JournalConfig(
+            segment_bytes=config.segment_bytes, soft_limit_bytes=config.soft_limit_bytes
+        )
+        name = f"{config.kind}-{config.id}"
+        log = Log(
+            config.data, (config.cluster, name, config.kind), journal, self.clock.wall_ms, random
+        )
+        try:
+            self._serve(log, random)
+        finally:
+            closed = log.close()
+            self.tell("info", "stopped", log="closed" if closed else "the disk took too long")
+
+    def _serve(self, log: Log, random: Random) -> None:
+        config = self.config
+        incarnation = random.getrandbits(62) | 1
+        greeting = protocol.encode(
+            protocol.GREET, 0, config.cluster, config.kind, config.id, log.identity.disk,
+            incarnation, config.peer_advertise, __version__,
+        )  # fmt: skip
+        owner = make_owner(config, self.tell)
+        engine: Engine | None = None
+        transport = Transport(config.listen, config.peer_listen, greeting)
+        try:
+            settings = Settings(
+                heartbeat_ms=config.heartbeat_ms,
+                election_timeout_ms_min=config.election_timeout_ms,
+                election_timeout_ms_max=2 * config.election_timeout_ms,
+            )
+            engine = Engine(
+                config.kind, config.id, incarnation, log, settings, self.clock, random,
+                transport, owner,
+            )  # fmt: skip
+            transport.counts = engine.counts
+            for node, address in config.managers:
+                if (config.kind, config.id) != ("manager", node):
+                    transport.set_peer(("manager", node), address)
+            engine.open_groups()
+            self._tell_start(log, engine)
+            loop = Loop(engine, owner, transport, config.cluster, self.tell)
+            loop.run(lambda: self._stop_asked, config.stop_within_ms)
+        finally:
+            if engine is not None:
+                engine.close()
+            transport.close()
+
+    def _tell_start(self, log: Log, engine: Engine) -> None:
+        recovered = log.journal.recovered
+        if log.store_problem:
+            self.tell("warning", "store-rebuilt", why=log.store_problem)
+        for finding in recovered.findings:
+            self.tell("warning", "recovery-finding", finding=str(finding))
+        for uid, why in engine.refused.items():
+            self.tell("error", "replica-stays-out", group=f"{uid:x}", why=why)
+        self.tell(
+            "info", "ready", listen=self.config.listen, peers=self.config.peer_listen,
+            data=self.config.data, groups=len(engine.replicas), version=__version__,
+            pid=os.getpid(),
+        )  # fmt: skip
+
+    def _on_signal(self, _number: int, _frame: Any) -> None:
+        self._stop_asked = True
+
+
+def make_owner(config: DaemonConfig, tell: Callable[..., None]) -> Owner:
+    if config.kind == "manager":
+        return Manager(config, tell)
+    return Broker(config, tell)
+
+
+def _options(function: Callable[..., None]) -> Callable[..., None]:
+    for setting in reversed(SETTINGS):
+        flag = "--" + setting.name.replace("_", "-")
+        default = "" if setting.default in (None, "", ()) else f" Default: {setting.default}."
+        unit = f" [{setting.unit}]" if setting.unit else ""
+        help_text = setting.meaning + unit + default
+        if setting.default is False:
+            option = click.option(flag, is_flag=True, default=None, help=help_text)
+        elif setting.name == "managers":
+            option = click.option(flag, multiple=True, metavar="ID@HOST:PORT", help=help_text)
+        else:
+            option = click.option(flag, metavar=setting.name.upper(), help=help_text)
+        function = option(function)
+    return click.option(
+        "--config", "file", metavar="FILE.toml", help="Settings by name; flags win over it."
+    )(function)
+
+
+@click.group()
+@click.version_option(__version__)
+def main() -> None:
+    """Run one daemon of myqueue in the foreground; lines about it go to stderr."""
+
+
+@main.command()
+@_options
+def manager(file: str | None, **flags: Any) -> None:
+    """A manager: metadata, in consensus with the other managers."""
+    start("manager", file, flags)
+
+
+@main.command()
+@_options
+def broker(file: str | None, **flags: Any) -> None:
+    """A broker: replicas of partitions."""
+    start("broker", file, flags)
+
+
+def start(kind: str, file: str | None, flags: dict[str, Any]) -> None:
+    tell = Logger(kind, "text", RealClock())
+    try:
+        config = load(kind, file, os.environ, flags)
+        daemon = Daemon(config)
+        tell = daemon.tell
+        daemon.run()
+    except JournalStopped as error:
+        tell("error", "disk-failed", error=str(error), do=error.hint)
+        sys.exit(DISK_FAILED)
+    except MyQueueError as error:
+        tell("error", "cannot-run", code=error.code, error=str(error), do=error.hint)
+        sys.exit(1)
+    except Broken as error:
+        tell("error", "invariant-broken", error=str(error), trace=True)
+        sys.exit(INVARIANT_BROKEN)
+
+
+if __name__ == "__main__":
+    main()

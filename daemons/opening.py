@@ -1,0 +1,176 @@
+"""From what the log recovered to replicas that can take part: a group's way through a start.
+
+In: the groups of the journal, the store's rows, the entries. Out: a `Replica` for each group that
+may take part, and for each that may not the reason, which `health` shows. What is decided here:
+
+1. *doubtful* (any record may be missing, the newest vote among them): the replica stays out. It
+   has to come back under a new replica id (R2), which only the managers can give it.
+2. *damaged*: what is whole up to the first bad entry is kept, the rest comes from the peers; the
+   replica is recovering (R2) until it has again all that it acknowledged.
+3. The machine is loaded as the store saved it, or from a newer snapshot, and then applies what the
+   log knows to be committed. So a daemon that reaches nobody still knows what it knew (reads of
+   old data go on), and a store that was deleted is built anew by the same few lines.
+4. A snapshot that can't be read, and a log that does not reach back to the state: stays out (W20).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from myqueue import protocol
+from myqueue.daemons.machine import Machine
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.log import RaftLog
+from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.node import RaftNode
+from myqueue.daemons.replica import APPLY_BYTES, CONFIG_KEY, Replica, as_entry
+from myqueue.errors import CorruptData, MyQueueError
+from myqueue.wal.groups import Group
+from myqueue.wal.log import Log
+
+SNAPSHOT_PART_BYTES = 1 << 20
+MakeMachine = Callable[[int, bytes], Machine]  # (group, about) -> an empty machine
+
+
+class Opening(NamedTuple):
+    """What all groups of a daemon have in common."""
+
+    log: Log
+    settings: t.Settings
+    random: Random
+    heard: dict[int, int]
+    make_machine: MakeMachine
+
+
+class Refused(Exception):
+    """This replica can't take part; the text says why."""
+
+
+def describe(replica: int, config: t.Config, about: bytes) -> bytes:
+    """What the journal notes when a group is created."""
+    return protocol.pack([replica, config.voters, config.learners, about])
+
+
+def open_group(opening: Opening, group: Group, now: int) -> Replica:
+    """A group that was here before the start."""
+    log = opening.log
+    if group.doubtful or group.created is None:
+        raise Refused("records of it may be missing, its newest vote too; it needs a new replica")
+    replica, voters, learners, about = protocol.unpack(group.created)
+    if group.damaged:
+        _cut_damage(log, group)
+    configs = Configs(0, t.Config(tuple(voters), tuple(learners)))
+    machine = opening.make_machine(group.uid, about)
+    try:
+        saved = _load(log, group, machine, configs)
+        if machine.applied_index < group.first_index - 1:
+            raise Refused(f"its state ends before its log begins at {group.first_index} (W20)")
+        _catch_up(log, group, machine, configs)
+    except CorruptData as error:
+        raise Refused(f"what it needs to start can't be read: {error}") from error
+    node = RaftNode(
+        group.uid, replica, configs, _raft_log(log, group), term=group.term, vote=group.vote,
+        applied_index=machine.applied_index, commit_index=group.commit_index,
+        settings=opening.settings, random=opening.random, heard=opening.heard, now=now,
+        recovering=group.incomplete,
+    )  # fmt: skip
+    found = Replica(node, machine, about, log)
+    found.saved_config = configs.at(machine.applied_index) if saved else None
+    found.dirty = True
+    return found
+
+
+def new_group(
+    opening: Opening, uid: int, replica: int, config: t.Config, about: bytes, now: int
+) -> Replica:
+    """A group that this daemon has never held; its creation is on the way to the disk."""
+    opening.log.journal.create_group(uid, describe(replica, config, about))
+    node = RaftNode(
+        uid, replica, Configs(0, config), RaftLog(lookup=_lookup(opening.log, uid)), term=0,
+        vote=0, applied_index=0, commit_index=0, settings=opening.settings,
+        random=opening.random, heard=opening.heard, now=now,
+    )  # fmt: skip
+    return Replica(node, opening.make_machine(uid, about), about, opening.log)
+
+
+def _load(log: Log, group: Group, machine: Machine, configs: Configs) -> bool:
+    """State as the store has it, or the newest snapshot if that is ahead; False if neither."""
+    uid = group.uid
+    with log.store.view() as view:
+        applied = view.applied_index(uid)
+        rows = dict(view.states(uid)) if applied else {}
+    config = rows.pop(CONFIG_KEY, None)
+    if config is not None:
+        voters, learners = protocol.unpack(config)
+        configs.installed(0, t.Config(tuple(voters), tuple(learners)))
+    machine.load(applied, rows.items())
+    if group.snapshot_parts and group.snapshot_index > applied:
+        raw = b"".join(log.reader.snapshot(group))
+        voters, learners, state = protocol.unpack(raw)
+        machine.restore(state)
+        configs.installed(group.snapshot_index, t.Config(tuple(voters), tuple(learners)))
+        return True
+    return config is not None
+
+
+def _catch_up(log: Log, group: Group, machine: Machine, configs: Configs) -> None:
+    """Apply what is known to be committed; learn the members from what is not."""
+    committed = min(group.commit_index, group.last_index)
+    at = max(machine.applied_index + 1, group.first_index)
+    while at <= group.last_index:
+        last = committed if at <= committed else group.last_index
+        entries = [as_entry(one) for one in log.reader.entries(group.uid, at, last, APPLY_BYTES)]
+        configs.appended(entries)
+        if at <= committed:
+            machine.apply(entries)
+        at = entries[-1][t.INDEX] + 1
+
+
+def _raft_log(log: Log, group: Group) -> RaftLog:
+    out = RaftLog(
+        group.first_index, group.start_term, group.start_offset, group.start_chain,
+        _lookup(log, group.uid),
+    )  # fmt: skip
+    if group.last_index >= group.first_index:
+        tail = as_entry(log.reader.entry(group.uid, group.last_index))
+        out.restore(log.term_runs(group.uid), tail)
+    return out
+
+
+def _lookup(log: Log, uid: int) -> Callable[[int], tuple[int, int]]:
+    """(offset, chain of the entry before) of an entry that is on disk but not in memory."""
+
+    def look(index: int) -> tuple[int, int]:
+        group = log.journal.groups.by_uid[uid]
+        record = log.reader.entry(uid, index).record
+        if index == group.first_index:
+            return record.offset, group.start_chain
+        return record.offset, log.reader.entry(uid, index - 1).record.chain
+
+    return look
+
+
+def _cut_damage(log: Log, group: Group) -> None:
+    """Keep what is whole up to the first bad entry; the rest comes from the peers."""
+    index, before = group.first_index, None
+    while index <= group.last_index:
+        try:
+            for one in log.reader.entries(group.uid, index, group.last_index, APPLY_BYTES):
+                before, index = one.record, one.record.index + 1
+        except MyQueueError:
+            break
+    if index > group.last_index:
+        return
+    term = before.term if before else group.start_term
+    offset = before.offset + before.count if before else group.start_offset
+    chain = before.chain if before else group.start_chain
+    log.journal.truncate(group.uid, index, term, offset, chain)
+
+
+def snapshot_parts(snapshot: t.Snapshot) -> list[bytes]:
+    """A snapshot as the journal keeps it."""
+    config = snapshot.config
+    raw = protocol.pack([config.voters, config.learners, snapshot.state])
+    return [raw[at : at + SNAPSHOT_PART_BYTES] for at in range(0, len(raw), SNAPSHOT_PART_BYTES)]

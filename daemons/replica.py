@@ -1,0 +1,171 @@
+"""One Raft group on this daemon: its node, its state machine, and where its entries are.
+
+The engine owns replicas and calls them in the loop's thread. What is here: reading entries (memory
+first, then the log on disk), applying committed ones, and which rows of state wait to be saved.
+Who waits for which proposal is the owner's business.
+
+Invariant: the machine has applied exactly up to `node.applied_index`; state is saved only together
+with the applied index that it belongs to (W13), and never ahead of the log on our own disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from myqueue import protocol
+from myqueue.daemons.machine import Changes, Machine
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.node import RaftNode
+from myqueue.errors import EntryMissing
+from myqueue.wal.reader import Entry as Stored
+
+if TYPE_CHECKING:
+    from myqueue.wal.log import Log
+
+CONFIG_KEY = b"\xffconfig"  # beside the machine's rows: who was a member at the applied index
+APPLY_BYTES = 4 << 20  # read from disk at once when applying lags behind memory
+READ_ROWS_MAX = 1024
+
+
+class Replica:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "about", "commit_saved", "dirty", "is_ready", "log", "machine", "node", "saved_config",
+        "uid",
+    )  # fmt: skip
+
+    def __init__(self, node: RaftNode, machine: Machine, about: bytes, log: Log) -> None:
+        self.uid, self.node, self.machine, self.about, self.log = (
+            node.group, node, machine, about, log
+        )  # fmt: skip
+        self.is_ready = False  # leads, and an entry of its own term is applied (R9)
+        self.dirty = False  # something was applied that is not on its way to the store
+        self.commit_saved = node.commit_index  # the last commit hint in the log
+        self.saved_config: t.Config | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        return self.node.role == t.Role.LEADER
+
+    @property
+    def leader_node(self) -> int:
+        return t.node_of(self.node.leader)
+
+    @property
+    def replica_id(self) -> int:
+        return self.node.replica
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def read(self, first: int, last: int, max_bytes: int) -> list[t.Entry]:
+        """Consecutive entries from `first`: at least one, then up to the limits.
+
+        From memory if the first one is there; an entry on disk is verified before it is handed
+        out, else CorruptData (W16).
+        """
+        log = self.node.log
+        if first >= log.memory_first:
+            if first > min(last, log.last_index):
+                raise EntryMissing(f"group {self.uid:x} has no entry {first}")
+            entries, _ = log.portion(first, max_bytes, last - first + 1)
+            return entries
+        if first < log.first_index:
+            raise EntryMissing(f"entry {first} of group {self.uid:x} is gone")
+        last = min(last, log.memory_first - 1, first + READ_ROWS_MAX - 1)
+        stored = self.log.reader.entries(self.uid, first, last, max_bytes)
+        return [as_entry(one) for one in stored]
+
+    def index_at_offset(self, offset: int) -> int | None:
+        """The entry that holds this message; None if there is no such message (yet)."""
+        log = self.node.log
+        if offset >= log.next_offset or offset < log.start_offset:
+            return None
+        found = log.index_at_offset(offset)
+        if found is not None:
+            return found
+        row = self.log.index.row_at_offset(self.uid, offset)
+        return None if row is None else row.index
+
+    def entry_at_offset(self, offset: int) -> t.Entry:
+        index = self.index_at_offset(offset)
+        if index is None:
+            raise EntryMissing(f"group {self.uid:x} has no message at offset {offset}")
+        return self.read(index, index, 1)[0]
+
+    def offset_at_time(self, time_ms: int) -> int | None:
+        """The first message whose entry was stamped at `time_ms` or later; None if none is."""
+        index = self.log.first_index_at_time(self.uid, time_ms)
+        if index > self.node.applied_index:
+            return None
+        return self.read(index, index, 1)[0][t.OFFSET]
+
+    def where(self, offset: int) -> dict[str, Any]:
+        """Segment, bytes, index and term of one message, for people."""
+        index = self.index_at_offset(offset)
+        row = None if index is None else self.log.index.row(self.uid, index)
+        if row is None:
+            raise EntryMissing(f"group {self.uid:x} has no message at offset {offset} on disk")
+        named = self.log.journal.segment_name(row.segment)
+        return {
+            "group": self.uid, "offset": offset, "index": row.index, "term": row.term,
+            "segment": named[0] if named else "", "position": row.position,
+            "length": row.length, "batch_offset": row.offset, "batch_count": row.count,
+            "time_ms": row.time_ms, "committed": row.index <= self.node.commit_index,
+        }  # fmt: skip
+
+    # -- applying ------------------------------------------------------------------------------
+
+    def apply(self, order: t.Apply) -> list[tuple[list[t.Entry], list[Any]]]:
+        """Committed entries to the machine; in portions, if they have to be read from disk."""
+        done: list[tuple[list[t.Entry], list[Any]]] = []
+        entries, at = order.entries, order.first
+        while at <= order.last:
+            if entries is None or at > order.first:
+                entries = self.read(at, order.last, APPLY_BYTES)
+            done.append((entries, self.machine.apply(entries)))
+            at = entries[-1][t.INDEX] + 1
+        self.node.applied(order.last)
+        self.dirty = True
+        return done
+
+    def saved(self) -> Changes:
+        """The rows to save now: the machine's, and the configuration if it changed."""
+        puts, deletes = self.machine.take_changes()
+        config = self.node.configs.at(self.node.applied_index)
+        if config is not self.saved_config:
+            self.saved_config = config
+            puts[CONFIG_KEY] = protocol.pack([config.voters, config.learners])
+        self.dirty = False
+        return puts, deletes
+
+    def snapshot(self) -> t.Snapshot:
+        log, applied = self.node.log, self.node.applied_index
+        return t.Snapshot(
+            applied, log.term(applied), self.node.configs.at(applied), log.first_index,
+            log.start_term, log.start_offset, log.start_chain, self.machine.snapshot(),
+        )  # fmt: skip
+
+    # -- leadership ----------------------------------------------------------------------------
+
+    def campaign_soon(self) -> None:
+        """This replica is the preferred leader of a new group: it does not wait for a timeout."""
+        self.node.deadline = 0
+
+    def best_follower(self) -> int:
+        """The node of the voter that has most of our log; 0 if nobody is heard of."""
+        if not self.is_leader:
+            return 0
+        known = self.node.leading.followers
+        voters = [one for one in self.node.config.voters if one in known]
+        if not voters:
+            return 0
+        return t.node_of(max(voters, key=lambda one: (known[one].match_index, -one)))
+
+
+def as_entry(stored: Stored) -> t.Entry:
+    record = stored.record
+    return (
+        record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
+        record.chain, stored.payload,
+    )  # fmt: skip

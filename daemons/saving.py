@@ -1,0 +1,72 @@
+"""Applied state on its way to the store: not at every entry, but some times a second.
+
+What machines changed since the last time is handed over with the applied index that it belongs
+to. If the process dies in between, a restart applies the entries again from the saved index on.
+With it go commit hints into the log: how far a group is known to be committed, for a start
+without peers and for readers of the segments. Memory that applied entries take is bounded here as
+well, over all groups: each group bounds its own, but there may be thousands.
+"""
+
+from __future__ import annotations
+
+from myqueue.daemons.replica import Replica
+from myqueue.wal.log import Log
+
+SAVE_EVERY_MS = 150
+HINT_EVERY_MS = 1000
+MEMORY_BYTES_MAX = 64 << 20  # entries in memory, all groups of a daemon together
+KEEP_BYTES = 256 << 10  # of one group, when memory is short
+
+
+class Saver:
+    def __init__(self, log: Log, replicas: dict[int, Replica]) -> None:
+        self._log, self._replicas = log, replicas
+        self._dirty: dict[int, None] = {}
+        self._hints: dict[int, None] = {}
+        self._next_save = self._next_hint = 0
+
+    def note(self, replica: Replica) -> None:
+        """Something was applied to it."""
+        self._dirty[replica.uid] = None
+
+    def tick(self, now: int) -> None:
+        if now >= self._next_save and self._dirty:
+            self._next_save = now + SAVE_EVERY_MS
+            self._hints |= self._dirty
+            self.save_all()
+            self._bound_memory()
+        if now >= self._next_hint and self._hints:
+            self._next_hint = now + HINT_EVERY_MS
+            self._hint()
+
+    def save_all(self) -> None:
+        """One change of the store for all groups that have something."""
+        states = {}
+        for uid in self._dirty:
+            replica = self._replicas.get(uid)
+            if replica is not None:
+                states[uid] = (replica.node.applied_index, *replica.saved())
+        self._dirty.clear()
+        if states:
+            self._log.index.apply(states)
+
+    def save(self, replica: Replica) -> None:
+        self._dirty.pop(replica.uid, None)
+        self._log.index.apply({replica.uid: (replica.node.applied_index, *replica.saved())})
+
+    def _hint(self) -> None:
+        for uid in self._hints:
+            replica = self._replicas.get(uid)
+            if replica is not None and replica.node.applied_index > replica.commit_saved:
+                replica.commit_saved = replica.node.applied_index
+                self._log.journal.commit_hint(uid, replica.commit_saved)
+        self._hints.clear()
+
+    def _bound_memory(self) -> None:
+        replicas = self._replicas.values()
+        if sum(one.node.log.memory_bytes for one in replicas) <= MEMORY_BYTES_MAX:
+            return
+        for replica in replicas:
+            node = replica.node
+            done = min(node.applied_index, node.commit_index, node.log.persisted_index)
+            node.log.shrink(KEEP_BYTES, done)

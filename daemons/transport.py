@@ -1,0 +1,261 @@
+"""Sockets: two doors that others come in by, and a link to each daemon that we talk to.
+
+A *door* is a ROUTER, bound: one for clients, one for peers, so that a flood of clients can't keep
+peers out (S1, decision 6). A *link* is a DEALER, connected to one peers' door; each direction of a
+pair has its own, so no socket has to be known by name (Z3), and identities are drawn by the door
+for each connection (Z2). A link carries nothing before its greeting was answered (Z14); whatever
+can't be sent now is dropped and counted, since Raft and beats repeat themselves.
+
+Everything here is used by the loop's thread (Z10). Sending never blocks (Z1); "sent" means queued
+and nothing more (Z9). No rule about order or meaning lives here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import zmq
+
+from myqueue import protocol
+from myqueue.daemons.counts import Counts
+from myqueue.daemons.engine import Client, Peer
+from myqueue.errors import DirectoryUnusable, MyQueueError
+
+Buffer = bytes | memoryview
+COPY_BELOW_BYTES = 32 << 10  # cheaper copied than handed over
+SEND_QUEUE_MESSAGES = 4096
+LINK_QUEUE_MESSAGES = 1024
+GREET_EVERY_MS = 200
+CLIENTS_MAX = 20_000
+Message = tuple[bytes, bytes, list[Buffer]]  # identity, envelope, payload frames
+
+
+def _common(socket: zmq.Socket[bytes], queue: int) -> None:
+    """Before bind or connect: limits, liveness of connections, no waiting at the end (Z5-Z8)."""
+    for option, value in (
+        (zmq.LINGER, 0),
+        (zmq.SNDHWM, queue),
+        (zmq.RCVHWM, queue),
+        (zmq.MAXMSGSIZE, protocol.FRAME_BYTES_MAX),
+        (zmq.HEARTBEAT_IVL, 1000),
+        (zmq.HEARTBEAT_TIMEOUT, 3000),
+        (zmq.HEARTBEAT_TTL, 3000),
+        (zmq.HANDSHAKE_IVL, 5000),
+        (zmq.TCP_KEEPALIVE, 1),
+    ):
+        socket.setsockopt(option, value)
+
+
+class _Link:
+    """A DEALER to one peer."""
+
+    __slots__ = ("address", "greeted", "next_greeting", "socket")
+
+    def __init__(self, socket: zmq.Socket[bytes], address: str) -> None:
+        self.socket, self.address = socket, address
+        self.greeted = False
+        self.next_greeting = 0
+
+
+class Transport:
+    """See the module's docstring. `greeting` is the encoded GREET that opens each link."""
+
+    def __init__(self, listen: str, peer_listen: str, greeting: bytes) -> None:
+        self.counts = Counts()
+        self._greeting = greeting
+        self._context = zmq.Context(io_threads=1)
+        self._poller = zmq.Poller()
+        self._links: dict[tuple[str, int], _Link] = {}
+        self._clients: dict[bytes, Client] = {}
+        self.now = 0
+        try:
+            self._client_door = self._door(listen)
+            self._peer_door = self._door(peer_listen)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+
+    def _door(self, address: str) -> zmq.Socket[bytes]:
+        door = self._context.socket(zmq.ROUTER)
+        _common(door, SEND_QUEUE_MESSAGES)
+        door.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        door.setsockopt(zmq.BACKLOG, 1024)
+        try:
+            door.bind(f"tcp://{address}")
+        except zmq.ZMQError as error:
+            raise DirectoryUnusable(
+                f"can't listen on {address}: {error.strerror or error}",
+                hint="Is another daemon running there? Choose another port.",
+            ) from error
+        self._poller.register(door, zmq.POLLIN)
+        return door
+
+    def watch(self, descriptor: int) -> None:
+        """Wake up when this becomes readable: the journal's events."""
+        self._poller.register(descriptor, zmq.POLLIN)
+
+    def wait(self, timeout_ms: int) -> None:
+        self._poller.poll(timeout_ms)
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def from_clients(self, messages_max: int, bytes_max: int) -> Iterator[Message]:
+        return self._drain(self._client_door, messages_max, bytes_max)
+
+    def from_peers(self, messages_max: int, bytes_max: int) -> Iterator[Message]:
+        return self._drain(self._peer_door, messages_max, bytes_max)
+
+    def _drain(
+        self, door: zmq.Socket[bytes], messages_max: int, bytes_max: int
+    ) -> Iterator[Message]:
+        """What waits, up to the limits; the rest has its turn after the others had theirs."""
+        for _ in range(messages_max):
+            try:
+                identity = door.recv(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            envelope = door.recv(zmq.DONTWAIT) if door.getsockopt(zmq.RCVMORE) else b""
+            frames = _payloads(door) if door.getsockopt(zmq.RCVMORE) else []
+            if frames is None:
+                self.counts["messages_with_too_many_frames_total"] += 1
+                continue
+            bytes_max -= len(envelope) + sum(map(len, frames))
+            yield identity, envelope, frames
+            if bytes_max <= 0:
+                return
+
+    def from_links(self) -> Iterator[tuple[tuple[str, int], bytes]]:
+        """Answers of peers to what we sent on their links."""
+        for peer, link in list(self._links.items()):
+            while True:
+                try:
+                    frames = link.socket.recv_multipart(zmq.DONTWAIT)
+                except zmq.Again:
+                    break
+                yield peer, frames[0]
+
+    def client(self, identity: bytes) -> Client:
+        found = self._clients.get(identity)
+        if found is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                self._clients.clear()  # they are made anew when they speak again
+            found = self._clients[identity] = Client(identity, identity.hex())
+        return found
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def reply(self, client: Client, frames: list[Buffer]) -> None:
+        if not self._send(self._client_door, [client.identity, *frames]):
+            self._clients.pop(client.identity, None)
+            self.counts["replies_dropped_total"] += 1
+
+    def peer_reply(self, peer: Peer, frame: bytes) -> None:
+        self.answer_peer(peer.identity, frame)
+
+    def answer_peer(self, identity: bytes, frame: bytes) -> None:
+        if not self._send(self._peer_door, [identity, frame]):
+            self.counts["peer_replies_dropped_total"] += 1
+
+    def link_send(self, peer: tuple[str, int], frames: list[Buffer]) -> bool:
+        link = self._links.get(peer)
+        if link is None:
+            return False
+        if not link.greeted:
+            self._greet(link)
+            return False
+        return self._send(link.socket, frames)
+
+    def _send(self, socket: zmq.Socket[bytes], frames: list[Any]) -> bool:
+        try:
+            if len(frames) == 1:
+                socket.send(frames[0], zmq.DONTWAIT)
+            else:
+                socket.send_multipart(
+                    frames, zmq.DONTWAIT, copy=max(map(len, frames)) < COPY_BELOW_BYTES
+                )
+        except zmq.ZMQError as error:  # gone (EHOSTUNREACH) or full (EAGAIN)
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return False
+        return True
+
+    # -- links ---------------------------------------------------------------------------------
+
+    def set_peer(self, peer: tuple[str, int], address: str) -> None:
+        """Where a peer's door is; a link to another address is made anew."""
+        link = self._links.get(peer)
+        if link is not None:
+            if link.address == address:
+                return
+            self.forget_peer(peer)
+        socket = self._context.socket(zmq.DEALER)
+        _common(socket, LINK_QUEUE_MESSAGES)
+        socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing queues for a peer that is not there (Z4)
+        socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        socket.connect(f"tcp://{address}")
+        self._poller.register(socket, zmq.POLLIN)
+        self._links[peer] = _Link(socket, address)
+
+    def forget_peer(self, peer: tuple[str, int]) -> None:
+        link = self._links.pop(peer, None)
+        if link is not None:
+            self._poller.unregister(link.socket)
+            link.socket.close(0)
+
+    def greet(self, peer: tuple[str, int]) -> None:
+        """The other side does not know us (any more)."""
+        link = self._links.get(peer)
+        if link is not None:
+            link.greeted = False
+            self._greet(link)
+
+    def _greet(self, link: _Link) -> None:
+        if self.now >= link.next_greeting:
+            link.next_greeting = self.now + GREET_EVERY_MS
+            self._send(link.socket, [self._greeting])
+
+    def greeted(self, peer: tuple[str, int]) -> None:
+        link = self._links.get(peer)
+        if link is not None:
+            link.greeted = True
+
+    def tick(self, now: int) -> None:
+        """Links that were not answered yet greet again."""
+        self.now = now
+        for link in self._links.values():
+            if not link.greeted:
+                self._greet(link)
+
+    def close(self) -> None:
+        """What is queued for clients gets a moment to leave; nothing waits longer than that."""
+        self._client_door.close(500)
+        self._peer_door.close(0)
+        for peer in list(self._links):
+            self.forget_peer(peer)
+        self._context.term()
+
+
+def _payloads(door: zmq.Socket[bytes]) -> list[Buffer] | None:
+    """The frames behind an envelope, small ones copied; None if there are too many (Z6)."""
+    frames: list[Buffer] = []
+    while True:
+        frame = door.recv(zmq.DONTWAIT, copy=False)
+        if len(frames) < protocol.FRAMES_MAX:
+            data = frame.buffer
+            frames.append(bytes(data) if len(data) < COPY_BELOW_BYTES else data)
+        else:
+            frames = frames[: protocol.FRAMES_MAX]
+        if not frame.more:
+            break
+        if len(frames) == protocol.FRAMES_MAX:
+            while door.getsockopt(zmq.RCVMORE):
+                door.recv(zmq.DONTWAIT)
+            return None
+    return frames
+
+
+def describe(error: MyQueueError) -> dict[str, Any]:
+    details = getattr(error, "details", None)
+    return details if isinstance(details, dict) else {}
