@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from myqueue.errors import AppendGap, EntryInvalid, RecordTooLarge
+from myqueue.errors import AppendGap, EntryBackwards, EntryInvalid, RecordTooLarge
 from myqueue.wal.files import Buffer
 from myqueue.wal.groups import Group
 
@@ -18,20 +18,35 @@ def check_entries(group: Group, entries: Sequence[Entry], relocated: bool, bytes
     """Each entry follows the one before, is not too large, and can be read back."""
     if not entries:
         raise AppendGap(f"an append to group {group.uid:x} without an entry")
-    expected = entries[0][0] if relocated else group.last_index + 1
-    for entry in entries:
-        if entry[0] != expected:
-            raise AppendGap(
-                f"group {group.uid:x}: entry {entry[0]} does not follow entry {expected - 1}"
-            )
-        payload = entry[7]
-        if type(payload) is not bytes:
-            require_plain(payload)
-        if len(payload) > bytes_max:
-            raise RecordTooLarge(f"a record of {len(payload)} bytes; the limit is {bytes_max}")
-        if entry[2] + entry[3] >= OFFSET_END:
-            raise EntryInvalid(f"offset {entry[2]} + {entry[3]} messages is above 2^64 - 1")
-        expected += 1
+    if relocated:
+        expected, last_term, next_offset = entries[0][0], 0, 0
+    else:
+        expected, last_term, next_offset = group.last_index + 1, group.last_term, group.next_offset
+    try:
+        for index, term, offset, count, _, _, _, payload in entries:
+            if index != expected:
+                raise AppendGap(
+                    f"group {group.uid:x}: entry {index} does not follow entry {expected - 1}"
+                )
+            if term < last_term or offset < next_offset:
+                raise _backwards(group.uid, index, (last_term, term), (next_offset, offset))
+            if type(payload) is not bytes:
+                require_plain(payload)
+            if len(payload) > bytes_max:
+                raise RecordTooLarge(f"a record of {len(payload)} bytes; the limit is {bytes_max}")
+            last_term, next_offset = term, offset + count
+            expected += 1
+    except (TypeError, ValueError) as error:
+        raise EntryInvalid(f"an entry is not as it has to be: {error}") from error
+    if next_offset >= OFFSET_END:  # it never falls, so the last one tells for all
+        raise EntryInvalid(f"the group's next offset would be {next_offset}, above 2^64 - 1")
+
+
+def _backwards(
+    uid: int, index: int, terms: tuple[int, int], offsets: tuple[int, int]
+) -> EntryBackwards:
+    what, (before, now) = ("term", terms) if terms[1] < terms[0] else ("offset", offsets)
+    return EntryBackwards(f"group {uid:x}: entry {index} has {what} {now}, after {before}")
 
 
 def require_plain(payload: Buffer) -> None:

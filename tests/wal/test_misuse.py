@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from sim.rig import Rig
 
-from myqueue.errors import EntryInvalid, JournalStopped, MisuseError, WrongThread
+from myqueue.errors import EntryBackwards, EntryInvalid, JournalStopped, MisuseError, WrongThread
 from myqueue.wal.config import JournalConfig
+from myqueue.wal.groups import Group
 
 ONE, TWO = 1, 2
 
@@ -41,8 +42,10 @@ def rig() -> Rig:
         entry(2, "text"),
         entry(2, bytearray(b"may change")),
         entry(2, memoryview(b"y" * 400).cast("I")),
+        entry(2, term="1"),
+        entry(2)[:7],
     ],
-    ids=lambda one: f"{type(one[7]).__name__}-{one[1:7]}"[:60],
+    ids=lambda one: f"{type(one[-1]).__name__}-{one[1:7]}"[:60],
 )
 def test_a_refused_append_leaves_nothing_behind(rig: Rig, wrong: Any) -> None:
     """W8, W10: what comes after it in the same batch stands where its header says."""
@@ -54,6 +57,48 @@ def test_a_refused_append_leaves_nothing_behind(rig: Rig, wrong: Any) -> None:
     out = rig.reopen()
     assert not out.findings
     assert {uid: out.groups.by_uid[uid].last_index for uid in (ONE, TWO)} == {ONE: 1, TWO: 1}
+
+
+@pytest.mark.parametrize(
+    ("what", "wrong"),
+    [
+        ("term 4, after 5", [entry(3, term=4, offset=20)]),
+        ("offset 19, after 20", [entry(3, term=5, offset=19)]),
+        ("term 6, after 7", [entry(3, term=7, offset=20), entry(4, term=6, offset=20)]),
+        (
+            "offset 22, after 23",
+            [entry(3, term=5, offset=20, count=3), entry(4, term=5, offset=22)],
+        ),
+    ],
+)
+@pytest.mark.parametrize("urgent", [False, True])
+def test_terms_and_offsets_never_fall(rig: Rig, what: str, wrong: list[Any], urgent: bool) -> None:
+    """W10: within an append and from one to the next; the refusal changes nothing."""
+    rig.journal.append(ONE, [entry(1, term=5, offset=10, count=10), entry(2, term=5, offset=20)])
+    rig.settle()
+    before = rig.journal.end, rig.journal.queued_bytes, dump(rig.group(ONE))
+    with pytest.raises(EntryBackwards, match=what):
+        rig.journal.append(ONE, wrong, urgent=urgent)
+    rig.journal.submit()
+    assert before == (rig.journal.end, rig.journal.queued_bytes, dump(rig.group(ONE)))
+    rig.journal.append(ONE, [entry(3, term=5, offset=20), entry(4, term=9, offset=25)])
+    rig.settle()
+    out = rig.reopen()
+    assert not out.findings and out.groups.by_uid[ONE].last_index == 4
+
+
+def test_after_a_truncation_terms_and_offsets_continue_what_is_left(rig: Rig) -> None:
+    rig.journal.append(ONE, [entry(1, term=2, offset=10, count=5), entry(2, term=7, offset=90)])
+    rig.journal.truncate(ONE, 2, 2, 15)
+    with pytest.raises(EntryBackwards):
+        rig.journal.append(ONE, [entry(2, term=2, offset=14)])
+    rig.journal.append(ONE, [entry(2, term=3, offset=15)])
+    rig.journal.start(ONE, 50, 1, 3, reset=True)
+    rig.journal.append(ONE, [entry(50, term=1, offset=3)])
+
+
+def dump(group: Group) -> list[Any]:
+    return [getattr(group, name) for name in Group.__slots__]
 
 
 def test_an_interrupted_append_stops_the_journal(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
