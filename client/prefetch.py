@@ -45,6 +45,8 @@ class Limits(NamedTuple):
 class Request:
     """One request to send, to be handed back with its answer or failure."""
 
+    fields: tuple[Any, ...]
+
     def __init__(self, address: str, readings: list[Reading]) -> None:
         self.address = address
         self.readings = readings
@@ -102,7 +104,7 @@ class Prefetch:
                 if self._has_leader(reading, now):
                     key = (reading.leader, reading.who, reading.find.time_ms)
                     lost.setdefault(key, []).append(reading)
-            elif room and self._is_hungry(reading) and self._has_leader(reading, now):
+            elif room and self.wants(reading) and self._has_leader(reading, now):
                 hungry.setdefault(reading.leader, []).append(reading)
         out: list[Request] = [
             Lookup(address, readings, who, time_ms)
@@ -126,9 +128,10 @@ class Prefetch:
         under_way.append(fetch)
         return fetch
 
-    def _is_hungry(self, reading: Reading) -> bool:
+    def wants(self, reading: Reading) -> bool:
+        """It has room, and no answer is on its way."""
         full = reading.buffered_bytes >= self.limits.partition_bytes
-        return not (full or reading.paused or reading.error is not None)
+        return not (full or reading.paused or reading.request or reading.error)
 
     def _has_leader(self, reading: Reading, now: int) -> bool:
         if reading.leader:

@@ -120,10 +120,14 @@ class Subscription:
             raise MisuseError(f"{name} is not among the partitions that are read")
         return reading
 
-    def chosen(self, names: Iterable[TopicPartition] | None) -> list[Reading]:
-        """These partitions, or all."""
+    def chosen(self, names: Iterable[TopicPartition] | str | None) -> list[Reading]:
+        """These partitions, those of a topic, or all."""
         if names is None:
             return list(self._names.values())
+        if isinstance(names, str):
+            if names not in self.topics:
+                raise MisuseError(f"{names!r} is not among the topics that are read")
+            return [reading for name, reading in self._names.items() if name.topic == names]
         return [self.named(TopicPartition(*name)) for name in names]
 
     # -- what the application wants ---------------------------------------------------------------
@@ -152,6 +156,11 @@ class Subscription:
         reading.paused = False
         self.turns.add(reading)
 
+    def close(self) -> None:
+        """Hands out nothing more, not even to who is in a loop over messages of a batch."""
+        for reading in self.readings.values():
+            reading.forget()
+
     def next_run(self, now: int) -> Iterator[Message] | None:
         """See Turns. A topic that is not there is an error when all else was handed out."""
         run = self.turns.next_run(now)
@@ -159,6 +168,12 @@ class Subscription:
             for error in self._missing.values():
                 raise error
         return run
+
+    @property
+    def is_hungry(self) -> bool:
+        """After `next_run`: may there be room now for what nobody asked for so far?"""
+        current = self.turns.current
+        return current is not None and self.prefetch.wants(current)
 
     @property
     def has_news(self) -> bool:
@@ -172,11 +187,15 @@ class Subscription:
         for reading in self.readings.values():
             reading.handled = reading.position
 
-    def commits(self, *, handled_only: bool) -> list[Commit]:
-        """Positions that moved forward since they were committed, by broker and name."""
+    def commits(
+        self, *, handled_only: bool = False, only: Mapping[TopicPartition, int] | None = None
+    ) -> list[Commit]:
+        """Positions that moved forward since they were committed, by broker and name; or these."""
         out: dict[tuple[str, str], Commit] = {}
-        for reading in self.readings.values():
+        for reading in self.chosen(only):
             offset = reading.handled if handled_only else reading.position
+            if only is not None:
+                offset = only[reading.name]
             if not reading.who or offset is None:
                 continue
             if reading.committed is None or offset > reading.committed:

@@ -21,7 +21,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._ready: deque[Reading] = deque()
-        self._current: Reading | None = None  # whose messages were handed out last
+        self.current: Reading | None = None  # whose messages were handed out last
 
     def add(self, reading: Reading) -> None:
         """It may have news now; one that is queued already stays where it is."""
@@ -32,7 +32,7 @@ class Turns:
     @property
     def has_news(self) -> bool:
         """Would `next_run` give or raise something?"""
-        current = self._current
+        current = self.current
         if current is not None and current.has_news and not (current.paused or current.gone):
             return True
         return any(reading.has_news and not reading.silent for reading in self._ready)
@@ -41,9 +41,9 @@ class Turns:
         """Messages of one partition: what is taken from the iterator counts as handed out, the
         rest comes again. None: there is nothing. Raises what is wrong with a partition.
         """
-        if self._current is not None:
-            self.add(self._current)
-            self._current = None
+        if self.current is not None:
+            self.add(self.current)
+            self.current = None
         while self._ready:
             reading = self._ready.popleft()
             reading.queued = False
@@ -52,7 +52,7 @@ class Turns:
             if not reading.left and reading.buffered:
                 reading.open_next(now)
             if reading.left:
-                self._current = reading
+                self.current = reading
                 return reading.opened
             if reading.buffered:  # nothing behind the position in this batch: see the next
                 self.add(reading)
@@ -64,7 +64,7 @@ class Turns:
         """Out of range stays until the application seeks; all else is tried again later."""
         error = reading.error
         if isinstance(error, OffsetOutOfRange):
-            self._current = reading  # in the queue again as soon as the next run is asked for
+            self.current = reading  # in the queue again as soon as the next run is asked for
         else:
             reading.error, reading.retry_at = None, now + BACKOFF_MS_MAX
         if error is not None:

@@ -1,0 +1,319 @@
+"""`Consumer`: messages of some topics, partition by partition in order, each exactly once a run.
+
+It pulls, and what it pulls it has mostly already: the I/O thread fetches ahead (`fetcher.py`)
+while the application works. There is one way to get messages with two faces, `poll` for lists and
+iteration for one after the other, and they may be mixed: both take from the same place.
+
+Where it stands is the *position* of each partition; it is its own until it is committed, under
+its group's or its consumer id's name, to the partition itself, where it is replicated like the
+messages. `auto_commit` commits what an earlier poll returned, never what the application may
+still be working on (C9): after a crash some messages come twice, none is left out.
+
+A consumer is for one thread; a second one that calls it at the same time gets ConcurrentUse.
+Only `close` may come from anywhere: who waits in `poll` or in a loop is let go.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from itertools import islice
+from types import TracebackType
+from typing import Any, Final, Self
+
+from myqueue.config import ConsumerSettings
+from myqueue.errors import Closed, InvalidSetting, MisuseError, MyQueueError
+from myqueue.message import Message, TopicPartition
+from myqueue.prefetch import Limits
+from myqueue.session import Session
+from myqueue.standing import SLICE_S, Standing
+from myqueue.subscription import Subscription
+
+PAUSE_S_MAX: Final = 0.5
+Callback = Callable[[list[TopicPartition]], object]
+
+
+class Consumer(Standing):
+    """Reads topics.
+
+    >>> with Consumer("127.0.0.1:9092", ["orders"], group="billing") as consumer:  # doctest: +SKIP
+    ...     for message in consumer:
+    ...         bill(message.value)
+    ...         consumer.commit()
+
+    `cluster`: the managers' addresses, or a Session to share. `group` or `consumer_id` (one id, or
+    one for each topic) is the name under which positions are committed; without one nothing is.
+    `start` is "earliest", "latest" or "committed" (else earliest; the default with a name).
+    Iteration ends after `idle_timeout` seconds without a message. `on_assign` and `on_revoke` get
+    lists of partitions, in the consumer's thread, before their first and after their last message.
+    Further settings: `myq config show consumer`.
+    """
+
+    def __init__(
+        self,
+        cluster: str | Session,
+        topics: str | Iterable[str],
+        *,
+        group: str | None = None,
+        consumer_id: int | Mapping[str, int] | None = None,
+        start: str | None = None,
+        auto_commit: bool = False,
+        on_out_of_range: str = "error",
+        idle_timeout: float | None = None,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        **settings: Any,
+    ) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        ids = _ids(names, consumer_id)
+        who = _who(names, group, ids)
+        named = all(who.values())
+        self._settings = _settings(
+            **settings, group=group, auto_commit=auto_commit, on_out_of_range=on_out_of_range,
+            start=start or ("committed" if named else "earliest"),
+            idle_timeout_ms=None if idle_timeout is None else round(idle_timeout * 1000),
+        )  # fmt: skip
+        if not named and (auto_commit or start == "committed"):
+            raise MisuseError("positions are committed under a name: give group= or consumer_id=")
+        limit_ms = self._settings.request_timeout_ms
+        self._owns_session = isinstance(cluster, str)
+        session = (
+            Session(cluster, name=self._settings.name, request_timeout_ms=limit_ms)
+            if isinstance(cluster, str)
+            else cluster
+        )
+        subscription = Subscription(
+            who, start=self._settings.start, on_out_of_range=on_out_of_range,
+            limits=_limits(self._settings),
+        )  # fmt: skip
+        super().__init__(session, subscription, limit_ms)
+        self._on_assign, self._on_revoke = on_assign, on_revoke
+        self._ids = set(ids.values())
+        self._commit_at = session.now_ms() + self._settings.auto_commit_interval_ms
+        try:
+            known = session.ensure_topics(names, timeout_ms=limit_ms)
+            self._wait(known, self._deadline(None))
+            session.refresh(names)
+            for number in self._ids:
+                session.keep_alive(consumer=number)
+            self._fetcher.start()
+        except BaseException:
+            self.close(0)
+            raise
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def poll(self, max_messages: int | None = None, timeout: float | None = 1.0) -> list[Message]:
+        """Messages that are there, as soon as there are any; [] if none came in `timeout` seconds.
+
+        What the poll before returned counts as handled from now on.
+        """
+        limit = self._settings.max_poll_messages if max_messages is None else max_messages
+        if limit < 1:
+            raise MisuseError(f"poll({max_messages}): at least one message")
+        with self._mine():
+            self._begin()
+            run = self._next_run(timeout)
+            out: list[Message] = []
+            try:
+                while run is not None and len(out) < limit:
+                    out += islice(run, limit - len(out))
+                    run = self._take_run() if len(out) < limit else None
+            except MyQueueError as error:
+                self._error = error  # these messages first
+            return out
+
+    def __iter__(self) -> Iterator[Message]:
+        """Every message; the one before counts as handled when the next one is asked for."""
+        idle_ms = self._settings.idle_timeout_ms
+        idle_s = None if idle_ms is None else idle_ms / 1000
+        with self._mine():
+            pass
+        while (run := self._wait_for_run(idle_s)) is not None:
+            if not self._settings.auto_commit:
+                yield from run
+                continue
+            for message in run:
+                yield message
+                if self._session.now_ms() >= self._commit_at:
+                    self._handled()
+
+    def _wait_for_run(self, idle_s: float | None) -> Iterator[Message] | None:
+        try:
+            with self._mine():
+                self._begin()
+                return self._next_run(idle_s)
+        except Closed:
+            if self._closed:  # while the application was in its loop: it just ends
+                return None
+            raise
+
+    def _begin(self) -> None:
+        self._handled()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _next_run(self, timeout_s: float | None) -> Iterator[Message] | None:
+        """Waits for messages of any partition; None: none came, or the consumer was closed."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self._tell_news()
+            run = self._take_run()
+            left = SLICE_S if end is None else min(SLICE_S, end - time.monotonic())
+            if run is not None or left <= 0 or self._closed:
+                return run
+            with self._changed:
+                if not (self._closed or self._subscription.has_news):
+                    self._changed.wait(left)
+
+    def _take_run(self) -> Iterator[Message] | None:
+        """Without waiting, and without a word to the application's callbacks."""
+        with self._changed:
+            if self._closed:
+                return None
+            self._session.check()
+            run = self._subscription.next_run(self._session.now_ms())
+            hungry = self._subscription.is_hungry
+        if run is not None and hungry:
+            self._fetcher.nudge()
+        return run
+
+    def _tell_news(self) -> None:
+        """Callbacks run here, in the consumer's thread and without a lock: they may seek."""
+        with self._changed:
+            news, self._subscription.news = self._subscription.news, []
+        for added, gone in news:
+            if gone and self._on_revoke is not None:
+                self._on_revoke(gone)
+            if added and self._on_assign is not None:
+                self._on_assign(added)
+
+    # -- committing -------------------------------------------------------------------------------
+
+    def _handled(self) -> None:
+        """The application asks for more, so what it got before is handled (C9)."""
+        if not self._settings.auto_commit:
+            return
+        now = self._session.now_ms()
+        with self._changed:
+            self._subscription.mark_handled()
+            due = now >= self._commit_at
+            commits = self._subscription.commits(handled_only=True) if due else []
+        if due:
+            self._commit_at = now + self._settings.auto_commit_interval_ms
+            self._fetcher.commit(commits, self._settings.request_timeout_ms)
+
+    def commit(
+        self,
+        upto: Message | Mapping[TopicPartition, int] | None = None,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Commits what was returned so far; or up to and with a message; or these positions.
+
+        Returns when it is on the disks of a majority. Committed positions only move forward.
+        """
+        with self._mine():
+            if not all(self._subscription.topics.values()):
+                raise MisuseError("nothing to commit under: give the consumer a group= or an id")
+            if isinstance(upto, Message):
+                upto = {TopicPartition(upto.topic, upto.partition): upto.offset + 1}
+            self._commit_until(self._deadline(timeout), upto, handled_only=False)
+            with self._changed:
+                readings = self._subscription.chosen(upto)
+                return {r.name: r.committed for r in readings if r.committed is not None}
+
+    def _commit_until(
+        self, deadline: float, only: Mapping[TopicPartition, int] | None, *, handled_only: bool
+    ) -> None:
+        pause_s = 0.02
+        while True:
+            with self._changed:
+                commits = self._subscription.commits(handled_only=handled_only, only=only)
+            futures = self._fetcher.commit(commits, self._left_ms(deadline))
+            errors = [self._wait(future, deadline) for future in futures]
+            error = next((error for error in errors if error is not None), None)
+            if error is None:
+                return
+            if not error.retriable or time.monotonic() + pause_s >= deadline:
+                raise error
+            time.sleep(pause_s)
+            pause_s = min(PAUSE_S_MAX, pause_s * 2)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Ends it, never later than `timeout` seconds; from any thread. With auto_commit, what is
+        known to be handled is committed.
+        """
+        if self._pid != os.getpid() or self._closed:
+            return
+        end = time.monotonic() + timeout
+        with self._changed:
+            self._closed = True
+        try:
+            if self._settings.auto_commit and timeout > 0 and not self._session.closed:
+                self._commit_until(end, None, handled_only=True)
+        except MyQueueError:
+            pass  # they come again; that is what auto_commit promises
+        finally:
+            with self._changed:
+                self._subscription.close()
+            self._fetcher.close()
+            if not self._session.closed:
+                for number in self._ids:
+                    self._session.let_die(consumer=number)
+            if self._owns_session:
+                self._session.close(max(100, round((end - time.monotonic()) * 1000)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def _ids(names: list[str], consumer_id: int | Mapping[str, int] | None) -> dict[str, int]:
+    """One id for all topics, or one for each."""
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise MisuseError(f"topics={names!r}: name at least one")
+    if consumer_id is None:
+        return {}
+    if isinstance(consumer_id, int):
+        return dict.fromkeys(names, consumer_id)
+    if set(consumer_id) != set(names):
+        raise MisuseError("consumer_id= needs an id for each of the topics")
+    return dict(consumer_id)
+
+
+def _who(names: list[str], group: str | None, ids: dict[str, int]) -> dict[str, str]:
+    """Under whose name positions are committed, by topic; "": nobody's. See COMMIT."""
+    if group is not None and ids:
+        raise MisuseError("group= or consumer_id=, not both")
+    if group == "":
+        raise MisuseError("group='': a group has a name")
+    return {n: f"group/{group}" if group else str(ids[n]) if ids else "" for n in names}
+
+
+def _settings(**given: Any) -> ConsumerSettings:
+    known = [field.name for field in fields(ConsumerSettings)]
+    for name in given:
+        if name not in known:
+            raise InvalidSetting(f"{name}= is no setting of a consumer; there are {known}")
+    return ConsumerSettings(**given)
+
+
+def _limits(settings: ConsumerSettings) -> Limits:
+    fetch_bytes = min(settings.fetch_max_bytes, settings.max_buffered_bytes)
+    return Limits(
+        buffer_bytes=settings.max_buffered_bytes,
+        partition_bytes=min(2 * fetch_bytes, settings.max_buffered_bytes),
+        fetch_bytes=fetch_bytes,
+        wait_ms=settings.fetch_wait_ms,
+        min_bytes=settings.fetch_min_bytes,
+    )
