@@ -34,13 +34,13 @@ class Malformed(Exception):
 
 
 class RowCache:
-    """Packed rows of the entries of this turn, by (group, first index, number of entries)."""
+    """Packed rows of the entries of this turn, by group, place and term: that says which."""
 
     def __init__(self) -> None:
-        self._packed: dict[tuple[int, int, int], bytes] = {}
+        self._packed: dict[tuple[int, int, int, int], bytes] = {}
 
     def rows(self, group: int, entries: list[t.Entry]) -> bytes:
-        key = (group, entries[0][t.INDEX], len(entries))
+        key = (group, entries[0][t.INDEX], len(entries), entries[-1][t.TERM])
         packed = self._packed.get(key)
         if packed is None:
             packed = self._packed[key] = protocol.pack(
