@@ -62,17 +62,23 @@ class Progress:
             self.retry_at = now + self._settings.retry_ms
 
     def matched(self, index: int, now: int) -> bool:
-        """The follower has everything up to `index`; True if that is news."""
+        """The follower has everything up to `index`; True if that is news.
+
+        Only news puts off the time to send again: an answer to a read, say, comes also if what is
+        in flight was lost, and reads may come for ever.
+        """
         news = index > self.match_index
         if news:
             self.match_index = index
+            self.retry_at = now + self._settings.retry_ms
         self.next_index = max(self.next_index, self.match_index + 1)
         while self._inflight and self._inflight[0][0] <= index:
             self._bytes -= self._inflight.popleft()[1]
         if self.state != State.REPLICATE:
             self._become(State.REPLICATE)
             self.next_index = self.match_index + 1
-        self.retry_at = now + self._settings.retry_ms if self._inflight else NEVER
+        if not self._inflight:
+            self.retry_at = NEVER
         return news
 
     def rejected(self, probe: int) -> None:
