@@ -1,0 +1,240 @@
+"""`Admin`: what people and tools ask of a cluster: topics, daemons, who is where, how things stand.
+
+Changes go to the managers' leader with a key, so a repeat is harmless; reads are answered by any
+manager, but never older than this Admin's own changes. What single daemons tell (`raft_status`,
+`where`) is asked of each of them at once, and a daemon that does not answer has its error in its
+place instead of spoiling what the others said.
+
+All calls block up to `timeout` seconds and may come from any thread. Answers are plain dicts and
+lists, as the managers give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from myqueue import protocol as words
+from myqueue.errors import MisuseError, MyQueueError, UnknownPartition
+from myqueue.message import TopicPartition
+from myqueue.offsets import Offsets, read_offsets
+from myqueue.session import Session
+
+MANAGERS_GROUP: Final = 1
+ASK_MS_MAX: Final = 3_000  # of one daemon among several
+
+Facts = dict[str, Any]
+
+
+class Admin:
+    """Asks and changes a cluster.
+
+    >>> with Admin("127.0.0.1:9092") as admin:  # doctest: +SKIP
+    ...     admin.create_topic("orders", partitions=3)
+    ...     admin.topics()
+    ['orders']
+    """
+
+    def __init__(self, cluster: str | Session, *, timeout: float = 10.0) -> None:
+        self._timeout_ms = max(1, round(timeout * 1000))
+        self._owns_session = isinstance(cluster, str)
+        self._session = (
+            Session(cluster, name="admin", request_timeout_ms=self._timeout_ms)
+            if isinstance(cluster, str)
+            else cluster
+        )
+
+    # -- topics -----------------------------------------------------------------------------------
+
+    def create_topic(
+        self, topic: str, *, partitions: int = 1, replication: int = 0,
+        settings: Mapping[str, int | None] | None = None,
+    ) -> Facts:  # fmt: skip
+        """replication 0: three copies, or as many as there are brokers. TopicExists if so."""
+        return self._update(
+            "create_topic", topic=topic, partitions=partitions, replication=replication,
+            settings=dict(settings or {}),
+        )  # fmt: skip
+
+    def delete_topic(self, topic: str) -> Facts:
+        """With all its messages."""
+        return self._update("delete_topic", topic=topic)
+
+    def alter_topic(self, topic: str, settings: Mapping[str, int | None]) -> Facts:
+        """None brings a default back. All settings, as they are afterwards."""
+        return self._update("alter_topic", topic=topic, settings=dict(settings))
+
+    def grow_topic(self, topic: str, count: int = 1, *, to: int | None = None) -> list[int]:
+        """Numbers of the partitions that were added: `count`, or as many as make `to` in all."""
+        more = {"count": count} if to is None else {"to": to}
+        return list(self._update("grow_topic", topic=topic, **more)["partitions"])
+
+    def topics(self, *, detail: bool = False) -> list[Any]:
+        """Names; with `detail` what `describe_topic` tells of each."""
+        return list(self._read("topics", detail=detail)["topics"])
+
+    def describe_topic(self, topic: str) -> Facts:
+        """Settings, and of each partition leader, replicas, offsets and size."""
+        return self._read("topic", topic=topic)
+
+    # -- daemons, and how they are ----------------------------------------------------------------
+
+    def brokers(self) -> list[Facts]:
+        return list(self._read("brokers")["brokers"])
+
+    def managers(self) -> list[Facts]:
+        return list(self._read("managers")["managers"])
+
+    def health(self) -> Facts:
+        """Every broker, manager, producer and consumer: last sign of life, active or not."""
+        return self._read("health")
+
+    def problems(self) -> list[Facts]:
+        """What is not well; told by the managers' leader, who has just heard a majority."""
+        answer = self._session.read("problems", linearizable=True, timeout_ms=self._timeout_ms)
+        return list(self._wait(answer)["problems"])
+
+    def cluster(self) -> Facts:
+        """Name, version, settings, and counts of what there is."""
+        return self._read("cluster")
+
+    def alter_cluster(self, settings: Mapping[str, int | None]) -> Facts:
+        return self._update("alter_cluster", settings=dict(settings))
+
+    def raft_status(self, topic: str | None = None, partition: int = 0) -> Facts:
+        """Leader, term, and how each member stands: of the managers' group, or a partition's."""
+        if topic is None:
+            group = MANAGERS_GROUP
+            asked = {row["node"]: row["address"] for row in self.managers() if row["address"]}
+        else:
+            found = self._partition(topic, partition)
+            group, asked = found["group"], self._addresses(found["replicas"])
+        members = self._ask_each(asked, words.STATUS, group)
+        known = [row for row in members if "error" not in row]
+        newest = max(known, key=lambda row: int(row.get("term", 0)), default={})
+        return {
+            "group": group, "term": newest.get("term", 0),
+            "leader": _leader(newest), "members": members,
+        }  # fmt: skip
+
+    def where(self, topic: str, partition: int, offset: int) -> Facts:
+        """Where a message is: of each replica segment, bytes, index and term; who is past it."""
+        found = self._partition(topic, partition)
+        asked = self._addresses(found["replicas"])
+        replicas = self._ask_each(asked, words.WHERE, found["group"], offset)
+        return {
+            "topic": topic, "partition": partition, "offset": offset, "group": found["group"],
+            "leader": found["leader"], "replicas": replicas,
+        }  # fmt: skip
+
+    # -- producers, consumers, positions ----------------------------------------------------------
+
+    def register_producer(self, topic: str, *, create: bool = True) -> Facts:
+        """An id for a producer of exactly this topic; a missing topic is made if `create`."""
+        return self._update("register_producer", topic=topic, create=create)
+
+    def register_consumer(self, topic: str) -> Facts:
+        """An id for a consumer of this topic, which must exist."""
+        return self._update("register_consumer", topic=topic)
+
+    def producer(self, producer_id: int) -> Facts:
+        return self._read("producer", producer_id=producer_id)
+
+    def consumer(self, consumer_id: int) -> Facts:
+        return self._read("consumer", consumer_id=consumer_id)
+
+    def offsets(self, topic: str, *, time_ms: int | None = None) -> dict[TopicPartition, Offsets]:
+        """Of each partition start, end and size, and the offset at a time."""
+        return self._offsets(topic, None, time_ms)
+
+    def positions(
+        self, topic: str, *, consumer_id: int | None = None, group: str | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """What a consumer or a group has committed; None: nothing so far."""
+        found = self._offsets(topic, _who(consumer_id, group), None)
+        return {name: row.position for name, row in found.items()}
+
+    def lag(
+        self, topic: str, *, consumer_id: int | None = None, group: str | None = None
+    ) -> dict[TopicPartition, int]:
+        """How many messages are left for a consumer or a group, by what it has committed."""
+        found = self._offsets(topic, _who(consumer_id, group), None)
+        return {
+            name: max(0, row.end - max(row.start, row.position or 0)) for name, row in found.items()
+        }
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _update(self, operation: str, **arguments: Any) -> Facts:
+        answer = self._session.update(operation, arguments, timeout_ms=self._timeout_ms)
+        return dict(self._wait(answer))
+
+    def _read(self, query: str, **arguments: Any) -> Facts:
+        answer = self._session.read(query, arguments, timeout_ms=self._timeout_ms)
+        return dict(self._wait(answer))
+
+    def _wait(self, future: Any) -> Any:
+        """Requests have the deadline themselves; this is for when that does not work."""
+        return self._session.wait(future, self._timeout_ms + 1_000)
+
+    def _partition(self, topic: str, partition: int) -> Facts:
+        rows = self.describe_topic(topic)["partitions"]
+        if not 0 <= partition < len(rows):
+            raise UnknownPartition(f"{topic} has {len(rows)} partitions; there is no {partition}")
+        return dict(rows[partition])
+
+    def _addresses(self, nodes: Iterable[int]) -> dict[int, str]:
+        wanted = set(nodes)
+        return {row["node"]: row["address"] for row in self.brokers() if row["node"] in wanted}
+
+    def _ask_each(self, asked: Mapping[int, str], kind: int, *fields: Any) -> list[Facts]:
+        limit_ms = min(self._timeout_ms, ASK_MS_MAX)
+        calls = [
+            (node, address, self._session.call(address, kind, fields, timeout_ms=limit_ms))
+            for node, address in sorted(asked.items())
+        ]
+        rows = []
+        for node, address, future in calls:
+            try:
+                told = dict(self._wait(future).fields[0])
+            except MyQueueError as error:
+                told = {"error": str(error), "code": error.name}
+            rows.append({"node": node, "address": address, **told})
+        return rows
+
+    def _offsets(
+        self, topic: str, who: str | None, time_ms: int | None
+    ) -> dict[TopicPartition, Offsets]:
+        rows = self.describe_topic(topic)["partitions"]
+        groups = {row["group"]: TopicPartition(topic, row["partition"]) for row in rows}
+        self._wait(self._session.ensure_topics([topic], timeout_ms=self._timeout_ms))
+        found = read_offsets(
+            self._session, groups, who=who, time_ms=time_ms, timeout_ms=self._timeout_ms
+        )
+        return {name: found[group] for group, name in groups.items()}
+
+    def close(self, timeout: float = 5.0) -> None:
+        if self._owns_session:
+            self._session.close(round(timeout * 1000))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def _who(consumer_id: int | None, group: str | None) -> str:
+    if (consumer_id is None) == (group is None):
+        raise MisuseError("whose positions? Give consumer_id= or group=")
+    return f"group/{group}" if consumer_id is None else str(consumer_id)
+
+
+def _leader(status: Facts) -> int:
+    """Its node; the core speaks of (node, incarnation)."""
+    leader = status.get("leader") or 0
+    return int(leader[0] if isinstance(leader, list | tuple) else leader)
