@@ -1,0 +1,184 @@
+"""COMMIT and TAKE: positions of consumers, moved by commands in the partition's own log.
+
+Both become rows of a command that the group's feed proposes with the turn. A COMMIT may name many
+partitions; it is answered when the last of them is known. A TAKE is answered with the batches that
+hold the messages which it got; that they are its own is replicated before they are read, so a
+reader that dies loses them to nobody: the same key gets the same messages again.
+
+A take that can only find nothing, or whose key is known, needs no entry in the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue import errors, protocol
+from myqueue.daemons.feed import Details, Feed
+from myqueue.daemons.fetching import read_batches
+from myqueue.daemons.partition import COMMIT, TAKE
+from myqueue.daemons.positions import DONE
+from myqueue.daemons.raft.types import INDEX, OFFSET, PAYLOAD, TERM, Entry
+
+if TYPE_CHECKING:
+    from myqueue.daemons.engine import Client, Engine
+
+TAKE_MAX: Final = 4096  # messages; as many batches fit into one answer
+TAKE_BYTES_MAX: Final = 32 << 20  # the rest is fetched by offset: it is the asker's already
+ROWS_MAX: Final = 1 << 16  # of one group in one turn
+_CONSUMER = re.compile(r"(?:group/)?[A-Za-z0-9._-]{1,200}")
+
+# (code, details) for a group that can't be written to here now
+Refusal = Callable[[int], tuple[int, Details]]
+
+
+def check_consumer(consumer: str) -> None:
+    if not _CONSUMER.fullmatch(consumer):
+        raise errors.InvalidName(f"{consumer[:220]!r} names no consumer: an id, or group/NAME")
+
+
+class _Commit:
+    """A COMMIT: one row for each of its parts, filled in as they become known."""
+
+    __slots__ = ("client", "engine", "missing", "request", "rows")
+
+    def __init__(self, engine: Engine, client: Client, request: int, parts: int) -> None:
+        self.engine, self.client, self.request = engine, client, request
+        self.rows: list[list[Any]] = [[] for _ in range(parts)]
+        self.missing = parts
+
+    def fill(self, place: int, row: list[Any]) -> None:
+        self.rows[place] = row
+        self.missing -= 1
+        if not self.missing:
+            answer = protocol.encode(protocol.COMMITTED, self.request, self.rows)
+            self.engine.reply(self.client, [answer])
+
+
+class _CommitPart:
+    __slots__ = ("commit", "group", "place")
+
+    def __init__(self, commit: _Commit, place: int, group: int) -> None:
+        self.commit, self.place, self.group = commit, place, group
+
+    def done(self, result: Any) -> None:
+        code, position = result
+        self.commit.fill(self.place, [self.group, code, position, None])
+
+    def failed(self, code: int, details: Details) -> None:
+        self.commit.fill(self.place, [self.group, code, 0, details])
+
+
+class _Take:
+    __slots__ = ("client", "engine", "feed", "request")
+
+    def __init__(self, engine: Engine, client: Client, request: int, feed: Feed) -> None:
+        self.engine, self.client, self.request, self.feed = engine, client, request, feed
+
+    def done(self, result: Any) -> None:
+        code, first, behind = result
+        if code != DONE:
+            self.failed(code, None)
+            return
+        batches: list[Entry] = []
+        if behind > first:
+            replica = self.feed.replica
+            try:
+                batches = read_batches(replica, first, behind, TAKE_BYTES_MAX, TAKE_MAX, True)
+            except errors.MyQueueError as error:
+                self.engine.counts["reads_failed_total"] += 1
+                self.failed(error.code, {"message": str(error)})
+                return
+        offsets = [entry[OFFSET] for entry in batches]
+        head = protocol.encode(protocol.TAKEN, self.request, first, behind, offsets)
+        self.engine.reply(self.client, [head, *(entry[PAYLOAD] for entry in batches)])
+
+    def failed(self, code: int, details: Details) -> None:
+        details = details or {}
+        message = str(details.get("message", errors.error_of(code)))
+        component = f"broker {self.engine.node}"
+        answer = protocol.encode(protocol.ERROR, self.request, code, message, component, details)
+        self.engine.reply(self.client, [answer])
+
+
+class Consuming:
+    """See the module's docstring."""
+
+    def __init__(
+        self, engine: Engine, leading: dict[int, Feed], asked: dict[Feed, None], refusal: Refusal
+    ) -> None:
+        self._engine, self._leading, self._asked = engine, leading, asked
+        self._refusal = refusal
+        self.seen: set[int] = set()  # consumers whose text is a number, since somebody took them
+
+    def commit(self, client: Client, envelope: protocol.Envelope) -> None:
+        _, _, request, consumer, parts = envelope
+        self._check(consumer)
+        commit = _Commit(self._engine, client, request, len(parts))
+        if not parts:
+            answer = protocol.encode(protocol.COMMITTED, request, [])
+            self._engine.reply(client, [answer])
+        for place, (group, offset, member, assignment) in enumerate(parts):
+            row = [COMMIT, consumer, offset, member, assignment]
+            self._ask(group, row, _CommitPart(commit, place, group))
+
+    def take(self, client: Client, envelope: protocol.Envelope) -> None:
+        _, _, request, group, consumer, key, most = envelope
+        self._check(consumer)
+        if not most:
+            raise errors.InvalidRequest("a take of no messages")
+        feed = self._leading.get(group)
+        if feed is None:
+            code, details = self._refusal(group)
+            raise _error(code, details)
+        asks = _Take(self._engine, client, request, feed)
+        machine = feed.machine
+        before = machine.positions.taken(consumer, key)
+        first = machine.positions.next_to_take(consumer, machine.start)
+        if before is not None:
+            asks.done((DONE, *before))
+        elif first >= machine.end:
+            asks.done((DONE, first, first))
+        else:
+            self._ask(group, [TAKE, consumer, key, min(most, TAKE_MAX)], asks)
+
+    def _check(self, consumer: str) -> None:
+        check_consumer(consumer)
+        if consumer.isascii() and consumer.isdigit() and len(consumer) < 20:
+            self.seen.add(int(consumer))
+
+    def _ask(self, group: int, row: list[Any], asks: _CommitPart | _Take) -> None:
+        feed = self._leading.get(group)
+        if feed is None:
+            asks.failed(*self._refusal(group))
+        elif len(feed.rows) >= ROWS_MAX:
+            asks.failed(errors.Busy.code, {"retry_ms": 50})
+        else:
+            feed.rows.append(row)
+            feed.asked.append(asks)
+            self._asked[feed] = None
+
+    def applied(self, feed: Feed, entries: list[Entry], results: list[Any]) -> None:
+        commands = feed.commands
+        for entry, result in zip(entries, results, strict=True):
+            waiting = commands.pop(entry[INDEX], None)
+            if waiting is None:
+                continue
+            if entry[TERM] > feed.asked_term:  # another leader's entry stands there (W11)
+                for one in waiting:
+                    one.failed(errors.OutcomeUnknown.code, None)
+                continue
+            for one, value in zip(waiting, result, strict=True):
+                one.done(value)
+
+    def take_seen(self) -> list[int]:
+        seen, self.seen = self.seen, set()
+        return sorted(seen)[:10_000]
+
+
+def _error(code: int, details: Details) -> errors.MyQueueError:
+    error = errors.error_of(code)
+    if details:
+        error.__dict__["details"] = details
+    return error

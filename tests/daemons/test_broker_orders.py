@@ -1,0 +1,160 @@
+"""BEAT and ORDERS: what managers hear, and what a broker does because of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kit.batches import make_batch
+from kit.broker_seam import GROUP, World
+
+from myqueue import errors, protocol
+from myqueue.daemons.raft import types as t
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.engine.beats.clear()
+    made.engine.now += 1_000
+    return made
+
+
+def orders(**more: Any) -> dict[str, Any]:
+    empty = {"version": 0, "more": False, "wanted": None, "gone": [], "transfers": []}
+    return {**empty, "brokers": None, **more}
+
+
+def answer(world: World, state: dict[str, Any], manager: int = 1, beat: int = 0) -> None:
+    envelope = protocol.decode(protocol.encode(protocol.ORDERS, beat, state))
+    world.broker.peer_answer(("manager", manager), envelope)
+
+
+def beats(world: World) -> list[tuple[int, int, dict[str, Any]]]:
+    """(manager, number, state) since the last call."""
+    sent, world.engine.beats = world.engine.beats, []
+    return [(peer[1], envelope[2], envelope[3]) for peer, envelope in sent]
+
+
+def later(world: World, ms: int = 300) -> list[tuple[int, int, dict[str, Any]]]:
+    world.engine.now += ms
+    world.turn()
+    return beats(world)
+
+
+def test_every_manager_hears_everything_at_first(world: World) -> None:
+    world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch(4, producer=9)])
+    world.ask(protocol.COMMIT, "12", [[GROUP, 1, 0, 0]])
+    first, second = later(world, 0)
+    assert first[0] == 1 and second[0] == 2 and first[2] == second[2]
+    state = first[2]
+    size = len(make_batch(4))
+    assert state["full"] and state["held"] == [GROUP]
+    assert state["groups"] == [[GROUP, True, 2, 1, 0, 4, size]]
+    assert (state["disk"], state["incarnation"], state["host"]) == ("disk-a", 5, "here")
+    assert (state["address"], state["peer"], state["disk_low"]) == ("me:1", "me:2", False)
+    assert (state["producers"], state["consumers"], state["version"]) == ([9], [12], 0)
+
+
+def test_only_changes_after_an_answer(world: World) -> None:
+    other = world.add(GROUP + 1)
+    for manager, number, _ in later(world):
+        answer(world, orders(), manager, number)
+    assert all(not state["full"] and not state["groups"] for _, _, state in later(world))
+    world.produce(make_batch(1))
+    assert all([row[0] for row in state["groups"]] == [GROUP] for _, _, state in later(world))
+    world.engine.lead(other)
+    one, two = later(world, 0)  # at once
+    assert {row[0] for row in one[2]["groups"]} == {GROUP, GROUP + 1}  # not answered: again
+    answer(world, orders(), 1, one[1])
+    answer(world, orders(), 2, two[1] - 1)  # an older answer says nothing
+    one, two = later(world)
+    assert one[2]["groups"] == [] and len(two[2]["groups"]) == 2
+    answer(world, orders(more=True), 1, one[1])
+    assert [state["full"] for _, _, state in later(world)] == [True, False]
+
+
+def test_nothing_is_lost_while_a_manager_is_away(world: World) -> None:
+    later(world)
+    world.engine.links_up = False
+    world.produce(make_batch(1))
+    assert later(world) == []
+    world.engine.links_up = True
+    assert all(len(state["groups"]) == 1 for _, _, state in later(world))
+
+
+def test_load_is_messages_a_second(world: World) -> None:
+    later(world)
+    world.produce(make_batch(150))
+    assert later(world)[0][2]["load"] == 500
+
+
+def test_wanted_groups_are_made(world: World) -> None:
+    mine = [5, "events", 2, 40, [[1, 7], [2, 8], [3, 9]], {"message_bytes_max": 100}]
+    second = [6, "events", 3, 40, [[2, 8], [1, 11]], {}]
+    others = [7, "events", 4, 40, [[2, 8], [3, 9]], {}]
+    brokers = [[1, "one:1", "one:2", "h"], [2, "two:1", "two:2", "h"]]
+    answer(world, orders(version=9, wanted=[mine, second, others], brokers=brokers))
+    assert set(world.engine.replicas) == {GROUP, 5, 6}
+    made = world.engine.replicas[5]
+    assert made.node.voters == tuple(t.replica_id(n, i) for n, i in ((1, 7), (2, 8), (3, 9)))
+    assert made.about == protocol.pack(["events", 2, 40, {"message_bytes_max": 100}])
+    assert (made.campaigns, world.engine.replicas[6].campaigns) == (1, 0)
+    assert world.engine.peers == {("broker", 2): "two:2"}
+    assert world.broker.reports.version == 9 and world.broker.reports.brokers[2] == "two:1"
+    world.engine.lead(made)
+    (row,) = world.produce(make_batch(1, size=2_000), group=5)
+    assert row[1] == errors.MessageTooLarge.code
+    changed = [*mine[:5], {"message_bytes_max": 5_000}]
+    answer(world, orders(version=10, wanted=[changed]))
+    assert world.produce(make_batch(1, size=2_000), group=5)[0][1] == 0
+    assert made.campaigns == 1
+
+
+def test_older_orders_are_not_followed(world: World) -> None:
+    answer(world, orders(version=9, wanted=[]))
+    answer(world, orders(version=8, wanted=[[5, "events", 2, 40, [[1, 7]], {}]]))
+    assert set(world.engine.replicas) == {GROUP}  # and what is neither wanted nor gone stays (W6)
+
+
+def test_gone_groups_are_removed_and_all_are_told(world: World) -> None:
+    world.engine.apply_at_once = False
+    world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch()])
+    assert world.turn() == []
+    world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch()])
+    world.ask(protocol.OFFSETS, "a", None, [GROUP])
+    world.ask(protocol.COMMIT, "a", [[GROUP, 0, 0, 0]])
+    answer(world, orders(version=9, gone=[GROUP, 1234]))
+    found = {envelope[1]: envelope for envelope, _ in world.turn()}
+    unknown, gone = errors.OutcomeUnknown.code, errors.UnknownPartition.code
+    assert sorted(row[1] for row in found[protocol.PRODUCED][3]) == sorted((unknown, gone))
+    assert found[protocol.POSITIONS][3][0][1] == gone == found[protocol.COMMITTED][3][0][1]
+    assert not world.engine.replicas and world.broker.producing.inflight == 0
+
+
+def test_transfers(world: World) -> None:
+    answer(world, orders(transfers=[[GROUP, 3], [1234, 2], [GROUP, 0]]))
+    assert world.engine.transfers == [(GROUP, 3)]
+    assert world.engine.counts["transfers_refused_total"] == 1
+
+
+def test_malformed_orders_do_no_harm(world: World) -> None:
+    for state in ({}, orders(wanted=[[1]]), orders(gone=3), orders(brokers=[1])):
+        answer(world, state)
+    assert world.engine.counts["orders_invalid_total"] == 4
+    answer(world, orders(), manager=9)
+    assert set(world.engine.replicas) == {GROUP}
+
+
+def test_stopping_hands_over_to_who_has_most(world: World) -> None:
+    world.add(GROUP + 1)
+    world.replica.follower = 3
+    world.broker.stopping(world.engine.now)
+    assert world.engine.transfers == [(GROUP, 3)]
+    world.engine.now += 600
+    world.broker.tick(world.engine.now)  # it leads still: again
+    assert len(world.engine.transfers) == 2
+    world.engine.depose(world.replica)
+    world.engine.now += 600
+    world.broker.tick(world.engine.now)
+    assert len(world.engine.transfers) == 2

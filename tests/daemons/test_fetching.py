@@ -1,0 +1,158 @@
+"""FETCH: what is served, who waits, and who is woken (C5, C6, W16)."""
+
+from __future__ import annotations
+
+import pytest
+from kit.batches import WALL_MS, make_batch
+from kit.broker_seam import GROUP, World
+
+from myqueue import errors, protocol
+from myqueue.daemons import fetching
+
+LOTS = 1 << 20
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_batches_of_several_parts_in_order(world: World) -> None:
+    other = world.add(GROUP + 1)
+    world.engine.lead(other)
+    batches = [make_batch(3), make_batch(2), make_batch(1)]
+    world.produce(*batches[:2])
+    world.produce(batches[2], group=GROUP + 1)
+    world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 1], [GROUP + 1, 0]])
+    ((envelope, frames),) = world.turn()
+    assert envelope[3] == [
+        [GROUP, 0, 0, 5, [[0, WALL_MS], [3, WALL_MS]], None],
+        [GROUP + 1, 0, 0, 1, [[0, WALL_MS]], None],
+    ]
+    assert frames == batches
+
+
+def test_commands_are_not_served(world: World) -> None:
+    world.produce(make_batch(1))
+    world.ask(protocol.COMMIT, "a", [[GROUP, 1, 0, 0]])
+    world.turn()
+    world.produce(make_batch(2))
+    world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 0]])
+    ((envelope, frames),) = world.turn()
+    assert [offset for offset, _ in envelope[3][0][4]] == [0, 1] and len(frames) == 2
+
+
+def test_only_what_is_applied_is_served(world: World) -> None:
+    """C5"""
+    world.produce(make_batch(1))
+    world.engine.apply_at_once = False
+    world.produce(make_batch(1))
+    world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 0]])
+    world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 1]])
+    world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 2]])
+    (one, frames), (two, none), (three, _) = world.turn()
+    assert one[3][0][3] == 1 and len(frames) == 1
+    assert two[3] == [[GROUP, 0, 0, 1, [], None]] and none == []
+    assert three[3][0][1] == errors.OffsetOutOfRange.code
+
+
+def test_followers_serve_as_well(world: World) -> None:
+    world.produce(make_batch(1))
+    world.engine.depose(world.replica, leader=2)
+    world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 0]])
+    assert len(world.turn()[0][1]) == 1
+
+
+def test_at_least_one_batch_then_the_limit(world: World) -> None:
+    size = len(make_batch(1))
+    world.produce(*(make_batch(1) for _ in range(5)))
+    for limit, count in ((1, 1), (size, 1), (2 * size - 1, 1), (2 * size, 2), (LOTS, 5)):
+        world.ask(protocol.FETCH, 0, 1, limit, [[GROUP, 0]])
+        assert len(world.turn()[0][1]) == count
+    world.ask(protocol.FETCH, 0, 1, 2 * size, [[GROUP, 4], [GROUP, 0]])  # what is left is shared
+    ((envelope, frames),) = world.turn()
+    assert [len(row[4]) for row in envelope[3]] == [1, 1] and len(frames) == 2
+
+
+def test_no_more_frames_than_a_message_may_have(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "FRAMES_MAX", 3)
+    world.produce(*(make_batch(1) for _ in range(5)))
+    world.ask(protocol.FETCH, 9_000, LOTS, LOTS, [[GROUP, 1], [GROUP, 0]])
+    ((envelope, frames),) = world.turn()
+    assert [len(row[4]) for row in envelope[3]] == [3, 0] and len(frames) == 3
+
+
+def test_errors_stand_in_their_part(world: World) -> None:
+    """C6, W16"""
+    other = world.add(GROUP + 1)
+    world.engine.lead(other)
+    world.produce(make_batch(1))
+    world.produce(make_batch(1), group=GROUP + 1)
+    other.broken = errors.CorruptData("segment 3")
+    world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 7], [GROUP + 1, 0], [5, 0], [GROUP, 0]])
+    ((envelope, frames),) = world.turn()
+    assert [row[1] for row in envelope[3]] == [
+        errors.OffsetOutOfRange.code, errors.CorruptData.code, errors.UnknownPartition.code, 0,
+    ]  # fmt: skip
+    assert envelope[3][0][2:4] == [0, 1] and len(frames) == 1
+
+
+def test_a_log_that_moved_on_is_out_of_range(world: World) -> None:
+    world.produce(make_batch(1))
+    world.replica.broken = errors.EntryMissing("gone")
+    world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 0]])
+    assert world.turn()[0][0][3][0][1] == errors.OffsetOutOfRange.code
+
+
+def test_long_poll_is_woken_by_what_comes(world: World) -> None:
+    asked = world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 0], [GROUP, 0]])
+    assert world.turn() == [] and world.broker.fetching.waiting == 1
+    world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch(2)])
+    (one, frames), _ = world.turn()
+    assert one[1:3] == [protocol.FETCHED, asked] and one[3][0][3] == 2 and len(frames) == 2
+    assert world.broker.fetching.waiting == 0 and not world.broker.fetching._slots
+
+
+def test_long_poll_waits_for_min_bytes_in_all_parts(world: World) -> None:
+    other = world.add(GROUP + 1)
+    world.engine.lead(other)
+    size = len(make_batch(1))
+    world.produce(make_batch(1))
+    world.ask(protocol.FETCH, 9_000, 3 * size, LOTS, [[GROUP, 0], [GROUP + 1, 0]])
+    assert world.turn() == []
+    assert len(world.produce(make_batch(1), group=GROUP + 1)) == 1
+    world.ask(protocol.PRODUCE, [GROUP + 1], frames=[make_batch(1)])
+    (one, frames), _ = world.turn()
+    assert [len(row[4]) for row in one[3]] == [1, 2] and len(frames) == 3
+
+
+def test_long_poll_ends(world: World) -> None:
+    world.produce(make_batch(1))
+    world.ask(protocol.FETCH, 120, LOTS, LOTS, [[GROUP, 0]])
+    for _ in range(2):
+        world.engine.now += 50
+        world.broker.tick(world.engine.now)
+        assert world.turn() == []
+    world.engine.now += 50
+    world.broker.tick(world.engine.now)
+    ((envelope, frames),) = world.turn()
+    assert len(frames) == 1 and envelope[3][0][3] == 1
+    assert not world.broker.fetching._room and not world.broker.fetching._slots
+
+
+def test_waiters_of_a_removed_group_are_told(world: World) -> None:
+    world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 0]])
+    world.broker._remove(GROUP)
+    assert world.turn()[0][0][3][0][1] == errors.UnknownPartition.code
+
+
+def test_waiters_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "CLIENT_WAITERS_MAX", 2)
+    for _ in range(2):
+        world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 0]])
+    with pytest.raises(errors.Busy):
+        world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 0]])
+    with pytest.raises(errors.InvalidRequest):
+        world.ask(protocol.FETCH, 9_000, 1, LOTS, [])

@@ -1,0 +1,234 @@
+"""The engine as a broker sees it, without disks and peers: only the seam of daemons/DESIGN.md.
+
+Proposals stand in a real `RaftLog`; they are applied at the end of the turn, or when a test says
+so. What the broker answers is recorded, decoded. Nothing of Raft is played here but its outcomes:
+`lead`, `depose`, `apply`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from kit.batches import WALL_MS
+
+from myqueue import errors, protocol
+from myqueue.daemons.broker import Broker
+from myqueue.daemons.counts import Counts
+from myqueue.daemons.engine import Client
+from myqueue.daemons.partition import Partition
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.log import RaftLog
+
+GROUP = 77
+
+
+class FakeReplica:
+    def __init__(self, uid: int, machine: Partition, about: bytes, node: int, voters: Any) -> None:
+        self.uid, self.machine, self.about = uid, machine, about
+        self.log = RaftLog()
+        self.is_ready = False
+        self.leader_node = 0
+        self.campaigns = 0
+        self.follower = 0
+        self.broken: errors.MyQueueError | None = None  # what reading raises
+        self.times: int | None = None
+        self.node = SimpleNamespace(
+            term=1, role=t.Role.FOLLOWER, log=self.log, commit_index=0, voters=tuple(voters),
+            story=lambda: {"group": uid},
+        )  # fmt: skip
+
+    @property
+    def is_leader(self) -> bool:
+        return bool(self.node.role == t.Role.LEADER)
+
+    def read(self, first: int, last: int, max_bytes: int) -> list[t.Entry]:
+        if self.broken is not None:
+            raise self.broken
+        if first > min(last, self.log.last_index):
+            raise errors.EntryMissing(f"no entry {first}")
+        return self.log.portion(first, max_bytes, last - first + 1)[0]
+
+    def index_at_offset(self, offset: int) -> int | None:
+        for entry in self.log.in_memory(self.log.memory_first, self.log.last_index) or []:
+            if entry[t.OFFSET] <= offset < entry[t.OFFSET] + entry[t.COUNT]:
+                return entry[t.INDEX]
+        return None
+
+    def entry_at_offset(self, offset: int) -> t.Entry:
+        index = self.index_at_offset(offset)
+        assert index is not None
+        return self.read(index, index, 1)[0]
+
+    def offset_at_time(self, time_ms: int) -> int | None:
+        return self.times
+
+    def where(self, offset: int) -> dict[str, Any]:
+        return {"offset": offset, "segment": "one"}
+
+    def best_follower(self) -> int:
+        return self.follower
+
+
+class FakeEngine:
+    def __init__(self, owner: Broker, node: int = 1) -> None:
+        self.owner, self.node, self.incarnation = owner, node, 5
+        self.now, self.wall = 1_000, WALL_MS
+        self.replicas: dict[int, FakeReplica] = {}
+        self.refused: dict[int, str] = {}
+        self.counts = Counts()
+        self.log = SimpleNamespace(
+            identity=SimpleNamespace(disk="disk-a"), journal=SimpleNamespace(space_low=False)
+        )
+        self.proposals: list[tuple[int, list[t.Item]]] = []
+        self.refusal: errors.MyQueueError | None = None  # of the next proposals
+        self.replies: list[tuple[Client, list[Any], list[Any]]] = []
+        self.beats: list[tuple[tuple[str, int], list[Any]]] = []
+        self.links_up = True
+        self.reads: dict[int, int] = {}
+        self.transfers: list[tuple[int, int]] = []
+        self.peers: dict[tuple[str, int], str] = {}
+        self.apply_at_once = True
+        owner.attach(self)  # type: ignore[arg-type]
+        owner.started(self.now)
+
+    # -- what the owner calls ------------------------------------------------------------------
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def create(self, uid: int, replica: int, voters: Any, learners: Any, about: bytes) -> Any:
+        if uid in self.replicas:
+            raise errors.GroupExists()
+        made = FakeReplica(uid, self.owner.make_machine(uid, about), about, self.node, voters)
+        self.replicas[uid] = made
+        return made
+
+    def remove(self, uid: int) -> None:
+        del self.replicas[uid]
+
+    def propose(self, replica: FakeReplica, items: list[t.Item]) -> int:
+        if self.refusal is not None:
+            raise self.refusal
+        if not replica.is_leader:
+            raise errors.NotLeader()
+        self.proposals.append((replica.uid, items))
+        first = replica.log.last_index + 1
+        replica.log.make(items, replica.node.term)
+        return first
+
+    def read(self, replica: FakeReplica, context: int) -> None:
+        if not replica.is_leader:
+            raise errors.NotLeader()
+        self.reads[context] = replica.uid
+
+    def transfer(self, replica: FakeReplica, node: int) -> None:
+        if not node:
+            raise errors.NotReady()
+        self.transfers.append((replica.uid, node))
+
+    def campaign_soon(self, replica: FakeReplica) -> None:
+        replica.campaigns += 1
+
+    def reply(self, client: Client, frames: list[Any]) -> None:
+        self.replies.append((client, protocol.decode(frames[0]), list(frames[1:])))
+
+    def link_send(self, peer: tuple[str, int], frames: list[Any]) -> bool:
+        if self.links_up:
+            self.beats.append((peer, protocol.decode(frames[0])))
+        return self.links_up
+
+    def set_peer(self, peer: tuple[str, int], address: str) -> None:
+        self.peers[peer] = address
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def lead(self, replica: FakeReplica, ready: bool = True) -> None:
+        """Elected in a new term; ready as soon as its first entry is applied."""
+        node = replica.node
+        node.term, node.role, replica.leader_node = node.term + 1, t.Role.LEADER, self.node
+        replica.is_ready = False
+        self.owner.changed(replica)  # type: ignore[arg-type]
+        replica.log.make([t.Item(0, 0, t.NOOP, b"")], node.term)
+        if ready:
+            self.apply(replica)
+
+    def depose(self, replica: FakeReplica, leader: int = 0) -> None:
+        """Another leads in a later term; what was not applied is cut off."""
+        node, lost = replica.node, replica.machine.applied_index + 1
+        node.role, node.term, replica.leader_node = t.Role.FOLLOWER, node.term + 1, leader
+        replica.is_ready = False
+        self.owner.changed(replica)  # type: ignore[arg-type]
+        if replica.log.last_index >= lost:
+            replica.log.truncate(lost)
+            self.owner.dropped(replica, lost)  # type: ignore[arg-type]
+
+    def apply(self, replica: FakeReplica, last: int = 0) -> None:
+        """As the engine does: ready first, then the entries."""
+        first = replica.machine.applied_index + 1
+        last = last or replica.log.last_index
+        if last < first:
+            return
+        entries = replica.log.in_memory(first, last)
+        assert entries is not None
+        results = replica.machine.apply(entries)
+        replica.node.commit_index = last
+        if not replica.is_ready and replica.is_leader and entries[-1][1] == replica.node.term:
+            replica.is_ready = True
+            self.owner.changed(replica)  # type: ignore[arg-type]
+        self.owner.applied(replica, entries, results)  # type: ignore[arg-type]
+
+    def end_turn(self) -> None:
+        self.owner.before_turn_ends(self.now)
+        if self.apply_at_once:
+            for replica in list(self.replicas.values()):
+                self.apply(replica)
+        self.owner.end_turn(self.now)
+
+
+def config(managers: int = 2) -> Any:
+    nodes = tuple((node, f"manager-{node}:1") for node in range(1, managers + 1))
+    return SimpleNamespace(
+        managers=nodes, advertise="me:1", peer_advertise="me:2", host="here", cluster="c"
+    )
+
+
+class World:
+    """One broker with one group that it leads, and a client."""
+
+    def __init__(self, tell: Callable[..., None] = lambda *_, **__: None) -> None:
+        self.broker = Broker(config(), tell)
+        self.engine = FakeEngine(self.broker)
+        self.client = Client(b"c1", "client-1")
+        self.replica = self.add(GROUP)
+        self.engine.lead(self.replica)
+        self.engine.end_turn()
+        self.numbers = 100
+
+    def add(self, group: int, **settings: Any) -> FakeReplica:
+        about = protocol.pack(["topic", 0, 1, settings])
+        made = self.engine.create(group, t.replica_id(1, 1), (), (), about)
+        self.broker.started(self.engine.now)
+        return made  # type: ignore[no-any-return]
+
+    def ask(self, kind: int, *fields: Any, frames: Any = (), client: Client | None = None) -> int:
+        """One request in this turn; its number."""
+        self.numbers += 100
+        envelope = protocol.decode(protocol.encode(kind, self.numbers, *fields))
+        self.broker.request(client or self.client, envelope, list(frames))
+        return self.numbers
+
+    def answers(self) -> list[tuple[list[Any], list[Any]]]:
+        """What was answered since the last call: (envelope, frames)."""
+        replies, self.engine.replies = self.engine.replies, []
+        return [(envelope, frames) for _, envelope, frames in replies]
+
+    def turn(self) -> list[tuple[list[Any], list[Any]]]:
+        self.engine.end_turn()
+        return self.answers()
+
+    def produce(self, *batches: Any, group: int = GROUP) -> list[list[Any]]:
+        """One PRODUCE and the end of the turn: its results."""
+        self.ask(protocol.PRODUCE, [group] * len(batches), frames=batches)
+        return [row for envelope, _ in self.turn() if envelope[1] == 31 for row in envelope[3]]
