@@ -28,6 +28,9 @@ SEND_QUEUE_MESSAGES = 4096
 LINK_QUEUE_MESSAGES = 1024
 GREET_EVERY_MS = 200
 CLIENTS_MAX = 20_000
+# Plain numbers: pyzmq's enumerations cost a microsecond each time.
+_NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
+_MORE, _EVENTS, _IN = int(zmq.RCVMORE), int(zmq.EVENTS), int(zmq.POLLIN)
 Message = tuple[bytes, bytes, list[Buffer]]  # identity, envelope, payload frames
 
 
@@ -68,6 +71,7 @@ class Transport:
         self._poller = zmq.Poller()
         self._links: dict[tuple[str, int], _Link] = {}
         self._clients: dict[bytes, Client] = {}
+        self._ready: set[Any] = set()
         self.now = 0
         try:
             self._client_door = self._door(listen)
@@ -96,7 +100,10 @@ class Transport:
         self._poller.register(descriptor, zmq.POLLIN)
 
     def wait(self, timeout_ms: int) -> None:
-        self._poller.poll(timeout_ms)
+        """Until something is to be read. Sockets that have nothing are not asked: the answer "try
+        again" costs more than a message.
+        """
+        self._ready = {socket for socket, _ in self._poller.poll(timeout_ms)}
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -110,30 +117,29 @@ class Transport:
         self, door: zmq.Socket[bytes], messages_max: int, bytes_max: int
     ) -> Iterator[Message]:
         """What waits, up to the limits; the rest has its turn after the others had theirs."""
+        if door not in self._ready:
+            return
+        get, recv = door.getsockopt, door.recv
         for _ in range(messages_max):
-            try:
-                identity = door.recv(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            envelope = door.recv(zmq.DONTWAIT) if door.getsockopt(zmq.RCVMORE) else b""
-            frames = _payloads(door) if door.getsockopt(zmq.RCVMORE) else []
-            if frames is None:
+            identity = recv(_NOW)
+            envelope = recv(_NOW) if get(_MORE) else b""
+            frames = _payloads(door) if get(_MORE) else []
+            if frames is not None:
+                bytes_max -= len(envelope) + sum(map(len, frames))
+                yield identity, envelope, frames
+            else:
                 self.counts["messages_with_too_many_frames_total"] += 1
-                continue
-            bytes_max -= len(envelope) + sum(map(len, frames))
-            yield identity, envelope, frames
-            if bytes_max <= 0:
+            if bytes_max <= 0 or not int(get(_EVENTS)) & _IN:
                 return
 
     def from_links(self) -> Iterator[tuple[tuple[str, int], bytes]]:
         """Answers of peers to what we sent on their links."""
         for peer, link in list(self._links.items()):
-            while True:
-                try:
-                    frames = link.socket.recv_multipart(zmq.DONTWAIT)
-                except zmq.Again:
-                    break
-                yield peer, frames[0]
+            socket = link.socket
+            if socket not in self._ready:
+                continue
+            while int(socket.getsockopt(_EVENTS)) & _IN:
+                yield peer, socket.recv_multipart(_NOW)[0]
 
     def client(self, identity: bytes) -> Client:
         found = self._clients.get(identity)
@@ -167,13 +173,11 @@ class Transport:
         return self._send(link.socket, frames)
 
     def _send(self, socket: zmq.Socket[bytes], frames: list[Any]) -> bool:
+        """All frames or none: only the first one can be refused."""
         try:
-            if len(frames) == 1:
-                socket.send(frames[0], zmq.DONTWAIT)
-            else:
-                socket.send_multipart(
-                    frames, zmq.DONTWAIT, copy=max(map(len, frames)) < COPY_BELOW_BYTES
-                )
+            for frame in frames[:-1]:
+                socket.send(frame, _NOW_MORE, copy=len(frame) < COPY_BELOW_BYTES)
+            socket.send(frames[-1], _NOW, copy=len(frames[-1]) < COPY_BELOW_BYTES)
         except zmq.ZMQError as error:  # gone (EHOSTUNREACH) or full (EAGAIN)
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -241,19 +245,16 @@ def _payloads(door: zmq.Socket[bytes]) -> list[Buffer] | None:
     """The frames behind an envelope, small ones copied; None if there are too many (Z6)."""
     frames: list[Buffer] = []
     while True:
-        frame = door.recv(zmq.DONTWAIT, copy=False)
-        if len(frames) < protocol.FRAMES_MAX:
-            data = frame.buffer
-            frames.append(bytes(data) if len(data) < COPY_BELOW_BYTES else data)
-        else:
-            frames = frames[: protocol.FRAMES_MAX]
+        frame = door.recv(_NOW, copy=False)
+        data = frame.buffer
+        frames.append(bytes(data) if len(data) < COPY_BELOW_BYTES else data)
         if not frame.more:
-            break
+            return frames
         if len(frames) == protocol.FRAMES_MAX:
-            while door.getsockopt(zmq.RCVMORE):
-                door.recv(zmq.DONTWAIT)
-            return None
-    return frames
+            break
+    while door.getsockopt(_MORE):
+        door.recv(_NOW)
+    return None
 
 
 def describe(error: MyQueueError) -> dict[str, Any]:
