@@ -168,7 +168,8 @@ class Reports:
         out = Orders([], gone, {}, [(group, node) for group, node in orders["transfers"]])
         if orders["version"] < self.version:
             return out
-        self.version = orders["version"]
+        if orders["wanted"] is not None:
+            self.version = orders["version"]
         for node, address, peer, _host in orders["brokers"] or ():
             self.brokers[node] = address
             if node != engine.node:
