@@ -32,7 +32,9 @@ from myqueue.errors_storage import GroupUnknown as GroupUnknown
 from myqueue.errors_storage import IdentityMismatch as IdentityMismatch
 from myqueue.errors_storage import JournalBusy as JournalBusy
 from myqueue.errors_storage import JournalStopped as JournalStopped
+from myqueue.errors_storage import PlaceInvalid as PlaceInvalid
 from myqueue.errors_storage import RecordTooLarge as RecordTooLarge
+from myqueue.errors_storage import StateInvalid as StateInvalid
 from myqueue.errors_storage import StoreBroken as StoreBroken
 from myqueue.errors_storage import WrongProcess as WrongProcess
 from myqueue.errors_storage import WrongThread as WrongThread

@@ -61,6 +61,20 @@ class EntryBackwards(MisuseError):
     hint = "Truncate or reset the group's log first, or send the entries that belong there."
 
 
+class StateInvalid(MisuseError):
+    """A change of applied state that the store cannot hold."""
+
+    code, name = 1109, "STATE_INVALID"
+    hint = "Keys have 503 bytes at most, values are bytes, applied indices go from 0 to 2^64 - 1."
+
+
+class PlaceInvalid(MisuseError):
+    """No entry can be there: a uid, an index or an offset is not a number from 0 to 2^64 - 1."""
+
+    code, name = 1113, "PLACE_INVALID"
+    hint = "Pass the group's uid, and whole numbers from 0 to 2^64 - 1."
+
+
 class JournalBusy(TroubleError):
     """More bytes wait for the disk than the queue may hold; nothing was taken."""
 

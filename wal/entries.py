@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from myqueue.errors import AppendGap, EntryBackwards, EntryInvalid, RecordTooLarge
 from myqueue.wal.files import Buffer
@@ -12,6 +12,7 @@ from myqueue.wal.groups import Group
 Entry = tuple[int, int, int, int, int, int, int, Buffer]
 
 OFFSET_END = 2**64
+TIME_MAX = 2**64 - 1
 
 
 def check_entries(group: Group, entries: Sequence[Entry], relocated: bool, bytes_max: int) -> None:
@@ -59,3 +60,17 @@ def require_plain(payload: Buffer) -> None:
         return
     kind = type(payload).__name__
     raise EntryInvalid(f"a payload is bytes or a view of single bytes, not {kind}")
+
+
+def within_range(clock_ms: Callable[[], int]) -> Callable[[], int]:
+    """The same clock, in whole milliseconds that a record can hold: a clock that was set to before
+    1970, or that counts in fractions, must not stop the log.
+    """
+
+    def clock() -> int:
+        try:
+            return min(max(0, int(clock_ms())), TIME_MAX)
+        except (ValueError, OverflowError):  # not a number at all
+            return 0
+
+    return clock

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from random import Random
 from zlib import crc32
 
-from myqueue.errors import IdentityMismatch
+from myqueue.errors import IdentityMismatch, MisuseError
 from myqueue.wal.files import Files
 
 FILE_NAME = "identity"
+FILE_BYTES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +33,27 @@ class Identity:
         return bytes.fromhex(self.disk)
 
 
-def load_identity(files: Files) -> Identity | None:
-    """What the file says; None if the directory was never used."""
+def load_identity(files: Files, path: str = FILE_NAME) -> Identity | None:
+    """What the file says; None if the directory was never used. `path` is for messages."""
     if FILE_NAME not in files.list():
         return None
-    raw = files.read(FILE_NAME, 0, 4096)
+    raw = files.read(FILE_NAME, 0, FILE_BYTES_MAX)
     try:
         fields = json.loads(raw)
         crc = fields.pop("crc")
         identity = Identity(**fields)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise IdentityMismatch(f"the identity file is damaged: {error}") from error
+        raise IdentityMismatch(f"{path} is damaged: {error}") from error
     if crc != _crc(identity):
-        raise IdentityMismatch("the identity file is damaged: its checksum is wrong")
+        raise IdentityMismatch(f"{path} is damaged: its checksum is wrong")
     return identity
 
 
-def claim(files: Files, cluster: str, daemon: str, kind: str, random: Random) -> Identity:
+def claim(
+    files: Files, cluster: str, daemon: str, kind: str, random: Random, path: str = FILE_NAME
+) -> Identity:
     """The directory's identity; written now if it is new, refused if it is somebody else's."""
-    identity = load_identity(files)
+    identity = load_identity(files, path)
     if identity is None:
         disk = random.getrandbits(128).to_bytes(16, "big").hex()
         identity = Identity(cluster, daemon, kind, disk)
@@ -59,7 +62,7 @@ def claim(files: Files, cluster: str, daemon: str, kind: str, random: Random) ->
         found = getattr(identity, what)
         if found != wanted:
             raise IdentityMismatch(
-                f"this directory belongs to {what} {found!r}, this daemon is of {wanted!r}"
+                f"{path}: this directory belongs to {what} {found!r}, this daemon is of {wanted!r}"
             )
     return identity
 
@@ -67,6 +70,11 @@ def claim(files: Files, cluster: str, daemon: str, kind: str, random: Random) ->
 def _write(files: Files, identity: Identity) -> None:
     text = json.dumps({**asdict(identity), "crc": _crc(identity)}, indent=1) + "\n"
     raw = text.encode()
+    if len(raw) > FILE_BYTES_MAX:
+        raise MisuseError(
+            f"an identity of {len(raw)} bytes; {FILE_BYTES_MAX} at most",
+            hint="Give the cluster and the daemon shorter names.",
+        )
     temporary = FILE_NAME + ".new"
     if temporary in files.list():
         files.move(temporary, None)

@@ -24,11 +24,11 @@ from threading import Event, Thread
 from time import monotonic
 from typing import NamedTuple
 
-from myqueue.errors import DiskFull, WrongProcess
+from myqueue.errors import DiskFull, StateInvalid, WrongProcess
 from myqueue.wal import format as f
 from myqueue.wal.forks import stays_behind, wrong_process
 from myqueue.wal.groups import Op, Relocated, Row, RowTuple
-from myqueue.wal.store import StateChange, Store
+from myqueue.wal.store import STATE_KEY_BYTES_MAX, StateChange, Store
 
 COMMIT_INTERVAL_S = 0.1
 COMMIT_ROWS_MAX = 20_000
@@ -81,6 +81,8 @@ class Index:
         The watermark never goes back: what is in the store is not to be replayed over it.
         """
         self._refuse_child()
+        if states:
+            _check_states(states)
         self._works_added += 1
         for op in ops:
             if isinstance(op, Relocated):
@@ -304,6 +306,19 @@ class Index:
         self._work.put(_STOP)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+
+def _check_states(states: dict[int, StateChange]) -> None:
+    """Here, where the caller can be told; in the store's thread it would look like damage."""
+    for group, (applied, puts, deletes) in states.items():
+        for number in (group, applied):
+            if not isinstance(number, int) or not 0 <= number <= ALL:
+                raise StateInvalid(f"group {group!r}, applied index {applied!r}")
+        for key in (*puts, *deletes):
+            if not isinstance(key, bytes) or len(key) > STATE_KEY_BYTES_MAX:
+                raise StateInvalid(f"group {group:x}: a key of state is not bytes, or too long")
+        if not all(isinstance(value, bytes) for value in puts.values()):
+            raise StateInvalid(f"group {group:x}: a value of state is not bytes")
 
 
 def _merged(changes: list[dict[int, StateChange]]) -> dict[int, StateChange]:

@@ -36,7 +36,7 @@ from myqueue.errors import (
 )  # fmt: skip
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
-from myqueue.wal.entries import Entry, check_entries
+from myqueue.wal.entries import Entry, check_entries, within_range
 from myqueue.wal.files import Files
 from myqueue.wal.forks import stays_behind, wrong_process
 from myqueue.wal.groups import Group, Groups
@@ -68,13 +68,12 @@ class Journal:
         random: Random, recovered: Recovered, threads: bool, reserve: Reserve | None = None,
     ) -> None:  # fmt: skip
         self._config = config
-        self._clock_ms = clock_ms
+        self._clock_ms = clock_ms = within_range(clock_ms)
         self.recovered = recovered
         self.groups: Groups = recovered.groups
         self.queued_bytes = 0
         self.error: Exception | None = None
-        self.space_low = False
-        self._closed = False
+        self.space_low = self._closed = False
         self._thread = 0  # of the one thread that may use the journal
         self.persisted_at = (0, 0)  # segment and position up to which all is on disk
         self.rewound_at: dict[int, tuple[int, int]] = {}  # newest TRUNCATE or reset of each group
@@ -87,16 +86,23 @@ class Journal:
         )  # fmt: skip
         self.writer = Writer(files, self.spares, self._emit, recovered.flush_number)
         self._segments = Segments(recovered, self.spares, config.segment_bytes, random)
-        self._layout = self._segments.resume(recovered)
-        self._settled = True  # nothing was written since the last mark that proves all before it
-        if threads:
-            stays_behind(self)
-        self._writer_thread = WriterThread(self.writer) if threads else None
-        self._spares_thread = SparesThread(self.spares, self.writer.fail) if threads else None
-        self._segments.plan()
-        self.spares.check_space()  # before the first append is taken
-        self._settled = False
-        self.settle()
+        self._settled = False  # nothing was written since the last mark that proves all before it
+        self._writer_thread: WriterThread | None = None
+        self._spares_thread: SparesThread | None = None
+        try:
+            self._layout = self._segments.resume(recovered)
+            self._segments.plan()
+            self.spares.check_space()  # before the first append is taken
+            if threads:
+                stays_behind(self)
+                self._writer_thread = WriterThread(self.writer)
+                self._spares_thread = SparesThread(self.spares, self.writer.fail)
+            self.settle()
+        except BaseException:
+            if self._writer_thread:
+                self._writer_thread.stop(config.close_timeout_s)
+            self._signal.close()
+            raise
 
     @classmethod
     def open(

@@ -21,7 +21,7 @@ from myqueue.wal.config import JournalConfig
 from myqueue.wal.files import RealFiles, lock_directory, unlock_directory
 from myqueue.wal.forks import stays_behind
 from myqueue.wal.groups import Groups
-from myqueue.wal.identity import Identity, claim
+from myqueue.wal.identity import FILE_NAME, Identity, claim
 from myqueue.wal.index import Index
 from myqueue.wal.journal import Journal
 from myqueue.wal.reader import Reader
@@ -63,7 +63,9 @@ class Log:
         stays_behind(self)
         self._base = RealFiles(directory)
         undo.callback(self._base.close)
-        self.identity: Identity = claim(self._base, *identity, random)
+        self.identity: Identity = claim(
+            self._base, *identity, random, os.path.join(directory, FILE_NAME)
+        )
         self._reserve = Reserve(self._base, config.reserve_bytes)
         self._reserve.release()
         self.files = RealFiles(os.path.join(directory, "wal"))
@@ -82,15 +84,19 @@ class Log:
     def _open_journal(
         self, config: JournalConfig, clock_ms: Callable[[], int], random: Random, undo: ExitStack
     ) -> None:
-        self.journal = Journal.open(
-            self.files, self.identity.owner, config, clock_ms, random,
-            groups=self._groups, watermark=self.store.watermark, sink=self.store.commit,
-            reserve=self._reserve,
-        )  # fmt: skip
-        undo.callback(self.journal.close)
-        self.index = Index(self.store, True, self.journal.wake)
-        self.reader = Reader(self.files, self.index, self.journal.segment_name)
-        self.reclaimer = Reclaimer(self.files, self.journal, self.index, self.reader)
+        with ExitStack() as mine:  # a second try must not find the first one's writer
+            self.journal = Journal.open(
+                self.files, self.identity.owner, config, clock_ms, random,
+                groups=self._groups, watermark=self.store.watermark, sink=self.store.commit,
+                reserve=self._reserve,
+            )  # fmt: skip
+            mine.callback(self.journal.close_signal)
+            mine.callback(self.journal.close)
+            self.index = Index(self.store, True, self.journal.wake)
+            mine.callback(self.index.close)
+            self.reader = Reader(self.files, self.index, self.journal.segment_name)
+            self.reclaimer = Reclaimer(self.files, self.journal, self.index, self.reader)
+            undo.push(mine.pop_all())
 
     def forked(self) -> None:
         """The child lets the lock go, so that it does not outlive the parent. It does not unlock:

@@ -38,7 +38,7 @@ class Place:
             return None
         files = RealFiles(self.daemon, read_only=True)
         try:
-            return load_identity(files)
+            return load_identity(files, os.path.join(self.daemon, FILE_NAME))
         finally:
             files.close()
 

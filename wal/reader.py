@@ -13,7 +13,7 @@ import errno
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from myqueue.errors import CorruptData, EntryMissing
+from myqueue.errors import CorruptData, EntryMissing, PlaceInvalid, StoreBroken
 from myqueue.wal import format as f
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Group, Row
@@ -45,20 +45,30 @@ class Reader:
         self._files, self._index, self._names = files, index, names
 
     def entry(self, group: int, index: int) -> Entry:
-        row = self._index.row(group, index)
+        try:
+            row = self._index.row(group, index)
+        except (StoreBroken, TypeError):
+            _require_place(group, index)
+            raise
         if row is None:
             raise self._absent(group, index)
         return next(self._read([row]))
 
     def entry_at_offset(self, group: int, offset: int) -> Entry:
         """The entry that holds this message; its first message may be an earlier one."""
-        row = self._index.row_at_offset(group, offset)
+        try:
+            row = self._index.row_at_offset(group, offset)
+        except (StoreBroken, TypeError):
+            _require_place(group, offset)
+            raise
         if row is None:
+            _require_place(group, offset)
             raise EntryMissing(f"group {group:x} has no message at offset {offset}")
         return next(self._read([row]))
 
     def _absent(self, group: int, index: int) -> EntryMissing | CorruptData:
         """Outside of the log, or lost from its middle?"""
+        _require_place(group, index)
         before = index > 0 and self._index.rows(group, 0, index - 1, -1)
         if before and self._index.rows(group, index + 1, ALL, -1):
             return CorruptData(f"group {group:x}: entry {index} was lost")
@@ -71,7 +81,11 @@ class Reader:
 
         They end before an entry that is damaged; who asks for that one gets CorruptData.
         """
-        rows = self._index.rows(group, first_index, last_index, max_bytes)
+        try:
+            rows = self._index.rows(group, first_index, last_index, max_bytes)
+        except (StoreBroken, TypeError):
+            _require_place(group, first_index)
+            raise
         if not rows or rows[0].index != first_index:
             raise self._absent(group, first_index)
         out: list[Entry] = []
@@ -140,6 +154,16 @@ class Reader:
                 if record.flags & f.LAST:
                     break
         return parts
+
+
+def _require_place(group: int, number: int) -> None:
+    """What cannot be looked for at all is the caller's mistake, and no damage of the store.
+
+    Looked at when a look-up failed, since it costs something and look-ups are many.
+    """
+    for name, value in (("uid", group), ("index or offset", number)):
+        if not isinstance(value, int) or not 0 <= value <= ALL:
+            raise PlaceInvalid(f"{name} {value!r} is not a number from 0 to 2^64 - 1")
 
 
 def _runs(rows: list[Row]) -> Iterator[list[Row]]:

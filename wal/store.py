@@ -46,6 +46,7 @@ GROW_FACTOR = 2
 NOT_DAMAGE = ("Cannot allocate memory", "Permission denied", "Too many open files")
 GROW_WAIT_S = 0.05
 ROOM_BYTES = 16 << 20  # LMDB reports a full disk as an IO error; with less free, it was that
+STATE_KEY_BYTES_MAX = 511 - 8  # LMDB's limit; the group's uid comes first
 _WATERMARK = Struct("<QQ")
 _pack_key, _pack_row = KEY.pack, ROW.pack
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from sim.disk import AFTER, BEFORE, MIDDLE, Crash, SimDisk
 
-from myqueue.errors import IdentityMismatch
+from myqueue.errors import IdentityMismatch, MisuseError
 from myqueue.wal.identity import FILE_NAME, claim, load_identity
 
 OURS = ("cluster", "daemon", "broker")
@@ -76,6 +76,30 @@ def test_a_crash_leaves_a_whole_identity_or_none() -> None:
                 left = disk.crash(Random(seed))
                 again = claim(left, *OURS, Random(2))
                 assert claim(left.worst(), *OURS, Random(3)) == again
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("name", ["c" * 5000, "\u00fc" * 700])
+def test_a_name_that_the_file_cannot_hold_is_refused(which: int, name: str) -> None:
+    """Before anything is written: it could not be read again."""
+    disk = SimDisk()
+    names = [name if at == which else word for at, word in enumerate(OURS)]
+    with pytest.raises(MisuseError, match="4096 at most"):
+        claim(disk, *names, Random(1))
+    assert disk.list() == {}
+    claim(disk, "c" * 3900, "daemon", "broker", Random(1))
+    assert load_identity(disk)
+
+
+def test_the_message_names_the_file() -> None:
+    disk = SimDisk()
+    claim(disk, *OURS, Random(1))
+    with pytest.raises(IdentityMismatch, match=r"^/data/b1/identity: .*cluster"):
+        claim(disk, "other", "daemon", "broker", Random(1), "/data/b1/identity")
+    disk.flip(FILE_NAME, 1, 255)
+    for call in (load_identity, lambda *args: claim(disk, *OURS, Random(1), args[1])):
+        with pytest.raises(IdentityMismatch, match=r"^/data/b1/identity is damaged: "):
+            call(disk, "/data/b1/identity")
 
 
 def test_a_full_disk_leaves_no_half_identity() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from myqueue.errors import DiskFull, StoreBroken
+from myqueue.errors import DiskFull, StateInvalid, StoreBroken
 from myqueue.wal import format as f
 from myqueue.wal import index as index_module
 from myqueue.wal.groups import Relocated
@@ -238,6 +238,35 @@ def test_state_changes_of_one_commit_are_merged(store: Store, index: Index) -> N
     with store.view() as view:
         assert list(view.states(GROUP)) == [(b"a", b"3")]
         assert view.applied_index(GROUP) == 7
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        {GROUP: (1, {b"k" * 504: b""}, [])},
+        {GROUP: (1, {}, [b"k" * 504])},
+        {GROUP: (1, {"k": b""}, [])},
+        {GROUP: (1, {b"k": "v"}, [])},
+        {GROUP: (-1, {}, [])},
+        {GROUP: (2**64, {}, [])},
+        {-1: (1, {}, [])},
+        {2**64: (1, {}, [])},
+        {GROUP: (1.5, {}, [])},
+    ],
+)
+def test_state_that_the_store_cannot_hold_is_refused(
+    store: Store, index: Index, states: Any
+) -> None:
+    """To the caller, not in the store's thread, where it would look like a broken store."""
+    with pytest.raises(StateInvalid):
+        index.apply(states)
+    with pytest.raises(StateInvalid):
+        index.add([rows(1, 5)], 1, 600, states)
+    assert not index.step() and not seen(index), "nothing of it was taken"
+    index.apply({GROUP: (2**64 - 1, {b"k" * 503: b"v"}, [b"d" * 503])})
+    assert index.step()
+    with store.view() as view:
+        assert view.state(GROUP, b"k" * 503) == b"v"
 
 
 # -- the thread ------------------------------------------------------------------------------

@@ -135,6 +135,22 @@ def test_a_journal_has_one_thread(rig: Rig) -> None:
     assert len(caught) == 1
 
 
+@pytest.mark.parametrize("now", [-1, 1.75, -0.5, 2**70, float("inf"), float("nan")])
+def test_a_clock_that_is_out_of_range_stops_nothing(now: float) -> None:
+    """A clock set to before 1970, or in fractions: records keep what they can hold of it."""
+    rig = Rig()
+    rig.clock_ms = lambda: now  # type: ignore[assignment,method-assign,return-value]
+    rig.open()
+    rig.journal.create_group(ONE, b"group")
+    for index in range(1, 60):  # through some segments
+        rig.journal.append(ONE, [entry(index, b"x" * 300)])
+        rig.settle()
+    assert rig.journal.error is None and rig.journal.persisted_at == rig.journal.end
+    del rig.clock_ms  # type: ignore[method-assign]
+    out = rig.reopen()
+    assert not out.findings and out.groups.by_uid[ONE].last_index == 59
+
+
 def test_nothing_is_taken_after_close(rig: Rig) -> None:
     rig.journal.close()
     with pytest.raises(JournalStopped):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sim.whole import Model, World
 
-from myqueue.errors import CorruptData, EntryMissing, FormatUnknown
+from myqueue.errors import CorruptData, EntryMissing, FormatUnknown, PlaceInvalid
 from myqueue.wal import format as f
 from myqueue.wal.journal import JournalConfig
 from myqueue.wal.log import Log
@@ -69,9 +69,20 @@ def test_neighbours_are_read_at_once(world: World) -> None:
     assert reads < last_index(world) / 2
 
 
+@pytest.mark.parametrize(("uid", "at"), [
+    (GROUP, -1), (GROUP, 2**64), (GROUP, 1.5), (GROUP, None), (-1, 1), (2**64, 1), ("1", 1),
+])  # fmt: skip
+def test_what_cannot_be_a_place_is_the_callers_mistake(world: World, uid: Any, at: Any) -> None:
+    """And no damage of the store, which would be thrown away for it."""
+    reader = world.reader
+    for call in (reader.entry, reader.entry_at_offset, lambda *place: reader.entries(*place, 9)):
+        with pytest.raises(PlaceInvalid):
+            call(uid, at)
+
+
 def test_outside_of_the_log(world: World) -> None:
     last = last_index(world)
-    for index in (-1, 0, last + 1, 2**64 - 1):
+    for index in (0, last + 1, 2**64 - 1):
         with pytest.raises(EntryMissing):
             world.reader.entry(GROUP, index)
         with pytest.raises(EntryMissing):

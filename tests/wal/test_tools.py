@@ -61,6 +61,16 @@ def test_every_kind_of_path(myq, daemon: Path) -> None:
     assert f"== {daemon.parent / 'b2' / 'wal'}" in out
 
 
+def test_a_damaged_identity_is_named(myq, daemon: Path) -> None:
+    """Which of many daemons it is, for every command that needs to know whose log it reads."""
+    make_log(daemon.parent / "b2", rounds=1, seed=2)
+    path = daemon.parent / "b2" / "identity"
+    path.write_bytes(path.read_bytes()[:-20])
+    for command in ("ls", "verify"):
+        code, _, err = myq(command, daemon.parent)
+        assert code and f"{path} is damaged" in err, (command, err)
+
+
 def test_bad_paths_are_one_line_that_says_what_to_do(myq, tmp_path: Path, daemon: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
