@@ -24,7 +24,7 @@ from myqueue.daemons.arguments import (
     changed_settings,
     defaults,
 )
-from myqueue.daemons.tables import ACTIVE, Gone, Partition, Tables, Topic
+from myqueue.daemons.tables import ACTIVE, BrokerRow, Gone, Partition, Tables, Topic
 from myqueue.errors import InvalidRequest, TooFewBrokers, TopicExists, UnknownTopic
 
 Answer = dict[str, Any]
@@ -104,7 +104,7 @@ def _choose(tables: Tables, count: int, replication: int, avoid: list[int]) -> l
         )
     most = tables.settings["replicas_per_broker_max"]
     loads = [
-        placement.Load(one.node, one.host, len(tables.held[one.node]), tables.led[one.node])
+        placement.Load(one.node, _host(one), len(tables.held[one.node]), tables.led[one.node])
         for one in sorted(tables.brokers.values(), key=lambda one: one.node)
         if one.state == ACTIVE and len(tables.held[one.node]) < most
     ]
@@ -124,6 +124,11 @@ def _choose(tables: Tables, count: int, replication: int, avoid: list[int]) -> l
             if len(tables.held[node]) + new[node] > most:
                 raise TooFewBrokers(f"broker {node} would hold more than {most} replicas")
     return chosen
+
+
+def _host(broker: BrokerRow) -> str:
+    """A broker without a label stands for itself: nothing is known of where it is."""
+    return broker.host or f"broker {broker.node}"
 
 
 def _add(call: Call, topic: Topic, chosen: list[list[int]]) -> list[int]:

@@ -1,0 +1,118 @@
+"""Beats: what daemons and clients let a manager know of themselves, and what they hear in return.
+
+Brokers beat to every manager and get their orders in the answer. Managers beat to each other, once
+a second; to the leader with the clients that they heard of, which it logs for all. A daemon that
+comes with another disk than the one that is registered is not heard (W7): it may have forgotten
+what it promised.
+
+Here the soft state meets the tables; who is heard and what is decided is in `liveness.py`,
+`orders.py` and `duties.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue import protocol
+from myqueue.daemons.duties import Duties, Todo
+from myqueue.daemons.liveness import Activity, Liveness, ManagerLife
+from myqueue.daemons.metadata import Metadata
+from myqueue.daemons.orders import Orders
+from myqueue.errors import IdentityMismatch, Unsupported
+
+if TYPE_CHECKING:
+    from myqueue.daemons.config import DaemonConfig
+    from myqueue.daemons.engine import Engine
+
+CLIENTS_MAX: Final = 5000  # of each kind told to the leader in one beat
+
+
+class Beats:
+    """See the module's docstring. `engine` and `metadata` are set when the manager has them."""
+
+    engine: Engine
+
+    def __init__(self, config: DaemonConfig, metadata: Metadata) -> None:
+        self._config, self.metadata = config, metadata
+        self.liveness, self.activity = Liveness(), Activity()
+        self.duties = Duties(self.liveness, self.activity)
+        self._orders = Orders()
+
+    # -- daemons -------------------------------------------------------------------------------
+
+    def problem_with(self, kind: str, node: int, disk: str) -> str:
+        """Why this daemon is not to be heard; "": it is welcome."""
+        row: Any = None
+        if kind == "manager":
+            if node not in dict(self._config.managers):
+                return f"manager {node} is not in this one's configuration"
+            row = self.metadata.tables.managers.get(node)
+        elif kind == "broker":
+            row = self.metadata.tables.brokers.get(node)
+        if row is None or row.disk == disk:
+            return ""
+        return f"{kind} {node} is registered with disk {row.disk}; this is disk {disk}"
+
+    def answer(self, kind: str, node: int, state: dict[str, Any], *, leads: bool) -> dict[str, Any]:
+        """Take in a BEAT; the map of ORDERS that answers it."""
+        problem = self.problem_with(kind, node, state.get("disk", ""))
+        if problem:  # registered with another disk since it greeted
+            raise IdentityMismatch(problem)
+        now, wall_ms = self.engine.now, self.engine.wall_ms()
+        if kind == "manager":
+            life = self.liveness.manager_beat(node, state, now, wall_ms)
+            self._heard(0, life.producers, own=False)
+            self._heard(1, life.consumers, own=False)
+            return {}
+        if kind != "broker":
+            raise Unsupported(f"a beat of a {kind}")
+        broker = self.liveness.broker_beat(node, state, now, wall_ms)
+        self.heard_now(state["producers"], state["consumers"], own=False)
+        tables = self.metadata.tables
+        transfers = self.duties.transfers(tables, node, now) if leads else []
+        return self._orders.answer(tables, node, broker, transfers, now)
+
+    def send(self, leader: int) -> None:
+        """To each other manager."""
+        here = self._here()
+        common = {
+            "disk": here.disk, "incarnation": self.engine.incarnation, "address": here.address,
+            "peer": here.peer, "host": here.host, "applied": here.applied,
+        }  # fmt: skip
+        for node, _ in self._config.managers:
+            if node == self.engine.node:
+                continue
+            seen: dict[str, Any] = {"producers": [], "consumers": []}
+            if node == leader:
+                seen = self.activity.take(CLIENTS_MAX, own_only=True)
+            frame = protocol.encode(protocol.BEAT, 0, common | seen)
+            if not self.engine.link_send(("manager", node), [frame]):
+                self.engine.counts["beats_dropped_total"] += 1
+
+    def _here(self) -> ManagerLife:
+        """This manager, as the others know it from its beats."""
+        config, engine = self._config, self.engine
+        return ManagerLife(
+            engine.now, engine.wall_ms(), engine.log.identity.disk, config.advertise,
+            config.peer_advertise, config.host, self.metadata.applied_index,
+        )  # fmt: skip
+
+    def due(self, now: int) -> list[Todo]:
+        """What this manager should propose, if it leads."""
+        managers = self.liveness.managers | {self.engine.node: self._here()}
+        return self.duties.due(self.metadata.tables, managers, now)
+
+    # -- clients -------------------------------------------------------------------------------
+
+    def heard_now(self, producers: list[int], consumers: list[int], *, own: bool) -> None:
+        now = self.engine.wall_ms()
+        self._heard(0, [(number, now) for number in producers], own=own)
+        self._heard(1, [(number, now) for number in consumers], own=own)
+
+    def _heard(self, kind: int, pairs: list[tuple[int, int]], *, own: bool) -> None:
+        """Ids that are not known are dropped here, so that nobody can fill our memory."""
+        tables = self.metadata.tables
+        known: Any = tables.consumers if kind else tables.producers
+        for number, wall_ms in pairs:
+            if number in known:
+                self.activity.heard(kind, number, wall_ms, own=own)

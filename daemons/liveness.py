@@ -1,0 +1,240 @@
+"""What managers know from beats alone: who lives, who leads what, how much is where.
+
+Soft state (`DESIGN.md`): every manager hears every broker by itself, so nothing of this goes
+through Raft, and a new leader of the managers knows it already. It is lost with the process, and
+whole again when each broker has sent one full beat, which is asked for (`wants_full`).
+
+A broker that is silent for 1.2 s is not alive: clients are not sent to it any more, long before
+its replicas' peers agree about a new leader. Which broker leads a group is what the brokers say;
+of two that claim it, the one of the higher term is right. If that one is silent, nobody is named.
+
+Times: `now` is the monotonic clock in ms, `wall_ms` is for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from myqueue import protocol
+from myqueue.errors import InvalidRequest
+
+SILENT_MS: Final = 1200
+MANAGER_SILENT_MS: Final = 3500  # their beats come once a second
+
+_int, _text, _bool = protocol.is_int, protocol.is_text, protocol.is_bool
+_ints = protocol.list_of(_int)
+_BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
+    "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
+    "version": _int, "full": _bool,
+    "groups": protocol.list_of(protocol.row(_int, _bool, _int, _int, _int, _int, _int)),
+    "held": protocol.optional(_ints), "producers": _ints, "consumers": _ints,
+    "disk_low": _bool, "free_bytes": _int, "load": _int,
+}  # fmt: skip
+_OPTIONAL: Final = {"held": None}
+_pairs = protocol.list_of(protocol.row(_int, _int))
+_MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
+    "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
+    "applied": _int, "producers": _pairs, "consumers": _pairs,
+}  # fmt: skip
+
+
+def check_beat(state: dict[str, Any], fields: dict[str, Callable[[Any], bool]]) -> dict[str, Any]:
+    """The known fields, each of its type; fields of newer versions are left out."""
+    known: dict[str, Any] = {}
+    for name, fits in fields.items():
+        value = known[name] = state.get(name, _OPTIONAL.get(name))
+        if not fits(value):
+            raise InvalidRequest(f"{name} of a beat is malformed")
+    return known
+
+
+class Report(NamedTuple):
+    """What one broker says of one group."""
+
+    leads: bool
+    term: int
+    leader: int  # node; as this replica knows it
+    start: int
+    end: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class BrokerLife:
+    """One life of one broker, as its beats tell it."""
+
+    incarnation: int
+    since: int  # alive without a gap since
+    beat_at: int = 0
+    beat_wall_ms: int = 0
+    disk: str = ""
+    address: str = ""
+    peer: str = ""
+    host: str = ""
+    version: int = 0  # of the orders that it follows
+    disk_low: bool = False
+    free_bytes: int = 0
+    load: int = 0  # messages per second
+    held: set[int] | None = None  # None: no full beat yet
+    full_at: int = 0
+    full_version: int = 0  # what it followed then
+    reported: set[int] = field(default_factory=set)
+
+    def has(self, group: int) -> bool:
+        return group in self.reported or (self.held is not None and group in self.held)
+
+
+@dataclass(slots=True)
+class ManagerLife:
+    beat_at: int
+    beat_wall_ms: int
+    disk: str
+    address: str
+    peer: str
+    host: str
+    applied: int
+    producers: list[tuple[int, int]] = field(default_factory=list)  # that it heard of: (id, time)
+    consumers: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Liveness:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, BrokerLife] = {}
+        self.managers: dict[int, ManagerLife] = {}
+        self._reports: dict[int, dict[int, Report]] = {}  # group -> node -> report
+
+    # -- beats ---------------------------------------------------------------------------------
+
+    def broker_beat(self, node: int, state: dict[str, Any], now: int, wall_ms: int) -> BrokerLife:
+        """Take in a BEAT of a broker; raises InvalidRequest, and nothing was changed then."""
+        beat = check_beat(state, _BROKER_FIELDS)
+        life = self.brokers.get(node)
+        if life is None or life.incarnation != beat["incarnation"]:
+            self._forget_reports(node)
+            life = self.brokers[node] = BrokerLife(beat["incarnation"], since=now)
+        elif now - life.beat_at > SILENT_MS:
+            life.since = now
+        life.beat_at, life.beat_wall_ms = now, wall_ms
+        life.disk, life.address, life.peer = beat["disk"], beat["address"], beat["peer"]
+        life.host, life.version, life.load = beat["host"], beat["version"], beat["load"]
+        life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
+        if beat["full"] and beat["held"] is not None:
+            life.held, life.full_at = set(beat["held"]), now
+            life.full_version = beat["version"]
+            for group in life.reported - life.held:
+                self._forget_report(node, group)
+            life.reported &= life.held
+        for group, *fields in beat["groups"]:
+            life.reported.add(group)
+            self._reports.setdefault(group, {})[node] = Report(*fields)
+        return life
+
+    def _forget_reports(self, node: int) -> None:
+        life = self.brokers.get(node)
+        for group in life.reported if life else ():
+            self._forget_report(node, group)
+
+    def _forget_report(self, node: int, group: int) -> None:
+        reports = self._reports.get(group)
+        if reports is not None:
+            reports.pop(node, None)
+            if not reports:
+                del self._reports[group]
+
+    def manager_beat(self, node: int, state: dict[str, Any], now: int, wall_ms: int) -> ManagerLife:
+        """Take in a BEAT of another manager."""
+        beat = check_beat(state, _MANAGER_FIELDS)
+        beat.pop("incarnation")
+        life = self.managers[node] = ManagerLife(now, wall_ms, **beat)
+        return life
+
+    # -- who lives and leads -------------------------------------------------------------------
+
+    def alive(self, node: int, now: int) -> bool:
+        life = self.brokers.get(node)
+        return life is not None and now - life.beat_at <= SILENT_MS
+
+    def alive_for(self, node: int, now: int) -> int:
+        """How long without a gap; -1 if it is silent."""
+        life = self.brokers.get(node)
+        return now - life.since if life is not None and self.alive(node, now) else -1
+
+    def manager_alive(self, node: int, now: int) -> bool:
+        life = self.managers.get(node)
+        return life is not None and now - life.beat_at <= MANAGER_SILENT_MS
+
+    def silent(self, nodes: Iterable[int], now: int) -> list[int]:
+        return sorted(node for node in nodes if not self.alive(node, now))
+
+    def leader(self, group: int, now: int) -> tuple[int, int]:
+        """(node, term) of a group's leader; node 0: none is known."""
+        best, term = 0, 0
+        for node, report in self._reports.get(group, {}).items():
+            if report.leads and report.term >= term:
+                best, term = node, report.term
+        return (best if best and self.alive(best, now) else 0), term
+
+    def report(self, group: int) -> Report | None:
+        """What is known of a group at best: of the leader's replica, else of the longest one."""
+        reports = self._reports.get(group)
+        if not reports:
+            return None
+        return max(reports.values(), key=lambda one: (one.leads, one.term if one.leads else 0,
+                                                      one.end, one.start, one.bytes))  # fmt: skip
+
+    def led_by(self, node: int) -> list[int]:
+        """The groups that this broker says it leads."""
+        life = self.brokers.get(node)
+        groups = sorted(life.reported) if life else []
+        return [group for group in groups if self._reports[group][node].leads]
+
+
+class Activity:
+    """When clients were last heard of, as wall time; collected here, logged in batches.
+
+    `own` is what this manager heard from clients itself: a follower hands it to the leader.
+    `told` came from brokers' beats, which every manager gets, or from other managers: only the
+    leader logs it. It is kept for a while everywhere, for the case that this manager is next.
+    """
+
+    def __init__(self) -> None:
+        self.own: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        self.told: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        self.recent: tuple[dict[int, int], dict[int, int]] = ({}, {})
+
+    def heard(self, kind: int, number: int, wall_ms: int, *, own: bool) -> None:
+        """`kind` is 0 for a producer, 1 for a consumer."""
+        table = (self.own if own else self.told)[kind]
+        table[number] = max(table.get(number, 0), wall_ms)
+        self.recent[kind][number] = max(self.recent[kind].get(number, 0), wall_ms)
+
+    def take(self, most: int, *, own_only: bool) -> dict[str, list[list[int]]]:
+        """At most so many of each kind, removed from here."""
+        out: dict[str, list[list[int]]] = {}
+        for kind, name in enumerate(("producers", "consumers")):
+            taken = _take(self.own[kind], most)
+            if not own_only:
+                for number, wall_ms in _take(self.told[kind], most).items():
+                    taken[number] = max(taken.get(number, 0), wall_ms)
+            out[name] = [[number, wall_ms] for number, wall_ms in sorted(taken.items())]
+        return out
+
+    def forget_before(self, wall_ms: int) -> None:
+        """A follower's memory has an end."""
+        for table in (*self.told, *self.recent):
+            for number in [number for number, at in table.items() if at < wall_ms]:
+                del table[number]
+
+    def last(self, kind: int, number: int) -> int:
+        return self.recent[kind].get(number, 0)
+
+
+def _take(table: dict[int, int], most: int) -> dict[int, int]:
+    taken = dict(list(table.items())[:most])
+    for number in taken:
+        del table[number]
+    return taken

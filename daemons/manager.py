@@ -1,0 +1,388 @@
+"""The manager: which request goes where, and what an event means for those who wait.
+
+An owner in the sense of `engine.Owner`, with one group: the managers' log, whose machine is the
+metadata. Updates go through that log at its leader; reads are answered by every manager from what
+it applied; who lives and who leads is known from beats (`liveness.py`).
+
+| event | settles |
+|---|---|
+| applied | updates whose entries these are; reads that waited for an index |
+| dropped | updates that were proposed and may or may not be done: OUTCOME_UNKNOWN |
+| changed: leads no more | reads that waited for a round of heartbeats |
+| tick | whoever waited for 5 s |
+
+As the leader it also does what nobody asked for (`duties.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue import __version__, errors, protocol
+from myqueue.daemons import views
+from myqueue.daemons.beats import Beats
+from myqueue.daemons.metadata import Metadata, command
+from myqueue.daemons.operations import CLIENT_OPERATIONS, PLACING
+from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Item, node_of, replica_id
+from myqueue.daemons.views import View
+from myqueue.daemons.waiting import Reader, Update, Waiting
+from myqueue.protocol import Envelope
+
+if TYPE_CHECKING:
+    from myqueue.daemons.config import DaemonConfig
+    from myqueue.daemons.engine import Client, Engine, Peer
+    from myqueue.daemons.replica import Replica
+
+GROUP: Final = 1  # of the managers themselves
+UPDATE_MS: Final = 5000
+READ_MS: Final = 5000
+BEAT_MS: Final = 1000  # to the other managers
+REMEMBER_MS: Final = 120_000  # what a follower knows of clients
+RETRY_MS: Final = 100
+TRANSFER_AGAIN_MS: Final = 500
+
+Buffer = bytes | memoryview
+
+
+class Manager:
+    """See the module's docstring. `attach` and `started` complete it."""
+
+    def __init__(self, config: DaemonConfig, tell: Callable[..., None]) -> None:
+        self._config, self._tell = config, tell
+        self._metadata = Metadata(config.cluster)
+        self._beats = Beats(config, self._metadata)
+        self._waiting = Waiting()
+        self._replica: Replica | None = None
+        self._beat_at = self._activity_at = self._transfer_at = 0
+        self._was_ready = self._is_stopping = False
+
+    # -- the owner's side of the seam ----------------------------------------------------------
+
+    def attach(self, engine: Engine) -> None:
+        self._engine = self._beats.engine = engine
+
+    def make_machine(self, group: int, about: bytes) -> Metadata:
+        return Metadata(self._config.cluster)
+
+    def started(self, now: int) -> None:
+        """The group is open, or is made: a manager's first start."""
+        engine = self._engine
+        if GROUP in engine.refused:
+            return
+        replica = engine.replicas.get(GROUP)
+        if replica is None:
+            voters = [replica_id(node, 1) for node, _ in self._config.managers]
+            replica = engine.create(GROUP, replica_id(engine.node, 1), voters, (), b"managers")
+        machine = replica.machine
+        if not isinstance(machine, Metadata):
+            raise errors.Internal("the managers' group has another machine")
+        self._replica = replica
+        self._metadata = self._beats.metadata = machine
+
+    def request(self, client: Client, envelope: Envelope, frames: list[Buffer]) -> None:
+        kind = envelope[protocol.KIND]
+        if kind == protocol.ROUTE:
+            self._read_when(client, envelope, envelope[4])
+        elif kind == protocol.READ:
+            self._read(client, envelope)
+        elif kind == protocol.UPDATE:
+            self._update(client, envelope)
+        elif kind == protocol.ALIVE:
+            self._alive(client, envelope)
+        elif kind == protocol.STATUS:
+            self._reply(client, protocol.INFO, envelope[2], self._status(envelope[3]))
+        elif kind == protocol.STATS:
+            self._reply(client, protocol.INFO, envelope[2], self._stats())
+        else:
+            raise errors.Unsupported(f"{protocol.name_of(kind)} is not for a manager")
+
+    def _reply(self, client: Client, kind: int, request: int, *fields: Any) -> None:
+        frame = protocol.encode(kind, request, *fields)
+        if len(frame) > protocol.ENVELOPE_BYTES_MAX:
+            raise errors.InvalidRequest(
+                f"the answer has {len(frame)} bytes; the limit is 1 MiB",
+                hint="Ask for less at once: name the topics, or leave out details.",
+            )
+        self._engine.reply(client, [frame])
+
+    def _refuse(self, client: Client, request: int, error: errors.MyQueueError) -> None:
+        """For those who waited; who is refused at once gets the exception, by the loop."""
+        details = getattr(error, "details", {})
+        component = error.component or f"manager {self._engine.node}"
+        self._reply(client, protocol.ERROR, request, error.code, str(error), component, details)
+
+    # -- updates -------------------------------------------------------------------------------
+
+    def _update(self, client: Client, envelope: Envelope) -> None:
+        _, _, request, key, operation, arguments = envelope
+        if operation not in CLIENT_OPERATIONS:
+            raise errors.Unsupported(f"there is no operation {operation!r} for clients")
+        if "avoid" in arguments:
+            raise errors.InvalidRequest(f"{operation} knows no argument avoid")
+        replica = self._leading()
+        self._waiting.check_room(self._waiting.updates)
+        payload = command(key, operation, self._with_silent(operation, arguments))
+        index = self._propose(replica, payload)
+        deadline = self._engine.now + UPDATE_MS
+        self._waiting.updates[index] = Update(client, request, payload, deadline)
+
+    def _leading(self) -> Replica:
+        """The replica, if it leads and may be written to; else the error that says who does."""
+        replica = self._replica
+        if replica is None:
+            why = self._engine.refused.get(GROUP, "it is starting")
+            raise errors.NotReady(f"this manager takes no part: {why}")
+        if not replica.is_leader:
+            raise self._not_leader(replica)
+        if not replica.is_ready:
+            error = errors.NotReady("elected a moment ago")
+            raise with_details(error, retry_ms=RETRY_MS)
+        return replica
+
+    def _not_leader(self, replica: Replica) -> errors.MyQueueError:
+        leader = replica.leader_node
+        if not leader or leader == self._engine.node:
+            error = errors.NoQuorum("the managers have no leader: no majority is connected")
+            return with_details(error, retry_ms=5 * RETRY_MS)
+        address = self._address(leader)
+        details: dict[str, Any] = {"leader": leader} | ({"address": address} if address else {})
+        return with_details(errors.NotLeader(f"manager {leader} leads"), **details)
+
+    def _address(self, node: int) -> str:
+        """Of a manager's clients' door."""
+        life, row = (
+            self._beats.liveness.managers.get(node),
+            self._metadata.tables.managers.get(node),
+        )
+        return life.address if life else row.address if row else ""
+
+    def _with_silent(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if operation not in PLACING:
+            return arguments
+        silent = self._beats.liveness.silent(self._metadata.tables.brokers, self._engine.now)
+        return arguments | {"avoid": silent} if silent else arguments
+
+    def _propose(self, replica: Replica, payload: bytes) -> int:
+        item = Item(0, self._engine.wall_ms(), COMMAND, payload)
+        return self._engine.propose(replica, [item])
+
+    def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
+        updates = self._waiting.updates
+        if not updates:
+            return
+        for entry, result in zip(entries, results, strict=True):
+            update = updates.pop(entry[INDEX], None)
+            if update is None:
+                continue
+            if bytes(entry[PAYLOAD]) != update.payload:
+                self._lost(update)
+            elif isinstance(result, errors.MyQueueError):
+                self._refuse(update.client, update.request, result)
+            else:
+                fields = (entry[INDEX], result)
+                self._reply(update.client, protocol.UPDATED, update.request, *fields)
+
+    def _lost(self, update: Update) -> None:
+        error = errors.OutcomeUnknown("leadership was lost before a majority confirmed")
+        self._refuse(update.client, update.request, error)
+
+    def dropped(self, replica: Replica, first_index: int) -> None:
+        for update in self._waiting.take_updates(first_index):
+            self._lost(update)
+
+    # -- reads ---------------------------------------------------------------------------------
+
+    def _read(self, client: Client, envelope: Envelope) -> None:
+        _, _, _, query, _, at_least, linearizable = envelope
+        if query not in views.QUERIES:
+            names = ", ".join(views.QUERIES)
+            raise errors.InvalidRequest(f"there is no query {query!r}; there are {names}")
+        if not linearizable:
+            self._read_when(client, envelope, at_least)
+            return
+        replica = self._leading()
+        reader = Reader(client, envelope, at_least, self._engine.now + READ_MS)
+        context = self._waiting.begin_round(reader)
+        try:
+            self._engine.read(replica, context)
+        except errors.MyQueueError:
+            self._waiting.rounds.pop(context, None)
+            raise
+
+    def _read_when(self, client: Client, envelope: Envelope, at_least: int) -> None:
+        """Answer now, or when so much is applied."""
+        if self._replica is None:
+            self._leading()
+        if at_least <= self._metadata.applied_index:
+            self._answer(client, envelope)
+        else:
+            deadline = self._engine.now + READ_MS
+            self._waiting.add_reader(Reader(client, envelope, at_least, deadline))
+
+    def _answer(self, client: Client, envelope: Envelope) -> None:
+        view, request = self._view(), envelope[protocol.REQUEST]
+        if envelope[protocol.KIND] == protocol.ROUTE:
+            fields = views.routes(view, envelope[3])
+            self._reply(client, protocol.ROUTES, request, *fields)
+        else:
+            result = views.answer(view, envelope[3], envelope[4])
+            self._reply(client, protocol.ANSWER, request, view.applied, result)
+
+    def _answer_late(self, reader: Reader) -> None:
+        try:
+            self._answer(reader.client, reader.envelope)
+        except errors.MyQueueError as error:
+            self._refuse(reader.client, reader.envelope[protocol.REQUEST], error)
+
+    def _view(self) -> View:
+        engine, replica, metadata = self._engine, self._replica, self._metadata
+        beats = self._beats
+        node = replica.node if replica else None
+        return View(
+            self._config.cluster, __version__, engine.node,
+            replica.leader_node if replica else 0, node.term if node else 0,
+            [node_of(one) for one in node.config.voters] if node else [],
+            metadata.applied_index, metadata.tables, beats.liveness, beats.activity,
+            engine.now, engine.wall_ms(),
+        )  # fmt: skip
+
+    def read_ready(self, context: int) -> None:
+        reader = self._waiting.rounds.pop(context, None)
+        if reader is None:
+            return
+        if reader.at_least <= self._metadata.applied_index:
+            self._answer_late(reader)
+        else:
+            self._waiting.readers.append(reader)
+
+    def changed(self, replica: Replica) -> None:
+        ready = replica.is_leader and replica.is_ready
+        if ready and not self._was_ready:
+            self._beats.duties.begin(self._engine.now)
+            self._tell("info", "leads", term=replica.node.term)
+        self._was_ready = ready
+        if not replica.is_leader:
+            for reader in self._waiting.take_rounds():
+                request = reader.envelope[protocol.REQUEST]
+                self._refuse(reader.client, request, self._not_leader(replica))
+
+    # -- signs of life -------------------------------------------------------------------------
+
+    def _alive(self, client: Client, envelope: Envelope) -> None:
+        _, _, request, producers, consumers = envelope
+        self._beats.heard_now(producers, consumers, own=True)
+        self._reply(client, protocol.ALIVE_OK, request)
+
+    def greeted(self, kind: str, node: int, disk: str) -> str:
+        return self._beats.problem_with(kind, node, disk)
+
+    def peer_request(self, peer: Peer, envelope: Envelope, frames: list[Buffer]) -> None:
+        kind = envelope[protocol.KIND]
+        if kind != protocol.BEAT:
+            raise errors.Unsupported(f"{protocol.name_of(kind)} is not for a manager's peers")
+        leads = self._was_ready
+        orders = self._beats.answer(peer.kind, peer.node, envelope[3], leads=leads)
+        self._engine.peer_reply(peer, protocol.encode(protocol.ORDERS, envelope[2], orders))
+
+    def peer_answer(self, peer: tuple[str, int], envelope: Envelope) -> None:
+        """Other managers' answers to our beats say nothing that is not known."""
+        if envelope[protocol.KIND] == protocol.ERROR:
+            self._engine.counts["beats_refused_total"] += 1
+
+    # -- the turn ------------------------------------------------------------------------------
+
+    def before_turn_ends(self, now: int) -> None:
+        """Updates are proposed as they come."""
+
+    def end_turn(self, now: int) -> None:
+        """After the turn more may be applied, by entries or by a leader's snapshot."""
+        if self._waiting.readers:
+            for reader in self._waiting.take_readers(self._metadata.applied_index):
+                self._answer_late(reader)
+
+    def tick(self, now: int) -> None:
+        self._expire(now)
+        if self._replica is None:
+            return
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT_MS
+            self._beats.send(self._replica.leader_node)
+        if now >= self._activity_at:
+            self._activity_at = now + REMEMBER_MS // 4
+            self._beats.activity.forget_before(self._engine.wall_ms() - REMEMBER_MS)
+        if self._replica.is_leader and self._replica.is_ready:
+            self._do_duties(self._replica, now)
+        if self._is_stopping and now >= self._transfer_at:
+            self._hand_over(self._replica, now)
+
+    def _expire(self, now: int) -> None:
+        updates, readers = self._waiting.expired(now)
+        for update in updates:
+            error = errors.TimedOut(f"not confirmed by a majority within {UPDATE_MS} ms")
+            self._refuse(update.client, update.request, error)
+        for reader in readers:
+            applied, request = self._metadata.applied_index, reader.envelope[protocol.REQUEST]
+            text = f"this manager has applied {applied}, not yet {reader.at_least}"
+            if reader.at_least <= applied:
+                text = "no majority confirmed that this manager still leads"
+            self._refuse(reader.client, request, errors.NotReady(text))
+
+    def _do_duties(self, replica: Replica, now: int) -> None:
+        for todo in self._beats.due(now):
+            payload = command(b"", todo.operation, self._with_silent(*todo))
+            try:
+                self._propose(replica, payload)
+            except errors.MyQueueError:
+                self._engine.counts["duties_postponed_total"] += 1  # they come again
+
+    def stopping(self, now: int) -> None:
+        self._is_stopping = True
+        if self._replica is not None:
+            self._hand_over(self._replica, now)
+
+    def _hand_over(self, replica: Replica, now: int) -> None:
+        self._transfer_at = now + TRANSFER_AGAIN_MS
+        follower = replica.best_follower() if replica.is_leader else 0
+        if follower:
+            try:
+                self._engine.transfer(replica, follower)
+            except errors.MyQueueError:
+                self._engine.counts["transfers_refused_total"] += 1
+
+    # -- for people and for metrics ------------------------------------------------------------
+
+    def _status(self, group: int) -> dict[str, Any]:
+        engine, replica = self._engine, self._replica
+        if group not in (0, GROUP):
+            raise errors.UnknownPartition(f"no replica of group {group} is here")
+        known: dict[str, Any] = {"daemon": "manager", "node": engine.node}
+        if replica is None:
+            return known | {"refused": engine.refused.get(GROUP, "")}
+        story: dict[str, Any] = {
+            "group": GROUP, "leads": replica.is_leader, "ready": replica.is_ready,
+            "role": replica.node.role.name.lower(), "term": replica.node.term,
+            "leader": replica.leader_node, "commit": replica.node.commit_index,
+            "members": [node_of(one) for one in replica.node.config.voters],
+            "applied": self._metadata.applied_index,
+        }  # fmt: skip
+        if group:
+            return known | story
+        return known | {"incarnation": engine.incarnation, "groups": [story]}
+
+    def _stats(self) -> dict[str, Any]:
+        tables, liveness, now = self._metadata.tables, self._beats.liveness, self._engine.now
+        gauges = {
+            "topics": len(tables.topics), "partitions": len(tables.groups),
+            "brokers": len(tables.brokers), "updates_waiting": len(self._waiting.updates),
+            "brokers_alive": sum(liveness.alive(node, now) for node in tables.brokers),
+            "applied": self._metadata.applied_index, "leads": int(self._was_ready),
+        }  # fmt: skip
+        known = {"daemon": "manager", "node": self._engine.node, "gauges": gauges}
+        return known | self._engine.counts.as_map()
+
+
+def with_details(error: errors.MyQueueError, **details: Any) -> errors.MyQueueError:
+    """What the loop puts beside the text of an error."""
+    vars(error)["details"] = details
+    return error

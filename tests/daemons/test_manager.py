@@ -1,0 +1,417 @@
+"""The manager's requests: updates through the log, reads from what is applied, errors that help."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from kit.manager_rig import Cluster, FakeEngine, config_of
+
+from myqueue import errors, protocol
+from myqueue.daemons.manager import GROUP, READ_MS, UPDATE_MS, Manager
+from myqueue.daemons.metadata import Metadata
+from myqueue.daemons.raft.types import COMMAND, Item
+from myqueue.daemons.waiting import WAITING_MAX
+
+KEY = b"k" * 16
+
+
+def error_of(answer: Any) -> tuple[int, str]:
+    kind, _, code, text, component, _ = answer
+    assert kind == protocol.ERROR
+    assert component == "manager 1"
+    return code, text
+
+
+# -- updates --------------------------------------------------------------------------------------
+
+
+def test_p8_an_update_is_answered_when_it_is_applied() -> None:
+    cluster = Cluster(brokers=3)
+    request = cluster.ask(protocol.UPDATE, KEY, "create_topic", {"topic": "orders"})
+    assert cluster.answers() == []
+    cluster.commit()
+    kind, answered, index, result = cluster.answer()
+    assert (kind, answered) == (protocol.UPDATED, request)
+    assert index == cluster.replica.machine.applied_index
+    assert result["topic_uid"] == cluster.tables.topics["orders"].uid
+
+
+def test_a_repeat_gets_the_first_result() -> None:
+    cluster = Cluster(brokers=3)
+    for _ in range(2):  # both under way at the same time
+        cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
+    cluster.commit()
+    first, second = cluster.answers()
+    assert first[3] == second[3] == {"producer_id": 1, "epoch": 1}
+
+
+def test_a_refusal_has_its_code() -> None:
+    cluster = Cluster(brokers=1)
+    cluster.ask(protocol.UPDATE, KEY, "delete_topic", {"topic": "no"})
+    cluster.commit()
+    code, text = error_of(cluster.answer())
+    assert code == errors.UnknownTopic.code
+    assert "'no'" in text
+
+
+def test_c7_others_say_who_leads() -> None:
+    cluster = Cluster(leads=False)
+    cluster.follow(2)
+    with pytest.raises(errors.NotLeader) as caught:
+        cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
+    assert vars(caught.value)["details"] == {"leader": 2}
+    manager_beat(cluster, 2)
+    with pytest.raises(errors.NotLeader) as caught:
+        cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
+    assert vars(caught.value)["details"] == {"leader": 2, "address": "127.0.0.1:9093"}
+
+
+def test_c3_without_a_leader_there_is_no_quorum() -> None:
+    cluster = Cluster(leads=False)
+    with pytest.raises(errors.NoQuorum) as caught:
+        cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
+    assert "retry_ms" in vars(caught.value)["details"]
+
+
+def test_r9_a_new_leader_is_not_ready_at_once() -> None:
+    cluster = Cluster()
+    cluster.replica.is_ready = False
+    with pytest.raises(errors.NotReady):
+        cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
+
+
+def test_c3_an_update_that_is_not_confirmed_times_out() -> None:
+    cluster = Cluster()
+    cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
+    cluster.engine.now += UPDATE_MS - 1
+    cluster.manager.tick(cluster.engine.now)
+    assert cluster.answers() == []
+    cluster.engine.now += 1
+    cluster.manager.tick(cluster.engine.now)
+    assert error_of(cluster.answer())[0] == errors.TimedOut.code
+    cluster.commit()  # it is done after all; nobody waits any more
+    assert cluster.answers() == []
+
+
+def test_what_is_dropped_may_have_been_done() -> None:
+    cluster = Cluster()
+    cluster.ask(protocol.UPDATE, b"1" * 16, "open_producer", {})
+    first = cluster.engine.index
+    cluster.ask(protocol.UPDATE, b"2" * 16, "open_producer", {})
+    cluster.manager.dropped(cast(Any, cluster.replica), first + 1)
+    assert error_of(cluster.answer())[0] == errors.OutcomeUnknown.code
+    cluster.commit()
+    assert cluster.answer()[0] == protocol.UPDATED
+
+
+def test_another_entry_at_its_place_is_not_its_answer() -> None:
+    cluster = Cluster()
+    cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
+    other = protocol.pack([b"o" * 16, "open_producer", {}])
+    cluster.engine.pending[0] = Item(0, cluster.engine.wall_ms(), COMMAND, other)
+    cluster.commit()
+    assert error_of(cluster.answer())[0] == errors.OutcomeUnknown.code
+
+
+@pytest.mark.parametrize("operation", ["register_broker", "seen", "forget_gone", "nonsense"])
+def test_what_managers_do_themselves_is_not_for_clients(operation: str) -> None:
+    cluster = Cluster()
+    with pytest.raises(errors.Unsupported):
+        cluster.ask(protocol.UPDATE, KEY, operation, {})
+    with pytest.raises(errors.InvalidRequest):
+        cluster.ask(protocol.UPDATE, KEY, "create_topic", {"topic": "a", "avoid": []})
+    assert cluster.engine.pending == []
+
+
+def test_updates_are_bounded() -> None:
+    cluster = Cluster()
+    for number in range(WAITING_MAX):
+        cluster.ask(protocol.UPDATE, number.to_bytes(16, "big"), "open_producer", {})
+    with pytest.raises(errors.Busy):
+        cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
+    cluster.commit()
+    assert len(cluster.answers()) == WAITING_MAX
+
+
+def test_a_full_disk_refuses_the_update() -> None:
+    cluster = Cluster()
+    cluster.engine.refuse_with = errors.DiskFull("full")
+    with pytest.raises(errors.DiskFull):
+        cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
+    cluster.engine.refuse_with = None
+    cluster.turn(UPDATE_MS + 1)
+    assert cluster.answers() == []
+
+
+# -- reads ----------------------------------------------------------------------------------------
+
+
+def test_p9_every_manager_answers_from_what_it_applied() -> None:
+    cluster = Cluster(brokers=3)
+    cluster.update("create_topic", topic="orders", partitions=2)
+    cluster.follow(2)
+    assert cluster.read("topics") == {"topics": ["orders"]}
+    applied, brokers, topics, unknown = cluster.routes("orders", "other")
+    assert applied == cluster.replica.machine.applied_index
+    assert brokers == [[n, f"127.0.0.1:{9291 + n}", f"host-{n}", True] for n in (1, 2, 3)]
+    (topic,) = topics
+    groups = [one.group for one in cluster.tables.topics["orders"].partitions]
+    assert [row[:4] for row in topic[3]] == [[0, groups[0], 0, 0], [1, groups[1], 0, 0]]
+    assert unknown == ["other"]
+    assert [row[0] for row in cluster.routes()[2]] == ["orders"]
+
+
+@pytest.mark.parametrize("kind", ["route", "read"])
+def test_at_least_waits_for_so_much(kind: str) -> None:
+    cluster = Cluster(brokers=3)
+    target = cluster.replica.machine.applied_index + 1
+    if kind == "route":
+        cluster.ask(protocol.ROUTE, [], target)
+    else:
+        cluster.ask(protocol.READ, "topics", {}, target, False)
+    cluster.turn()
+    assert cluster.answers() == []
+    cluster.ask(protocol.UPDATE, KEY, "create_topic", {"topic": "orders"})
+    cluster.commit()
+    _, late = cluster.answers()
+    assert late[0] == (protocol.ROUTES if kind == "route" else protocol.ANSWER)
+    assert late[2] == target
+
+
+def test_at_least_is_bounded_in_time_and_number() -> None:
+    cluster = Cluster()
+    cluster.ask(protocol.ROUTE, [], 1 << 40)
+    cluster.turn(READ_MS)
+    code, text = error_of(cluster.answer())
+    assert code == errors.NotReady.code and str(1 << 40) in text
+    for _ in range(WAITING_MAX):
+        cluster.ask(protocol.ROUTE, [], 1 << 40)
+    with pytest.raises(errors.Busy):
+        cluster.ask(protocol.ROUTE, [], 1 << 40)
+
+
+def test_a_state_taken_from_the_leader_is_enough_for_those_who_wait() -> None:
+    ahead, cluster = Cluster(brokers=3), Cluster(leads=False)
+    ahead.update("create_topic", topic="orders")
+    cluster.follow(2)
+    cluster.ask(protocol.READ, "topics", {}, ahead.replica.machine.applied_index, False)
+    cluster.replica.machine.restore(ahead.replica.machine.snapshot())
+    cluster.manager.end_turn(cluster.engine.now)
+    assert cluster.answer()[3] == {"topics": ["orders"]}
+
+
+def test_linearizable_reads_wait_for_a_round() -> None:
+    cluster = Cluster()
+    cluster.ask(protocol.READ, "topics", {}, 0, True)
+    assert cluster.answers() == []
+    (context,) = cluster.engine.reads
+    cluster.manager.read_ready(context)
+    assert cluster.answer()[0] == protocol.ANSWER
+    cluster.manager.read_ready(context)  # late news of it changes nothing
+    assert cluster.answers() == []
+
+
+def test_linearizable_reads_end_with_leadership() -> None:
+    cluster = Cluster()
+    cluster.ask(protocol.READ, "topics", {}, 0, True)
+    cluster.follow(2)
+    assert error_of(cluster.answer())[0] == errors.NotLeader.code
+    with pytest.raises(errors.NotLeader):
+        cluster.ask(protocol.READ, "topics", {}, 0, True)
+
+
+def test_linearizable_reads_have_a_deadline() -> None:
+    cluster = Cluster()
+    cluster.ask(protocol.READ, "topics", {}, 0, True)
+    cluster.turn(READ_MS)
+    code, text = error_of(cluster.answer())
+    assert code == errors.NotReady.code and "majority" in text
+
+
+def test_a_read_that_the_engine_refuses_leaves_nothing_behind() -> None:
+    cluster = Cluster()
+    cluster.engine.refuse_with = errors.NotReady("new")
+    with pytest.raises(errors.NotReady):
+        cluster.ask(protocol.READ, "topics", {}, 0, True)
+    cluster.engine.refuse_with = None
+    cluster.turn(READ_MS)
+    assert cluster.answers() == []
+
+
+def test_reads_that_make_no_sense() -> None:
+    cluster = Cluster()
+    with pytest.raises(errors.InvalidRequest, match="nonsense"):
+        cluster.ask(protocol.READ, "nonsense", {}, 0, False)
+    with pytest.raises(errors.UnknownTopic):
+        cluster.ask(protocol.READ, "topic", {"topic": "no"}, 0, False)
+    with pytest.raises(errors.InvalidRequest, match="colour"):
+        cluster.ask(protocol.READ, "topics", {"colour": 1}, 0, False)
+    with pytest.raises(errors.Unsupported):
+        cluster.ask(protocol.FETCH, 0, 0, 0, [])
+    cluster.ask(protocol.READ, "topic", {"topic": "no"}, cluster.engine.index + 1, False)
+    cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
+    cluster.commit()
+    assert error_of(cluster.answers()[1])[0] == errors.UnknownTopic.code
+
+
+def test_an_answer_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(brokers=1)
+    cluster.update("create_topic", topic="orders", partitions=100)
+    last = cluster.engine.index
+    cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
+    cluster.ask(protocol.READ, "topics", {"detail": True}, last + 1, False)
+    monkeypatch.setattr(protocol, "ENVELOPE_BYTES_MAX", 2000)
+    with pytest.raises(errors.InvalidRequest, match="the limit is 1 MiB"):
+        cluster.ask(protocol.READ, "topics", {"detail": True}, 0, False)
+    cluster.commit()  # who waited is told so as well
+    assert error_of(cluster.answers()[1])[0] == errors.InvalidRequest.code
+
+
+# -- the daemon itself ----------------------------------------------------------------------------
+
+
+def test_c6_status_tells_of_the_group() -> None:
+    cluster = Cluster()
+    cluster.ask(protocol.STATUS, 0)
+    whole = cluster.answer()[2]
+    cluster.ask(protocol.STATUS, GROUP)
+    one = cluster.answer()[2]
+    assert whole["daemon"] == one["daemon"] == "manager"
+    assert whole["groups"][0].items() <= one.items()
+    assert one["leads"] and one["leader"] == 1 and one["members"] == [1, 2, 3]
+    with pytest.raises(errors.UnknownPartition):
+        cluster.ask(protocol.STATUS, 5)
+
+
+def test_stats_are_counters_and_gauges() -> None:
+    cluster = Cluster(brokers=2)
+    cluster.engine.counts["things_total"] += 3
+    cluster.ask(protocol.STATS)
+    stats = cluster.answer()[2]
+    assert stats["counters"]["things_total"] == 3
+    assert stats["gauges"]["brokers_alive"] == 2
+
+
+def test_a_restart_goes_on_with_the_group_that_is_there() -> None:
+    manager = Manager(config_of(1, 3), lambda *_a, **_k: None)
+    engine = FakeEngine(1, manager)
+    machine = cast(Metadata, engine.create(GROUP, 1, [1], [], b"").machine)
+    manager.started(0)
+    assert list(engine.replicas) == [GROUP]
+    assert engine.replicas[GROUP].machine is machine
+
+
+def test_w6_a_manager_whose_log_is_not_whole_takes_no_part() -> None:
+    manager = Manager(config_of(1, 3), lambda *_a, **_k: None)
+    engine = FakeEngine(1, manager)
+    engine.refused[GROUP] = "records of it may be missing"
+    manager.started(0)
+    assert engine.replicas == {}
+    manager.tick(50)
+    manager.stopping(60)
+    client = SimpleNamespace(name="c")
+    update = [1, protocol.UPDATE, 1, KEY, "open_producer", {}]
+    route = [1, protocol.ROUTE, 1, [], 0]
+    for envelope in (update, route):
+        with pytest.raises(errors.NotReady, match="may be missing"):
+            manager.request(cast(Any, client), envelope, [])
+    manager.request(cast(Any, client), [1, protocol.STATUS, 1, 0], [])
+    assert engine.replies[0][1][3]["refused"] == "records of it may be missing"
+
+
+def test_a_leader_that_stops_hands_over() -> None:
+    cluster = Cluster()
+    cluster.manager.stopping(cluster.engine.now)
+    assert cluster.engine.transfers == []  # nobody is there
+    cluster.replica.follower = 3
+    cluster.engine.refuse_with = errors.NotReady("not now")
+    cluster.turn(1000)
+    cluster.engine.refuse_with = None
+    cluster.turn(1000)
+    cluster.turn(50)
+    assert cluster.engine.transfers == [3]
+    cluster.follow(3)
+    cluster.turn(1000)
+    assert cluster.engine.transfers == [3]
+
+
+def manager_beat(cluster: Cluster, node: int, **changes: Any) -> None:
+    state = {
+        "disk": f"manager-disk-{node}", "incarnation": 5, "address": f"127.0.0.1:{9091 + node}",
+        "peer": f"127.0.0.1:{9191 + node}", "host": f"host-{node}", "applied": 0,
+        "producers": [], "consumers": [],
+    }  # fmt: skip
+    frame = protocol.encode(protocol.BEAT, 9, state | changes)
+    cluster.manager.peer_request(cluster.peer("manager", node), protocol.decode(frame), [])
+    name, envelope = cluster.engine.peer_replies.pop()
+    assert (name, envelope[1:]) == (f"manager {node}", [protocol.ORDERS, 9, {}])
+
+
+def test_managers_know_each_other_and_their_disks() -> None:
+    cluster = Cluster()
+    manager_beat(cluster, 2)
+    cluster.turn()
+    assert {n: row.disk for n, row in cluster.tables.managers.items()} == {
+        1: "manager-disk-1", 2: "manager-disk-2",
+    }  # fmt: skip
+    rows = {row["node"]: row for row in cluster.read("managers")["managers"]}
+    assert [rows[n]["alive"] for n in (1, 2, 3)] == [True, True, False]
+    assert rows[1]["leader"] and not rows[2]["leader"]
+    assert rows[2]["address"] == "127.0.0.1:9093"
+    assert cluster.manager.greeted("manager", 2, "manager-disk-2") == ""
+    assert "manager-disk-2" in cluster.manager.greeted("manager", 2, "wiped")
+    assert "configuration" in cluster.manager.greeted("manager", 9, "disk")
+    assert cluster.manager.greeted("manager", 3, "whatever") == ""
+    with pytest.raises(errors.IdentityMismatch):
+        manager_beat(cluster, 2, disk="wiped")
+
+
+def test_r7_a_follower_tells_the_leader_which_clients_it_heard() -> None:
+    cluster = Cluster(brokers=1)
+    cluster.update("register_producer", topic="orders")
+    cluster.update("register_consumer", topic="orders")
+    cluster.follow(2)
+    cluster.ask(protocol.ALIVE, [1, 99], [1])
+    assert cluster.answer()[0] == protocol.ALIVE_OK
+    at = cluster.engine.wall_ms()
+    cluster.engine.sent.clear()
+    cluster.turn(1000)
+    told = {peer: envelope[3] for peer, envelope in cluster.engine.sent}
+    assert told["manager", 2]["producers"] == [[1, at]]
+    assert told["manager", 2]["consumers"] == [[1, at]]
+    assert told["manager", 3]["producers"] == []
+    cluster.engine.sent.clear()
+    cluster.turn(1000)
+    assert all(envelope[3]["producers"] == [] for _, envelope in cluster.engine.sent)
+
+
+def test_r7_the_leader_logs_what_it_is_told() -> None:
+    cluster = Cluster(brokers=1)
+    cluster.update("register_producer", topic="orders")
+    cluster.update("register_consumer", topic="orders")
+    at = cluster.engine.wall_ms() + 20_000
+    manager_beat(cluster, 2, producers=[[1, at], [55, at]])
+    cluster.beat(1, consumers=[1])
+    heard = cluster.engine.wall_ms()
+    cluster.live(5100)
+    assert cluster.tables.producers[1].seen_ms == at
+    assert cluster.tables.consumers[1].seen_ms == heard
+    before = cluster.replica.machine.applied_index
+    cluster.live(12_000)  # nothing new, so nothing is logged
+    assert cluster.replica.machine.applied_index == before
+
+
+def test_peers_that_make_no_sense() -> None:
+    cluster = Cluster()
+    peer = cluster.peer("broker", 1)
+    with pytest.raises(errors.Unsupported):
+        cluster.manager.peer_request(peer, [1, protocol.ORDERS, 1, {}], [])
+    for state in ({}, {"disk": 5}, {"disk": "x", "groups": [[1]]}):
+        with pytest.raises(errors.InvalidRequest):
+            cluster.manager.peer_request(peer, [1, protocol.BEAT, 1, state], [])
+    with pytest.raises(errors.Unsupported):
+        cluster.manager.peer_request(cluster.peer("gateway", 1), [1, protocol.BEAT, 1, {}], [])
+    cluster.manager.peer_answer(("manager", 2), [1, protocol.ERROR, 0, 1131, "", "", {}])
+    assert cluster.engine.counts["beats_refused_total"] == 1

@@ -1,0 +1,285 @@
+"""A manager without a network, a disk and other managers: the engine is played by hand.
+
+`FakeEngine` stands at the seam only: it records what goes out, keeps proposals until `commit`, and
+has the time that the test says. `Cluster` is a manager with brokers that beat to it.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from myqueue import protocol
+from myqueue.daemons.config import DaemonConfig, check
+from myqueue.daemons.counts import Counts
+from myqueue.daemons.manager import GROUP, Manager
+from myqueue.daemons.raft.types import NOOP, Config, Item, Role, replica_id
+from myqueue.errors import MyQueueError, NotReady
+
+WALL_MS = 1_700_000_000_000
+
+
+class FakeReplica:
+    def __init__(self, uid: int, node: int, config: Config, machine: Any) -> None:
+        self.uid, self.machine = uid, machine
+        self.is_ready = False
+        self.leader_node = 0
+        self.follower = 0
+        self.node = SimpleNamespace(
+            term=1, role=Role.FOLLOWER, commit_index=0, config=config, replica=replica_id(node, 1)
+        )
+
+    @property
+    def is_leader(self) -> bool:
+        return bool(self.node.role == Role.LEADER)
+
+    def best_follower(self) -> int:
+        return self.follower
+
+
+class FakeEngine:
+    """See the module's docstring."""
+
+    def __init__(self, node: int, owner: Manager) -> None:
+        self.node, self.owner, self.incarnation = node, owner, 77
+        self.now = 1000
+        self.replicas: dict[int, FakeReplica] = {}
+        self.refused: dict[int, str] = {}
+        self.counts = Counts()
+        self.log = SimpleNamespace(identity=SimpleNamespace(disk=f"manager-disk-{node}"))
+        self.replies: list[tuple[str, Any]] = []
+        self.peer_replies: list[tuple[str, Any]] = []
+        self.sent: list[tuple[tuple[str, int], Any]] = []
+        self.pending: list[Item] = []
+        self.reads: list[int] = []
+        self.transfers: list[int] = []
+        self.refuse_with: MyQueueError | None = None
+        self.index = 0  # of the last entry, committed or not
+        owner.attach(cast(Any, self))
+
+    def wall_ms(self) -> int:
+        return WALL_MS + self.now
+
+    def create(self, uid: int, replica: int, voters: Any, learners: Any, about: bytes) -> Any:
+        config = Config(tuple(voters), tuple(learners))
+        machine = self.owner.make_machine(uid, about)
+        made = self.replicas[uid] = FakeReplica(uid, self.node, config, machine)
+        return made
+
+    def propose(self, replica: Any, items: list[Item]) -> int:
+        if self.refuse_with is not None:
+            raise self.refuse_with
+        self.pending += items
+        self.index += len(items)
+        return self.index - len(items) + 1
+
+    def read(self, replica: Any, context: int) -> None:
+        if self.refuse_with is not None:
+            raise self.refuse_with
+        self.reads.append(context)
+
+    def transfer(self, replica: Any, node: int) -> None:
+        if self.refuse_with is not None:
+            raise NotReady("not now")
+        self.transfers.append(node)
+
+    def reply(self, client: Any, frames: list[Any]) -> None:
+        self.replies.append((client.name, protocol.decode(frames[0])))
+
+    def peer_reply(self, peer: Any, frame: bytes) -> None:
+        self.peer_replies.append((peer.name, protocol.decode(frame)))
+
+    def link_send(self, peer: tuple[str, int], frames: list[Any]) -> bool:
+        self.sent.append((peer, protocol.decode(frames[0])))
+        return True
+
+
+def config_of(node: int, managers: int) -> DaemonConfig:
+    values = {
+        "id": node, "cluster": "test", "data": "/nowhere", "listen": f"127.0.0.1:{9091 + node}",
+        "peer_listen": f"127.0.0.1:{9191 + node}",
+        "managers": [f"{n}@127.0.0.1:{9191 + n}" for n in range(1, managers + 1)],
+    }  # fmt: skip
+    names = {
+        "advertise": "", "peer_advertise": "", "host": f"host-{node}", "log": "text",
+        "insecure": False, "heartbeat_ms": 100, "election_timeout_ms": 500,
+        "segment_bytes": 1 << 26, "soft_limit_bytes": 0, "stop_within_ms": 3000,
+    }  # fmt: skip
+    return check("manager", names | values)
+
+
+class Cluster:
+    """One manager, and brokers as it hears them."""
+
+    def __init__(self, brokers: int = 0, managers: int = 3, *, leads: bool = True) -> None:
+        self.manager = Manager(config_of(1, managers), lambda *_a, **_k: None)
+        self.engine = FakeEngine(1, self.manager)
+        self.manager.started(self.engine.now)
+        self.replica = self.engine.replicas[GROUP]
+        self.client = SimpleNamespace(name="client", identity=b"c")
+        self.brokers = {node: FakeBroker(node) for node in range(1, brokers + 1)}
+        self._request = 0
+        if leads:
+            self.lead()
+            self.beat_all()
+            self.turn(0)
+
+    @property
+    def tables(self) -> Any:
+        return self.replica.machine.tables
+
+    # -- consensus, by hand --------------------------------------------------------------------
+
+    def lead(self) -> None:
+        replica = self.replica
+        replica.node.role, replica.leader_node = Role.LEADER, self.engine.node
+        self.manager.changed(cast(Any, replica))
+        self.engine.pending.append(Item(0, self.engine.wall_ms(), NOOP, b""))
+        self.engine.index += 1
+        replica.is_ready = True
+        self.commit()
+        self.manager.changed(cast(Any, replica))
+
+    def follow(self, leader: int) -> None:
+        replica = self.replica
+        replica.node.role, replica.is_ready = Role.FOLLOWER, False
+        replica.leader_node = leader
+        self.manager.changed(cast(Any, replica))
+
+    def commit(self) -> list[Any]:
+        """What was proposed is applied, and whoever waits is told."""
+        engine, replica = self.engine, self.replica
+        first = engine.index - len(engine.pending) + 1
+        entries: list[Any] = [
+            (first + place, 1, 0, 0, item.time_ms, item.type, 0, item.payload)
+            for place, item in enumerate(engine.pending)
+        ]
+        engine.pending.clear()
+        results = replica.machine.apply(entries)
+        if entries:
+            self.manager.applied(cast(Any, replica), entries, results)
+        self.manager.end_turn(engine.now)
+        return cast(list[Any], results)
+
+    def turn(self, passed_ms: int = 50) -> list[Any]:
+        """Time passes, and all that is due is done and committed."""
+        self.engine.now += passed_ms
+        self.manager.tick(self.engine.now)
+        return self.commit()
+
+    # -- clients -------------------------------------------------------------------------------
+
+    def ask(self, kind: int, *fields: Any) -> int:
+        self._request += 1
+        frame = protocol.encode(kind, self._request, *fields)
+        self.manager.request(cast(Any, self.client), protocol.decode(frame), [])
+        return self._request
+
+    def answers(self) -> list[Any]:
+        """Answers since the last call: [kind, request, fields…]."""
+        found = [envelope[1:] for _, envelope in self.engine.replies]
+        self.engine.replies.clear()
+        return found
+
+    def answer(self) -> Any:
+        (found,) = self.answers()
+        return found
+
+    def update(self, operation: str, **arguments: Any) -> Any:
+        """The result of an update that is done at once."""
+        key = (self._request + 1).to_bytes(16, "big")
+        self.ask(protocol.UPDATE, key, operation, arguments)
+        self.commit()
+        kind, _, *fields = self.answer()
+        assert kind == protocol.UPDATED, fields
+        return fields[1]
+
+    def read(self, query: str, **arguments: Any) -> Any:
+        self.ask(protocol.READ, query, arguments, 0, False)
+        kind, _, *fields = self.answer()
+        assert kind == protocol.ANSWER, fields
+        return fields[1]
+
+    def routes(self, *topics: str) -> Any:
+        """[applied, brokers, topics, unknown]."""
+        self.ask(protocol.ROUTE, list(topics), 0)
+        kind, _, *fields = self.answer()
+        assert kind == protocol.ROUTES
+        return fields
+
+    # -- brokers -------------------------------------------------------------------------------
+
+    def peer(self, kind: str, node: int) -> Any:
+        return SimpleNamespace(kind=kind, node=node, name=f"{kind} {node}", disk="", identity=b"")
+
+    def beat(self, node: int, **changes: Any) -> Any:
+        """One beat of a broker; it does what the orders say, and they are returned."""
+        broker = self.brokers[node]
+        frame = protocol.encode(protocol.BEAT, 1, broker.state(**changes))
+        self.manager.peer_request(self.peer("broker", node), protocol.decode(frame), [])
+        name, envelope = self.engine.peer_replies.pop()
+        assert (name, envelope[1]) == (f"broker {node}", protocol.ORDERS)
+        broker.obey(envelope[3])
+        return envelope[3]
+
+    def beat_all(self) -> None:
+        for node in self.brokers:
+            self.beat(node)
+
+    def live(self, passed_ms: int) -> None:
+        """Time passes while all brokers beat."""
+        for _ in range(passed_ms // 300):
+            self.beat_all()
+            self.turn(300)
+        self.beat_all()
+
+    def lead_all(self) -> None:
+        """Brokers learn what to hold; the preferred ones lead."""
+        self.beat_all()
+        for topic in self.tables.topics.values():
+            for partition in topic.partitions:
+                self.brokers[partition.nodes[0]].leads.setdefault(partition.group, 1)
+        self.beat_all()
+
+
+class FakeBroker:
+    """What a broker says in its beats, and holds by orders."""
+
+    def __init__(self, node: int) -> None:
+        self.node, self.incarnation = node, 1000 + node
+        self.version, self.full = 0, True
+        self.groups: dict[int, list[Any]] = {}  # group -> wanted row
+        self.leads: dict[int, int] = {}  # group -> term
+        self.ends: dict[int, int] = {}
+        self.transfers: list[list[int]] = []
+        self.makes = True  # replicas that are wanted
+        self.removes = True  # groups that are gone
+
+    def state(self, **changes: Any) -> dict[str, Any]:
+        state = {
+            "disk": f"disk-{self.node}", "incarnation": self.incarnation,
+            "address": f"127.0.0.1:{9291 + self.node}", "peer": f"127.0.0.1:{9391 + self.node}",
+            "host": f"host-{self.node}", "version": self.version, "full": self.full,
+            "groups": [
+                [group, group in self.leads, self.leads.get(group, 0), 0, 0,
+                 self.ends.get(group, 0), 10 * self.ends.get(group, 0)]
+                for group in sorted(self.groups)
+            ],
+            "producers": [], "consumers": [], "disk_low": False, "free_bytes": 1 << 30, "load": 5,
+        }  # fmt: skip
+        if self.full:
+            state["held"] = sorted(self.groups)
+        return state | changes
+
+    def obey(self, orders: dict[str, Any]) -> None:
+        self.full = orders["more"]
+        self.transfers += orders["transfers"]
+        if self.removes:
+            for group in orders["gone"]:
+                self.groups.pop(group, None)
+                self.leads.pop(group, None)
+        if orders["version"] >= self.version:
+            self.version = orders["version"]
+            for row in orders["wanted"] or ():
+                if self.makes:
+                    self.groups[row[0]] = row
