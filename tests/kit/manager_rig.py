@@ -222,6 +222,18 @@ class Cluster:
         broker.obey(envelope[3])
         return envelope[3]
 
+    def manager_beat(self, node: int, **changes: Any) -> None:
+        """One beat of another manager; it is answered."""
+        state = {
+            "disk": f"manager-disk-{node}", "incarnation": 5, "address": f"127.0.0.1:{9091 + node}",
+            "peer": f"127.0.0.1:{9191 + node}", "host": f"host-{node}", "applied": 0,
+            "producers": [], "consumers": [],
+        }  # fmt: skip
+        frame = protocol.encode(protocol.BEAT, 9, state | changes)
+        self.manager.peer_request(self.peer("manager", node), protocol.decode(frame), [])
+        name, envelope = self.engine.peer_replies.pop()
+        assert (name, envelope[1:]) == (f"manager {node}", [protocol.ORDERS, 9, {}])
+
     def beat_all(self) -> None:
         for node in self.brokers:
             self.beat(node)

@@ -1,0 +1,76 @@
+"""What managers tell each other, and what they do not listen to."""
+
+from __future__ import annotations
+
+import pytest
+from kit.manager_rig import Cluster
+
+from myqueue import errors, protocol
+
+
+def test_managers_know_each_other_and_their_disks() -> None:
+    cluster = Cluster()
+    cluster.manager_beat(2)
+    cluster.turn()
+    assert {n: row.disk for n, row in cluster.tables.managers.items()} == {
+        1: "manager-disk-1", 2: "manager-disk-2",
+    }  # fmt: skip
+    rows = {row["node"]: row for row in cluster.read("managers")["managers"]}
+    assert [rows[n]["alive"] for n in (1, 2, 3)] == [True, True, False]
+    assert rows[1]["leader"] and not rows[2]["leader"]
+    assert rows[2]["address"] == "127.0.0.1:9093"
+    assert cluster.manager.greeted("manager", 2, "manager-disk-2") == ""
+    assert "manager-disk-2" in cluster.manager.greeted("manager", 2, "wiped")
+    assert "configuration" in cluster.manager.greeted("manager", 9, "disk")
+    assert cluster.manager.greeted("manager", 3, "whatever") == ""
+    with pytest.raises(errors.IdentityMismatch):
+        cluster.manager_beat(2, disk="wiped")
+
+
+def test_r7_a_follower_tells_the_leader_which_clients_it_heard() -> None:
+    cluster = Cluster(brokers=1)
+    cluster.update("register_producer", topic="orders")
+    cluster.update("register_consumer", topic="orders")
+    cluster.follow(2)
+    cluster.ask(protocol.ALIVE, [1, 99], [1])
+    assert cluster.answer()[0] == protocol.ALIVE_OK
+    at = cluster.engine.wall_ms()
+    cluster.engine.sent.clear()
+    cluster.turn(1000)
+    told = {peer: envelope[3] for peer, envelope in cluster.engine.sent}
+    assert told["manager", 2]["producers"] == [[1, at]]
+    assert told["manager", 2]["consumers"] == [[1, at]]
+    assert told["manager", 3]["producers"] == []
+    cluster.engine.sent.clear()
+    cluster.turn(1000)
+    assert all(envelope[3]["producers"] == [] for _, envelope in cluster.engine.sent)
+
+
+def test_r7_the_leader_logs_what_it_is_told() -> None:
+    cluster = Cluster(brokers=1)
+    cluster.update("register_producer", topic="orders")
+    cluster.update("register_consumer", topic="orders")
+    at = cluster.engine.wall_ms() + 20_000
+    cluster.manager_beat(2, producers=[[1, at], [55, at]])
+    cluster.beat(1, consumers=[1])
+    heard = cluster.engine.wall_ms()
+    cluster.live(5100)
+    assert cluster.tables.producers[1].seen_ms == at
+    assert cluster.tables.consumers[1].seen_ms == heard
+    before = cluster.replica.machine.applied_index
+    cluster.live(12_000)  # nothing new, so nothing is logged
+    assert cluster.replica.machine.applied_index == before
+
+
+def test_peers_that_make_no_sense() -> None:
+    cluster = Cluster()
+    peer = cluster.peer("broker", 1)
+    with pytest.raises(errors.Unsupported):
+        cluster.manager.peer_request(peer, [1, protocol.ORDERS, 1, {}], [])
+    for state in ({}, {"disk": 5}, {"disk": "x", "groups": [[1]]}):
+        with pytest.raises(errors.InvalidRequest):
+            cluster.manager.peer_request(peer, [1, protocol.BEAT, 1, state], [])
+    with pytest.raises(errors.Unsupported):
+        cluster.manager.peer_request(cluster.peer("gateway", 1), [1, protocol.BEAT, 1, {}], [])
+    cluster.manager.peer_answer(("manager", 2), [1, protocol.ERROR, 0, 1131, "", "", {}])
+    assert cluster.engine.counts["beats_refused_total"] == 1
