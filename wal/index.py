@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from time import monotonic
 from typing import NamedTuple
 
 from myqueue.errors import DiskFull, StateInvalid, WrongProcess
@@ -32,6 +31,7 @@ from myqueue.wal.store import STATE_KEY_BYTES_MAX, StateChange, Store
 
 COMMIT_INTERVAL_S = 0.1
 COMMIT_ROWS_MAX = 20_000
+HURRY_WORKS = 1000  # additions that wait; from here on the store's thread takes no more pauses
 SPACE_RETRY_S = 0.5
 ALL = 2**64 - 1
 _INDEX, _OFFSET, _COUNT, _LENGTH = 1, 6, 5, 4
@@ -61,7 +61,7 @@ class Index:
         self._work: SimpleQueue[_Work] = SimpleQueue()
         self._done: deque[tuple[int, int, int, bool]] = deque()
         self._on_done = on_done
-        self._closing = Event()
+        self._closing, self._hurry = Event(), Event()
         self.error: Exception | None = None
         self.added = self.committed = store.watermark
         self.durable = store.watermark  # what survives a power loss for certain
@@ -94,6 +94,8 @@ class Index:
         self.added = max(self.added, (segment, position))
         self._sent.append(ops)
         self._work.put(_Work(ops, *self.added, states or {}, sync))
+        if sync or self._works_added - self._works_done > HURRY_WORKS:
+            self._hurry.set()
 
     def forked(self) -> None:
         """In the child nothing is known any more: look-ups go to the store, which refuses."""
@@ -140,7 +142,8 @@ class Index:
 
     def _valid_to(self, group: int) -> int:
         """The last index at which the store's rows of this group hold."""
-        return min((valid_to for valid_to, _ in self._cuts.get(group, ())), default=ALL)
+        cuts = self._cuts.get(group)
+        return min(valid_to for valid_to, _ in cuts) if cuts else ALL
 
     def poll(self) -> None:
         """Forget what is in the store by now; raises what made the store's thread stop."""
@@ -242,20 +245,20 @@ class Index:
 
     def step(self) -> bool:
         """Commit all that waits, in one transaction; False if nothing does."""
-        work = [first for first in [self._next(0.0)] if first is not None]
-        return self._commit(self._gather(work, monotonic())) if work else False
+        first = self._next()
+        return self._commit(self._gather([first])) if first is not None else False
 
-    def _next(self, timeout_s: float | None) -> _Work | None:
+    def _next(self) -> _Work | None:
         try:
-            return self._work.get(timeout=timeout_s) if timeout_s else self._work.get_nowait()
+            return self._work.get_nowait()
         except Empty:
             return None
 
-    def _gather(self, work: list[_Work], until_s: float) -> list[_Work]:
-        """More work until the time is up, the commit is large, or somebody waits for its sync."""
+    def _gather(self, work: list[_Work]) -> list[_Work]:
+        """What waits, until the commit is large, or somebody waits for its sync."""
         rows = sum(len(op) for op in work[0].ops if isinstance(op, list))
         while rows < COMMIT_ROWS_MAX and not work[-1].sync:
-            more = self._next(max(0.0, until_s - monotonic()))
+            more = self._next()
             if more is None:
                 break
             if more is _STOP:
@@ -279,9 +282,12 @@ class Index:
     def _run(self) -> None:
         try:
             while (first := self._work.get()) is not _STOP:
-                self._commit_when_there_is_room(
-                    self._gather([first], monotonic() + COMMIT_INTERVAL_S)
-                )
+                # One long pause, not one for each addition: every time that this thread wakes up,
+                # the loop has to give it the interpreter.
+                if not first.sync:
+                    self._hurry.wait(COMMIT_INTERVAL_S)
+                self._hurry.clear()
+                self._commit_when_there_is_room(self._gather([first]))
         except Exception as error:  # told to the loop by `poll`
             self.error = error
             self._on_done()
@@ -303,6 +309,7 @@ class Index:
                 pass
             return True
         self._closing.set()
+        self._hurry.set()
         self._work.put(_STOP)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
