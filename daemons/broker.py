@@ -126,7 +126,9 @@ class Broker:
             self._refuse_asked(feed, *self._refusal(replica.uid))
             return
         try:
-            first = self._engine.propose(replica, feed.take_items(wall_ms))
+            messages = bool(feed.items)
+            items = feed.take_items(wall_ms)
+            first = self._engine.propose(replica, items, urgent=not messages)
         except errors.NotLeader:
             self._refuse_asked(feed, *self._refusal(replica.uid))
         except errors.MyQueueError as error:

@@ -38,6 +38,7 @@ from myqueue.wal.log import Log
 from myqueue.wal.writer import Persisted, Stopped
 
 Buffer = bytes | memoryview
+LOOK_EVERY_MS = 5000  # at the disk's free space, for reports
 STALL_MS = 1500  # a disk that reports nothing for so long: its leaders make way (W17)
 QUEUE_BYTES_MAX = 48 << 20  # waiting for the disk; beyond it proposals are refused
 STORE_WORKS_MAX = 2000  # turns that the store is behind; beyond it proposals are refused
@@ -115,7 +116,7 @@ class Engine:
         self._reads: dict[int, int] = {}  # context -> index, when leadership is confirmed
         self._busy_since = 0  # when the disk began to work without a report; 0: it is idle
         self._stalled = False
-        self._last_stamp = 0
+        self._last_stamp = self._next_look = 0
         owner.attach(self)
 
     def open_groups(self) -> None:
@@ -167,9 +168,13 @@ class Engine:
         if self.log.index.works_waiting > STORE_WORKS_MAX:
             raise errors.Busy("the store is behind the log")
 
-    def propose(self, replica: Replica, items: list[t.Item]) -> int:
-        """Index of the first of these entries; they are on their way with the end of the turn."""
-        self.check_room()
+    def propose(self, replica: Replica, items: list[t.Item], *, urgent: bool = False) -> int:
+        """Index of the first of these entries; they are on their way with the end of the turn.
+
+        Small commands are `urgent`: they go on when there is no room for messages (W15).
+        """
+        if not urgent:
+            self.check_room()
         node = self.host.touch(replica.uid)
         if node is None:
             raise errors.UnknownPartition("this replica was removed")
@@ -261,6 +266,9 @@ class Engine:
         self.host.tick(self.now)
         self._watch_disk()
         self._saver.tick(self.now)
+        if self.now >= self._next_look:
+            self._next_look = self.now + LOOK_EVERY_MS
+            self.counts["disk_free_bytes"] = self.log.files.free_bytes()
 
     def _watch_disk(self) -> None:
         """A disk that does not answer can't lead, however well the network does (W17, R29)."""

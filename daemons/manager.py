@@ -165,7 +165,7 @@ class Manager:
 
     def _propose(self, replica: Replica, payload: bytes) -> int:
         item = Item(0, self._engine.wall_ms(), COMMAND, payload)
-        return self._engine.propose(replica, [item])
+        return self._engine.propose(replica, [item], urgent=True)
 
     def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
         updates = self._waiting.updates

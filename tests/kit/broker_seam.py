@@ -108,7 +108,7 @@ class FakeEngine:
     def remove(self, uid: int) -> None:
         del self.replicas[uid]
 
-    def propose(self, replica: FakeReplica, items: list[t.Item]) -> int:
+    def propose(self, replica: FakeReplica, items: list[t.Item], *, urgent: bool = False) -> int:
         if self.refusal is not None:
             raise self.refusal
         if not replica.is_leader:

@@ -66,7 +66,7 @@ class FakeEngine:
         made = self.replicas[uid] = FakeReplica(uid, self.node, config, machine)
         return made
 
-    def propose(self, replica: Any, items: list[Item]) -> int:
+    def propose(self, replica: Any, items: list[Item], *, urgent: bool = False) -> int:
         if self.refuse_with is not None:
             raise self.refuse_with
         self.pending += items
