@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import protocol
 from myqueue.daemons.duties import Duties, Todo
-from myqueue.daemons.liveness import Activity, Liveness, ManagerLife
+from myqueue.daemons.liveness import Activity, Liveness, ManagerLife, url
 from myqueue.daemons.metadata import Metadata
 from myqueue.daemons.orders import Orders
 from myqueue.errors import IdentityMismatch, Unsupported
@@ -93,7 +93,7 @@ class Beats:
         """This manager, as the others know it from its beats."""
         config, engine = self._config, self.engine
         return ManagerLife(
-            engine.now, engine.wall_ms(), engine.log.identity.disk, config.advertise,
+            engine.now, engine.wall_ms(), engine.log.identity.disk, url(config.advertise),
             config.peer_advertise, config.host, self.metadata.applied_index,
         )  # fmt: skip
 

@@ -50,6 +50,11 @@ def check_beat(state: dict[str, Any], fields: dict[str, Callable[[Any], bool]]) 
     return known
 
 
+def url(address: str) -> str:
+    """A clients' door, as clients are told of it; settings may name it without its scheme."""
+    return address if "://" in address else f"tcp://{address}"
+
+
 class Report(NamedTuple):
     """What one broker says of one group."""
 
@@ -119,7 +124,7 @@ class Liveness:
         elif now - life.beat_at > SILENT_MS:
             life.since = now
         life.beat_at, life.beat_wall_ms = now, wall_ms
-        life.disk, life.address, life.peer = beat["disk"], beat["address"], beat["peer"]
+        life.disk, life.address, life.peer = beat["disk"], url(beat["address"]), beat["peer"]
         life.host, life.version, life.load = beat["host"], beat["version"], beat["load"]
         life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
         if beat["full"] and beat["held"] is not None:
@@ -149,6 +154,7 @@ class Liveness:
         """Take in a BEAT of another manager."""
         beat = check_beat(state, _MANAGER_FIELDS)
         beat.pop("incarnation")
+        beat["address"] = url(beat["address"])
         life = self.managers[node] = ManagerLife(now, wall_ms, **beat)
         return life
 

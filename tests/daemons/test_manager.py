@@ -65,7 +65,7 @@ def test_c7_others_say_who_leads() -> None:
     cluster.manager_beat(2)
     with pytest.raises(errors.NotLeader) as caught:
         cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
-    assert vars(caught.value)["details"] == {"leader": 2, "address": "127.0.0.1:9093"}
+    assert vars(caught.value)["details"] == {"leader": 2, "address": "tcp://127.0.0.1:9093"}
 
 
 def test_c3_without_a_leader_there_is_no_quorum() -> None:
@@ -155,7 +155,7 @@ def test_p9_every_manager_answers_from_what_it_applied() -> None:
     assert cluster.read("topics") == {"topics": ["orders"]}
     applied, brokers, topics, unknown = cluster.routes("orders", "other")
     assert applied == cluster.replica.machine.applied_index
-    assert brokers == [[n, f"127.0.0.1:{9291 + n}", f"host-{n}", True] for n in (1, 2, 3)]
+    assert brokers == [[n, f"tcp://127.0.0.1:{9291 + n}", f"host-{n}", True] for n in (1, 2, 3)]
     (topic,) = topics
     groups = [one.group for one in cluster.tables.topics["orders"].partitions]
     assert [row[:4] for row in topic[3]] == [[0, groups[0], 0, 0], [1, groups[1], 0, 0]]

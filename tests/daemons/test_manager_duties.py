@@ -30,13 +30,13 @@ def test_brokers_register_by_their_beats() -> None:
     }  # fmt: skip
     cluster.turn()
     row = cluster.tables.brokers[1]
-    assert (row.disk, row.address, row.host) == ("disk-1", "127.0.0.1:9292", "host-1")
+    assert (row.disk, row.address, row.host) == ("disk-1", "tcp://127.0.0.1:9292", "host-1")
     before = cluster.replica.machine.applied_index
     cluster.live(3000)
     assert cluster.replica.machine.applied_index == before
     orders = cluster.beat(1, address="10.0.0.1:9292")
     cluster.turn()
-    assert cluster.tables.brokers[1].address == "10.0.0.1:9292"
+    assert cluster.tables.brokers[1].address == "tcp://10.0.0.1:9292"
 
 
 def test_w7_a_broker_with_another_disk_is_not_heard() -> None:
@@ -80,7 +80,7 @@ def test_orders_name_what_a_broker_should_hold() -> None:
          topic.settings]
     ]  # fmt: skip
     assert orders["brokers"] == [
-        [n, f"127.0.0.1:{9291 + n}", f"127.0.0.1:{9391 + n}", f"host-{n}"] for n in (1, 2)
+        [n, f"tcp://127.0.0.1:{9291 + n}", f"127.0.0.1:{9391 + n}", f"host-{n}"] for n in (1, 2)
     ]
     again = cluster.beat(1)
     assert (again["wanted"], again["brokers"]) == (None, None)

@@ -18,7 +18,7 @@ def test_managers_know_each_other_and_their_disks() -> None:
     rows = {row["node"]: row for row in cluster.read("managers")["managers"]}
     assert [rows[n]["alive"] for n in (1, 2, 3)] == [True, True, False]
     assert rows[1]["leader"] and not rows[2]["leader"]
-    assert rows[2]["address"] == "127.0.0.1:9093"
+    assert rows[2]["address"] == "tcp://127.0.0.1:9093"
     assert cluster.manager.greeted("manager", 2, "manager-disk-2") == ""
     assert "manager-disk-2" in cluster.manager.greeted("manager", 2, "wiped")
     assert "configuration" in cluster.manager.greeted("manager", 9, "disk")
