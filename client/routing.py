@@ -10,8 +10,9 @@ may be wrong with what it is told, and what it does about it:
   says so and whenever.
 - A broker's hint (NOT_LEADER) has no term. It is believed for now, beside what is known, until
   news of a newer term comes or the hinted broker does not lead either.
-- A leader that failed is not asked again until there is news: the same answer of a manager that
-  has not noticed yet is no news, but after a while it is, because leaders do come back.
+- A leader that says that it is none is not asked again until there is news: the same answer of a
+  manager that has not noticed yet is no news, but after a while it is, because leaders do come
+  back. One that can't be reached stays the leader until another is named: there is nobody else.
 
 Topics and partitions are values that are replaced, never changed, so that any thread may look.
 Only the I/O thread writes.
@@ -183,9 +184,13 @@ class Routes:
         self._hints[group] = address
         return True
 
-    def fail(self, group: int, address: str, now: int) -> None:
-        """This address did not answer for the group, or says that it does not lead it."""
+    def unreachable(self, group: int, address: str) -> None:
+        """No connection to this address. A hint is not worth waiting for; a known leader is."""
         if self._hints.get(group) == address:
             del self._hints[group]
+
+    def fail(self, group: int, address: str, now: int) -> None:
+        """This address says that it does not lead the group."""
+        self.unreachable(group, address)
         if group in self._groups:
             self._failed[group] = (address, now + FAILED_MS)

@@ -184,6 +184,10 @@ class Session:
         asked = self.call(MANAGERS, words.READ, fields, timeout_ms=timeout_ms)
         return _then(asked, lambda answer: answer.fields[1])
 
+    def in_io_thread(self) -> bool:
+        """Here nothing may be waited for."""
+        return self._thread.is_here()
+
     def wait(self, future: Future[Any], timeout_ms: int | None = None) -> Any:
         """The result, or its exception; interruptible. TimedOut if it takes longer than that."""
         if self._thread.is_here():

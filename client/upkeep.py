@@ -85,15 +85,18 @@ class Upkeep:
             if self._topics and not self._session.closed:
                 log.warning("routes are not known, or not fresh: %s", error)
         elif self._session.routes.learn(future.result().fields):
-            for listener in tuple(self.listeners):
-                try:
-                    listener()
-                except Exception:
-                    log.exception("a callback about routes failed")
+            self._tell_listeners()
         for ensure in tuple(self._ensures):
             self._look(ensure)
         if self._wanted and not self._session.closed:
             self._session.after(REFRESH_MS_MIN, self._if_wanted)
+
+    def _tell_listeners(self) -> None:
+        for listener in tuple(self.listeners):
+            try:
+                listener()
+            except Exception:
+                log.exception("a callback about routes failed")
 
     def _if_wanted(self) -> None:
         if self._wanted:
@@ -196,6 +199,7 @@ class Upkeep:
             self._beating = True
             self._ask_for_managers()
             self._beat()
+        self._tell_listeners()
 
     def _ask_for_managers(self) -> None:
         def learn(future: Future[dict[str, Any]]) -> None:

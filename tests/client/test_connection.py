@@ -195,6 +195,7 @@ def test_routes_that_change_are_told(cluster, session):
     assert session.routes.leader(cluster.topics["t"][0], 0) == cluster.daemons[2].address
 
 
+@pytest.mark.slow
 def test_the_living_are_told_to_all_managers(cluster, session):
     session.keep_alive(producer=7)
     session.keep_alive(consumer=9)

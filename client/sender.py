@@ -1,0 +1,394 @@
+"""The producer's half in the I/O thread: who it is, what it sends where, what the answers mean.
+
+A `turn` gives up what is too late, then takes from every lane that is ready what may be sent to the
+lane's leader, and sends all that goes to one broker in one message. It runs when something changed:
+messages were put, an answer came, routes or connections are other than before, a timer is due.
+
+What an answer means for its batch:
+
+- stored: done, whichever attempt it answers.
+- refused, may succeed later, or unknown (the connection broke, the leader was lost): again, from
+  this batch on, in order. The sequences make that safe; nothing is stored twice.
+- OUT_OF_SEQUENCE: if an earlier batch of the lane is unanswered too, it is the one that is
+  missing, and both are sent again. Behind a gap that we made ourselves it is parked. Otherwise
+  something that was acknowledged is missing, and this producer stops for good.
+- FENCED: another session of this producer took over; it stops for good.
+- refused for good (damaged, too large, topic gone): this batch fails.
+
+A batch with a sequence that fails, or that is given up, leaves a gap. Nothing new is sent from
+then on; when no batch that was sent is undecided any more, the producer opens a new epoch and goes
+on (C3). Without idempotence there are no sequences and no gaps, and a repeat may store twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from myqueue import protocol as words
+from myqueue.accumulator import Accumulator, Batch, Lane
+from myqueue.batch import CODECS, Buffer
+from myqueue.config import ProducerSettings
+from myqueue.connection import Connection, Envelope, Waiter, failure
+from myqueue.errors import (
+    NONE,
+    UNKNOWN,
+    Busy,
+    Closed,
+    DiskFull,
+    Fenced,
+    JournalBusy,
+    MyQueueError,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfSequence,
+    TimedOut,
+    error_of,
+)
+from myqueue.iothread import Timer
+from myqueue.session import Session
+
+log = logging.getLogger("myqueue.client")
+
+MESSAGE_BYTES_MAX: Final = 8 << 20  # of all batches in one PRODUCE
+STUCK_MS_MIN, STUCK_MS_MAX = 20, 500
+_RIGHT_PLACE: Final = (Busy, DiskFull, JournalBusy)  # no other broker would do better
+
+
+class Attempt(Waiter):
+    """One batch in one PRODUCE."""
+
+    __slots__ = ("batch", "connection", "id", "number", "sender", "siblings")
+
+    def __init__(self, sender: Sender, batch: Batch, connection: Connection) -> None:
+        self.sender, self.batch, self.connection = sender, batch, connection
+        self.number, self.id = batch.attempt, 0
+        self.siblings: list[Attempt] = []  # all of the message, this one too
+
+    def produced(self, row: list[Any]) -> None:
+        _, code, offset, time_ms, details = row
+        if not code:
+            self.sender.stored(self.batch, offset, time_ms)
+            return
+        error = error_of(code, component=self.connection.address)
+        error.__dict__["details"] = details or {}
+        self.sender.refused(self, error)
+
+    def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
+        """An ERROR instead of results: nothing of the message was taken."""
+        text = f"{words.name_of(envelope[words.KIND])} is no answer to PRODUCE"
+        is_error = envelope[words.KIND] == words.ERROR
+        error = failure(envelope) if is_error else OutcomeUnknown(text)
+        for attempt in self.siblings if self is self.siblings[0] else [self]:
+            if attempt is self or self.connection.take(attempt.id) is not None:
+                self.sender.refused(attempt, error)
+
+    def lost(self, error: MyQueueError) -> None:
+        self.sender.refused(self, error)
+
+
+class Sender:
+    """See the chapter's head. `lock` is the producer's; it guards the accumulator."""
+
+    def __init__(
+        self, session: Session, accumulator: Accumulator, lock: threading.Condition,
+        settings: ProducerSettings, on_failed: Callable[[Batch], None],
+        on_fatal: Callable[[MyQueueError], None],
+    ) -> None:  # fmt: skip
+        self._session, self._lanes, self._lock = session, accumulator, lock
+        self._settings, self._on_failed, self._on_fatal = settings, on_failed, on_fatal
+        self._codec = CODECS[settings.compression]
+        self.producer = self.epoch = 0
+        self.fatal: MyQueueError | None = None
+        self._has_epoch = not settings.idempotent
+        self._opening = self._kicked = self._stopped = False
+        self.trouble = ""  # why nothing can be sent
+        self._stuck: dict[Lane, None] = {}
+        self._stuck_ms = STUCK_MS_MIN
+        self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, message)
+        self._timer: Timer | None = None
+        session.on_routes(self.kick)
+
+    # -- the turn ---------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """From any thread: a turn, soon. Many kicks are one turn."""
+        if not self._kicked:
+            self._kicked = True
+            self._session.on_io(self._turn)
+
+    def _turn(self) -> None:
+        self._kicked = False
+        if self._stopped:
+            return
+        now = self._session.now_ms()
+        with self._lock:
+            late = [(batch, self._lanes.give_up(batch)) for batch in self._lanes.tick(now)]
+        for batch, outcome in late:
+            self._fail(batch, self._too_late(batch, outcome or NONE))
+        self._look_at_sent(now)
+        self._look_at_epoch()
+        loads, due = self._collect(now)
+        for connection, load in loads.items():
+            self._send(connection, load, now)
+        self._set_timer(now, due)
+
+    def _collect(self, now: int) -> tuple[dict[Connection, list[Batch]], int | None]:
+        """What goes to whom; and when a lane that has to pause wants to be looked at."""
+        loads: dict[Connection, list[Batch]] = {}
+        due: int | None = None
+        with self._lock:
+            lanes = self._lanes
+            ready = [*self._stuck, *(lane for lane in lanes.ready if lane not in self._stuck)]
+            lanes.ready.clear()
+            self._stuck.clear()
+            for lane in ready:
+                if lane.group not in lanes.lanes or not lane.unsettled():
+                    continue
+                if lane.retry_at > now:
+                    lanes.ready[lane] = None
+                    due = lane.retry_at if due is None else min(due, lane.retry_at)
+                    continue
+                connection = self._leader(lane, now)
+                if connection is None:
+                    self._stuck[lane] = None
+                    continue
+                taken = lanes.take(lane, now, only_repeats=not self._has_epoch)
+                if taken:
+                    loads.setdefault(connection, []).extend(taken)
+        return loads, due
+
+    def _leader(self, lane: Lane, now: int) -> Connection | None:
+        address = self._session.routes.leader(lane.group, now)
+        if address is None:
+            self.trouble = f"no leader of {lane.topic}/{lane.partition} is known"
+            return None
+        connection = self._session.connection(address)
+        if connection.is_ready:
+            return connection
+        connection.open()
+        if connection.error is not None:
+            self.trouble = str(connection.error)
+            self._session.routes.unreachable(lane.group, address)
+        return None
+
+    def _set_timer(self, now: int, due: int | None) -> None:
+        """The next turn, if nothing happens before."""
+        if self._stuck:
+            self._session.refresh()
+            stuck_until = now + self._stuck_ms
+            self._stuck_ms = min(STUCK_MS_MAX, self._stuck_ms * 2)
+            due = stuck_until if due is None else min(due, stuck_until)
+        else:
+            self._stuck_ms = STUCK_MS_MIN
+        with self._lock:
+            tick = self._lanes.next_tick()
+        answer = self._sent[0][0] + self._settings.request_timeout_ms if self._sent else None
+        moments = [moment for moment in (due, tick, answer) if moment is not None]
+        if not moments:
+            return
+        at = max(now + 1, min(moments))
+        if self._timer is not None:
+            if now < self._timer.at <= at and self._timer.job is not None:
+                return  # early is as good: that turn will set another one
+            self._timer.cancel()
+        self._timer = self._session.after(at - now, self.kick)
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def _send(self, connection: Connection, load: Sequence[Batch], now: int) -> None:
+        """One message, or several if it would be too large."""
+        message: list[Attempt] = []
+        groups: list[int] = []
+        frames: list[Buffer] = []
+        size = 0
+        for batch in load:
+            data = batch.pack(self.producer, self.epoch, self._codec)
+            if frames and (size + len(data) > MESSAGE_BYTES_MAX or len(frames) == 1024):
+                self._produce(connection, message, groups, frames, now)
+                message, groups, frames, size = [], [], [], 0
+            attempt = Attempt(self, batch, connection)
+            attempt.siblings = message
+            message.append(attempt)
+            groups.append(batch.lane.group)
+            frames.append(data)
+            size += len(data)
+        self._produce(connection, message, groups, frames, now)
+
+    def _produce(
+        self, connection: Connection, message: list[Attempt], groups: list[int],
+        frames: list[Buffer], now: int,
+    ) -> None:  # fmt: skip
+        first = connection.produce(words.PRODUCE, (groups,), frames, list(message))
+        for at, attempt in enumerate(message):
+            attempt.id = first + at
+        self._sent.append((now, message))
+
+    def _look_at_sent(self, now: int) -> None:
+        """Attempts whose answer is overdue. A connection on which nothing comes is broken."""
+        limit_ms = self._settings.request_timeout_ms
+        while self._sent:
+            began, message = self._sent[0]
+            waiting = [a for a in message if a.batch.awaiting and a.batch.attempt == a.number]
+            if waiting and began + limit_ms > now:
+                return
+            self._sent.popleft()
+            for attempt in waiting:
+                connection = attempt.connection
+                why = f"no answer within {limit_ms} ms"
+                if connection.is_ready and connection.silent_since(began):
+                    connection.broke(why)  # tells all its attempts
+                else:
+                    self.refused(attempt, OutcomeUnknown(f"{connection.address}: {why}"))
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    def stored(self, batch: Batch, offset: int, time_ms: int) -> None:
+        with self._lock:
+            is_news = self._lanes.stored(batch)
+            self._lock.notify_all()
+        if is_news:
+            batch.settle(offset, time_ms, None)
+        self.kick()
+
+    def refused(self, attempt: Attempt, error: MyQueueError) -> None:
+        """An attempt failed, certainly (outcome "none") or perhaps."""
+        batch, now = attempt.batch, self._session.now_ms()
+        if error.outcome == NONE:
+            batch.doubt -= 1
+        if batch.done or not batch.awaiting or attempt.number != batch.attempt:
+            return  # an older attempt, or one that is to be repeated already
+        batch.last_error = error
+        if self._stopped:
+            return
+        if isinstance(error, Fenced):
+            self._die(error)
+        elif isinstance(error, OutOfSequence):
+            self._out_of_sequence(batch, error, now)
+        elif error.retriable or error.outcome == UNKNOWN:
+            self._again(attempt, error, now)
+        else:
+            with self._lock:
+                outcome = self._lanes.give_up(batch)
+            if batch.doubt and outcome:
+                error = _with_outcome(type(error)(str(error), component=error.component), outcome)
+            self._fail(batch, error)
+        self.kick()
+
+    def _again(self, attempt: Attempt, error: MyQueueError, now: int) -> None:
+        lane, address = attempt.batch.lane, attempt.connection.address
+        hinted = False
+        if isinstance(error, NotLeader):
+            self._session.routes.fail(lane.group, address, now)
+            hinted = self._session.routes.hint(lane.group, error.__dict__.get("details", {}))
+        elif not attempt.connection.is_ready:
+            self._session.routes.unreachable(lane.group, address)
+        if not hinted and not isinstance(error, _RIGHT_PLACE):
+            self._session.refresh()
+        with self._lock:
+            self._lanes.rewind(attempt.batch, now, at_once=hinted)
+        self.trouble = f"{error.name}: {error}"
+
+    def _out_of_sequence(self, batch: Batch, error: MyQueueError, now: int) -> None:
+        lane = batch.lane
+        if 0 <= lane.gap < batch.sequence:
+            if not batch.doubt:
+                batch.parked, batch.awaiting = True, False
+                return
+            with self._lock:
+                outcome = self._lanes.give_up(batch)
+            self._fail(batch, self._too_late(batch, outcome or UNKNOWN))
+        elif self._lanes.is_first(batch):
+            self._die(error)
+        else:
+            with self._lock:
+                self._lanes.rewind(batch, now)
+
+    def _too_late(self, batch: Batch, outcome: str) -> MyQueueError:
+        limit_ms, last = self._settings.delivery_timeout_ms, batch.last_error
+        why = f"{last.name}: {last}" if last is not None else self.trouble or "never sent"
+        text = f"not delivered to {batch.lane.topic}/{batch.lane.partition} within {limit_ms} ms"
+        return _with_outcome(TimedOut(f"{text}; last: {why}"), outcome)
+
+    def _fail(self, batch: Batch, error: MyQueueError) -> None:
+        with self._lock:
+            self._lock.notify_all()
+        batch.error = error
+        self._on_failed(batch)  # before `flush` can wake up and ask
+        batch.settle(0, 0, error)
+
+    # -- who we are -------------------------------------------------------------------------------
+
+    def _look_at_epoch(self) -> None:
+        """Open the producer: at the beginning, and after a gap when nothing is undecided."""
+        if not self._settings.idempotent or self.fatal is not None or self._opening:
+            return
+        with self._lock:
+            if self._has_epoch and self._lanes.has_gap:
+                self._has_epoch = False
+                log.warning("a batch was given up: a new epoch when all before it is decided")
+            wanted = not self._has_epoch and self._lanes.may_restart and self._lanes.buffered
+        if wanted:
+            self._opening = True
+            arguments = {"producer_id": self.producer, "name": self._settings.name}
+            self._session.update("open_producer", arguments).add_done_callback(self._opened)
+
+    def _opened(self, future: Future[dict[str, Any]]) -> None:
+        self._opening = False
+        error = future.exception()
+        if self._stopped:
+            return
+        if error is not None:
+            if isinstance(error, MyQueueError) and error.retriable:
+                self.trouble = f"no producer id so far: {error}"
+                self._session.after(STUCK_MS_MAX, self.kick)
+            elif isinstance(error, MyQueueError):
+                self._die(error)
+            return
+        result = future.result()
+        if self.producer != result["producer_id"]:
+            self.producer = result["producer_id"]
+            self._session.keep_alive(producer=self.producer)
+        self.epoch = result["epoch"]
+        with self._lock:
+            self._lanes.restart()
+            self._has_epoch = True
+        self.kick()
+
+    def _die(self, error: MyQueueError) -> None:
+        """Nothing more can be sent by this producer; all that waits fails."""
+        if self.fatal is None:
+            log.error("producer %d can't go on: %s", self.producer, error)
+            self.fatal = error
+            self._on_fatal(error)
+            self.abandon(error)
+
+    def abandon(self, error: MyQueueError, lanes: Sequence[Lane] | None = None) -> None:
+        """Fail everything (of these lanes, which are gone): not stored, or perhaps stored."""
+        with self._lock:
+            which = list(self._lanes.lanes.values()) if lanes is None else lanes
+            failed = [(b, self._lanes.give_up(b)) for lane in which for b in lane.unsettled()]
+            for lane in lanes or ():
+                self._lanes.lanes.pop(lane.group, None)
+        for batch, outcome in failed:
+            copy = type(error)(str(error), component=error.component)
+            self._fail(batch, _with_outcome(copy, outcome or NONE))
+
+    def stop(self) -> None:
+        """For good. What is unsettled fails; in the I/O thread."""
+        self._session.off_routes(self.kick)
+        self.abandon(Closed("the producer was closed before this was delivered"))
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.producer:
+            self._session.let_die(producer=self.producer)
+
+
+def _with_outcome(error: MyQueueError, outcome: str) -> MyQueueError:
+    error.outcome = outcome
+    return error

@@ -1,0 +1,216 @@
+"""The producer's limits and ends: full buffers, callbacks, close, forks, Ctrl-C, forgotten ones."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from kit.echo import EchoCluster
+
+from myqueue import batch as batches
+from myqueue import errors
+from myqueue import protocol as words
+from myqueue.producer import Producer
+from myqueue.session import Session
+
+
+@pytest.fixture
+def cluster() -> Iterator[EchoCluster]:
+    with EchoCluster(2) as cluster:
+        cluster.topic("t")
+        yield cluster
+
+
+@pytest.fixture
+def producer(cluster: EchoCluster) -> Iterator[Producer]:
+    with Producer(cluster.address, request_timeout_ms=2_000, delivery_timeout_ms=8_000) as producer:
+        yield producer
+
+
+def log_of(cluster):
+    return cluster.logs[cluster.topics["t"][0]]
+
+
+def numbers(count, begin=0):
+    return [b"%06d" % number for number in range(begin, begin + count)]
+
+
+def test_a_full_buffer_blocks_then_raises(cluster):
+    producer = Producer(
+        cluster.address, max_buffered_bytes=10_000, max_block_ms=200, delivery_timeout_ms=1_000
+    )
+    producer.send("t", b"warm").result(5)
+    for daemon in cluster.daemons:
+        daemon.script = lambda envelope, frames: [] if envelope[1] == words.PRODUCE else None
+    begin = time.monotonic()
+    with pytest.raises(errors.BufferFull):
+        for _ in range(200):
+            producer.send("t", b"x" * 100)
+    assert 0.15 < time.monotonic() - begin < 2
+    with pytest.raises(errors.BufferFull):
+        producer.send_many("t", [b"x" * 100] * 1000)
+    for daemon in cluster.daemons:
+        daemon.script = lambda envelope, frames: None
+    with pytest.raises(errors.DeliveryFailed):
+        producer.close(5)
+
+
+def test_a_list_larger_than_the_buffer_goes_through_it(cluster):
+    with Producer(cluster.address, max_buffered_bytes=20_000) as producer:
+        producer.send_many("t", numbers(5_000)).result(10)
+    assert log_of(cluster).values() == numbers(5_000)
+
+
+def test_callbacks_that_send_never_block_the_io_thread(cluster):
+    with Producer(cluster.address, max_buffered_bytes=2_000, max_block_ms=60_000) as producer:
+        caught, done = [], threading.Event()
+
+        def fill(delivery):
+            try:
+                for _ in range(100):
+                    producer.send("t", b"x" * 100)
+            except errors.BufferFull as error:
+                caught.append(error)
+            done.set()
+
+        producer.send("t", b"a").add_done_callback(fill)
+        assert done.wait(5)
+        producer.send("t", b"b").result(5)
+    assert len(caught) <= 1
+
+
+def test_several_threads_share_a_producer(cluster, producer):
+    def work(letter):
+        for number in range(500):
+            producer.send("t", b"%c%04d" % (letter, number))
+
+    threads = [threading.Thread(target=work, args=(letter,)) for letter in b"abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    producer.flush(10)
+    values = log_of(cluster).values()
+    assert len(values) == 2_000
+    for letter in b"abcd":
+        mine = [value for value in values if value[0] == letter]
+        assert mine == [b"%c%04d" % (letter, number) for number in range(500)]
+
+
+def test_producers_may_share_a_session(cluster):
+    with Session(cluster.address) as session:
+        with Producer(session) as one, Producer(session) as other:
+            assert one.send("t", b"a").result(5) and other.send("t", b"b").result(5)
+            assert one.producer_id != other.producer_id
+        assert session.read("cluster").result(5)
+
+
+def test_closing_delivers_and_then_refuses(cluster):
+    producer = Producer(cluster.address)
+    sent = producer.send("t", b"a")
+    producer.close()
+    assert sent.result(0).offset == 0
+    with pytest.raises(errors.Closed):
+        producer.send("t", b"b")
+    producer.close()
+
+
+def test_closing_never_hangs_and_names_what_is_left(cluster):
+    producer = Producer(cluster.address)
+    producer.send("t", b"warm").result(5)
+    for daemon in cluster.daemons:
+        daemon.script = lambda envelope, frames: []
+    sent = producer.send("t", b"a")
+    begin = time.monotonic()
+    with pytest.raises(errors.DeliveryFailed) as caught:
+        producer.close(0.3)
+    assert time.monotonic() - begin < 3
+    assert [record.value for record in caught.value.failed] == [b"a"]
+    assert isinstance(sent.exception(0), errors.Closed)
+
+
+def test_an_error_in_the_block_is_not_hidden(cluster):
+    with (
+        pytest.raises(ZeroDivisionError),
+        Producer(cluster.address, delivery_timeout_ms=200) as producer,
+    ):
+        producer.send("t", b"warm").result(5)
+        for daemon in cluster.daemons:
+            daemon.script = lambda envelope, frames: []
+        producer.send("t", b"a")
+        raise ZeroDivisionError
+
+
+def test_without_idempotence_there_is_no_producer_id(cluster):
+    with Producer(cluster.address, idempotent=False) as producer:
+        producer.send_many("t", numbers(10)).result(5)
+        assert producer.producer_id == 0
+    assert batches.header(log_of(cluster).batches[0][1]).producer == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_is_refused(cluster, producer):
+    producer.send("t", b"a").result(5)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            producer.send("t", b"b")
+        except errors.Forked:
+            producer.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert producer.send("t", b"c").result(5).offset == 1
+
+
+def test_ctrl_c_ends_every_wait(cluster):
+    producer = Producer(cluster.address, max_buffered_bytes=1_000)
+    producer.send("t", b"warm").result(5)
+    for daemon in cluster.daemons:
+        daemon.script = lambda envelope, frames: []
+    for wait in (
+        producer.send("t", b"x" * 900).result,
+        producer.flush,
+        lambda: producer.send("t", b"x" * 900),
+    ):
+        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        assert time.monotonic() - begin < 2
+    with pytest.raises(errors.DeliveryFailed):
+        producer.close(0.1)
+
+
+def test_a_program_that_forgets_to_close_still_delivers(cluster):
+    program = (
+        "import sys\nfrom myqueue.producer import Producer\n"
+        "producer = Producer(sys.argv[1])\nproducer.send('t', b'forgotten')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program, cluster.address], capture_output=True, timeout=30
+    )
+    assert done.returncode == 0 and done.stderr == b""
+    assert log_of(cluster).values() == [b"forgotten"]
+
+
+def test_a_program_that_cannot_deliver_warns_and_ends(cluster):
+    program = (
+        "import sys\nfrom myqueue.producer import Producer\n"
+        "import myqueue.producer\nmyqueue.producer.AT_EXIT_S = 0.5\n"
+        "producer = Producer(sys.argv[1])\nproducer.send('t', b'warm').result()\n"
+        "producer.send('t', b'lost')\n"
+    )
+    cluster.daemons[0].script = lambda envelope, frames: (
+        [] if frames and b"lost" in frames[0] else None
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program, cluster.address], capture_output=True, timeout=30
+    )
+    assert done.returncode == 0 and b"1 messages waited" in done.stderr
