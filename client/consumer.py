@@ -137,8 +137,23 @@ class Consumer(Standing):
                 continue
             for message in run:
                 yield message
-                if self._session.now_ms() >= self._commit_at:
-                    self._handled()
+                self.note_handled()
+
+    def take_run(self) -> Iterator[Message] | None:
+        """For who iterates by himself: some messages that are there, None if there are none. What
+        is taken from the iterator counts as returned.
+        """
+        return self._wait_for_run(0.0)
+
+    def note_handled(self) -> None:
+        """All that was returned is handled; auto_commit may commit it."""
+        if self._settings.auto_commit and self._session.now_ms() >= self._commit_at:
+            self._handled()
+
+    def on_news(self, callback: Callable[[], object]) -> None:
+        """`callback` is called in the I/O thread whenever there may be something to `take_run`."""
+        self._fetcher.listeners.append(callback)
+        callback()
 
     def _wait_for_run(self, idle_s: float | None) -> Iterator[Message] | None:
         try:
@@ -244,9 +259,9 @@ class Consumer(Standing):
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def close(self, timeout: float = 5.0) -> None:
+    def close(self, timeout: float = 5.0, *, commit: bool = False) -> None:
         """Ends it, never later than `timeout` seconds; from any thread. With auto_commit, what is
-        known to be handled is committed.
+        known to be handled is committed; with `commit`, all that was returned is.
         """
         if self._pid != os.getpid() or self._closed:
             return
@@ -254,8 +269,9 @@ class Consumer(Standing):
         with self._changed:
             self._closed = True
         try:
-            if self._settings.auto_commit and timeout > 0 and not self._session.closed:
-                self._commit_until(end, None, handled_only=True)
+            wanted = commit or self._settings.auto_commit
+            if wanted and timeout > 0 and not self._session.closed:
+                self._commit_until(end, None, handled_only=not commit)
         except MyQueueError:
             pass  # they come again; that is what auto_commit promises
         finally:

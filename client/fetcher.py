@@ -12,6 +12,7 @@ there may be something new to hand out.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from threading import Condition
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("myqueue.client")
 
-# So many failures of a partition in a row are worth a line in the log (about three seconds).
-LOUD_FAILURES = 6
+# So many failures of a partition in a row are worth a line in the log (some five seconds).
+LOUD_FAILURES = 10
 # Who says so leads, and will answer in a moment.
 STILL_LEADS = (NotReady.code, Busy.code)
 
@@ -48,10 +49,17 @@ class Fetcher:
         self, session: Session, subscription: Subscription, request_timeout_ms: int
     ) -> None:
         self.changed = Condition()
+        self.listeners: list[Callable[[], object]] = []  # called with `changed` held: no waiting
         self._session, self._subscription = session, subscription
         self._request_timeout_ms = request_timeout_ms
         self._closed = self._nudged = False
         self._timer_at: int | None = None
+
+    def _tell(self) -> None:
+        """Under the lock: wake who waits."""
+        self.changed.notify_all()
+        for listener in self.listeners:
+            listener()
 
     def start(self) -> None:
         """Partitions that are known already are there when it returns."""
@@ -64,7 +72,7 @@ class Fetcher:
         self._closed = True
         self._session.off_routes(self._routed)
         with self.changed:
-            self.changed.notify_all()
+            self._tell()
 
     def nudge(self) -> None:
         """From any thread: there may be something to ask."""
@@ -92,7 +100,7 @@ class Fetcher:
                 elif routes.is_unknown(name):
                     self._subscription.unknown(name)
             if self._subscription.has_news:
-                self.changed.notify_all()
+                self._tell()
 
     def _pump(self) -> None:
         """Ask what is to be asked now, and see when that has to be looked at again."""
@@ -147,7 +155,7 @@ class Fetcher:
             with self.changed:
                 self._subscription.prefetch.fetched(request, parts, answer.frames, now)
                 if self._subscription.has_news:
-                    self.changed.notify_all()
+                    self._tell()
         self._pump()
 
     def _looked_up(self, request: Request, future: Future[Answer]) -> None:
@@ -158,7 +166,7 @@ class Fetcher:
                 self._hear(request.address, row[0], row[1], None)
             with self.changed:
                 self._subscription.prefetch.looked_up(request, parts, now)
-                self.changed.notify_all()  # somebody may wait for a position
+                self._tell()  # somebody may wait for a position
         self._pump()
 
     def _answer(self, request: Request, future: Future[Answer], kind: int) -> Answer | None:
@@ -174,7 +182,7 @@ class Fetcher:
             self._hear(request.address, reading.group, error.code, None)
         with self.changed:
             self._subscription.prefetch.failed(request, error, self._session.now_ms())
-            self.changed.notify_all()
+            self._tell()
         return None
 
     def _hear(self, address: str, group: int, code: int, details: dict[str, Any] | None) -> None:

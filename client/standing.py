@@ -159,6 +159,9 @@ class Standing:
                 out.update({mine[group]: row.position for group, row in found.items()})
             return out
 
+    def is_closed(self) -> bool:
+        return self._closed
+
     # -- for both halves --------------------------------------------------------------------------
 
     @contextmanager

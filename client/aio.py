@@ -1,0 +1,239 @@
+"""`AsyncProducer` and `AsyncConsumer`: the same clients, to be awaited.
+
+The same core does the work, in the same I/O thread; nothing is done twice. One await returns the
+result: `await producer.send(…)` is where the message was stored, `await consumer.poll()` is a list
+of messages. While a consumer waits it holds no thread: news of the I/O thread wake the event loop.
+What may block for another reason (a full buffer, a first look at a topic, commits) is done in the
+loop's default executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from myqueue.consumer import Consumer
+from myqueue.delivery import RecordMetadata, Stored
+from myqueue.errors import Closed
+from myqueue.message import Message, TopicPartition
+from myqueue.producer import Producer
+from myqueue.session import Session
+from myqueue.standing import Partitions
+
+T = TypeVar("T")
+SLICE_S: Final = 1.0  # a consumer looks again after so long, even if nobody woke it
+
+
+class AsyncProducer:
+    """Sends messages.
+
+    >>> async def main():
+    ...     async with AsyncProducer("127.0.0.1:9092") as producer:
+    ...         stored = await producer.send("orders", b"17 apples", key=b"customer 4")
+    ...         print(stored.partition, stored.offset)
+
+    Many at once: `await asyncio.gather(*(producer.send("orders", value) for value in values))`;
+    they are sent in this order. `send_many` is faster. Settings are those of `Producer`.
+    """
+
+    def __init__(self, cluster: str | Session, **settings: Any) -> None:
+        self._producer = Producer(cluster, **settings)
+        self._order = asyncio.Lock()  # of messages, where some have to wait for room
+        self._known: set[str] = set()
+
+    async def send(
+        self, topic: str, value: bytes, *, key: bytes | str | None = None,
+        partition: int | None = None, headers: Mapping[str, bytes | str] | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:  # fmt: skip
+        """Where it was stored, on a majority; raises what made it fail. A cancelled wait does not
+        take back what is sent.
+        """
+        call = partial(
+            self._producer.send, topic, value, key=key, partition=partition, headers=headers,
+            timestamp_ms=timestamp_ms,
+        )  # fmt: skip
+        return await asyncio.wrap_future(await self._put(topic, len(value), call))
+
+    async def send_many(
+        self, topic: str, values: Iterable[bytes], *, partition: int | None = None
+    ) -> list[Stored]:
+        """A whole list at once, in its order. Says where its runs were stored."""
+        found = list(values)
+        call = partial(self._producer.send_many, topic, found, partition=partition)
+        return await asyncio.wrap_future(await self._put(topic, sum(map(len, found)), call))
+
+    async def _put(self, topic: str, size: int, call: Callable[[], T]) -> T:
+        """At once if there is room, else by a thread that may wait; always in order."""
+        async with self._order:
+            room = self._producer.settings.max_buffered_bytes - self._producer.buffered_bytes
+            if topic in self._known and size < room // 2:
+                return call()
+            done = await asyncio.to_thread(call)
+            self._known.add(topic)
+            return done
+
+    async def flush(self, timeout: float | None = None) -> None:
+        await asyncio.to_thread(self._producer.flush, timeout)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Delivers what waits; DeliveryFailed names what was not."""
+        await asyncio.to_thread(self._producer.close, timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        await asyncio.to_thread(self._producer.__exit__, kind, error, trace)
+
+
+class AsyncConsumer:
+    """Reads topics.
+
+    >>> async def main():
+    ...     async with AsyncConsumer("127.0.0.1:9092", ["orders"], group="billing") as consumer:
+    ...         async for message in consumer:
+    ...             await bill(message.value)
+    ...             await consumer.commit()
+
+    Without `async with` begin with `await consumer.start()`. Arguments are those of `Consumer`;
+    callbacks run in the event loop's thread. Calls of several tasks are done one after the other.
+    """
+
+    def __init__(
+        self, cluster: str | Session, topics: str | Iterable[str], **arguments: Any
+    ) -> None:
+        self._make = partial(Consumer, cluster, topics, **arguments)
+        self._idle_s: float | None = arguments.get("idle_timeout")
+        self._found: Consumer | None = None
+        self._turn = asyncio.Lock()
+        self._news = asyncio.Event()
+
+    async def start(self) -> Self:
+        if self._found is None:
+            self._found = await asyncio.to_thread(self._make)
+            loop = asyncio.get_running_loop()
+            self._found.on_news(lambda: _wake(loop, self._news))
+        return self
+
+    @property
+    def _consumer(self) -> Consumer:
+        if self._found is None:
+            raise Closed("not started", hint="Use 'async with', or await start() first.")
+        return self._found
+
+    async def poll(
+        self, max_messages: int | None = None, timeout: float | None = 1.0
+    ) -> list[Message]:
+        """Messages, as soon as there are any; [] if none came in `timeout` seconds."""
+        consumer = self._consumer
+        return await self._until(timeout, lambda: consumer.poll(max_messages, 0.0)) or []
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Every message; ends after `idle_timeout` seconds without one, or `close`."""
+        consumer = self._consumer
+        while True:
+            run: Iterator[Message] | None = await self._until(self._idle_s, consumer.take_run)
+            if run is None:
+                return
+            for message in run:
+                yield message
+                consumer.note_handled()
+
+    async def _until(self, timeout: float | None, take: Callable[[], T | None]) -> T | None:
+        """What `take` gives, as soon as it gives something. Others may call meanwhile."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._news.clear()
+            async with self._turn:
+                found = take()
+            left = SLICE_S if end is None else min(SLICE_S, end - time.monotonic())
+            if found or left <= 0 or self._consumer.is_closed():
+                await asyncio.sleep(0)  # others have their turn, however much there is to read
+                return found
+            try:
+                await asyncio.wait_for(self._news.wait(), left)
+            except TimeoutError:
+                pass
+            if self._consumer.is_closed():
+                return None
+
+    async def commit(
+        self,
+        upto: Message | Mapping[TopicPartition, int] | None = None,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, int]:
+        """See Consumer.commit."""
+        return await self._call(self._consumer.commit, upto, timeout)
+
+    async def committed(self, timeout: float | None = None) -> dict[TopicPartition, int | None]:
+        return await self._call(self._consumer.committed, timeout)
+
+    async def position(
+        self, partition: TopicPartition | tuple[str, int], timeout: float | None = None
+    ) -> int:
+        return await self._call(self._consumer.position, partition, timeout)
+
+    async def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
+        return await self._call(self._consumer.lag, timeout)
+
+    async def seek_to_time(
+        self, time_ms: int, partitions: Partitions = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        return await self._call(self._consumer.seek_to_time, time_ms, partitions, timeout)
+
+    async def seek_to_beginning(self, partitions: Partitions = None) -> dict[TopicPartition, int]:
+        return await self._call(self._consumer.seek_to_beginning, partitions)
+
+    async def seek_to_end(self, partitions: Partitions = None) -> dict[TopicPartition, int]:
+        return await self._call(self._consumer.seek_to_end, partitions)
+
+    async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
+        async with self._turn:
+            return await asyncio.to_thread(method, *arguments)
+
+    async def assignment(self) -> list[TopicPartition]:
+        async with self._turn:
+            return self._consumer.assignment()
+
+    async def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+        async with self._turn:
+            self._consumer.seek(partition, offset)
+
+    async def pause(self, partitions: Partitions = None) -> None:
+        async with self._turn:
+            self._consumer.pause(partitions)
+
+    async def resume(self, partitions: Partitions = None) -> None:
+        async with self._turn:
+            self._consumer.resume(partitions)
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Ends it; who waits in `poll` or in a loop is let go."""
+        if self._found is not None:
+            await asyncio.to_thread(self._found.close, timeout)
+            self._news.set()
+
+    def __aenter__(self) -> Awaitable[Self]:
+        return self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        await self.close()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """From the I/O thread."""
+    try:
+        loop.call_soon_threadsafe(event.set)
+    except RuntimeError:  # the loop was closed before the consumer
+        pass

@@ -1,0 +1,162 @@
+"""`MyProducer` and `MyConsumer`: the interface of the assignment, exactly (Q10).
+
+A thin dress over `Producer`, `Consumer` and `Admin`, for who wants to send bytes to topics and to
+read them in a loop, and nothing to configure. What it adds is registration: each producer and
+consumer has an id per topic, given out by the managers and shown by `myq health`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from myqueue.admin import Admin
+from myqueue.consumer import Consumer
+from myqueue.delivery import Delivery
+from myqueue.errors import Closed, MisuseError
+from myqueue.message import Message
+from myqueue.producer import Producer
+from myqueue.session import Session
+
+STOP_S: Final = 5.0
+
+
+def _session(broker: str, name: str) -> Session:
+    """`broker` as users write it; the gateway's addresses are told apart from managers'."""
+    if "http://" in broker or "https://" in broker:
+        raise MisuseError(
+            f"{broker!r}: speaking through the HTTP gateway is not possible yet",
+            hint="Name managers instead: '127.0.0.1:9092', or several with commas between.",
+        )
+    return Session(broker, name=name)
+
+
+class MyProducer:
+    """Sends bytes to topics; topics that do not exist are created.
+
+    >>> producer = MyProducer(["orders"], "127.0.0.1:9092")  # doctest: +SKIP
+    >>> if producer.can_send():  # doctest: +SKIP
+    ...     producer.send("orders", b"17 apples")
+    >>> producer.stop()  # doctest: +SKIP
+
+    `broker` names the cluster: host:port of one or more managers, with commas between.
+    """
+
+    def __init__(self, topics: Iterable[str], broker: str) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        self._session = _session(broker, "MyProducer")
+        self._stopped = False
+        self.producer_ids: dict[str, int] = {}  # by topic
+        try:
+            self._admin = Admin(self._session)
+            self._producer = Producer(self._session)
+            for topic in names:
+                self._register(topic)
+        except BaseException:
+            self._session.close()
+            raise
+
+    def _register(self, topic: str) -> None:
+        if topic not in self.producer_ids:
+            number = self._admin.register_producer(topic)["producer_id"]
+            self.producer_ids[topic] = number
+            self._session.keep_alive(producer=number)
+
+    def can_send(self) -> bool:
+        """Would `send` take a message at once? False: stopped, or the buffer is full."""
+        room = self._producer.settings.max_buffered_bytes
+        return not self._stopped and self._producer.buffered_bytes < room
+
+    def send(self, topic: str, value: bytes) -> Delivery:
+        """Takes the message and delivers it in the background; the result tells when it is done.
+
+        A topic that was not named before is registered on the way. While the buffer is full it
+        waits for room, up to a minute, then raises BufferFull.
+        """
+        if self._stopped:
+            raise Closed("this producer was stopped")
+        self._register(topic)
+        return self._producer.send(topic, value)
+
+    def stop(self) -> None:
+        """Waits until everything that was sent is delivered or has expired, then ends.
+
+        Raises DeliveryFailed, with each of them, if messages were not delivered.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            self._producer.close()
+        finally:
+            self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.stop()
+
+
+class MyConsumer:
+    """Reads all messages of topics, each partition in order, from the beginning on.
+
+    >>> consumer = MyConsumer(["orders"], "127.0.0.1:9092")  # doctest: +SKIP
+    >>> for message in consumer.get_next():  # doctest: +SKIP
+    ...     print(message.topic, message.value)
+
+    Topics must exist, else UnknownTopic. `get_next` waits while there is nothing; it ends after
+    `stop`, or after `idle_timeout` seconds without a message. A message that was returned is
+    consumed: positions are committed under this consumer's ids, and a consumer that is given the
+    `consumer_ids` of an earlier one goes on behind them.
+    """
+
+    def __init__(
+        self,
+        topics: Iterable[str],
+        broker: str,
+        *,
+        idle_timeout: float | None = None,
+        consumer_ids: Mapping[str, int] | None = None,
+    ) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        self._session = _session(broker, "MyConsumer")
+        try:
+            admin = Admin(self._session)
+            known = consumer_ids or {}
+            self.consumer_ids = {
+                name: known[name]
+                if name in known
+                else int(admin.register_consumer(name)["consumer_id"])
+                for name in names
+            }
+            self._consumer = Consumer(
+                self._session, names, consumer_id=self.consumer_ids, auto_commit=True,
+                auto_commit_interval_ms=1_000, idle_timeout=idle_timeout,
+            )  # fmt: skip
+        except BaseException:
+            self._session.close()
+            raise
+
+    def get_next(self) -> Iterator[Message]:
+        """Messages one after the other, with .topic .partition .offset .key .value .timestamp."""
+        if not self._consumer.is_closed():
+            yield from self._consumer
+
+    def stop(self) -> None:
+        """Ends `get_next`, from any thread, and commits what it returned."""
+        self._consumer.close(STOP_S, commit=True)
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.stop()

@@ -1,0 +1,116 @@
+"""AsyncProducer and AsyncConsumer: one await, one result; the event loop is never held."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+from kit.echo import EchoCluster
+from kit.echo_reads import Reads, fill, serve_reads
+
+from myqueue import errors
+from myqueue.aio import AsyncConsumer, AsyncProducer
+
+
+@pytest.fixture
+def cluster() -> Iterator[EchoCluster]:
+    with EchoCluster(2) as cluster:
+        cluster.topic("t")
+        yield cluster
+
+
+@pytest.fixture
+def reads(cluster: EchoCluster) -> Reads:
+    return serve_reads(cluster)
+
+
+def test_send_returns_where_it_was_stored(cluster, reads):
+    async def main() -> None:
+        async with AsyncProducer(cluster.address) as producer:
+            stored = await producer.send("t", b"0", key=b"k")
+            assert (stored.topic, stored.partition, stored.offset) == ("t", 0, 0)
+            found = await asyncio.gather(
+                *(producer.send("t", b"%d" % number) for number in range(1, 200))
+            )
+            assert [row.offset for row in found] == list(range(1, 200))
+            [run] = await producer.send_many("t", [b"200", b"201"])
+            assert (run.offset, run.messages) == (200, 2)
+            await producer.flush()
+
+    asyncio.run(main())
+    values = cluster.topic("t")[0].values()
+    assert values == [b"%d" % number for number in range(202)]
+
+
+def test_failures_are_raised_by_the_await(cluster, reads):
+    async def main() -> None:
+        async with AsyncProducer(cluster.address, max_block_ms=500) as producer:
+            with pytest.raises(errors.MisuseError):
+                await producer.send("t", b"x", partition=7)
+            with pytest.raises(errors.UnknownTopic):
+                await producer.send("nothing", b"x")
+
+    asyncio.run(main())
+
+
+def test_poll_and_iteration(cluster, reads):
+    fill(cluster.topic("t")[0], 10)
+
+    async def main() -> None:
+        async with AsyncConsumer(cluster.address, ["t"], group="g", idle_timeout=0.2) as consumer:
+            first = await consumer.poll(max_messages=3)
+            rest = []
+            async for message in consumer:
+                rest.append(message)
+                if message.offset == 5:
+                    assert await consumer.commit() == {("t", 0): 6}
+                    assert await consumer.position(("t", 0)) == 6
+            assert [m.offset for m in [*first, *rest]] == list(range(10))
+            assert await consumer.poll(timeout=0.05) == []
+            assert await consumer.lag() == {("t", 0): 0}
+            await consumer.seek(("t", 0), 8)
+            assert [m.offset for m in await consumer.poll()] == [8, 9]
+            assert await consumer.seek_to_beginning() == {("t", 0): 0}
+            await consumer.pause()
+            assert await consumer.poll(timeout=0.05) == []
+            await consumer.resume()
+            assert len(await consumer.poll()) == 10
+            assert await consumer.committed() == {("t", 0): 6}
+            assert await consumer.assignment() == [("t", 0)]
+
+    asyncio.run(main())
+
+
+def test_who_waits_holds_neither_the_loop_nor_other_tasks(cluster, reads):
+    async def main() -> None:
+        async with AsyncConsumer(cluster.address, ["t"], group="g") as consumer:
+            waiting = [asyncio.create_task(consumer.poll(timeout=None)) for _ in range(1)]
+            await asyncio.sleep(0.1)
+            begin = time.monotonic()
+            assert await consumer.lag() == {("t", 0): 0}
+            assert time.monotonic() - begin < 1
+            fill(cluster.topic("t")[0], 1)
+            [found] = await asyncio.wait_for(waiting[0], 3)
+            assert found.offset == 0
+
+    asyncio.run(main())
+
+
+def test_close_lets_go_who_waits(cluster, reads):
+    async def main() -> None:
+        consumer = AsyncConsumer(cluster.address, ["t"])
+        with pytest.raises(errors.Closed):
+            await consumer.poll()
+        await consumer.start()
+        tasks = [asyncio.create_task(_all(consumer)), asyncio.create_task(consumer.poll(1, None))]
+        await asyncio.sleep(0.1)
+        await consumer.close()
+        assert await asyncio.wait_for(asyncio.gather(*tasks), 2) == [[], []]
+        with pytest.raises(errors.Closed):
+            await consumer.poll()
+
+    asyncio.run(main())
+
+
+async def _all(consumer: AsyncConsumer) -> list[int]:
+    return [message.offset async for message in consumer]

@@ -1,0 +1,45 @@
+"""What `import myqueue` gives: every name of `__all__`, each when it is used first."""
+
+import doctest
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import myqueue
+from myqueue import testing
+
+
+def test_every_name_is_there_and_listed() -> None:
+    for name in myqueue.__all__:
+        assert getattr(myqueue, name) is not None
+        assert name in dir(myqueue)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = myqueue.no_such_name
+    code = "from myqueue import *; Admin, Consumer, MyProducer, testing.cluster"
+    subprocess.run([sys.executable, "-I", "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["Admin", "Consumer", "MyConsumer", "MyProducer", "Message", "AsyncConsumer"]
+)
+def test_each_public_class_has_an_example(name: str) -> None:
+    text = inspect.getdoc(getattr(myqueue, name)) or ""
+    assert doctest.DocTestParser().get_examples(text)
+
+
+@pytest.mark.parametrize("name", ["", "message", "subscription", "config", "simple", "consumer"])
+def test_examples_that_need_no_cluster_are_true(name: str) -> None:
+    module = importlib.import_module(f"myqueue.{name}".rstrip("."))
+    assert doctest.testmod(module).failed == 0
+
+
+def test_the_fixture_is_made_on_demand() -> None:
+    assert "myqueue_cluster" in dir(testing)
+    assert testing.myqueue_cluster is testing.myqueue_cluster
+    with pytest.raises(AttributeError):
+        _ = testing.no_such_name
+    code = "import myqueue.testing, sys; sys.exit('pytest' in sys.modules)"
+    subprocess.run([sys.executable, "-I", "-c", code], check=True)

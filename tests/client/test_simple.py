@@ -1,0 +1,113 @@
+"""MyProducer and MyConsumer: the assignment's interface, against real sockets."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from kit.echo import EchoCluster
+from kit.echo_reads import Reads, serve_reads
+
+from myqueue import errors
+from myqueue.simple import MyConsumer, MyProducer
+
+
+@pytest.fixture
+def cluster() -> Iterator[EchoCluster]:
+    with EchoCluster(2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def reads(cluster: EchoCluster) -> Reads:
+    return serve_reads(cluster)
+
+
+def test_what_is_sent_comes_back(cluster, reads):
+    producer = MyProducer(["a"], broker=cluster.address)
+    for number in range(100):
+        while not producer.can_send():
+            time.sleep(0.01)
+        producer.send("a", b"%d" % number)
+    producer.send("b", b"on the way")
+    producer.stop()
+    assert not producer.can_send()
+    assert list(producer.producer_ids) == ["a", "b"]
+    with pytest.raises(errors.Closed):
+        producer.send("a", b"late")
+    producer.stop()
+
+    consumer = MyConsumer(["a", "b"], broker=cluster.address, idle_timeout=0.3)
+    found = list(consumer.get_next())
+    assert [message.value for message in found if message.topic == "a"] == [
+        b"%d" % number for number in range(100)
+    ]
+    assert [message.value for message in found if message.topic == "b"] == [b"on the way"]
+    consumer.stop()
+    assert list(consumer.get_next()) == []
+
+
+def test_ids_are_registered_and_kept_alive(cluster, reads):
+    address = cluster.address
+    with MyProducer(["a"], address) as producer, MyConsumer(["a"], address) as consumer:
+        [number] = consumer.consumer_ids.values()
+        end = time.monotonic() + 5
+        wanted = [([producer.producer_ids["a"]], []), ([], [number])]
+        while time.monotonic() < end and not all(row in cluster.alive for row in wanted):
+            time.sleep(0.02)
+        assert all(row in cluster.alive for row in wanted)
+
+
+def test_what_was_returned_is_consumed_for_this_consumer(cluster, reads):
+    with MyProducer(["a"], cluster.address) as producer:
+        for number in range(10):
+            producer.send("a", b"%d" % number)
+    consumer = MyConsumer(["a"], cluster.address)
+    messages = consumer.get_next()
+    assert [next(messages).offset for _ in range(4)] == [0, 1, 2, 3]
+    consumer.stop()
+    assert list(messages) == []
+    assert list(reads.positions.values()) == [4]
+    again = MyConsumer(["a"], cluster.address, consumer_ids=consumer.consumer_ids, idle_timeout=0.2)
+    assert [message.offset for message in again.get_next()] == [4, 5, 6, 7, 8, 9]
+    again.stop()
+    another = MyConsumer(["a"], cluster.address)
+    assert next(another.get_next()).offset == 0
+    assert next(another.get_next()).offset == 1
+    another.stop()
+
+
+def test_an_unknown_topic_raises(cluster, reads):
+    with pytest.raises(errors.UnknownTopic):
+        MyConsumer(["nothing"], cluster.address)
+
+
+def test_get_next_waits_until_stop(cluster, reads):
+    cluster.topic("a")
+    consumer = MyConsumer(["a"], cluster.address)
+    found: list[bytes] = []
+    thread = threading.Thread(target=lambda: found.extend(m.value for m in consumer.get_next()))
+    thread.start()
+    with MyProducer(["a"], cluster.address) as producer:
+        producer.send("a", b"x")
+    end = time.monotonic() + 5
+    while not found and time.monotonic() < end:
+        time.sleep(0.01)
+    assert thread.is_alive()
+    consumer.stop()
+    thread.join(2)
+    assert not thread.is_alive() and found == [b"x"]
+
+
+def test_the_gateway_is_refused_with_what_to_use_instead():
+    for kind in (MyProducer, MyConsumer):
+        with pytest.raises(errors.MisuseError, match="not possible yet") as caught:
+            kind(["a"], "http://127.0.0.1:8080")
+        assert "127.0.0.1:9092" in caught.value.hint
+
+
+def test_addresses_as_users_write_them(cluster, reads):
+    plain = cluster.address.replace("tcp://", "")
+    for broker in (plain, plain.split(",")[0], cluster.address.replace(",", " , ")):
+        with MyProducer([], broker) as producer:
+            assert producer.can_send()
