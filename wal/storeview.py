@@ -29,6 +29,7 @@ ROW = Struct("<IIIIQQQQ")
 _ROW_SEALED = Struct("<IIIIQQQQI")
 _pack_key, _unpack_key, _unpack_row = KEY.pack, KEY.unpack, _ROW_SEALED.unpack
 LAST = 2**64 - 1
+_new = tuple.__new__  # of a named tuple, without the call of its constructor
 
 
 def sealed(key: bytes, value: bytes) -> bytes:
@@ -45,11 +46,10 @@ def opened(key: bytes, raw: bytes) -> bytes:
 def _row(key: bytes, raw: bytes) -> Row:
     if len(raw) != _ROW_SEALED.size:
         raise StoreBroken("a row of the store's index is not of its size")
-    segment, position, length, count, offset, term, time_ms, chain, crc = _unpack_row(raw)
-    if crc != crc32(raw[:-4], crc32(key)):
+    fields = _unpack_row(raw)
+    if fields[8] != crc32(raw[:-4], crc32(key)):
         raise StoreBroken("a row of the store's index fails its checksum")
-    group, index = _unpack_key(key)
-    return Row(group, index, segment, position, length, count, offset, term, time_ms, chain)
+    return _new(Row, _unpack_key(key) + fields[:8])
 
 
 class View:
@@ -74,7 +74,8 @@ class View:
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         self._txn.abort()
         self._store._gate.leave()
-        self._judge(error)
+        if error is not None:
+            self._judge(error)
 
     def _judge(self, error: BaseException | None) -> None:
         """Keys and rows that cannot be decoded, and all that LMDB itself objects to."""
@@ -90,13 +91,19 @@ class View:
 
     def row_at_offset(self, group: int, offset: int) -> Row | None:
         """The entry that holds this message offset."""
+        if not 0 <= offset <= LAST:
+            return None
+        wanted = _pack_key(group, offset)
         cursor = self._txn.cursor(self._offsets)
-        if not 0 <= offset <= LAST or not cursor.set_range(_pack_key(group, offset)):
+        if not cursor.set_range(wanted):
             return None
         key, index = cursor.item()
-        if key[:8] != GROUP_KEY.pack(group):
+        prefix = key[:8]
+        if prefix != wanted[:8]:
             return None
-        row = self.row(group, int.from_bytes(index, "big"))
+        entry = prefix + index
+        raw = self._txn.get(entry, db=self._index)
+        row = None if raw is None else _row(entry, raw)
         if row is None or key != _pack_key(group, row.offset + row.count - 1):
             raise StoreBroken(f"the store's offsets and index disagree about group {group:x}")
         return row if offset >= row.offset else None
