@@ -182,6 +182,7 @@ class Broker:
                 self.producing.release(feed, None)
         elif not replica.is_leader:
             self.queries.lost(group)
+            self.fetching.lost(group)
             if feed is not None:
                 refusal = self._refusal(group)
                 self._refuse_asked(feed, *refusal)
@@ -189,6 +190,7 @@ class Broker:
 
     def read_ready(self, context: int) -> None:
         self.queries.read_ready(context)
+        self.fetching.read_ready(context)
 
     def tick(self, now: int) -> None:
         self.fetching.tick(now)

@@ -4,7 +4,9 @@ Only what is applied is served: it is committed, and on our own disk. Any replic
 nobody asks here who leads (C5). Batches go out as they came in; fresh ones are in the memory of
 the group's log, old ones are read from disk and verified: a batch that fails its checksum is an
 error of its part, never data (W16). An offset that is not in the partition is an error as well,
-never silently another one (C6).
+never silently another one (C6). But who is behind, or leads no more and does not know it, must not
+call an offset wrong that it has only not heard of: above the end it waits, and just a leader says
+no, after a round of heartbeats that began when it was asked (R10).
 
 A request that finds less than it wants waits in the room, under each group that it asked for. What
 a group gains is subtracted from what its waiters still miss; who misses nothing is answered when
@@ -30,6 +32,7 @@ PARTS_MAX: Final = 4096
 WAITERS_MAX: Final = 16_384
 CLIENT_WAITERS_MAX: Final = 1024
 SLOT_MS: Final = 50  # deadlines are looked at so often
+CONTEXTS_FROM: Final = 1 << 48  # of read rounds; smaller ones are of other questions
 
 Buffer = bytes | memoryview
 
@@ -71,7 +74,8 @@ class Waiter:
     """One FETCH. `missing`: bytes that have to come before it is answered early."""
 
     __slots__ = (
-        "bytes_max", "bytes_min", "client", "deadline", "missing", "parts", "request", "slot",
+        "bytes_max", "bytes_min", "client", "confirmed", "deadline", "missing", "parts", "request",
+        "slot",
     )  # fmt: skip
 
     def __init__(self, client: Client, envelope: protocol.Envelope, now: int) -> None:
@@ -81,6 +85,7 @@ class Waiter:
         self.bytes_max = min(bytes_max, BYTES_MAX)
         self.bytes_min = min(self.bytes_min, self.bytes_max)
         self.missing = 0
+        self.confirmed: set[int] = set()  # groups that we led for certain after it was asked
         self.slot: int = -(-self.deadline // SLOT_MS)
 
 
@@ -106,6 +111,8 @@ class Fetching:
         self._woken: dict[int, None] = {}  # groups that gained something in this turn
         self._slots: dict[int, dict[Waiter, None]] = {}  # by deadline
         self._waiters: dict[Client, int] = {}
+        self._rounds: dict[int, tuple[Waiter, int]] = {}  # context -> (who, group)
+        self._contexts = CONTEXTS_FROM
         self.waiting = 0
 
     # -- requests ------------------------------------------------------------------------------
@@ -117,12 +124,45 @@ class Fetching:
             raise errors.InvalidRequest(f"{len(waiter.parts)} parts; 1 to {PARTS_MAX} are allowed")
         answer = self._look(waiter)
         enough = answer.bytes >= waiter.bytes_min or len(answer.frames) == FRAMES_MAX
-        if enough or answer.failed or waiter.deadline <= now:
+        above = [] if enough or answer.failed else self._above_the_end(waiter)
+        if enough or answer.failed or (waiter.deadline <= now and not above):
             self._reply(waiter, answer)
             return
         if self.waiting >= WAITERS_MAX or self._waiters.get(client, 0) >= CLIENT_WAITERS_MAX:
             raise errors.Busy("too many requests wait for messages")
         self._enter(waiter, waiter.bytes_min - answer.bytes)
+        for replica in above:
+            self._confirm(waiter, replica)
+
+    def _above_the_end(self, waiter: Waiter) -> list[Replica]:
+        """What it asks for that is not there, of groups that we lead, as far as we know."""
+        return [
+            replica
+            for group, offset in waiter.parts
+            if (replica := self._engine.replicas[group]).is_ready
+            and offset > cast(Partition, replica.machine).end
+        ]
+
+    def _confirm(self, waiter: Waiter, replica: Replica) -> None:
+        """Above our end: is this still the end of all?"""
+        self._contexts += 1
+        try:
+            self._engine.read(replica, self._contexts)
+        except errors.MyQueueError:
+            return  # it leads no more; the request waits, as at any other replica
+        self._rounds[self._contexts] = waiter, replica.uid
+
+    def read_ready(self, context: int) -> None:
+        waiter, group = self._rounds.pop(context, (None, 0))
+        if waiter is not None and waiter in self._room.get(group, ()):
+            waiter.confirmed.add(group)
+            waiter.missing = 0
+            self._woken[group] = None
+
+    def lost(self, group: int) -> None:
+        """It leads no more: rounds that are under way will not end."""
+        for context in [one for one, (_, of) in self._rounds.items() if of == group]:
+            del self._rounds[context]
 
     def _look(self, waiter: Waiter) -> _Answer:
         answer = _Answer()
@@ -135,7 +175,7 @@ class Fetching:
                 continue
             machine = cast(Partition, replica.machine)
             start, end = machine.start, machine.end
-            if offset == end:
+            if offset == end or (offset > end and group not in waiter.confirmed):
                 answer.rows.append([group, 0, start, end, [], None])
             elif offset < start or offset > end:
                 answer.failed = True

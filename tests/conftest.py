@@ -47,6 +47,11 @@ def seeds(request: pytest.FixtureRequest) -> int | None:
     return request.config.getoption("--seeds")
 
 
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int | None:
+    return request.config.getoption("--seed")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without --full (--mutations) the long tests are not part of the run; that is no skip."""
     for option in ("full", "mutations"):

@@ -49,11 +49,29 @@ def test_only_what_is_applied_is_served(world: World) -> None:
     world.produce(make_batch(1))
     world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 0]])
     world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 1]])
-    world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 2]])
-    (one, frames), (two, none), (three, _) = world.turn()
+    (one, frames), (two, none) = world.turn()
     assert one[3][0][3] == 1 and len(frames) == 1
     assert two[3] == [[GROUP, 0, 0, 1, [], None]] and none == []
-    assert three[3][0][1] == errors.OffsetOutOfRange.code
+
+
+def test_above_the_end_is_wrong_only_if_we_lead_for_certain(world: World) -> None:
+    """C6, R10: a leader that was deposed without knowing must not call an offset wrong."""
+    world.produce(make_batch(1))
+    world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 2]])
+    assert world.turn() == []
+    (context,) = world.engine.reads
+    world.broker.read_ready(context)
+    assert world.turn()[0][0][3] == [[GROUP, errors.OffsetOutOfRange.code, 0, 1, [], None]]
+
+
+def test_above_the_end_of_who_leads_no_more(world: World) -> None:
+    world.produce(make_batch(1))
+    world.ask(protocol.FETCH, 100, 1, LOTS, [[GROUP, 2]])
+    (context,) = world.engine.reads
+    world.engine.depose(world.replica, leader=2)
+    world.broker.read_ready(context)
+    world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 2]])
+    assert [answer[0][3] for answer in world.turn()] == [[[GROUP, 0, 0, 1, [], None]]]
 
 
 def test_followers_serve_as_well(world: World) -> None:
@@ -91,10 +109,10 @@ def test_errors_stand_in_their_part(world: World) -> None:
     world.produce(make_batch(1))
     world.produce(make_batch(1), group=GROUP + 1)
     other.broken = errors.CorruptData("segment 3")
-    world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 7], [GROUP + 1, 0], [5, 0], [GROUP, 0]])
+    world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 1], [GROUP + 1, 0], [5, 0], [GROUP, 0]])
     ((envelope, frames),) = world.turn()
     assert [row[1] for row in envelope[3]] == [
-        errors.OffsetOutOfRange.code, errors.CorruptData.code, errors.UnknownPartition.code, 0,
+        0, errors.CorruptData.code, errors.UnknownPartition.code, 0,
     ]  # fmt: skip
     assert envelope[3][0][2:4] == [0, 1] and len(frames) == 1
 

@@ -213,7 +213,7 @@ class Cluster:
     def managers_leader(self) -> Name:
         def find() -> int:
             for name in self.running("manager"):
-                address = f"127.0.0.1:{self.ports[name][0]}"
+                address = f"tcp://127.0.0.1:{self.ports[name][0]}"
                 try:
                     asked = self.session.call(address, protocol.STATUS, (0,), timeout_ms=1000)
                     groups = asked.result().envelope[3]["groups"]
