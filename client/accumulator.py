@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from myqueue import batch as batches
@@ -124,6 +125,10 @@ class Batch:
     def listen(self, listener: Callable[[Batch], None]) -> None:
         self.listeners.append(listener)
         self.tell()  # if it was settled while we came
+
+    def unlisten(self, listener: Callable[[Batch], None]) -> None:
+        with suppress(ValueError):  # it was told just now
+            self.listeners.remove(listener)
 
 
 class Lane:

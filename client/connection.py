@@ -33,13 +33,7 @@ import zmq
 from myqueue import protocol as words
 from myqueue.batch import Buffer
 from myqueue.clock import now_ms
-from myqueue.errors import (
-    ClusterMismatch,
-    MyQueueError,
-    OutcomeUnknown,
-    Unreachable,
-    error_of,
-)
+from myqueue.errors import ClusterMismatch, MyQueueError, OutcomeUnknown, Unreachable, error_of
 
 log = logging.getLogger("myqueue.client")
 
@@ -51,7 +45,7 @@ BACKOFF_MS_MIN: Final = 20
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1_000, 3_000
 _OPTIONS: Final = (
     (zmq.LINGER, 0), (zmq.IMMEDIATE, 1), (zmq.RECONNECT_IVL, -1), (zmq.SNDHWM, 64), (zmq.RCVHWM, 0),
-    (zmq.MAXMSGSIZE, words.FRAME_BYTES_MAX), (zmq.HANDSHAKE_IVL, 5_000), (zmq.IPV6, 1),
+    (zmq.MAXMSGSIZE, words.FRAME_BYTES_MAX), (zmq.HANDSHAKE_IVL, 5_000),
     (zmq.HEARTBEAT_IVL, HEARTBEAT_MS), (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
     (zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS),
 )  # fmt: skip
@@ -136,8 +130,9 @@ class Sockets:
             except Exception:
                 log.exception("a callback in the I/O thread failed")
 
-    def dealer(self) -> zmq.Socket[bytes]:
+    def dealer(self, ipv6: bool) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.IPV6, ipv6)
         for option, value in _OPTIONS:
             socket.setsockopt(option, value)
         return socket
@@ -145,6 +140,10 @@ class Sockets:
     def watch(self, socket: zmq.Socket[bytes], handler: Callable[[], None]) -> None:
         self._handlers[socket] = handler
         self._poller.register(socket, zmq.POLLIN)
+
+    def has_more(self, socket: zmq.Socket[bytes]) -> bool:
+        events: Any = socket.getsockopt(zmq.EVENTS)
+        return bool(events & zmq.POLLIN)
 
     def want_room(self, socket: zmq.Socket[bytes], wanted: bool) -> None:
         self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT if wanted else zmq.POLLIN)
@@ -258,7 +257,8 @@ class Connection:
         if self.state != DOWN or self._sockets.now < self._due:
             return
         self.state, self._due = OPENING, self._sockets.now + self._connect_timeout_ms
-        socket = self._socket = self._sockets.dealer()
+        # Only where it is asked for: with it, "localhost" would mean ::1 and nothing else.
+        socket = self._socket = self._sockets.dealer(ipv6="[" in self.address)
         try:
             self._monitor = socket.get_monitor_socket(_EVENTS)
             self._sockets.watch(socket, self._readable)
@@ -353,8 +353,11 @@ class Connection:
                 envelope = words.decode(head)
             except MyQueueError as error:
                 log.warning("%s sent what can't be read: %s", self.address, error)
-                continue
-            self._received(envelope, frames)
+            else:
+                self._received(envelope, frames)
+            # Asking costs a third of the exception that says that there is no more.
+            if self._socket is None or not self._sockets.has_more(self._socket):
+                break
         if self._queue:
             self._flush()
 

@@ -52,6 +52,7 @@ class FailedRecord(NamedTuple):
 
 
 _becoming: Final = threading.Lock()
+_LATE: Final = "not delivered within {} s; it may still be"
 _PARTS: Final = frozenset(
     ("_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks")
 )
@@ -97,15 +98,30 @@ class Delivery(Future[RecordMetadata]):
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Waits; raises what made it fail, or TimedOut (it may still be delivered then)."""
         if not self._batch.done:
-            _wait(self, timeout)
+            self._wait(timeout)
         if self._batch.error is not None:
             raise self._batch.error
         return self._metadata()
 
     def exception(self, timeout: float | None = None) -> MyQueueError | None:
         if not self._batch.done:
-            _wait(self, timeout)
+            self._wait(timeout)
         return self._batch.error
+
+    def _wait(self, timeout: float | None) -> None:
+        """One lock, instead of the condition, states and callbacks of a real future."""
+        gate = threading.Lock()
+        gate.acquire()
+
+        def opened(batch: Batch) -> None:
+            gate.release()
+
+        self._batch.listen(opened)
+        # A lock's wait is interruptible, so Ctrl-C works.
+        limit = -1.0 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+        if not gate.acquire(timeout=limit):
+            self._batch.unlisten(opened)
+            raise TimedOut(_LATE.format(timeout))
 
     def done(self) -> bool:
         return self._batch.done
@@ -115,11 +131,11 @@ class Delivery(Future[RecordMetadata]):
 
 
 def _wait(future: Future[Any], timeout: float | None) -> None:
-    """For the end of it, whatever it is. Ctrl-C works: a lock's wait is interruptible."""
+    """For the end of it, whatever it is."""
     try:
         Future.exception(future, timeout)
     except TimeoutError:
-        raise TimedOut(f"not delivered within {timeout} s; it may still be") from None
+        raise TimedOut(_LATE.format(timeout)) from None
 
 
 class BatchDelivery(Future[list[Stored]]):

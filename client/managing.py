@@ -195,6 +195,8 @@ class ManagerCall(Waiter):
             self._managers.leader = None
         waited = self._host.now_ms() - began
         self._said[at.address] = f"no answer within {waited} ms"
+        if not at.is_ready and waited:
+            self._said[at.address] = f"no connection within {waited} ms (silence, or no such host)"
         if at.is_ready and waited >= ATTEMPT_MS_MAX and at.silent_since(began):
             at.broke(f"no answer within {waited} ms")
         self._ask()

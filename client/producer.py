@@ -200,15 +200,19 @@ class Producer:
     def _wait_for_room(self, size: int) -> None:
         limit_ms = 0 if self.session.in_io_thread() else self.settings.max_block_ms
         deadline = monotonic() + limit_ms / 1000
-        while self._lanes.buffered and self._lanes.buffered + size > self._buffer_bytes:
-            left = deadline - monotonic()
-            if left <= 0:
-                raise BufferFull(
-                    f"{self._lanes.buffered} bytes wait to be delivered, and did so for"
-                    f" {limit_ms} ms; {self._sender.trouble or 'the cluster is slower than you'}"
-                )
-            self._lock.wait(min(left, SLICE_S))
-            self._check()
+        self._sender.blocked += 1
+        try:
+            while self._lanes.buffered and self._lanes.buffered + size > self._buffer_bytes:
+                left = deadline - monotonic()
+                if left <= 0:
+                    raise BufferFull(
+                        f"{self._lanes.buffered} bytes wait to be delivered, and did so for"
+                        f" {limit_ms} ms; {self._sender.trouble or 'the cluster is slower'}"
+                    )
+                self._lock.wait(min(left, SLICE_S))
+                self._check()
+        finally:
+            self._sender.blocked -= 1
 
     def _find(self, topic: str) -> Place:
         """The first message to a topic waits for its partitions."""

@@ -31,9 +31,10 @@ from typing import Any, Final
 
 from myqueue import protocol as words
 from myqueue.accumulator import Accumulator, Batch, Lane
+from myqueue.attempt import Attempt
 from myqueue.batch import CODECS, Buffer
 from myqueue.config import ProducerSettings
-from myqueue.connection import Connection, Envelope, Waiter, failure
+from myqueue.connection import Connection
 from myqueue.errors import (
     NONE,
     UNKNOWN,
@@ -47,7 +48,6 @@ from myqueue.errors import (
     OutcomeUnknown,
     OutOfSequence,
     TimedOut,
-    error_of,
 )
 from myqueue.iothread import Timer
 from myqueue.session import Session
@@ -57,38 +57,6 @@ log = logging.getLogger("myqueue.client")
 MESSAGE_BYTES_MAX: Final = 8 << 20  # of all batches in one PRODUCE
 STUCK_MS_MIN, STUCK_MS_MAX = 20, 500
 _RIGHT_PLACE: Final = (Busy, DiskFull, JournalBusy)  # no other broker would do better
-
-
-class Attempt(Waiter):
-    """One batch in one PRODUCE."""
-
-    __slots__ = ("batch", "connection", "id", "number", "sender", "siblings")
-
-    def __init__(self, sender: Sender, batch: Batch, connection: Connection) -> None:
-        self.sender, self.batch, self.connection = sender, batch, connection
-        self.number, self.id = batch.attempt, 0
-        self.siblings: list[Attempt] = []  # all of the message, this one too
-
-    def produced(self, row: list[Any]) -> None:
-        _, code, offset, time_ms, details = row
-        if not code:
-            self.sender.stored(self.batch, offset, time_ms)
-            return
-        error = error_of(code, component=self.connection.address)
-        error.__dict__["details"] = details or {}
-        self.sender.refused(self, error)
-
-    def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
-        """An ERROR instead of results: nothing of the message was taken."""
-        text = f"{words.name_of(envelope[words.KIND])} is no answer to PRODUCE"
-        is_error = envelope[words.KIND] == words.ERROR
-        error = failure(envelope) if is_error else OutcomeUnknown(text)
-        for attempt in self.siblings if self is self.siblings[0] else [self]:
-            if attempt is self or self.connection.take(attempt.id) is not None:
-                self.sender.refused(attempt, error)
-
-    def lost(self, error: MyQueueError) -> None:
-        self.sender.refused(self, error)
 
 
 class Sender:
@@ -106,18 +74,20 @@ class Sender:
         self.fatal: MyQueueError | None = None
         self._has_epoch = not settings.idempotent
         self._opening = self._kicked = self._stopped = False
+        self.blocked = 0  # threads that wait for room in the buffer
         self.trouble = ""  # why nothing can be sent
         self._stuck: dict[Lane, None] = {}
         self._stuck_ms = STUCK_MS_MIN
         self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, message)
         self._timer: Timer | None = None
         session.on_routes(self.kick)
+        session.on_shut(self._shut)
 
     # -- the turn ---------------------------------------------------------------------------------
 
     def kick(self) -> None:
         """From any thread: a turn, soon. Many kicks are one turn."""
-        if not self._kicked:
+        if not self._kicked and not self._session.closed:
             self._kicked = True
             self._session.on_io(self._turn)
 
@@ -250,10 +220,13 @@ class Sender:
     def stored(self, batch: Batch, offset: int, time_ms: int) -> None:
         with self._lock:
             is_news = self._lanes.stored(batch)
-            self._lock.notify_all()
+            if self.blocked:
+                self._lock.notify_all()
+            more = bool(self._lanes.ready) or not self._has_epoch
         if is_news:
             batch.settle(offset, time_ms, None)
-        self.kick()
+        if more:
+            self.kick()
 
     def refused(self, attempt: Attempt, error: MyQueueError) -> None:
         """An attempt failed, certainly (outcome "none") or perhaps."""
@@ -377,6 +350,14 @@ class Sender:
         for batch, outcome in failed:
             copy = type(error)(str(error), component=error.component)
             self._fail(batch, _with_outcome(copy, outcome or NONE))
+
+    def _shut(self) -> None:
+        """The session was closed below us, by whoever made it."""
+        if not self._stopped:
+            self.fatal = self.fatal or Closed("the session was closed")
+            self._on_fatal(self.fatal)
+            self.abandon(Closed("the session was closed before this was delivered"))
+            self._stopped = True
 
     def stop(self) -> None:
         """For good. What is unsettled fails; in the I/O thread."""

@@ -123,6 +123,7 @@ class Session:
         self._managers = Managers(bootstrap, self._chance)
         self._connections: dict[str, Connection] = {}
         self._calls: set[ManagerCall] = set()
+        self._shutters: list[Job] = []
         self._last_index = 0  # of our own updates: what we read afterwards is not older
         self._closed = self._forked = False
         self._sockets = Sockets()
@@ -230,6 +231,10 @@ class Session:
         self.check()
         self._thread.run(job)
 
+    def on_shut(self, callback: Job) -> None:
+        """Called in the I/O thread when the session is closed, before connections are."""
+        self._shutters.append(callback)
+
     def after(self, delay_ms: int, job: Job) -> Timer:
         return self._thread.after(delay_ms, job)
 
@@ -300,6 +305,11 @@ class Session:
 
     def _shut(self) -> None:
         error = Closed("the session was closed")
+        for shutter in tuple(self._shutters):
+            try:
+                shutter()
+            except Exception:
+                log.exception("a callback about the end of a session failed")
         for call in tuple(self._calls):
             call.fail(error)
         self._upkeep.shut(error)

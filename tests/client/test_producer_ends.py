@@ -109,6 +109,23 @@ def test_producers_may_share_a_session(cluster):
         assert session.read("cluster").result(5)
 
 
+def test_a_session_that_is_closed_too_early_leaves_nobody_waiting(cluster):
+    session = Session(cluster.address)
+    producer = Producer(session)
+    producer.send("t", b"warm").result(5)
+    for daemon in cluster.daemons:
+        daemon.script = lambda envelope, frames: []
+    sent = [producer.send("t", b"x" * 40_000) for _ in range(40)]
+    session.close()
+    for delivery in sent:
+        assert isinstance(delivery.exception(5), errors.Closed)
+    assert sent[-1].exception().outcome == errors.NONE, "it was never sent"
+    with pytest.raises(errors.Closed):
+        producer.send("t", b"y")
+    with pytest.raises(errors.DeliveryFailed):
+        producer.close()
+
+
 def test_closing_delivers_and_then_refuses(cluster):
     producer = Producer(cluster.address)
     sent = producer.send("t", b"a")
