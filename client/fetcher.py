@@ -113,6 +113,9 @@ class Fetcher:
             requests = prefetch.requests(now)
             refresh, prefetch.routes_wanted = prefetch.routes_wanted, False
             retry = prefetch.next_retry(now)
+            notes, prefetch.notes = prefetch.notes, []
+        for note in notes:
+            log.warning("%s", note)
         if refresh:
             self._session.refresh(self._subscription.topics)
         if retry is not None and (self._timer_at is None or retry < self._timer_at):

@@ -85,6 +85,7 @@ class Prefetch:
     ) -> None:
         self.limits = limits
         self.routes_wanted = False
+        self.notes: list[str] = []  # for the log: what must not happen in silence
         self._readings = readings  # by group; shared with the subscription, which changes it
         self._turns = turns
         self._on_out_of_range = on_out_of_range
@@ -155,6 +156,7 @@ class Prefetch:
             return
         reading.leader = address
         if address:
+            reading.request = None  # the old leader may be frozen: its answer is not waited for
             hasty = reading.failures < HASTY_MAX
             reading.retry_at = 0 if hasty else min(reading.retry_at, now + BACKOFF_MS_MIN)
 
@@ -251,4 +253,8 @@ class Prefetch:
         elif reading.has_messages:
             reading.failed(now)  # what came before is handed out first
         else:
+            self.notes.append(
+                f"{reading.name}: offset {reading.next_offset} is not between {reading.start} and "
+                f"{reading.end}; going on from the {self._on_out_of_range} one"
+            )
             reading.search(Find(self._on_out_of_range))

@@ -32,6 +32,21 @@ def test_a_leader_change_loses_and_doubles_nothing() -> None:
     assert offsets(bench.take()) == [3, 4, 5, 6, 7, 8, 9]
 
 
+def test_an_answer_of_a_leader_that_was_replaced_is_not_waited_for() -> None:
+    bench = Bench([A])
+    bench.turn()
+    [frozen] = bench.requests()
+    bench.route([""])
+    assert bench.requests() == []  # it may still answer
+    bench.route([B])
+    [fetch] = bench.requests()
+    bench.logs[100].append(3)
+    bench.answer(frozen)
+    assert bench.take() == []
+    bench.answer(fetch)
+    assert offsets(bench.take()) == [0, 1, 2]
+
+
 def test_a_failed_request_is_repeated_later_and_later() -> None:
     bench = Bench([A])
     bench.turn()
@@ -91,6 +106,9 @@ def test_out_of_range_is_an_error_unless_a_policy_was_chosen() -> None:
         bench.logs[100].append(5)
         bench.logs[100].cut(5)
         assert offsets(bench.read()) == expected
+        assert bench.sub.prefetch.notes == [
+            f"t/0: offset 0 is not between 5 and 10; going on from the {policy} one"
+        ]
     with pytest.raises(MisuseError):
         Bench([A], on_out_of_range="ignore")
 
