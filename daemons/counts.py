@@ -6,6 +6,7 @@ while the process lives. Histograms have fixed bounds, so that they can be added
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections import defaultdict
 from typing import Any
@@ -40,9 +41,21 @@ class Counts(defaultdict[str, int]):
 
     def as_map(self) -> dict[str, Any]:
         return {
+            "process": usage(),
             "counters": dict(self),
             "bounds": list(BOUNDS),
             "histograms": {
                 name: [one.buckets, one.sum] for name, one in sorted(self.histograms.items())
             },
         }
+
+
+def usage() -> dict[str, Any]:
+    """What this process has used of the machine so far, and holds now."""
+    times = os.times()
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        pages = int(statm.read().split()[1])
+    return {
+        "pid": os.getpid(), "cpu_seconds": round(times.user + times.system, 3),
+        "resident_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+    }  # fmt: skip

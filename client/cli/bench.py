@@ -1,0 +1,182 @@
+"""`myq bench`: what this cluster does, measured through the public client.
+
+`produce`, `consume`, `latency` and `e2e` are one measurement each; `all` does them in turn and
+prints one object with the keys of the peers' benchmark, beside the floor of the machine. Each uses
+a topic of its own, which is deleted afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from myqueue import __version__
+from myqueue.admin import Admin
+from myqueue.cli import address, bench_run, output
+from myqueue.cli.bench_floor import zeromq
+from myqueue.cli.bench_parts import STAMP_BYTES, sync_floor
+from myqueue.errors import InvalidRequest, UnknownTopic
+from myqueue.session import Session
+
+DURABILITY = "Raft quorum, fdatasync of the log on each of them before the acknowledgement"
+
+
+@click.group()
+def bench() -> None:
+    """Measure throughput and latency of a cluster."""
+
+
+def _common(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        output.json_option,
+        click.option("--keep", is_flag=True, help="Do not delete the topic afterwards."),
+        click.option("--replication", default=0, help="Replicas. [default: 3, or all brokers]"),
+        click.option("--partitions", default=1, show_default=True, help="Partitions of the topic."),
+        click.option("--topic", help="An existing topic instead of one of its own."),
+        click.option("--size", default=100, show_default=True, help="Bytes of a message."),
+    ):
+        function = option(function)
+    return address.options(function)
+
+
+_seconds = click.option("--seconds", default=10.0, show_default=True, help="How long to measure.")
+_messages = click.option("--messages", default=2000, show_default=True, help="How many.")
+_rate = click.option("--rate", default=1000.0, show_default=True, help="Messages a second.")
+
+
+def _load_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--warmup", default=1.0, show_default=True, help="Seconds not counted."),
+        click.option("--batch-bytes", default=256 << 10, show_default=True),
+        click.option("--in-flight", default=16, show_default=True, help="Unanswered batches."),
+        click.option("--single", is_flag=True, help="No batching: each message by itself."),
+        click.option("--compression", default="none", show_default=True),
+    ):
+        function = option(function)
+    return function
+
+
+@contextmanager
+def _topic(options: dict[str, Any]) -> Iterator[tuple[Session, str, str]]:
+    """(session, cluster, name of the topic); one that was made here goes afterwards."""
+    if options["size"] < STAMP_BYTES:
+        raise InvalidRequest(f"--size {options['size']}: at least {STAMP_BYTES} bytes")
+    cluster = address.find(options["cluster"], options["data"])
+    name = options["topic"]
+    with Session(cluster, name="bench") as session, Admin(session) as admin:
+        if name is None:
+            name = f"bench-{random.SystemRandom().getrandbits(40):010x}"
+            admin.create_topic(
+                name, partitions=options["partitions"], replication=options["replication"]
+            )
+        elif name not in admin.topics():
+            raise UnknownTopic(f"there is no topic {name!r}")
+        try:
+            yield session, cluster, name
+        finally:
+            if options["topic"] is None and not options["keep"]:
+                admin.delete_topic(name)
+
+
+def _load(options: dict[str, Any], cluster: str, topic: str) -> bench_run.Load:
+    return bench_run.Load(
+        cluster, topic, options["size"], options["seconds"], options["warmup"],
+        options["batch_bytes"], options["in_flight"], options["single"], options["compression"],
+    )  # fmt: skip
+
+
+def _tell(kind: str, options: dict[str, Any], found: dict[str, Any]) -> None:
+    facts = {
+        "peer": "myqueue", "size": options["size"], "partitions": options["partitions"],
+        "durability": DURABILITY, "versions": {"myqueue": __version__}, **found,
+    }  # fmt: skip
+    if options["as_json"]:
+        output.write_json(f"myq.bench.{kind}/1", facts)
+        return
+    rows = [[name, value if not isinstance(value, dict) else str(value)]
+            for name, value in facts.items() if value is not None]  # fmt: skip
+    output.write_table(["what", "value"], rows)
+
+
+@bench.command()
+@_common
+@_load_options
+@_seconds
+def produce(**options: Any) -> None:
+    """As many messages as go; only acknowledged ones count."""
+    with _topic(options) as (session, cluster, topic):
+        _tell("produce", options, bench_run.produce(_load(options, cluster, topic), session))
+
+
+@bench.command()
+@_common
+@_load_options
+@_seconds
+def consume(**options: Any) -> None:
+    """Read from the beginning; without --topic, one is filled for --seconds before."""
+    with _topic(options) as (session, cluster, topic):
+        if options["topic"] is None:
+            bench_run.produce(_load(options, cluster, topic), session)
+        _tell("consume", options, bench_run.consume(cluster, topic, options["seconds"]))
+
+
+@bench.command()
+@_common
+@_messages
+def latency(messages: int, **options: Any) -> None:
+    """One message at a time, each waited for."""
+    with _topic(options) as (_, cluster, topic):
+        found = bench_run.latency(cluster, topic, options["size"], messages)
+        _tell("latency", options, found)
+
+
+@bench.command()
+@_common
+@_rate
+@_seconds
+def e2e(rate: float, seconds: float, **options: Any) -> None:
+    """From send in one process to receipt in another, at a steady rate."""
+    with _topic(options) as (_, cluster, topic):
+        found = bench_run.end_to_end(cluster, topic, options["size"], rate, seconds)
+        _tell("e2e", options, found)
+
+
+@bench.command(name="all")
+@_common
+@_load_options
+@_seconds
+@_rate
+@_messages
+def everything(rate: float, messages: int, **options: Any) -> None:
+    """Latency, end to end, produce and consume in turn, and the floor of this machine."""
+    found: dict[str, Any] = {"extra": {}, "errors": []}
+
+    def step(name: str, measure: Callable[[], dict[str, Any]]) -> None:
+        try:
+            found.update(measure())
+        except Exception as error:  # a phase that failed is a result
+            found["errors"].append(f"{name}: {error}")
+
+    size, seconds = options["size"], options["seconds"]
+    found["extra"].update(sync_floor(options["data"]), **zeromq(size))
+    with _topic(options) as (_, cluster, topic):
+        step("latency", lambda: bench_run.latency(cluster, topic, size, messages))
+    with _topic(options) as (_, cluster, topic):
+        step("e2e", lambda: bench_run.end_to_end(cluster, topic, size, rate, seconds))
+    with _topic(options) as (session, cluster, topic):
+        step("produce", lambda: bench_run.produce(_load(options, cluster, topic), session))
+        step("consume", lambda: bench_run.consume(cluster, topic, seconds))
+    with _topic(options) as (session, cluster, topic):
+        single = {**options, "single": True, "in_flight": 64}
+        step("single", lambda: {
+            "extra": found["extra"] | {
+                "single_msgs_s": bench_run.produce(_load(single, cluster, topic), session)[
+                    "produce_msgs_s"
+                ]
+            }
+        })  # fmt: skip
+    _tell("all", options, found)
