@@ -38,8 +38,8 @@ from myqueue.errors import ClusterMismatch, MyQueueError, OutcomeUnknown, Unreac
 log = logging.getLogger("myqueue.client")
 
 DOWN, OPENING, GREETING, READY, SHUT = "down", "opening", "greeting", "ready", "shut"
-# Copying a frame costs less than keeping its buffer for ZeroMQ's thread below this size.
-COPY_BYTES_MAX: Final = 32 << 10
+# Copying a frame costs less than keeping its buffer for ZeroMQ's thread below this size; DESIGN.md.
+COPY_BYTES_MAX: Final = 64 << 10
 RECEIVE_AT_ONCE: Final = 512
 BACKOFF_MS_MIN: Final = 20
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1_000, 3_000

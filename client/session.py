@@ -140,6 +140,11 @@ class Session:
         return self._closed
 
     @property
+    def manager_addresses(self) -> tuple[str, ...]:
+        """Those that were given, and those that were learned from them."""
+        return tuple(self._managers.addresses)
+
+    @property
     def applied(self) -> int:
         """Index of the last update that this session made."""
         return self._last_index

@@ -50,7 +50,11 @@ def test_an_update_finds_the_leader_and_stays_there(cluster, session):
 def test_other_managers_are_learned_from_one(cluster):
     cluster.manager = 3
     with Session(cluster.daemons[0].address) as session:
-        session.read("managers").result()
+        session.read("cluster").result()
+        deadline = time.monotonic() + 5
+        while len(session.manager_addresses) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         cluster.daemons[0].stop()
         assert session.update("open_producer", {}).result()["epoch"] == 0
 
