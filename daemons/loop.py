@@ -79,6 +79,9 @@ class Loop:
         engine.journal_news()
         for identity, envelope, frames in transport.from_peers(PEER_MESSAGES, PEER_BYTES):
             self._from_peer(identity, envelope, frames)
+        for kind, node in transport.broken_links():
+            if kind == engine.kind:
+                engine.host.disconnected(node, now)
         for peer, frame in transport.from_links():
             self._from_link(peer, frame)
         for identity, envelope, frames in transport.from_clients(CLIENT_MESSAGES, CLIENT_BYTES):

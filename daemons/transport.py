@@ -53,10 +53,12 @@ def _common(socket: zmq.Socket[bytes], queue: int) -> None:
 class _Link:
     """A DEALER to one peer."""
 
-    __slots__ = ("address", "greeted", "next_greeting", "socket")
+    __slots__ = ("address", "greeted", "monitor", "next_greeting", "socket")
 
     def __init__(self, socket: zmq.Socket[bytes], address: str) -> None:
         self.socket, self.address = socket, address
+        # Tells of broken connections: a hint that comes sooner than silence (Z13).
+        self.monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.greeted = False
         self.next_greeting = 0
 
@@ -141,6 +143,15 @@ class Transport:
             while int(socket.getsockopt(_EVENTS)) & _IN:
                 yield peer, socket.recv_multipart(_NOW)[0]
 
+    def broken_links(self) -> Iterator[tuple[str, int]]:
+        """Peers whose connection broke since the last turn."""
+        for peer, link in list(self._links.items()):
+            if link.monitor in self._ready:
+                while int(link.monitor.getsockopt(_EVENTS)) & _IN:
+                    link.monitor.recv_multipart(_NOW)
+                link.greeted = False
+                yield peer
+
     def client(self, identity: bytes) -> Client:
         found = self._clients.get(identity)
         if found is None:
@@ -198,14 +209,18 @@ class Transport:
         socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing queues for a peer that is not there (Z4)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        link = self._links[peer] = _Link(socket, address)
         socket.connect(f"tcp://{address}")
         self._poller.register(socket, zmq.POLLIN)
-        self._links[peer] = _Link(socket, address)
+        self._poller.register(link.monitor, zmq.POLLIN)
 
     def forget_peer(self, peer: tuple[str, int]) -> None:
         link = self._links.pop(peer, None)
         if link is not None:
             self._poller.unregister(link.socket)
+            self._poller.unregister(link.monitor)
+            link.socket.disable_monitor()
+            link.monitor.close(0)
             link.socket.close(0)
 
     def greet(self, peer: tuple[str, int]) -> None:
@@ -238,7 +253,7 @@ class Transport:
         self._peer_door.close(0)
         for peer in list(self._links):
             self.forget_peer(peer)
-        self._context.term()
+        self._context.destroy(linger=0)
 
 
 def _payloads(door: zmq.Socket[bytes]) -> list[Buffer] | None:

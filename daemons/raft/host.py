@@ -179,6 +179,18 @@ class Host:
                 self._dirty[group] = None
                 node.tick(now, self.out)
 
+    def disconnected(self, number: int, now: int) -> None:
+        """The connection to another node broke: it is as if it had been silent for long enough.
+
+        A hint, never a proof: who still hears the leader refuses pre-votes, so a single broken
+        connection deposes nobody. A process that ended is noticed at once this way.
+        """
+        peer = self.peer(number)
+        if peer.alive:
+            peer.alive = False
+            self.heard.pop(number, None)
+            self._silent(number, now)
+
     def end_turn(self, now: int) -> tuple[Effects, dict[int, Packet]]:
         """Everything that has to be done, and a packet for each node that gets one."""
         out = self.out
