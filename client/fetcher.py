@@ -38,6 +38,9 @@ log = logging.getLogger("myqueue.client")
 
 # So many failures of a partition in a row are worth a line in the log (some five seconds).
 LOUD_FAILURES = 10
+# A long poll that is so much late is a reason to ask managers who leads now: a frozen broker's
+# connection looks well for seconds.
+OVERDUE_MS = 500
 # Who says so leads, and will answer in a moment.
 STILL_LEADS = (NotReady.code, Busy.code)
 
@@ -54,6 +57,7 @@ class Fetcher:
         self._request_timeout_ms = request_timeout_ms
         self._closed = self._nudged = False
         self._timer_at: int | None = None
+        self._due_at: dict[Request, int] = {}  # when an answer should have come
 
     def _tell(self) -> None:
         """Under the lock: wake who waits."""
@@ -66,6 +70,7 @@ class Fetcher:
         self._take_routes()
         self._session.on_routes(self._routed)
         self._session.on_io(self._routed)
+        self._watch()
 
     def close(self) -> None:
         """Answers that still come are dropped."""
@@ -139,11 +144,20 @@ class Fetcher:
                     reading.failures += 1  # said once, until it succeeds
                     log.warning("%s can't be read: no leader answers", reading.name)
 
+    def _watch(self) -> None:
+        if self._closed or self._session.closed:
+            return
+        now = self._session.now_ms()
+        if any(due < now for due in tuple(self._due_at.values())):
+            self._session.refresh(self._subscription.topics)
+        self._session.after(OVERDUE_MS, self._watch)
+
     def _send(self, request: Request) -> None:
         if isinstance(request, Fetch):
             kind, wait_ms, done = words.FETCH, request.wait_ms, self._fetched
         else:
             kind, wait_ms, done = words.OFFSETS, 0, self._looked_up
+        self._due_at[request] = self._session.now_ms() + wait_ms + OVERDUE_MS
         future = self._session.call(
             request.address, kind, request.fields, timeout_ms=wait_ms + self._request_timeout_ms
         )
@@ -175,6 +189,7 @@ class Fetcher:
     def _answer(self, request: Request, future: Future[Answer], kind: int) -> Answer | None:
         """The answer, if it is one; else the request has failed."""
         error = future.exception()
+        self._due_at.pop(request, None)
         if error is None and future.result().envelope[words.KIND] == kind:
             return future.result()
         if not isinstance(error, MyQueueError):

@@ -14,6 +14,7 @@ from kit.echo import EchoCluster
 from kit.echo_reads import Reads, fill, serve_reads
 
 from myqueue import errors
+from myqueue import protocol as words
 from myqueue.consumer import Consumer
 from myqueue.message import Message, TopicPartition
 from myqueue.session import Session
@@ -123,6 +124,23 @@ def test_a_broker_that_dies_and_comes_back(cluster, reads):
         assert consumer.poll(timeout=0.3) == []
         cluster.daemons[0].start()
         assert offsets(poll_until(consumer, 10)) == list(range(10, 20))
+
+
+def test_a_leader_that_is_frozen_is_left_as_soon_as_another_one_leads(cluster, reads):
+    log = cluster.topic("t")[0]
+    fill(log, 10)
+    with Consumer(cluster.address, ["t"]) as consumer:
+        assert len(poll_until(consumer, 10)) == 10
+        serve = cluster.daemons[0].script
+        cluster.daemons[0].script = lambda envelope, frames: (
+            [] if envelope[words.KIND] == words.FETCH else serve(envelope, frames)
+        )
+        consumer.poll(timeout=0.1)
+        cluster.lead(100, 2)
+        fill(log, 10)
+        begin = time.monotonic()
+        assert offsets(poll_until(consumer, 10)) == list(range(10, 20))
+        assert time.monotonic() - begin < 3  # an attempt may take 10 s
 
 
 def test_seek_pause_and_time(cluster, reads):
