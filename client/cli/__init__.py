@@ -5,6 +5,7 @@ not reach the cluster, 130 interrupted), errors as one line that says what to do
 `--debug`, anywhere on the line, for the trace. Commands raise; only `main` reports.
 """
 
+import logging
 import sys
 import traceback
 from collections.abc import Sequence
@@ -23,9 +24,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("myqueue.cli.up:up", "Start a cluster on this machine, and wait until it is healthy."),
     "down": ("myqueue.cli.down:down", "Stop the cluster on this machine."),
     "status": ("myqueue.cli.status:status", "Show what runs on this machine, and how it is."),
+    "topic": ("myqueue.cli.topic:topic", "Topics: create, list, describe, alter, grow, delete."),
+    "produce": ("myqueue.cli.produce:produce", "Send lines as messages."),
+    "consume": ("myqueue.cli.consume:consume", "Read messages."),
+    "broker": ("myqueue.cli.broker:broker", "List brokers."),
+    "manager": ("myqueue.cli.manager:manager", "List managers."),
+    "health": ("myqueue.cli.health:health", "Show who is active, and what is not well."),
+    "check": ("myqueue.cli.health:check", "Check health for Nagios and its relatives."),
+    "where": ("myqueue.cli.where:where", "Tell where one message is."),
+    "raft": ("myqueue.cli.raft:raft", "Show the state of consensus groups."),
+    "demo": ("myqueue.cli.demo:demo", "Kill leaders, and show that nothing is lost."),
+    "bench": ("myqueue.cli.bench:bench", "Measure throughput and latency of a cluster."),
     "doctor": ("myqueue.cli.doctor:doctor", "Check whether this machine is fit for it."),
     "explain": ("myqueue.cli.explain:explain", "Explain an error by its code or name."),
     "context": ("myqueue.cli.context:context", "Name clusters: add, list, use, remove."),
+    "config": ("myqueue.cli.config:config", "Show every setting, its default and its unit."),
     "completion": ("myqueue.cli.completion:completion", "Print a shell's completion script."),
     "wal": ("myqueue.cli.wal:wal", "Look at write-ahead logs: list, print, check, archive."),
 }
@@ -54,12 +67,12 @@ def myq(debug: bool) -> None:
 @output.json_option
 def version(as_json: bool) -> None:
     """Show the versions of the package and of the formats it reads and writes."""
+    from myqueue import protocol
     from myqueue.wal import format as wal_format
 
-    # The wire protocol gets its version with its first message kind; until then there is none.
     versions = {
         "package": myqueue.__version__,
-        "protocol": None,
+        "protocol": protocol.VERSION,
         "wal_format": wal_format.VERSION,
         "python": sys.version.split()[0],
     }
@@ -74,6 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    if not debug:
+        # What the client library logs is for applications; here errors are one line.
+        logging.getLogger("myqueue").addHandler(logging.NullHandler())
     try:
         code = myq.main(words, prog_name="myq", standalone_mode=False)
         return code if isinstance(code, int) else DONE

@@ -20,6 +20,7 @@ import click
 
 from myqueue.cli import address, wellness
 from myqueue.cli.waiting import Line
+from myqueue.cli.wal import quiet_pipe
 from myqueue.daemons import local, supervisor
 from myqueue.daemons.local import Cluster, Folder
 from myqueue.errors import DirectoryLocked, InvalidSetting, TroubleError
@@ -70,7 +71,8 @@ def up(
     try:
         with signals_raise():
             cluster = wait_until_healthy(folder, agent, time.monotonic() + wait_s)
-            tell(cluster, data, detach)
+            with quiet_pipe():
+                tell(cluster, data, detach)
             if not detach:
                 click.echo("Ctrl-C stops it.", err=True)
                 code = agent.wait()
@@ -212,10 +214,14 @@ def stop(agent: subprocess.Popen[bytes]) -> None:
         if agent.poll() is None:
             click.echo("\nStopping brokers, then managers …", err=True)
     agent.terminate()
+    how = "Stopped."
     try:
         agent.wait(STOP_S)
     except subprocess.TimeoutExpired:
         agent.kill()  # and the kernel its children
         agent.wait()
+        how = "Killed what did not stop; nothing that was acknowledged is lost by that."
+    with contextlib.suppress(OSError):
+        click.echo(how, err=True)
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from myqueue.admin import Admin
 from myqueue.daemons import local
 from myqueue.daemons.local import Cluster
 from myqueue.errors import MyQueueError
-from myqueue.session import Session
 
 NAMED_MAX = 3  # partitions in one sentence
 
@@ -25,12 +25,10 @@ class Problem(NamedTuple):
 
 def problems(address: str, cluster: Cluster | None, timeout_s: float) -> list[Problem]:
     """What is not well. `cluster` says which brokers there ought to be."""
-    timeout_ms = max(1, int(timeout_s * 1000))
-    with Session(address, name="myq", request_timeout_ms=timeout_ms) as session:
+    with Admin(address, timeout=timeout_s) as admin:
         try:
             # Only a leader whose followers have just confirmed it may answer this.
-            told = session.wait(session.read("problems", linearizable=True))["problems"]
-            brokers = session.wait(session.read("brokers", linearizable=True))["brokers"]
+            told, brokers = admin.problems(), admin.brokers()
         except MyQueueError as error:
             return [Problem(True, f"no manager leads: {error}")]
     expected = {daemon.id for daemon in cluster.of_kind(local.BROKER)} if cluster else set()

@@ -1,4 +1,4 @@
-"""Commands that need no cluster: explain, context, doctor, completion; and finding one."""
+"""Commands that need no cluster: explain, context, config, doctor, completion; and finding one."""
 
 import json
 from pathlib import Path
@@ -69,6 +69,18 @@ def test_what_is_said_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(errors.Unreachable, match="no cluster is running on somewhere") as caught:
         address.find(None, "somewhere")
     assert "myq up --data somewhere" in caught.value.hint
+
+
+def test_config_names_settings_of_all_parts(capsys) -> None:
+    rows = answer(capsys, "config", "show")["settings"]
+    assert {row["of"] for row in rows} == {
+        *("daemon", "topic", "cluster", "session", "producer", "consumer"),
+    }
+    assert all(row["text"] for row in rows)
+    linger = next(row for row in rows if row["name"] == "linger_ms")
+    assert (linger["unit"], isinstance(linger["default"], int)) == ("ms", True)
+    assert cli.main(["config", "show", "topic"]) == 0
+    assert "retention_ms" in capsys.readouterr().out
 
 
 def test_doctor_says_how_to_mend(capsys, monkeypatch: pytest.MonkeyPatch) -> None:

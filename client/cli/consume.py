@@ -1,0 +1,161 @@
+"""`myq consume`: print messages, from anywhere, to the end or for ever."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from myqueue.cli import address
+from myqueue.cli.offsets import From, Range, ranges, read_from
+from myqueue.cli.wal import quiet_pipe
+from myqueue.consumer import Consumer
+from myqueue.errors import NotReady, UnknownPartition
+from myqueue.message import Message
+from myqueue.session import Session
+
+POLL_S = 0.5
+ASSIGNED_S = 5.0
+ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\0": "\0", r"\\": "\\"}
+FIELDS: dict[str, Callable[[Message], bytes]] = {
+    "t": lambda message: message.topic.encode(),
+    "p": lambda message: b"%d" % message.partition,
+    "o": lambda message: b"%d" % message.offset,
+    "k": lambda message: message.key or b"",
+    "v": lambda message: message.value,
+    "d": lambda message: b"%d" % message.timestamp,
+    "h": lambda message: json.dumps(bytes_map(message.headers)).encode(),
+    "%": lambda message: b"%",
+}
+Render = Callable[[Message], bytes]
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--from", "begin", default="earliest", show_default=True, callback=read_from,
+    help="earliest, latest, an offset, -N: so many before the end, @-10m, @MS, @2026-01-31T12:00.",
+)  # fmt: skip
+@click.option("--partition", type=int, help="[default: all]")
+@click.option("--follow", is_flag=True, help="Wait for more at the end, until Ctrl-C.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="So many messages at most.")
+@click.option(
+    "-f", "--format", "form", default=r"%v\n", show_default=True,
+    help="%t topic, %p partition, %o offset, %k key, %v value, %d time in ms, %h headers.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON object.")
+@address.options
+def consume(
+    topic: str, begin: From, partition: int | None, follow: bool, count: int | None, form: str,
+    as_json: bool, cluster: str | None, data: str | None,
+) -> None:  # fmt: skip
+    """Print the messages of TOPIC, up to those that are there now.
+
+    It reads for itself: no position is kept, nothing is taken away from others.
+    """
+    where = address.find(cluster, data)
+    render = as_line if as_json else compiled(form)
+    with Session(where, name="myq consume") as session:
+        known = ranges(session, topic, begin.number if begin.kind == "time" else None)
+        if partition is not None:
+            if partition not in known:
+                raise UnknownPartition(f"{topic} has no partition {partition}; it has {len(known)}")
+            known = {partition: known[partition]}
+        starts = {number: begin.offset(row) for number, row in known.items()}
+        left = {number for number, row in known.items() if starts[number] < row.end}
+        if not left and not follow:
+            return
+        with Consumer(session, [topic], start="earliest") as consumer, quiet_pipe():
+            place(consumer, topic, starts, partition is None)
+            write(consumer, known, None if follow else left, count, render)
+
+
+def place(consumer: Consumer, topic: str, starts: dict[int, int], is_all: bool) -> None:
+    """Each partition at its start; those that are not wanted are paused."""
+    end = time.monotonic() + ASSIGNED_S
+    while not starts.keys() <= {name.partition for name in consumer.assignment()}:
+        if time.monotonic() > end:
+            raise NotReady(f"not all partitions of {topic} are known")
+        time.sleep(0.01)
+    for name in consumer.assignment():
+        if name.partition in starts:
+            consumer.seek(name, starts[name.partition])
+        elif not is_all:
+            consumer.pause([name])
+
+
+def write(
+    consumer: Consumer, known: dict[int, Range], left: set[int] | None, count: int | None,
+    render: Render,
+) -> None:  # fmt: skip
+    """Until `count` messages, or until all partitions in `left` were read to their end."""
+    out, written = sys.stdout.buffer, 0
+    while left is None or left:
+        for message in consumer.poll(1000, POLL_S):
+            end = known[message.partition].end if message.partition in known else 0
+            if left is not None and message.offset + 1 >= end:
+                left.discard(message.partition)
+            if left is not None and message.offset >= end:
+                continue  # it came since we began
+            out.write(render(message))
+            written += 1
+            if written == count:
+                return
+        out.flush()
+
+
+def compiled(form: str) -> Render:
+    """A function that renders a message as the format says."""
+    parts: list[Render | bytes] = []
+    for text in re.findall(r"%.|\\.|[^%\\]+|[%\\]$", form, re.DOTALL):
+        if text[0] == "%" and text[1:] in FIELDS:
+            parts.append(FIELDS[text[1:]])
+        elif text[0] == "%":
+            raise click.UsageError(f"--format: {text!r} is not one of %{' %'.join(FIELDS)}.")
+        else:
+            parts.append(ESCAPES.get(text, text).encode())
+    return lambda message: b"".join(
+        part if isinstance(part, bytes) else part(message) for part in parts
+    )
+
+
+def as_line(message: Message) -> bytes:
+    fields: dict[str, Any] = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        **texts(message),
+        "timestamp": message.timestamp,
+    }
+    return json.dumps({"schema": "myq.message/1", **fields}, ensure_ascii=False).encode() + b"\n"
+
+
+def texts(message: Message) -> dict[str, Any]:
+    """Key, value and headers as texts; all of them in base64 if any is not UTF-8."""
+    try:
+        key = None if message.key is None else message.key.decode()
+        headers = {name: item.decode() for name, item in (message.headers or {}).items()}
+        return {"key": key, "value": message.value.decode(), "headers": headers}
+    except UnicodeDecodeError:
+        return {
+            "key": None if message.key is None else based(message.key),
+            "value": based(message.value),
+            "headers": {name: based(item) for name, item in (message.headers or {}).items()},
+            "encoding": "base64",
+        }
+
+
+def bytes_map(headers: dict[str, bytes] | None) -> dict[str, str]:
+    return {
+        name: item.decode("utf-8", "backslashreplace") for name, item in (headers or {}).items()
+    }
+
+
+def based(value: bytes) -> str:
+    return base64.b64encode(value).decode()

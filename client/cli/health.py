@@ -1,0 +1,119 @@
+"""`myq health` and `myq check`: is the cluster well, for people, scripts and monitoring."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from myqueue.admin import Admin
+from myqueue.cli import FAILED, address, asking, output, wellness
+from myqueue.cli.wellness import Problem
+from myqueue.daemons.local import Cluster, Folder
+from myqueue.errors import MyQueueError
+
+TIMEOUT_S = 5.0
+WATCH_S = 1.0
+# What Nagios and its relatives expect.
+OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
+NAMES = {OK: "OK", WARNING: "WARNING", CRITICAL: "CRITICAL", UNKNOWN: "UNKNOWN"}
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Look every second, print when it changed.")
+@click.option("--exit-when-healthy", is_flag=True, help="Wait until all is well.")
+@click.option("--timeout", "timeout_s", type=float, help="Give up waiting after these seconds.")
+@address.options
+@output.json_option
+def health(
+    watch: bool, exit_when_healthy: bool, timeout_s: float | None, cluster: str | None,
+    data: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Show what is not well, and every broker, producer and consumer with its last sign of life.
+
+    Healthy: the managers have a leader, all brokers are registered and alive, no partition is
+    without a leader. The exit code is 1 if it is not healthy at the end.
+    """
+    where, known = address.find(cluster, data), expected(cluster, data)
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    shown: Any = None
+    for problems in looks(where, known, end, forever=watch or exit_when_healthy):
+        if shown != problems:
+            shown = problems
+            tell(problems, actors(where), as_json)
+        if exit_when_healthy and not problems:
+            break
+    if shown:
+        click.get_current_context().exit(FAILED)
+
+
+def expected(cluster: str | None, data: str | None) -> Cluster | None:
+    """Which daemons there ought to be, if it is a cluster that `myq up` runs here."""
+    folder = Folder(data or address.DATA)
+    found = folder.load() if folder.holder() else None
+    return found if found and found.address == address.find(cluster, data) else None
+
+
+def looks(
+    where: str, known: Cluster | None, end: float | None, forever: bool
+) -> Iterator[list[Problem]]:
+    while True:
+        begin = time.monotonic()
+        yield wellness.problems(where, known, TIMEOUT_S)
+        if not forever or (end is not None and time.monotonic() >= end):
+            return
+        time.sleep(max(0.0, begin + WATCH_S - time.monotonic()))
+
+
+def actors(where: str) -> dict[str, Any]:
+    """Who was heard when; nothing if nobody can be asked."""
+    try:
+        with Admin(where) as admin:
+            found: dict[str, Any] = asking.facts_of(admin.health())
+    except MyQueueError:
+        return {}
+    return found
+
+
+def tell(problems: list[Problem], found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        rows = [problem._asdict() for problem in problems]
+        output.write_json("myq.health/1", {"healthy": not problems, "problems": rows, **found})
+        return
+    click.echo("healthy" if not problems else "NOT healthy")
+    for problem in problems:
+        click.echo(f"  {problem.text}")
+    for name, rows in found.items():
+        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+            click.echo(f"\n{name}:")
+            asking.write_rows(rows)
+
+
+@click.command()
+@click.option("--timeout", "timeout_s", default=TIMEOUT_S, show_default=True, help="Seconds.")
+@address.options
+@output.json_option
+def check(timeout_s: float, cluster: str | None, data: str | None, as_json: bool) -> None:
+    """Check health in the manner of Nagios: one line, and an exit code that says it.
+
+    0 OK; 1 WARNING: all works, but something is missing; 2 CRITICAL: something can't be read or
+    written; 3 UNKNOWN: it is not known which cluster is meant.
+    """
+    begin = time.monotonic()
+    try:
+        where = address.find(cluster, data)
+        problems = wellness.problems(where, expected(cluster, data), timeout_s)
+    except MyQueueError as error:
+        code, text = UNKNOWN, f"{error}. {error.hint}"
+    else:
+        critical = any(problem.critical for problem in problems)
+        code = CRITICAL if critical else WARNING if problems else OK
+        text = "; ".join(problem.text for problem in problems) or f"{where} is healthy"
+    took_s = time.monotonic() - begin
+    if as_json:
+        output.write_json("myq.check/1", {"state": NAMES[code], "text": text, "took_s": took_s})
+    else:
+        click.echo(f"MYQ {NAMES[code]} - {text} | time={took_s:.3f}s")
+    click.get_current_context().exit(code)

@@ -1,0 +1,168 @@
+"""`myq topic`: make, list, describe, change, grow and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from myqueue.cli import address, asking, output
+
+
+@click.group()
+def topic() -> None:
+    """Topics and their partitions."""
+
+
+def settings_option(function: Any) -> Any:
+    return click.option(
+        "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=read_settings,
+        help="A setting of the topic; 'myq config show topic' lists them.",
+    )(function)  # fmt: skip
+
+
+def read_settings(
+    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, int | None]:
+    """Callback of --set: NAME=NUMBER; NAME= brings the default back."""
+    settings: dict[str, int | None] = {}
+    for value in values:
+        name, equals, number = value.partition("=")
+        try:
+            settings[name] = int(number.replace("_", "")) if number else None
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise click.BadParameter(f"{value!r} is not NAME=NUMBER.")
+    return settings
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", default=1, show_default=True, help="How many.")
+@click.option("--replication", type=int, help="Copies of each. [default: 3, or all brokers]")
+@settings_option
+@address.options
+@output.json_option
+def create(
+    name: str, partitions: int, replication: int | None, settings: dict[str, Any],
+    cluster: str | None, data: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Create the topic NAME."""
+    with asking.admin(cluster, data) as admin:
+        made = admin.create_topic(
+            name, partitions=partitions, replication=replication or 0, settings=settings
+        )
+    if as_json:
+        groups = [{"group": group} for group in made["partitions"]]
+        found = {"topic": name, "topic_uid": made["topic_uid"], "partitions": groups}
+        output.write_json("myq.topic.create/1", asking.facts_of(found))
+    else:
+        click.echo(f"Created {name} with {partitions} partition{'s' * (partitions != 1)}.")
+
+
+@topic.command("list")
+@address.options
+@output.json_option
+def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
+    """List the topics."""
+    with asking.admin(cluster, data) as admin:
+        rows = asking.facts_of(admin.topics(detail=True))
+    if as_json:
+        output.write_json("myq.topic.list/1", {"topics": rows})
+        return
+    output.write_table(
+        ["topic", "partitions", "replication", "messages", "bytes", "leaderless"],
+        [
+            [
+                row["topic"], len(row["partitions"]), row["replication"], row["messages"],
+                row["bytes"], sum(not part["leader"] for part in row["partitions"]),
+            ]
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+@topic.command()
+@click.argument("name")
+@address.options
+@output.json_option
+def describe(name: str, cluster: str | None, data: str | None, as_json: bool) -> None:
+    """Show the settings and the partitions of the topic NAME."""
+    with asking.admin(cluster, data) as admin:
+        found = asking.facts_of(admin.describe_topic(name))
+    if as_json:
+        output.write_json("myq.topic.describe/1", found)
+        return
+    settings = " ".join(f"{key}={value}" for key, value in found["settings"].items())
+    click.echo(f"{found['topic']}  {settings}")
+    output.write_table(
+        ["partition", "leader", "replicas", "term", "start", "end", "bytes"],
+        [
+            [
+                part["partition"], part["leader"] or None, " ".join(map(str, part["replicas"])),
+                part.get("term"), part.get("start"), part.get("end"), part.get("bytes"),
+            ]
+            for part in found["partitions"]
+        ],
+    )  # fmt: skip
+
+
+@topic.command()
+@click.argument("name")
+@settings_option
+@address.options
+@output.json_option
+def alter(
+    name: str, settings: dict[str, Any], cluster: str | None, data: str | None, as_json: bool
+) -> None:
+    """Change settings of the topic NAME; `--set NAME=` brings a default back."""
+    if not settings:
+        raise click.UsageError("Say what to change: --set NAME=VALUE.")
+    with asking.admin(cluster, data) as admin:
+        after = admin.alter_topic(name, settings)["settings"]
+    if as_json:
+        output.write_json("myq.topic.alter/1", {"topic": name, "settings": after})
+    else:
+        output.write_table(
+            ["setting", "value"], [[key, str(value)] for key, value in after.items()]
+        )
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--count", type=int, help="So many more. [default: 1]")
+@click.option("--to", type=int, help="So many in all.")
+@address.options
+@output.json_option
+def grow(
+    name: str, count: int | None, to: int | None, cluster: str | None, data: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Add partitions to the topic NAME. Keys are then spread over all of them anew."""
+    if count is not None and to is not None:
+        raise click.UsageError("Give --count or --to, not both.")
+    with asking.admin(cluster, data) as admin:
+        numbers = admin.grow_topic(name, to=to) if to else admin.grow_topic(name, count or 1)
+    if as_json:
+        output.write_json("myq.topic.grow/1", {"topic": name, "partitions": numbers})
+    else:
+        click.echo(f"Added to {name}: {', '.join(map(str, numbers)) or 'nothing'}.")
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@address.options
+def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | None) -> None:
+    """Delete topics with all their messages."""
+    listed = ", ".join(names)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("Nobody is there to be asked: say --yes.")
+        click.confirm(f"Delete {listed} and all messages in it?", abort=True, err=True)
+    with asking.admin(cluster, data) as admin:
+        for name in names:
+            admin.delete_topic(name)
+    click.echo(f"Deleted {listed}.")

@@ -1,0 +1,36 @@
+"""`myq where`: the whereabouts of one message."""
+
+from __future__ import annotations
+
+import click
+
+from myqueue.cli import address, asking, output
+
+COLUMNS = (
+    *("node", "address", "segment", "position", "length", "index", "term"),
+    *("batch_offset", "batch_count", "time_ms", "committed", "past"),
+)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("partition", type=int)
+@click.argument("offset", type=int)
+@address.options
+@output.json_option
+def where(
+    topic: str, partition: int, offset: int, cluster: str | None, data: str | None, as_json: bool
+) -> None:
+    """Tell where the message at OFFSET of a partition is.
+
+    Which brokers hold it, in which segment and bytes of it, under which index and term of the
+    partition's log, and which consumers and groups are past it. A message is stored in its batch:
+    the bytes are those of the batch.
+    """
+    with asking.admin(cluster, data) as admin:
+        found = asking.facts_of(admin.where(topic, partition, offset))
+    asking.somebody_answered(found["replicas"])
+    if as_json:
+        output.write_json("myq.where/1", found)
+    else:
+        asking.write_facts(found, COLUMNS)
