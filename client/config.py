@@ -124,7 +124,9 @@ class ProducerSettings(Settings):
     create_topics: bool = setting(
         False, "", "make a topic that does not exist, instead of raising UnknownTopic"
     )
-    name: str = setting("", "", "name of the producer in logs and statistics")
+    name: str = setting(
+        "", "", "a name that outlives the process: who takes it over fences who had it before"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
