@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -106,17 +107,17 @@ class Sockets:
         self.now = now_ms()  # of this turn
         self._context = zmq.Context()
         self._poller = zmq.Poller()
-        self._handlers: dict[Any, Callable[[], None]] = {}
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poller.register(self._bell, zmq.POLLIN)
-        self._handlers[self._bell] = self._hush
+        self._handlers: dict[Any, Callable[[], object]] = {}
+        self._bell_lock = threading.Lock()
+        bell = self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller.register(bell, zmq.POLLIN)
+        self._handlers[bell] = lambda: os.eventfd_read(bell)
 
     def wake(self) -> None:
         """From any thread: the poll under way, or the next one, returns at once."""
-        os.eventfd_write(self._bell, 1)
-
-    def _hush(self) -> None:
-        os.eventfd_read(self._bell)
+        with self._bell_lock:  # or it might be closed between the look and the ring
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
 
     def poll(self, timeout_ms: int) -> None:
         """Waits, then lets everybody who got something handle it."""
@@ -155,7 +156,9 @@ class Sockets:
 
     def close(self) -> None:
         self._context.destroy(linger=0)
-        os.close(self._bell)
+        with self._bell_lock:
+            os.close(self._bell)
+            self._bell = -1
 
 
 class Connection:

@@ -254,6 +254,29 @@ def test_closing_answers_everybody_and_never_hangs(cluster, session):
     session.close()
 
 
+def test_threads_that_ask_while_it_is_closed_get_closed_and_nothing_else(cluster):
+    for _ in range(20):
+        session, problems = Session(cluster.address), []
+
+        def ask(session=session, problems=problems):
+            try:
+                while True:
+                    session.read("cluster").result(5)
+            except errors.Closed:
+                pass
+            except Exception as error:
+                problems.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        session.read("cluster").result(5)
+        session.close()
+        for thread in threads:
+            thread.join(5)
+        assert not problems and not any(thread.is_alive() for thread in threads)
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_is_refused(session):
     session.read("cluster").result()
