@@ -38,8 +38,9 @@ class Follower(Protocol):
         """Any other record of a group."""
 
 
-def never() -> bool:
-    return False
+def never() -> int:
+    """For `followed`: no later segment is known."""
+    return 0
 
 
 def nothing() -> None:
@@ -51,7 +52,7 @@ class SegmentCheck:
 
     def __init__(
         self, segment: Segment, follow: Follower | None = None, *, flush_before: int = 0,
-        followed: Callable[[], bool] = never, wait: Callable[[], None] = nothing,
+        followed: Callable[[], int] = never, wait: Callable[[], None] = nothing,
     ) -> None:  # fmt: skip
         """`flush_before` is the last flush number of the segments before, 0 if not known."""
         self.segment, self._follow = segment, follow

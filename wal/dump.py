@@ -18,7 +18,16 @@ from myqueue.wal import format as f
 from myqueue.wal.check import nothing
 from myqueue.wal.judge import Judge
 from myqueue.wal.scan import footer_of
-from myqueue.wal.survey import CORRUPT, Finding, Look, Segment, examine, is_followed, listed
+from myqueue.wal.survey import (
+    CORRUPT,
+    Finding,
+    Look,
+    Segment,
+    examine,
+    is_followed,
+    listed,
+    synced_to,
+)
 
 HIGHEST = 2**64 - 1
 _WITH_INDEX = (f.ENTRY, f.TRUNCATE, f.COMMIT, f.SNAPSHOT, f.START)
@@ -111,7 +120,7 @@ class _Reading:
     def __init__(self, segment: Segment, wanted: Wanted, wait: Callable[[], None]) -> None:
         self._segment, self._wanted = segment, wanted
         self._scan = segment.scan()
-        self._judge = Judge(segment, self._scan, self._is_followed, wait)
+        self._judge = Judge(segment, self._scan, lambda: synced_to(segment), wait)
         self._footer_seen = False
 
     def has_news(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from myqueue.errors import FormatUnknown, IdentityMismatch
 from myqueue.wal import format as f
 from myqueue.wal.files import Files
-from myqueue.wal.scan import trailer_of
+from myqueue.wal.scan import left_by, trailer_of
 
 TORN, CORRUPT = "torn", "corrupt"
 
@@ -44,6 +44,7 @@ class SegmentFile:
     capacity: int
     sealed: bool = False
     damaged: bool = False
+    left_at: int = 0  # not sealed because it was damaged; all before this position was synced
 
 
 def take_inventory(
@@ -66,6 +67,8 @@ def take_inventory(
             problem = f"number {segment.number} is there twice"
         elif segments and previous is None and not _may_be_reclaimed(segments):
             problem = problem or f"segment {segment.number - 1} before it is missing"
+        if previous is not None and not previous.sealed:
+            previous.left_at = left_by(reader_of(files, segment), segment.uid)
         if problem:
             segment.damaged = True
             findings.append(Finding(CORRUPT, segment.name, 0, problem))
@@ -75,7 +78,7 @@ def take_inventory(
 
 def _may_be_reclaimed(segments: dict[int, SegmentFile]) -> bool:
     """Segments are reclaimed in any order, but only sealed ones: what follows a gap is not new."""
-    return all(older.sealed for older in segments.values())
+    return all(older.sealed or older.left_at for older in segments.values())
 
 
 def _check_header(files: Files, segment: SegmentFile, owner: bytes | None) -> str:

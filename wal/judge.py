@@ -38,12 +38,13 @@ class Stop(NamedTuple):
 class Judge:
     """Decides at each stop of one segment's scan.
 
-    `followed` tells whether a later segment is in use; `wait` is called before a place without
-    evidence is read again, to give a running writer the time to finish it.
+    `followed` tells up to where later segments prove it to be synced, 0 if none is in use; `wait`
+    is called before a place without evidence is read again, to give a running writer the time to
+    finish it.
     """
 
     def __init__(
-        self, segment: Segment, scan: Scan, followed: Callable[[], bool], wait: Callable[[], None]
+        self, segment: Segment, scan: Scan, followed: Callable[[], int], wait: Callable[[], None]
     ) -> None:
         self._segment, self._scan, self._followed, self._wait = segment, scan, followed, wait
         self.sealed = segment.trailer() is not None
@@ -81,14 +82,17 @@ class Judge:
     def _evidence(self) -> int:
         """The position up to which all is known to have been synced."""
         scan = self._scan
-        if self.sealed or self._followed():
+        if self.sealed:
             return self._segment.capacity
+        followed = self._followed()
+        if followed >= self._segment.capacity:
+            return followed
         if self._marks_prove <= scan.position:
             try:
                 self._marks_prove = scan.proven_by_later_marks()
             except FormatUnknown:  # a valid record of a newer version: the log went on with it
                 self._marks_prove = self._segment.capacity
-        return max(scan.proven, self._marks_prove)
+        return max(followed, scan.proven, self._marks_prove)
 
     def _corrupt(self, blank: bool) -> Stop:
         """Report the place and move the scan behind it, as little as can be."""

@@ -84,6 +84,9 @@ class Reclaimer:
                 held = None
                 continue
             share = self._live_share(segment, rows, groups, held)
+            before = self._journal.segments.get(segment.number - 1)
+            if before is not None and before.left_at:
+                share = 1.0  # it tells that the one before was left, which stays
             if share == 0.0:
                 if any(row.kinds & _ORDERED for row in rows):
                     self._files.sync(None)  # what this segment's records cancel goes first

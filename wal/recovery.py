@@ -37,6 +37,7 @@ class Recovered:
     next_number: int = 1  # of the next segment that is made
     spares: list[SegmentFile] = field(default_factory=list)  # unused, prepared before the crash
     flush_number: int = 0
+    left_at: int = 0  # up to here that segment is known to be synced, should it be left for damage
     rows: SegmentRows = field(default_factory=SegmentRows)  # of that segment, for its footer
     findings: list[Finding] = field(default_factory=list)
     unknown_loss: bool = False  # a hole whose owner is not known: any group may miss something
@@ -87,6 +88,7 @@ class _Walk:
         self._ops: list[Op] = []
         self._incomplete: set[int] = set()  # groups that may miss entries
         self._doubtful: set[int] = set()  # groups whose newest vote may be missing
+        self._proven = 0  # of the segment that is read, as of its last stop
         self._known_until = 0  # in the segment that is read: the store's watermark
         self.aside: list[SegmentFile] = []  # unused segments that cannot be used any more
         self._rows: list[RowTuple] = []
@@ -177,6 +179,8 @@ class _Walk:
     def _check_seal(self, segment: SegmentFile) -> None:
         if not segment.sealed:
             segment.damaged = True
+            if segment.left_at:
+                return
             what = "the trailer is missing or damaged, but the log went on in a later segment"
             self._find(CORRUPT, segment.name, segment.capacity - f.RECORD_HEADER_BYTES, what)
 
@@ -186,7 +190,9 @@ class _Walk:
         scan = Scan(reader_of(self._files, segment), segment.uid, segment.capacity)
         known_until = self._watermark[1] if segment.number == self._watermark[0] else 0
         self._known_until = known_until
-        proven = segment.capacity if segment.sealed or followed else known_until
+        proven = known_until
+        if segment.sealed or followed:
+            proven = max(proven, segment.left_at or segment.capacity)
         footer = None
         out.rows = rows = SegmentRows()
         while True:
@@ -201,6 +207,7 @@ class _Walk:
             if not self._stopped(segment, scan, proven, footer):
                 break
         out.position, out.flush_number = scan.position, max(out.flush_number, scan.flush_number)
+        out.left_at = max(scan.position, self._proven)
         out.bytes_read += scan.position
         if followed:
             self._check_seal(segment)
@@ -211,7 +218,7 @@ class _Walk:
     ) -> bool:
         """Judge why the scan stopped; True if it was moved on to a record behind a bad place."""
         position = scan.position
-        proven = max(proven, scan.proven)
+        self._proven = proven = max(proven, scan.proven)
         last = scan.last_nonzero()
         if scan.problem == END and last == position:
             if footer is not None or (position >= proven and position >= scan.batch_end):
@@ -222,7 +229,7 @@ class _Walk:
             self._corrupt(segment, position, "records that were synced are not there")
             return False
         if footer is None:
-            proven = max(proven, scan.proven_by_later_marks())
+            self._proven = proven = max(proven, scan.proven_by_later_marks())
         if position >= proven and scan.problem != CUT_SHORT:
             if footer is None:
                 what = f"{last - position} bytes of a write that was never synced ({scan.problem})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
 
 WINDOW_BYTES = 4 << 20
@@ -119,6 +120,17 @@ def trailer_of(read: Read, uid: int, capacity: int) -> f.Record | None:
     if record is None or record.kind != f.TRAILER or not f.payload_is_right(record, b""):
         return None
     return record
+
+
+def left_by(read: Read, uid: int) -> int:
+    """Where the segment before was left without a footer, as this one's first mark tells, or 0."""
+    position = f.SEGMENT_HEADER_BYTES
+    raw = read(position, f.RECORD_HEADER_BYTES)
+    try:
+        record = f.record_at(raw, 0, position, f.segment_seed(uid))
+    except FormatUnknown:
+        return 0
+    return record.chain if record is not None and record.kind == f.MARK else 0
 
 
 def footer_of(read: Read, uid: int, trailer: f.Record) -> list[f.FooterRow] | None:

@@ -42,7 +42,10 @@ class Segments:
         except OSError as error:  # the writer waits for room; what is there can be read
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self.by_number:
                 raise
-        return self._enter(number, uid, 1)
+        layout = self._enter(number, uid, 1)
+        if last is not None and not last.sealed and number == last.number + 1:
+            layout.left_at = last.left_at = recovered.left_at
+        return layout
 
     def advance(self, next_batch: int) -> Layout:
         """The planned segment becomes the open one; another one is planned."""

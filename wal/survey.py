@@ -15,7 +15,7 @@ from zlib import crc32
 from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
 from myqueue.wal.onebit import mended
-from myqueue.wal.scan import Scan, trailer_of
+from myqueue.wal.scan import Scan, left_by, trailer_of
 
 TORN, CORRUPT = "torn", "corrupt"
 FRESH, TRASH = ".seg.new", ".seg.trash"
@@ -186,6 +186,24 @@ def foreign(segments: list[Segment], owner: bytes | None) -> dict[str, Finding]:
             what = f"written by the daemon of another disk, {one.owner.hex()}"
             out[one.name] = Finding(CORRUPT, one.name, _OWNER_AT, what)
     return out
+
+
+def left_at(segment: Segment) -> int:
+    """Where the log left this segment without a footer, by the first mark of the next; else 0."""
+    for number, uid, name, size in listed(segment.look):
+        if number == segment.number + 1:
+            try:
+                return left_by(Segment(segment.look, name, number, uid, size, size).read, uid)
+            except FileNotFoundError:
+                return 0
+    return 0
+
+
+def synced_to(segment: Segment) -> int:
+    """Up to which position later segments prove this one to be synced; 0 if none is in use."""
+    if not is_followed(segment.look, segment.number):
+        return 0
+    return left_at(segment) or segment.capacity
 
 
 def is_followed(look: Look, number: int) -> bool:

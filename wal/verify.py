@@ -31,8 +31,9 @@ from myqueue.wal.survey import (
     Look,
     Segment,
     foreign,
-    is_followed,
+    left_at,
     survey,
+    synced_to,
 )
 
 __all__ = ["Finding", "Progress", "Summary", "verify"]
@@ -176,10 +177,9 @@ class _Run:
             return
         if previous is not None:
             self._close(previous)
-        number = segment.number
         check = self._last = SegmentCheck(
             segment, self._replay, flush_before=self._flush_number,
-            followed=lambda: is_followed(self._look, number), wait=self._wait,
+            followed=lambda: synced_to(segment), wait=self._wait,
         )  # fmt: skip
         yield from self._go_on(check)
 
@@ -207,6 +207,14 @@ class _Run:
             yield from self._once_more(previous)
             return
         segment = previous.segment
+        left = left_at(segment)
+        if left:
+            if previous.scan.position < left:  # it may have grown since it was read
+                yield from self._once_more(previous)
+            if previous.scan.position < left and previous.clean:
+                what = "records that were synced are not there"
+                yield Finding(CORRUPT, segment.name, previous.scan.position, what)
+            return
         position = segment.capacity - f.RECORD_HEADER_BYTES
         self._unsealed = segment.name
         previous.judge.sealed = True  # as it should be; told once
