@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from myqueue.simple import MyConsumer, MyProducer
 
 __version__ = "0.1.0"
+PROTOCOL_VERSION = 1  # of the words on the wire, see PROTOCOL.md
 
 __all__ = [
     "__version__",

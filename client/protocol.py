@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import msgpack
 
+from myqueue import PROTOCOL_VERSION
 from myqueue.errors import InvalidRequest, Unsupported
 
-VERSION: Final = 1
+VERSION: Final = PROTOCOL_VERSION
 ENVELOPE_BYTES_MAX: Final = 1 << 20
 FRAME_BYTES_MAX: Final = (16 << 20) + (64 << 10)
 FRAMES_MAX: Final = 4097

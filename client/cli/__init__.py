@@ -67,12 +67,11 @@ def myq(debug: bool) -> None:
 @output.json_option
 def version(as_json: bool) -> None:
     """Show the versions of the package and of the formats it reads and writes."""
-    from myqueue import protocol
     from myqueue.wal import format as wal_format
 
     versions = {
         "package": myqueue.__version__,
-        "protocol": protocol.VERSION,
+        "protocol": myqueue.PROTOCOL_VERSION,
         "wal_format": wal_format.VERSION,
         "python": sys.version.split()[0],
     }

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from myqueue import protocol
 from myqueue.errors import MyQueueError
 from myqueue.session import Session
+from myqueue.wal.files import RealFiles
 
 _STAMP = Struct("<q")
 STAMP_BYTES = _STAMP.size
@@ -105,12 +106,16 @@ def used(session: Session) -> Used:
 
 
 def sync_floor(folder: str | None, count: int = 500) -> dict[str, Any]:
-    """Append 4 KiB and fdatasync, bare: what this disk takes for any acknowledged write."""
-    data = os.urandom(4096)
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-
-        def call() -> None:
-            file.write(data)
-            os.fdatasync(file.fileno())
-
-        return percentiles(timed(call, count, 10.0, warm=20), "fdatasync")
+    """Append 4 KiB, synced, bare: what this disk takes for any acknowledged write."""
+    data, size = os.urandom(4096), 4096
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        files = RealFiles(place)
+        files.create("floor", size)
+        try:
+            ends = iter(range(0, 100 * count * size, size))
+            return percentiles(
+                timed(lambda: files.write("floor", next(ends), [data], True), count, 10.0, warm=20),
+                "fdatasync",
+            )
+        finally:
+            files.close()

@@ -8,6 +8,7 @@ all readers saw the same.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import defaultdict
@@ -193,5 +194,5 @@ def interruptions(writers: list[Writer], partition: int, since_s: float, until_s
     )
     if not times:
         return until_s - since_s
-    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(times)]
     return max([*gaps, until_s - times[-1]], default=until_s - since_s)

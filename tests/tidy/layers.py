@@ -8,6 +8,7 @@ each can fail.
 import ast
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from tidy.rules import at, imports
 from tidy.tree import PRODUCT, Source
@@ -113,8 +114,11 @@ def absolute_imports(source: Source) -> Iterator[str]:
 
 
 def helps_tests(source: Source, name: str) -> bool:
-    """Tests import what they share by its path below tests/, `daemons.seam` for example."""
-    return source.path.startswith("tests/") and "." in name
+    """Tests import what they share by its path below tests/: `wal.tool_logs`, for example."""
+    path = Path(__file__).parents[1].joinpath(*name.split("."))
+    return source.path.startswith("tests/") and (
+        path.with_suffix(".py").exists() or path.parent.with_suffix(".py").exists()
+    )
 
 
 def shadowing_file(path: str) -> str | None:

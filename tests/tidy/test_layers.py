@@ -26,6 +26,7 @@ BAD = [
     (layers.layer, "client/producer.py", "from myqueue.cli import output"),
     (layers.layer, "client/cli/__init__.py", "from myqueue.wal import format"),
     (layers.layer, "client/cli/output.py", "import rich"),
+    (layers.layer, "client/cli/bench_floor.py", "from myqueue import producer"),
     (layers.one_importer, "client/producer.py", "import zmq"),
     (layers.one_importer, "client/connection.py", "import msgpack"),
     (layers.one_importer, "wal/index.py", "import lmdb"),
