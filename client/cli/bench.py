@@ -97,8 +97,11 @@ def _tell(kind: str, options: dict[str, Any], found: dict[str, Any]) -> None:
     if options["as_json"]:
         output.write_json(f"myq.bench.{kind}/1", facts)
         return
-    rows = [[name, value if not isinstance(value, dict) else str(value)]
-            for name, value in facts.items() if value is not None]  # fmt: skip
+    rows = [
+        [name, str(value) if isinstance(value, dict | list) else value]
+        for name, value in facts.items()
+        if value not in (None, [], {})
+    ]
     output.write_table(["what", "value"], rows)
 
 
