@@ -6,18 +6,23 @@ commit, every acknowledgement. They keep the truth in plain dictionaries and com
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from zlib import crc32
 
 from sim.machine import Ledger
 
+from myqueue.daemons.raft.membership import decode_config
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     CHAIN,
+    CONFIG,
     INDEX,
     OFFSET,
     PAYLOAD,
     TERM,
+    TYPE,
     AppendReply,
+    Config,
     Entry,
     InstallSnapshot,
     Message,
@@ -41,6 +46,7 @@ class Checkers:
         self.leaders: dict[tuple[int, int], int] = {}  # (group, term) -> replica
         self.votes: dict[tuple[int, int, int], int] = {}  # (group, term, voter) -> candidate
         self.entries: dict[tuple[int, int, int], tuple[int, int]] = {}  # (group, index, term)
+        self.configs: dict[tuple[int, int, int], Config] = {}  # (group, index, term), of entries
         self.committed: dict[int, dict[int, tuple[int, bytes]]] = {}  # group -> index -> entry
         self.states: dict[tuple[int, int], tuple[int, int]] = {}  # (group, index) -> ledger
         self.acked: dict[tuple[int, int, int], int] = {}  # (group, client, sequence) -> index
@@ -59,7 +65,7 @@ class Checkers:
             self._vote(message.group, message.term, message.source, message.source)
         elif isinstance(message, AppendReply) and message.ok:
             log = node.log
-            if log.first_index <= message.index <= log.last_index:
+            if log.first_index - 1 <= message.index <= log.last_index:  # an install ends before it
                 claims = self.claims.setdefault(key, {})
                 claims[message.index] = log.term(message.index)
         elif isinstance(message, InstallSnapshot):
@@ -87,6 +93,8 @@ class Checkers:
         """Log matching: the same index and term is the same entry, and the same before it."""
         for entry in entries:
             key = (node.group, entry[INDEX], entry[TERM])
+            if entry[TYPE] == CONFIG:
+                self.configs[key] = decode_config(bytes(entry[PAYLOAD]))
             truth = (entry[CHAIN], hash_of(entry))
             before = self.entries.setdefault(key, truth)
             check(before == truth, f"log matching: two entries at {key}")
@@ -102,6 +110,17 @@ class Checkers:
         claims = self.claims.get((node.group, node.replica), {})
         for claimed in [at for at in claims if at >= index]:
             del claims[claimed]
+
+    def installing(self, node: RaftNode, start_index: int) -> None:
+        """A log is emptied, to go on at `start_index`: nothing of what it must keep is in it."""
+        committed = self.committed.get(node.group, {})
+        for index, term in self.claims.get((node.group, node.replica), {}).items():
+            check(
+                index < start_index or node.recovering or committed.get(index, (0,))[0] != term,
+                f"R19: {node.replica:x} of group {node.group} acknowledged the committed entry "
+                f"{index} and throws it away for a state that goes on at {start_index}",
+            )
+        self.forget_claims(node, 0)
 
     def became(self, node: RaftNode) -> None:
         """Election safety, leader completeness."""
@@ -144,20 +163,90 @@ class Checkers:
 
     def monotonic(self, node: RaftNode) -> None:
         """R4, within one life of a process."""
+        log, configs = node.log, node.configs
+        if configs.current_index > node.commit_index:
+            self._config_is_of_the_log(node)
         now = (node.term, node.commit_index, node.applying_index)
         before = self.last.get((node.group, node.replica))
+        if before == now:
+            return
+        self.last[node.group, node.replica] = now
         if before is not None:
             check(
                 all(a <= b for a, b in zip(before, now, strict=True)),
                 f"R4: {node.replica:x} went back from {before} to {now}",
             )
-        self.last[node.group, node.replica] = now
-        check(node.log.persisted_index <= node.log.last_index, "persisted beyond the end")
+        check(log.persisted_index <= log.last_index, "persisted beyond the end")
+        self._commit_is_true(node)
+
+    def believes(self, leader: RaftNode, replica: Callable[[int, int], RaftNode | None]) -> None:
+        """What a leader counts a follower to have, the follower has (R4, R8, R19, R26)."""
+        for member, progress in leader.leading.followers.items():
+            index, node = progress.match_index, replica(leader.group, member)
+            if not index or node is None or node.term > leader.term or node.recovering:
+                continue  # a newer term may have taken it away; who lost it will say so
+            theirs, ours = node.log, leader.log
+            lowest = max(ours.first_index, theirs.first_index) - 1  # below, only the end tells
+            check(
+                theirs.last_index >= index
+                and (index < lowest or theirs.term(index) == ours.term(index)),
+                f"{leader.replica:x} leads group {leader.group} in term {leader.term} and believes "
+                f"that {member:x} has all up to {index} (log {node.log.first_index}.."
+                f"{node.log.last_index})",
+            )
+
+    def electable(self, leader: RaftNode, index: int, found: list[RaftNode | None]) -> None:
+        """Leader completeness, before it comes to it: nobody without the entry that was just
+        committed would now be elected by those who are up (R5, paper 5.4.3).
+        """
+        voters = {node.replica: node for node in found if node is not None and not node.recovering}
+        term = leader.log.term(index)
+        for node in voters.values():
+            log = node.log
+            if index < log.first_index or log.has(index, term) or node is leader:
+                continue
+            mine = log.last_term, log.last_index
+            votes = sum(
+                1
+                for voter in node.config.voters
+                if voter in voters
+                and (voters[voter].log.last_term, voters[voter].log.last_index) <= mine
+            )
+            check(
+                votes <= len(node.config.voters) // 2,
+                f"leader completeness: {node.replica:x} has no entry {index} of term {term}, which "
+                f"group {leader.group} just committed, and could be elected",
+            )
+
+    def _commit_is_true(self, node: RaftNode) -> None:
+        """What it takes for committed is what others applied there (R3, R25)."""
+        index, log = node.commit_index, node.log
+        term, _ = self.committed.get(node.group, {}).get(index, (0, b""))
+        check(
+            not term or not log.first_index <= index <= log.last_index or log.term(index) == term,
+            f"{node.replica:x} of group {node.group} takes its entry {index} for committed, which "
+            f"is not the one of term {term}",
+        )
+
+    def _config_is_of_the_log(self, node: RaftNode) -> None:
+        """R15: the members that count are those of an entry that is still in the log."""
+        index, log = node.configs.current_index, node.log
+        if index <= node.applied_index:
+            return  # of the state, which may be ahead of a log that was just emptied
+        known = None
+        if log.first_index <= index <= log.last_index:
+            known = self.configs.get((node.group, index, log.term(index)))
+        check(
+            known == node.config,
+            f"R15: {node.replica:x} of group {node.group} counts the members of an entry {index} "
+            f"that it does not have (log {log.first_index}..{log.last_index})",
+        )
 
     def restarted(self, node: RaftNode) -> None:
         """What it claimed before the crash it still has (W1, R1)."""
         key = (node.group, node.replica)
         self.last.pop(key, None)
+        self._commit_is_true(node)
         check(
             node.term >= self.terms.get(key, 0),
             f"R1: {node.replica:x} of group {node.group} spoke in term {self.terms.get(key)} and "

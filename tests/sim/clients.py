@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from sim.world import World
 
 RETRY_MS = 300
-READ_SHARE = 0.05  # of the commands is followed by a read, soon or after the next election
+BACKLOG_MAX = 300  # entries that are not committed yet: more, and the leader refuses
 
 
 class Clients:
     def __init__(self, world: World) -> None:
         self.world = world
         self.count = world.random.choice((1, 2, 4))
-        self.pace_ms = world.random.choice((5, 20, 100))
+        self.pace_ms = max(world.random.choice((5, 20, 100)), self.count * len(world.groups))
         self.burst = world.random.choice((1, 1, 3, 8))
+        # Of the commands are followed by a read, soon or after the next election.
+        self.read_share = world.random.choice((0.05, 0.05, 0.5))
         self.next: dict[tuple[int, int], int] = {}  # (group, client) -> sequence not yet acked
         self._context = 0
 
@@ -41,7 +43,8 @@ class Clients:
         world = self.world
         if self.next[group, client] != sequence:
             return
-        world.after(RETRY_MS, RETRY_MS * 2, lambda: self._send(group, client, sequence))
+        if not world.quiet:  # in peace the operator's probes are enough
+            world.after(RETRY_MS, RETRY_MS * 2, lambda: self._send(group, client, sequence))
         leaders = [
             process.number
             for process in world.processes()
@@ -52,7 +55,7 @@ class Clients:
 
         def propose(process: Process) -> None:
             node = process.host.touch(group)
-            if node is None:
+            if node is None or node.log.last_index - node.commit_index > BACKLOG_MAX:
                 return
             items = [
                 Item(
@@ -61,7 +64,7 @@ class Clients:
                     DATA,
                     encode_command(client, sequence, world.random.randrange(80)),
                 )
-                for _ in range(self.burst)
+                for _ in range(1 if world.quiet else self.burst)
             ]
             try:
                 first, term = node.propose(items)
@@ -76,7 +79,7 @@ class Clients:
     def acknowledged(self, group: int, client: int, sequence: int) -> None:
         if self.next.get((group, client)) == sequence:
             self.next[group, client] = sequence + 1
-            if self.world.random.random() < READ_SHARE:
+            if self.world.random.random() < self.read_share:
                 self.world.after(0, 400, self.read)
             if not self.world.quiet:
                 self.world.after(0, self.pace_ms, lambda: self._send(group, client, sequence + 1))

@@ -11,6 +11,7 @@ import json
 from zlib import crc32
 
 from myqueue.daemons.raft.types import DATA, PAYLOAD, TYPE, Entry
+from myqueue.wal.reader import Entry as Stored
 
 
 def encode_command(client: int, sequence: int, padding: int) -> bytes:
@@ -46,3 +47,11 @@ class Ledger:
         ledger.count, ledger.hash, rows = json.loads(raw)
         ledger.last = dict(map(tuple, rows))
         return ledger
+
+
+def entry_of(stored: Stored) -> Entry:
+    record = stored.record
+    return (
+        record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
+        record.chain, stored.payload,
+    )  # fmt: skip

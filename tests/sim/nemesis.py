@@ -10,16 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sim.disk import AFTER, BEFORE, MIDDLE, SimDisk
+from sim.traps import Traps
 
-from myqueue.daemons.raft.types import RaftError, Role, node_of
+from myqueue.daemons.raft.types import Effects, RaftError, Role, node_of
 
 if TYPE_CHECKING:
-    from sim.world import Slot, World
+    from sim.slot import Slot
+    from sim.world import World
 
 KINDS = (
     "crash", "boundary crash", "disk crash", "pause", "partition", "one-way", "isolate", "ring",
-    "loss", "duplicates", "delay", "stall", "transfer", "compact", "all at once", "wipe",
-    "corruption", "read", "membership",
+    "loss", "duplicates", "delay", "late", "clog", "stall", "transfer", "compact", "all at once",
+    "wipe", "corruption", "read", "membership", "trap", "relapse", "churn",
 )  # fmt: skip
 
 
@@ -29,16 +31,25 @@ class Nemesis:
         random = world.random
         count = random.choice((1, 2, 3, 5, len(KINDS)))
         self.enabled = set(random.sample(KINDS, min(count, len(KINDS)))) | {"compact", "read"}
-        self.loss = random.uniform(0, 0.3) if "loss" in self.enabled else 0.0
-        self.duplicates = random.uniform(0, 0.5) if "duplicates" in self.enabled else 0.0
-        self.delay_ms = random.choice((30, 150, 400)) if "delay" in self.enabled else 5
+        if random.random() < 0.3:  # these two go deep together
+            self.enabled |= {"trap", "churn"}
+        self.relapse = random.choice((0.3, 0.7)) if "relapse" in self.enabled else 0.0
+        # As in figure 8 of the paper: a new leader is cut off before anybody hears of it.
+        self.behead = random.choice((0.0, 0.3, 0.6)) if "churn" in self.enabled else 0.0
+        self.keep = random.choice(((0, 1, 3, 10), (10, 40, 100)))
         self.interval_ms = random.choice((60, 150, 400, 900))
         self._stalled: dict[int, int] = {}  # node -> until
+        self._traps = Traps(world)
         self._tainted = 0  # the one node whose disk may lose something in this history
 
     def start(self) -> None:
         if "boundary crash" in self.enabled:
             self.world.crash_rate = self.world.random.choice((0.0005, 0.003))
+        random, network = self.world.random, self.world.network
+        network.loss = random.uniform(0, 0.3) if "loss" in self.enabled else 0.0
+        network.duplicates = random.uniform(0, 0.5) if "duplicates" in self.enabled else 0.0
+        network.delay_ms = random.choice((30, 150, 400)) if "delay" in self.enabled else 5
+        network.late = random.choice((0.01, 0.1)) if "late" in self.enabled else 0.0
         self._again()
 
     def _again(self) -> None:
@@ -57,6 +68,10 @@ class Nemesis:
 
     def _any(self) -> Slot:
         return self.world.random.choice(list(self.world.slots.values()))
+
+    def _leader_or_any(self) -> int:
+        found = self.world.leader(self.world.random.choice(self.world.groups))
+        return found[0].number if found else self._any().number
 
     def _unlucky(self) -> Slot:
         """Damage stays on a disk and may be found again: never on more than one."""
@@ -81,55 +96,76 @@ class Nemesis:
             self.world.crash(number, power=True)
             self.world.after(50, 1500, lambda n=number: self.world.boot(n))
 
+    def booted(self, slot: Slot) -> None:
+        """The power fails again soon after it came back."""
+        world = self.world
+        if self.relapse and not world.quiet and world.random.random() < self.relapse:
+            incarnation = slot.incarnation
+            world.after(20, 900, lambda: self._relapse_of(slot, incarnation))
+
+    def _relapse_of(self, slot: Slot, incarnation: int) -> None:
+        if slot.incarnation == incarnation and slot.process is not None and not self.world.quiet:
+            self.world.crash(slot.number, power=True)
+            self.world.after(50, 500, lambda: self.world.boot(slot.number))
+
+    def _churn(self) -> None:
+        """The leader loses its place for a moment, in one way or another, and is soon back."""
+        world, random = self.world, self.world.random
+        one, how = self._leader_or_any(), random.choice(("cut", "cut", "pause", "crash", "clog"))
+        if how == "cut":
+            self._depose(one)
+        elif how == "pause":
+            world.pause(one, random.randint(300, 700))
+        elif how == "clog":
+            world.network.clog(world.network.of_one(one, set(), "out"), random.choice((300, 600)))
+        else:
+            world.crash(one, power=random.random() < 0.7)
+            world.after(20, 300, lambda: world.boot(one))
+
+    def _depose(self, one: int) -> None:
+        """It goes on with a minority."""
+        random, others = self.world.random, sorted(set(self.world.slots) - {one})
+        friends = random.sample(others, random.randint(0, (len(others) - 1) // 2))
+        if not self.world.quiet:
+            self._split({one, *friends}, 250, 800)
+
+    def _trap(self) -> None:
+        self._traps.arm()
+
+    def notice(self, number: int, effects: Effects) -> None:
+        world = self.world
+        self._traps.notice(number, effects)
+        leads = self.behead and any(one.role == Role.LEADER for one in effects.changed)
+        if leads and world.random.random() < self.behead:
+            world.after(0, 4, lambda: self._depose(number))
+
     def _pause(self) -> None:
         self.world.pause(self._any().number, self.world.random.randint(50, 1500))
 
     # -- network -------------------------------------------------------------------------------
 
-    def deliveries(self) -> list[int]:
-        """When a packet arrives, in ms from now: never, once, or more often."""
-        random = self.world.random
-        if self.world.quiet:
-            return [random.randint(0, 2)]
-        if self.loss and random.random() < self.loss:
-            self.world.faults["lost packet"] += 1
-            return []
-        times = [random.randint(0, random.choice((2, 5, self.delay_ms)))]
-        while self.duplicates and random.random() < self.duplicates and len(times) < 4:
-            times.append(random.randint(0, 800))
-        return times
+    def _side(self) -> set[int]:
+        numbers, random = sorted(self.world.slots), self.world.random
+        return set(random.sample(numbers, random.randint(1, len(numbers) - 1)))
 
-    def _cut(self, pairs: set[tuple[int, int]]) -> None:
-        world = self.world
-        world.blocked = pairs
-        world.note(f"cut {sorted(pairs)}")
-        world.after(200, 2000, lambda: self._mend(pairs))
+    def _out(self, side: set[int]) -> set[tuple[int, int]]:
+        return {(a, b) for a in side for b in self.world.slots if b not in side}
 
-    def _mend(self, pairs: set[tuple[int, int]]) -> None:
-        if self.world.blocked is pairs:
-            self.world.blocked = set()
-            self.world.note("mended")
+    def _split(self, side: set[int], low_ms: int, high_ms: int) -> None:
+        pairs = self._out(side)
+        self.world.network.cut(pairs | {(b, a) for a, b in pairs}, low_ms, high_ms)
 
     def _partition(self) -> None:
-        numbers = list(self.world.slots)
-        side = set(
-            self.world.random.sample(numbers, self.world.random.randint(1, len(numbers) - 1))
-        )
-        self._cut({(a, b) for a in numbers for b in numbers if (a in side) != (b in side)})
+        self._split(self._side(), 200, 2000)
 
     def _one_way(self) -> None:
-        numbers = list(self.world.slots)
-        side = set(
-            self.world.random.sample(numbers, self.world.random.randint(1, len(numbers) - 1))
-        )
-        self._cut({(a, b) for a in side for b in numbers if b not in side})
+        self.world.network.cut(self._out(self._side()))
 
     def _isolate(self) -> None:
         """The leader, preferably."""
         world = self.world
-        found = world.leader(world.random.choice(world.groups))
-        one = found[0].number if found else self._any().number
-        self._cut({pair for b in world.slots if b != one for pair in ((one, b), (b, one))})
+        one = self._leader_or_any()
+        world.network.cut(world.network.of_one(one, set()))
 
     def _ring(self) -> None:
         """Each node sees its neighbours only: majorities that overlap, none that agree on all."""
@@ -142,7 +178,17 @@ class Nemesis:
         }
         if len(numbers) == 3:
             near -= {(numbers[0], numbers[2]), (numbers[2], numbers[0])}
-        self._cut({(a, b) for a in numbers for b in numbers if a != b and (a, b) not in near})
+        every = {(a, b) for a in numbers for b in numbers if a != b}
+        self.world.network.cut(every - near)
+
+    def _clog(self) -> None:
+        self.clog(self._leader_or_any())
+
+    def clog(self, number: int) -> None:
+        """What comes to a node, or leaves it, is old: it goes on as if nothing were wrong."""
+        world = self.world
+        pairs = world.network.of_one(number, set(), world.random.choice(("in", "out", "both")))
+        world.network.clog(pairs, world.random.choice((100, 400, 1200)))
 
     # -- disks ---------------------------------------------------------------------------------
 
@@ -150,16 +196,15 @@ class Nemesis:
         return max(0, self._stalled.pop(number, 0) - self.world.now_ms)
 
     def _stall(self) -> None:
-        number = self._any().number
-        self._stalled[number] = self.world.now_ms + self.world.random.randint(100, 2500)
+        self.stall(self._any().number)
 
-    def before_write(self, slot: Slot) -> None:
-        """A place for faults of the medium that need a moment between two writes."""
+    def stall(self, number: int) -> None:
+        self._stalled[number] = self.world.now_ms + self.world.random.randint(100, 2500)
 
     def _wipe(self) -> None:
         """A disk is replaced by an empty one; its replicas come back as new ones (W7)."""
         world, slot = self.world, self._unlucky()
-        if not world.operator.all_is_well(ledgers=False):
+        if not world.operator.all_is_well(ledgers=False, settled=True):
             return
         world.crash(slot.number, power=True)
         world.faults["wiped disk"] += 1
@@ -176,7 +221,7 @@ class Nemesis:
         tell.
         """
         world, slot, random = self.world, self._unlucky(), self.world.random
-        if not world.operator.all_is_well(ledgers=False):
+        if not world.operator.all_is_well(ledgers=False, settled=True):
             return
         if slot.process is not None:
             slot.process.journal.close()
@@ -218,7 +263,7 @@ class Nemesis:
         world = self.world
         slot = self._any()
         group = world.random.choice(world.groups)
-        keep = world.random.choice((0, 1, 3, 10))
+        keep = world.random.choice(self.keep)
         if slot.process is not None and group in slot.process.host.groups:
             world.with_process(slot.number, lambda process: process.compact(group, keep))
 

@@ -20,6 +20,15 @@ class Operator:
     def __init__(self, world: World) -> None:
         self.world = world
         self._incarnations: dict[tuple[int, int], int] = {}  # (group, node) -> last one given
+        random, nodes = world.random, len(world.slots)
+        self._voters = random.choice((3, 5, 5)) if nodes >= 5 else 3
+        self._learners = random.choice((0, min(2, nodes - self._voters)))  # that stay learners
+
+    def founders(self) -> tuple[list[int], list[int]]:
+        """The nodes that a new group begins with: voters, learners."""
+        count = self._voters + self._learners
+        chosen = self.world.random.sample(sorted(self.world.slots), count)
+        return sorted(chosen[: self._voters]), sorted(chosen[self._voters :])
 
     def start(self) -> None:
         self.world.after(100, 300, self._round)
@@ -41,7 +50,7 @@ class Operator:
 
     def _look_after(self, group: int, leader: Process, config: Config) -> None:
         """One step towards a configuration in which every member is there."""
-        for learner in config.learners:
+        for learner in config.learners if len(config.voters) < self._voters else ():
             if self._replica_on(group, node_of(learner)) == learner:
                 rest = tuple(one for one in config.learners if one != learner)
                 self._change(group, leader, Config((*config.voters, learner), rest))
@@ -54,7 +63,7 @@ class Operator:
                 if voters:
                     self._change(group, leader, Config(voters, learners))
                 return
-        if len(config.members) < 3:
+        if len(config.members) < self._voters + self._learners:
             self._add(group, leader, config)
 
     def _add(self, group: int, leader: Process, config: Config) -> None:
@@ -120,28 +129,36 @@ class Operator:
             return
         group = world.random.choice(world.groups)
         found = world.leader(group)
-        if found is not None and len(found[1].voters) >= 3 and not found[1].learners:
+        if found is not None and self._is_full(found[1]):
             process, config = found
             gone = world.random.choice(config.voters)
             voters = tuple(one for one in config.voters if one != gone)
-            self._change(group, process, Config(voters))
+            self._change(group, process, Config(voters, config.learners))
 
-    def all_is_well(self, ledgers: bool = True) -> bool:
-        """Every group has a leader and three voters that are there, whole and equal."""
+    def _is_full(self, config: Config) -> bool:
+        return len(config.voters) == self._voters and len(config.learners) == self._learners
+
+    def all_is_well(self, ledgers: bool = True, settled: bool = False) -> bool:
+        """Every group has a leader and members that are there, whole and equal. Settled: all know
+        the same members, committed; so no change is under way that may need each of them.
+        """
         for group in self.world.groups:
             found = self.world.leader(group)
             if found is None:
                 return False
             process, config = found
             leader = process.host.groups[group]
-            if len(config.voters) != 3 or config.learners:
+            if not self._is_full(config):
                 return False
-            for member in config.voters:
+            for member in config.members:
                 other = self.world.slots[node_of(member)].process
                 node = other.host.groups.get(group) if other is not None else None
                 if other is None or node is None or node.replica != member or node.recovering:
                     return False
                 if ledgers and node.applying_index != leader.log.last_index:
+                    return False
+                known = node.configs.current_index <= node.commit_index and node.config == config
+                if (ledgers or settled) and not known:
                     return False
             if ledgers and leader.commit_index != leader.log.last_index:
                 return False

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from queue import SimpleQueue
 from random import Random
 from typing import TYPE_CHECKING
 
 from sim.disk import Crash, SimDisk
-from sim.machine import Ledger
+from sim.durable import Durable
+from sim.machine import Ledger, entry_of
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.host import Host, Packet
@@ -42,6 +44,7 @@ class Process:
         self.world, self.number, self.disk, self.store = world, number, disk, store
         self.random = Random(f"{world.seed}/{number}/{incarnation}")
         self.host = Host(number, incarnation, world.settings)
+        self.durable = Durable()
         self.ledgers: dict[int, Ledger] = {}
         self.hard_states: list[tuple[int, int, int, int]] = []  # (batch, group, term, vote)
         self.snapshots: list[tuple[int, int, int]] = []  # (batch, group, index)
@@ -91,7 +94,7 @@ class Process:
             self._lookup(group.uid),
         )  # fmt: skip
         runs = [(one.record.index, one.record.term) for one in stored]
-        log.restore(runs, _entry(stored[-1]) if stored else None)
+        log.restore(runs, entry_of(stored[-1]) if stored else None)
         configs = Configs(0, t.Config(tuple(voters), tuple(learners)))
         ledger, applied = Ledger(), 0
         if group.snapshot_parts:
@@ -107,7 +110,7 @@ class Process:
         if applied < group.first_index - 1:
             self._retire(group)  # the newest snapshot is damaged; an older one does not do (W20)
             return
-        configs.appended([_entry(one) for one in stored])
+        configs.appended([entry_of(one) for one in stored])
         self.ledgers[group.uid] = ledger
         node = RaftNode(
             group.uid, replica, configs, log, term=group.term, vote=group.vote,
@@ -115,6 +118,7 @@ class Process:
             random=self.random, heard=self.host.heard, now=self.now, recovering=recovering,
         )  # fmt: skip
         self.world.checkers.restarted(node)
+        self.durable.restored(node)
         self.host.add(node)
 
     def _cut_damage(self, group: Group) -> None:
@@ -163,6 +167,7 @@ class Process:
             applied_index=0, commit_index=0, settings=self.world.settings, random=self.random,
             heard=self.host.heard, now=self.now,
         )  # fmt: skip
+        self.durable.restored(node)
         self.host.add(node)
 
     # -- a turn --------------------------------------------------------------------------------
@@ -184,6 +189,7 @@ class Process:
         for fetch in effects.fetch:
             self._fetch(fetch)
         self._check()
+        self.world.nemesis.notice(self.number, effects)
 
     def boundary(self) -> None:
         self.world.maybe_crash(self.number)
@@ -208,7 +214,7 @@ class Process:
         self.world.writer_soon(self.number)
 
     def _install(self, node: RaftNode, snapshot: t.Snapshot) -> None:
-        self.world.checkers.forget_claims(node, 0)
+        self.world.checkers.installing(node, snapshot.start_index)
         if node.applied_index == snapshot.index:  # else ours is newer
             self.ledgers[node.group] = Ledger.load(snapshot.state)
         batch = self._save_snapshot(node.group, snapshot)
@@ -230,8 +236,10 @@ class Process:
     def _send(self, packets: dict[int, Packet]) -> None:
         for target, packet in sorted(packets.items()):
             for message in packet.messages:
-                self.world.checkers.sent(self.host.groups[message.group], message)
-            self.world.transmit(self.number, target, packet)
+                node = self.host.groups[message.group]
+                self.world.checkers.sent(node, message)
+                self.durable.sent(node, message)
+            self.world.network.transmit(self.number, target, packet)
 
     def _tell(self, effects: t.Effects) -> None:
         for change in effects.changed:
@@ -255,6 +263,9 @@ class Process:
                 term = self.waiting.pop((order.group, entry[t.INDEX]), None)
                 if command is not None and term == entry[t.TERM]:
                     self.world.acknowledge(order.group, *command[:2], entry[t.INDEX])
+            if node.role == t.Role.LEADER:
+                replicas = [self.world.replica(node.group, one) for one in node.config.voters]
+                self.world.checkers.electable(node, order.last, replicas)
             node.applied(order.last)
             self._save_state(order.group, order.last)
 
@@ -265,7 +276,7 @@ class Process:
         at = first
         while at <= min(last, memory - 1):
             got = self.reader.entries(uid, at, min(last, memory - 1), 1 << 20)
-            out += [_entry(one) for one in got]
+            out += [entry_of(one) for one in got]
             at += len(got)
         if at <= last:
             out += node.log.in_memory(at, last) or []
@@ -325,11 +336,30 @@ class Process:
             if isinstance(event, Persisted):
                 self.index.add(event.ops, event.segment, event.position)
 
+    def found(self) -> None:
+        """That its groups exist is durable before it is told to anybody."""
+        self.journal.submit()
+        self.take()
+        self.write()
+        self.written()
+
+    def take(self) -> None:
+        """A flush begins with what waits now; what comes later waits for the next one."""
+        writer = self.journal.writer
+        while not writer.queue.empty():
+            writer.accept(writer.queue.get())
+
     def write(self) -> None:
         """The writer comes back from a sync (or the machine dies in the middle of it)."""
-        self.journal.writer.step()
+        writer = self.journal.writer
+        later, writer.queue = writer.queue, SimpleQueue()
+        writer.step()
+        writer.queue = later
         while self.random.random() < 0.3 and self.journal.spares.step():
             continue
+
+    def written(self) -> None:
+        """The loop hears of it, perhaps some time later (W11)."""
         for event in self.journal.poll():
             if isinstance(event, Stopped):
                 self.world.note(f"node {self.number}: disk failed: {event.error}")
@@ -344,6 +374,7 @@ class Process:
 
     def _persisted(self, event: Persisted) -> None:
         self.index.add(event.ops, event.segment, event.position)
+        self.durable.reported(event.ops)
         host, now = self.host, self.now
         for batch, group, term, vote in self.hard_states:
             node = host.touch(group)
@@ -361,13 +392,8 @@ class Process:
                 node.persisted(term, index, now, host.out)
 
     def _check(self) -> None:
+        checkers, sample = self.world.checkers, self.world.steps % 8 == 0
         for node in self.host.groups.values():
-            self.world.checkers.monotonic(node)
-
-
-def _entry(stored: Stored) -> t.Entry:
-    record = stored.record
-    return (
-        record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
-        record.chain, stored.payload,
-    )  # fmt: skip
+            checkers.monotonic(node)
+            if sample and node.role == t.Role.LEADER:
+                checkers.believes(node, self.world.replica)

@@ -14,7 +14,7 @@ import os
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 from zlib import crc32
 
@@ -22,11 +22,13 @@ from sim.checkers import Checkers, Violation, check
 from sim.clients import Clients
 from sim.disk import Crash, SimDisk
 from sim.nemesis import Nemesis
+from sim.network import Network
 from sim.operator import Operator
 from sim.process import Process
+from sim.slot import Slot
 
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.host import Packet
+from myqueue.daemons.raft.node import RaftNode
 from myqueue.wal.store import Store
 
 SETTINGS = t.Settings(
@@ -34,7 +36,8 @@ SETTINGS = t.Settings(
     snapshot_retry_ms=400, inflight_bytes_max=4000, inflight_messages_max=4, append_bytes_max=600,
     append_entries_max=16, memory_bytes_max=1500,
 )  # fmt: skip
-TROUBLE_MS = 6000
+NODES = (3, 3, 3, 4, 5)
+TROUBLE_MS = 5000
 HEAL_MS = 20_000
 STORY_LINES = 60
 
@@ -53,24 +56,6 @@ class Summary:
     trace: int  # running hash of all that happened
 
 
-@dataclass
-class Slot:
-    """A node: what outlives its process."""
-
-    number: int
-    disk: SimDisk
-    store_path: str
-    rate: float
-    offset: int
-    process: Process | None = None
-    store: Store | None = None
-    saved: bytes = b""  # an older state of the store, which a crash may bring back
-    incarnation: int = 0
-    paused_until: int = 0
-    backlog: list[Callable[[], None]] = field(default_factory=list)
-    writer_at: int = -1
-
-
 class World:
     def __init__(self, seed: int, scratch: str = "/dev/shm") -> None:
         self.seed, self.random = seed, Random(f"world {seed}")
@@ -79,27 +64,35 @@ class World:
         self.trace = 0
         self.story: deque[str] = deque(maxlen=STORY_LINES)
         self.faults: Counter[str] = Counter()
-        # Timeouts close together split votes; slow disks leave much unsynced when the power fails.
-        spread_ms = self.random.choice((20, 100, 250, 250))
-        self.settings = replace(SETTINGS, election_timeout_ms_max=250 + spread_ms)
-        self.disk_ms = self.random.choice((4, 4, 30, 120))
+        random = self.random
+        # Timeouts close together split votes; slow disks leave much unsynced when the power fails;
+        # small messages let entries of two terms travel apart.
+        entries, messages = random.choice(((1, 8), (4, 4), (16, 4), (16, 1)))
+        self.settings = replace(
+            SETTINGS, election_timeout_ms_max=250 + random.choice((20, 100, 250, 250)),
+            append_entries_max=entries, inflight_messages_max=messages,
+            memory_bytes_max=random.choice((300, 1500, 1500, 6000)),
+        )  # fmt: skip
+        disk_ms, slow_disks = random.choice((4, 4, 30, 120)), random.choice((0.0, 0.0, 0.4))
+        self.report_ms = random.choice((0, 0, 10, 60))  # a report waits until the loop has time
+        self.store_rate = random.choice((0.1, 0.3, 0.9))  # steps of the store in a tick
         self.checkers = Checkers()
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
         base = scratch if os.path.isdir(scratch) else "/tmp"
         self._scratch = os.path.join(base, f"myq-sim-{os.getpid()}-{seed}")
-        self.blocked: set[tuple[int, int]] = set()  # directed pairs of nodes
         self.quiet = False  # no more trouble
-        random = self.random
         self.segment_bytes = random.choice((4096, 6144, 16384))
         self.crash_rate = 0.0
         self.slots = {
             number: Slot(
                 number, SimDisk(), os.path.join(self._scratch, str(number)),
                 random.uniform(0.9, 1.1), random.randrange(10_000),
+                random.choice((120, 400)) if random.random() < slow_disks else disk_ms,
             )
-            for number in range(1, random.choice((3, 3, 3, 5)) + 1)
+            for number in range(1, random.choice(NODES) + 1)
         }  # fmt: skip
+        self.network = Network(self)
         self.nemesis = Nemesis(self)
         self.groups = list(range(1, random.choice((1, 1, 2, 3)) + 1))
         self.operator = Operator(self)
@@ -110,7 +103,7 @@ class World:
     def run(self) -> Summary:
         try:
             self._run()
-        except (Violation, t.Broken) as problem:
+        except Exception as problem:
             problem.add_note(self.tale())
             raise
         finally:
@@ -139,16 +132,17 @@ class World:
         """The nodes start, each with its replicas of the groups."""
         for slot in self.slots.values():
             self.boot(slot.number)
-        numbers = sorted(self.slots)
         for group in self.groups:
-            members = numbers if len(numbers) == 3 else sorted(self.random.sample(numbers, 3))
-            config = t.Config(tuple(t.replica_id(number, 1) for number in members))
-            for number in members:
+            voters, learners = self.operator.founders()
+            config = t.Config(
+                tuple(t.replica_id(number, 1) for number in voters),
+                tuple(t.replica_id(number, 1) for number in learners),
+            )
+            for number in (*voters, *learners):
                 process = self.slots[number].process
                 if process is not None:
                     process.create(group, t.replica_id(number, 1), config)
-                    process.journal.submit()
-                    process.write()  # that the group exists is durable before it is told to anybody
+                    process.found()
 
     def _step(self) -> None:
         when, order, event = heapq.heappop(self._queue)
@@ -210,6 +204,7 @@ class World:
                 slot.process.host.peer(other)
         self._tick(number, slot.incarnation)
         self.writer_soon(number)
+        self.nemesis.booted(slot)
 
     def crash(self, number: int, power: bool) -> None:
         slot = self.slots[number]
@@ -289,7 +284,7 @@ class World:
             process.turn()
 
         self.with_process(number, tick)
-        if self.random.random() < 0.3:
+        if self.random.random() < self.store_rate:
             self.with_process(number, self._store_step)
         self.after(20, 40, lambda: self._tick(number, incarnation))
 
@@ -323,7 +318,8 @@ class World:
         busy = slot.writer_at > self.now_ms
         if busy or process is None or not process.flush_due:
             return
-        slow = 4 if self.quiet else self.disk_ms
+        process.take()
+        slow = 4 if self.quiet else slot.disk_ms
         delay = self.random.randint(0, slow) + self.nemesis.stall_ms(number)
         slot.writer_at = self.now_ms + delay
         incarnation = slot.incarnation
@@ -333,30 +329,30 @@ class World:
         slot = self.slots[number]
         if slot.incarnation != incarnation:
             return
-        slot.writer_at = -1
-        self.nemesis.before_write(slot)
         self.with_process(number, lambda process: process.write())
+        late = 0 if self.quiet else self.random.randint(0, self.report_ms)
+        slot.writer_at = self.now_ms + late
+        if late:
+            self.at(slot.writer_at, lambda: self._report(number, incarnation))
+        else:
+            self._report(number, incarnation)
+
+    def _report(self, number: int, incarnation: int) -> None:
+        """What was written some time ago is told to the loop, which may have gone on since."""
+        slot = self.slots[number]
+        if slot.incarnation != incarnation:
+            return
+        slot.writer_at = -1
+        self.with_process(number, lambda process: process.written())
         if slot.process is not None and slot.process.flush_due:
             self.writer_soon(number)
-
-    # -- the network ---------------------------------------------------------------------------
-
-    def transmit(self, source: int, target: int, packet: Packet) -> None:
-        if target not in self.slots or (source, target) in self.blocked:
-            return
-        for delay in self.nemesis.deliveries():
-            self.at(self.now_ms + delay, lambda: self._deliver(source, target, packet))
-
-    def _deliver(self, source: int, target: int, packet: Packet) -> None:
-        if (source, target) not in self.blocked:
-            self.with_process(target, lambda process: process.turn(source, packet))
 
     # -- peace ---------------------------------------------------------------------------------
 
     def heal(self) -> None:
         self.quiet = True
         self.crash_rate = 0.0
-        self.blocked.clear()
+        self.network.heal()
         self.note("peace")
         for number, slot in self.slots.items():
             slot.disk.stop_at = None
@@ -367,6 +363,12 @@ class World:
 
     def processes(self) -> list[Process]:
         return [slot.process for slot in self.slots.values() if slot.process is not None]
+
+    def replica(self, group: int, replica: int) -> RaftNode | None:
+        """The replica itself, if its process is there."""
+        process = self.slots[t.node_of(replica)].process
+        node = process.host.groups.get(group) if process is not None else None
+        return node if node is not None and node.replica == replica else None
 
     def leader(self, group: int) -> tuple[Process, t.Config] | None:
         """The process that leads a group in the highest term, and its configuration."""

@@ -1,0 +1,66 @@
+"""What one process knows to be on its disk: all that was reported, in the order of the writes.
+
+The core keeps one number for this, the end of what is persisted, and has to be careful when entries
+are removed and come back while reports are late. Here every place is kept, so that each claim that
+leaves the process can be compared with what was really reported before (W1, W11, R1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sim.checkers import check
+
+from myqueue.daemons.raft.node import RaftNode
+from myqueue.daemons.raft.types import AppendReply, Message, VoteReply, VoteRequest
+from myqueue.wal import format as f
+from myqueue.wal.groups import Op, Relocated
+
+
+class Durable:
+    def __init__(self) -> None:
+        self._terms: dict[int, dict[int, int]] = {}  # group -> index -> term
+        self._votes: dict[int, tuple[int, int]] = {}  # group -> (term, vote)
+
+    def restored(self, node: RaftNode) -> None:
+        """After recovery all that was found is on disk (W4)."""
+        log = node.log
+        places = range(log.first_index - 1, log.last_index + 1)
+        self._terms[node.group] = {index: log.term(index) for index in places}
+        self._votes[node.group] = node.term, node.vote
+
+    def reported(self, ops: Iterable[Op]) -> None:
+        for op in ops:
+            if isinstance(op, Relocated):
+                continue
+            if isinstance(op, list):
+                for row in op:
+                    self._terms.setdefault(row[0], {})[row[1]] = row[7]
+            else:
+                self._record(op[0])
+
+    def _record(self, record: f.Record) -> None:
+        terms = self._terms.setdefault(record.group, {})
+        if record.kind == f.TRUNCATE:
+            for index in [one for one in terms if one >= record.index]:
+                del terms[index]
+        elif record.kind == f.START and record.flags & f.RESET:
+            self._terms[record.group] = {record.index - 1: record.term}
+        elif record.kind == f.HARD_STATE:
+            self._votes[record.group] = record.term, record.index
+
+    def sent(self, node: RaftNode, message: Message) -> None:
+        who = f"{node.replica:x} of group {node.group}"
+        state = self._votes.get(node.group, (0, 0))
+        if isinstance(message, VoteReply) and message.granted and not message.pre:
+            check(state == (message.term, message.target), f"R1: {who} sent a vote too early")
+        elif isinstance(message, VoteRequest) and not message.pre:
+            check(state == (message.term, message.source), f"R31: {who} stands too early")
+        elif isinstance(message, AppendReply) and message.ok:
+            check(state[0] >= message.term, f"R1: {who} acknowledges in a term not on its disk")
+            index, log = message.index, node.log
+            if index and log.first_index - 1 <= index <= log.last_index:
+                check(
+                    self._terms.get(node.group, {}).get(index) == log.term(index),
+                    f"W1: {who} acknowledges entry {index}, which is not on its disk",
+                )
