@@ -11,6 +11,7 @@ from sim.process import Process
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.node import RaftNode
+from myqueue.daemons.raft.progress import Progress
 from myqueue.wal.journal import Journal
 from myqueue.wal.store import View
 
@@ -104,3 +105,16 @@ def bug_commit_hints_beyond_what_was_verified() -> list[Any]:
             self.commit(min(commit, self.log.last_index), out)
 
     return [(RaftNode, "commit_hint", hint)]
+
+
+def bug_any_answer_puts_off_sending_again() -> list[Any]:
+    """R28: answers without news, of reads, put off the time to send what was lost once more."""
+    original = Progress.matched
+
+    def matched(self: Progress, index: int, now: int) -> bool:
+        news = original(self, index, now)
+        if self._inflight:
+            self.retry_at = now + self._settings.retry_ms
+        return news
+
+    return [(Progress, "matched", matched)]

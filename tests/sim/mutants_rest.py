@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sim.machine import Ledger
@@ -98,12 +99,17 @@ def bug_install_over_a_log_that_reaches_its_start() -> list[Any]:
 
 
 def bug_other_incarnations_are_heard() -> list[Any]:
-    """R26: a message for an earlier incarnation of a replica is taken as its own."""
+    """R26: members are told apart by their node, so what an earlier incarnation said or was sent
+    counts for the one that took its place (nats).
+    """
     original = RaftNode.step
 
     def step(self: RaftNode, message: t.Message, now: int, out: t.Effects) -> None:
         if message.group == self.group and t.node_of(message.target) == t.node_of(self.replica):
-            message.target = self.replica
+            for member in self.config.members:
+                if t.node_of(member) == t.node_of(message.source):
+                    message = replace(message, source=member)
+            message = replace(message, target=self.replica)
         original(self, message, now, out)
 
     return [(RaftNode, "step", step)]

@@ -7,6 +7,7 @@ each needs is the measure of how hard this world looks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 from sim import mutants_log, mutants_more, mutants_rest
 
+TOLD = re.compile(r"[A-Za-z.]*(Violation|Broken|NoProgress|Error|CorruptData): ")
 Patch = tuple[object, str, Any]
 
 
@@ -58,7 +60,6 @@ def hunt(name: str, limit: int, first: int = 1) -> tuple[str, int, str]:
         for count in range(1, limit + 1):
             _, outcome, _ = play(first + count - 1)
             if isinstance(outcome, str):
-                lines = [line for line in outcome.splitlines() if line.strip()]
-                told = next((line for line in lines if "Violation" in line or "Broken" in line), "")
-                return name, count, told or lines[0]
+                lines = [line for line in outcome.splitlines() if ": " in line]
+                return name, count, next(filter(TOLD.match, lines), outcome.split("\n", 1)[0])
     return name, 0, ""
