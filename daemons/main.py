@@ -122,41 +122,61 @@ def make_owner(config: DaemonConfig, tell: Callable[..., None]) -> Owner:
     return Broker(config, tell)
 
 
+# What a flag takes, by the unit of its setting.
+_METAVARS = {
+    "": "TEXT", "path": "DIR", "host:port": "HOST:PORT", "text, json": "[text|json]", "ms": "MS",
+    "bytes": "BYTES",
+}  # fmt: skip
+
+
 def _options(function: Callable[..., None]) -> Callable[..., None]:
     for setting in reversed(SETTINGS):
-        flag = "--" + setting.name.replace("_", "-")
-        default = "" if setting.default in (None, "", ()) else f" Default: {setting.default}."
-        unit = f" [{setting.unit}]" if setting.unit else ""
-        help_text = setting.meaning + unit + default
-        if setting.default is False:
-            option = click.option(flag, is_flag=True, default=None, help=help_text)
+        flag, default = "--" + setting.name.replace("_", "-"), setting.default
+        shown = "" if default in ("", ()) else f"  [default: {default}]"
+        if default is False:
+            option = click.option(flag, is_flag=True, default=None, help=setting.meaning)
         elif setting.name == "managers":
+            help_text = f"{setting.meaning} Given once for each.  [required]"
             option = click.option(flag, multiple=True, metavar="ID@HOST:PORT", help=help_text)
         else:
-            option = click.option(flag, metavar=setting.name.upper(), help=help_text)
+            help_text = setting.meaning + ("  [required]" if default is None else shown)
+            metavar = "NUMBER" if setting.name == "id" else _METAVARS[setting.unit]
+            option = click.option(flag, metavar=metavar, help=help_text)
         function = option(function)
     return click.option(
-        "--config", "file", metavar="FILE.toml", help="Settings by name; flags win over it."
-    )(function)
+        "--config", "file", metavar="FILE.toml",
+        help="Settings by name (peer_listen = …). MYQ_PEER_LISTEN … and flags win over it.",
+    )(function)  # fmt: skip
 
 
-@click.group()
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(context_settings=_HELP)
 @click.version_option(__version__)
 def main() -> None:
     """Run one daemon of myqueue in the foreground; lines about it go to stderr."""
 
 
-@main.command()
+@main.command(context_settings=_HELP)
 @_options
 def manager(file: str | None, **flags: Any) -> None:
-    """A manager: metadata, in consensus with the other managers."""
+    """Run a manager: the cluster's metadata, in consensus with the other managers.
+
+    In the foreground, with lines about it on stderr. SIGTERM or Ctrl-C ends it in order. Exit
+    codes: 0 stopped, 1 could not run, 4 the disk failed, 5 an invariant of consensus is broken.
+    """
     start("manager", file, flags)
 
 
-@main.command()
+@main.command(context_settings=_HELP)
 @_options
 def broker(file: str | None, **flags: Any) -> None:
-    """A broker: replicas of partitions."""
+    """Run a broker: replicas of partitions, as the managers order.
+
+    In the foreground, with lines about it on stderr. SIGTERM or Ctrl-C ends it in order. Exit
+    codes: 0 stopped, 1 could not run, 4 the disk failed, 5 an invariant of consensus is broken.
+    """
     start("broker", file, flags)
 
 
@@ -178,5 +198,14 @@ def start(kind: str, file: str | None, flags: dict[str, Any]) -> None:
         sys.exit(INVARIANT_BROKEN)
 
 
+def run(words: list[str]) -> None:
+    """`myq-manager …` and `myq-broker …`, as bin/ and the agent start them."""
+    command = main.commands.get(words[0]) if words else None
+    if command is None:
+        main.main(words, prog_name="python -m myqueue.daemons.main")
+    else:
+        command.main(words[1:], prog_name=f"myq-{words[0]}")
+
+
 if __name__ == "__main__":
-    main()
+    run(sys.argv[1:])
