@@ -113,7 +113,7 @@ class Engine:
         self._rows = peerwire.RowCache()
         self._hard_states: deque[tuple[int, int, int, int]] = deque()  # batch, group, term, vote
         self._snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index
-        self._reads: dict[int, int] = {}  # context -> index, when leadership is confirmed
+        self._reads: dict[int, tuple[int, int]] = {}  # context -> group and index, once confirmed
         self._busy_since = 0  # when the disk began to work without a report; 0: it is idle
         self._stalled = False
         self._last_stamp = self._next_look = 0
@@ -154,6 +154,8 @@ class Engine:
         """The group is gone for good from this daemon; only on a committed order (W6)."""
         del self.replicas[uid]
         self.host.remove(uid)
+        out = self.host.out  # what came for it in this turn
+        out.persist = [one for one in out.persist if one.group != uid]
         self.log.journal.remove_group(uid)
         self._hard_states = deque(one for one in self._hard_states if one[1] != uid)
         self._snapshots = deque(one for one in self._snapshots if one[1] != uid)
@@ -238,9 +240,9 @@ class Engine:
         for event in self.log.poll():
             if isinstance(event, Persisted):
                 self._persisted(event)
+                self._busy_since = self.now if self.log.journal.queued_bytes else 0
             elif isinstance(event, Stopped):
                 self.failure = event.error
-        self._busy_since = self.now if self.log.journal.queued_bytes else 0
 
     def _persisted(self, event: Persisted) -> None:
         """Hard states of a report first, then snapshots, then entries (`raft/DESIGN.md`)."""
@@ -345,9 +347,12 @@ class Engine:
                 self.owner.changed(replica)
             self.owner.applied(replica, entries, results)
         self._saver.note(replica)
-        for context in [one for one, index in self._reads.items() if index <= order.last]:
-            del self._reads[context]
-            self.owner.read_ready(context)
+        if self._reads:
+            group, last = order.group, order.last
+            ready = [c for c, (of, index) in self._reads.items() if of == group and index <= last]
+            for context in ready:
+                del self._reads[context]
+                self.owner.read_ready(context)
 
     def _fetch(self, order: t.Fetch | t.NeedSnapshot) -> None:
         """A follower lags behind memory, or behind the log's start."""
@@ -379,10 +384,12 @@ class Engine:
                 self.owner.dropped(replica, dropped.first)
         for ready in effects.reads:
             replica = self.replicas.get(ready.group)
-            if replica is not None and replica.node.applied_index >= ready.index:
+            if replica is None:
+                continue
+            if replica.node.applied_index >= ready.index:
                 self.owner.read_ready(ready.context)
             else:
-                self._reads[ready.context] = ready.index
+                self._reads[ready.context] = ready.group, ready.index
 
     def close(self) -> bool:
         """Save what was applied, then let go of the log; False if the disk took too long."""
