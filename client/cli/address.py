@@ -22,7 +22,9 @@ DATA = "myq-data"
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 data_option = click.option(
-    "--data", metavar="DIR", help=f"Data folder of a cluster on this machine. [default: ./{DATA}]"
+    "--data",
+    metavar="DIR",
+    help=f"Data folder of a cluster that 'myq up' runs here. [default: ./{DATA}]",
 )
 
 
@@ -31,7 +33,7 @@ def options(function: AnyFunction) -> AnyFunction:
     option = click.option(
         "--cluster",
         metavar="ADDRESS",
-        help="tcp://host:port[,…] of managers. [default: MYQ_CLUSTER, the context, or --data]",
+        help="tcp://host:port[,…] of managers; before --data, MYQ_CLUSTER, and the context in use.",
     )
     return option(data_option(function))
 

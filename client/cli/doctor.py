@@ -38,7 +38,13 @@ class Found(NamedTuple):
 
 
 @click.command()
-@click.option("--data", default=address.DATA, show_default=True, help="Where data will be kept.")
+@click.option(
+    "--data",
+    metavar="DIR",
+    default=address.DATA,
+    show_default=True,
+    help="Where data will be kept.",
+)
 @output.json_option
 def doctor(data: str, as_json: bool) -> None:
     """Check Python, packages, ports, clock, disk, limits, Java and browser of this machine.

@@ -17,7 +17,9 @@ STOP_S = 20.0
 
 
 @click.command()
-@click.option("--data", default=address.DATA, show_default=True, help="Its data folder.")
+@click.option(
+    "--data", metavar="DIR", default=address.DATA, show_default=True, help="Its data folder."
+)
 def down(data: str) -> None:
     """Stop the cluster on this machine: brokers first, then managers. The data stays."""
     folder = Folder(data)

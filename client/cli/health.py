@@ -24,7 +24,9 @@ NAMES = {OK: "OK", WARNING: "WARNING", CRITICAL: "CRITICAL", UNKNOWN: "UNKNOWN"}
 @click.command()
 @click.option("--watch", is_flag=True, help="Look every second, print when it changed.")
 @click.option("--exit-when-healthy", is_flag=True, help="Wait until all is well.")
-@click.option("--timeout", "timeout_s", type=float, help="Give up waiting after these seconds.")
+@click.option(
+    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up waiting after so long."
+)
 @address.options
 @output.json_option
 def health(
@@ -33,8 +35,9 @@ def health(
 ) -> None:  # fmt: skip
     """Show what is not well, and every broker, producer and consumer with its last sign of life.
 
-    Healthy: the managers have a leader, all brokers are registered and alive, no partition is
-    without a leader. The exit code is 1 if it is not healthy at the end.
+    Healthy: the managers have a leader, all managers and brokers are heard and have room on their
+    disks, and every partition has a leader and all its replicas. The exit code is 1 if it is not
+    healthy at the end.
     """
     where, known = address.find(cluster, data), expected(cluster, data)
     end = None if timeout_s is None else time.monotonic() + timeout_s
@@ -92,14 +95,17 @@ def tell(problems: list[Problem], found: dict[str, Any], as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--timeout", "timeout_s", default=TIMEOUT_S, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout", "timeout_s", default=TIMEOUT_S, show_default=True, metavar="SECONDS",
+    help="How long the managers may take to answer.",
+)  # fmt: skip
 @address.options
 @output.json_option
 def check(timeout_s: float, cluster: str | None, data: str | None, as_json: bool) -> None:
     """Check health in the manner of Nagios: one line, and an exit code that says it.
 
     0 OK; 1 WARNING: all works, but something is missing; 2 CRITICAL: something can't be read or
-    written; 3 UNKNOWN: it is not known which cluster is meant.
+    written now, or no manager leads; 3 UNKNOWN: it is not known which cluster is meant.
     """
     begin = time.monotonic()
     try:

@@ -19,10 +19,16 @@ SHOW_EVERY = 1000
 @click.command()
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--key-separator", metavar="TEXT", help="What is before it in a line is the key.")
+@click.option(
+    "--key-separator", metavar="TEXT",
+    help="What is before it in a line is the key; a line without it has none.",
+)  # fmt: skip
 @click.option("--partition", type=int, help="[default: by the key, or in turn]")
 @click.option("--create", is_flag=True, help="Create the topic if there is none.")
-@click.option("--compression", type=click.Choice(["none", "zlib"]), default="none")
+@click.option(
+    "--compression", type=click.Choice(["none", "zlib"]), default="none", show_default=True,
+    help="Of the batches, from here to the consumers.",
+)  # fmt: skip
 @address.options
 @output.json_option
 def produce(

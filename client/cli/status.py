@@ -12,14 +12,16 @@ TIMEOUT_S = 3.0
 
 
 @click.command()
-@click.option("--data", default=address.DATA, show_default=True, help="Its data folder.")
+@click.option(
+    "--data", metavar="DIR", default=address.DATA, show_default=True, help="Its data folder."
+)
 @output.json_option
 def status(data: str, as_json: bool) -> None:
     """Show the daemons of the cluster on this machine, and whether it is healthy.
 
-    Healthy: all daemons run, the managers have a leader, all brokers are registered and alive, no
-    partition is without a leader. The exit code is 3 if no cluster is running here; 'myq health'
-    has one for not being healthy, and asks clusters elsewhere.
+    Healthy: all daemons run and are heard, the managers have a leader, brokers have room on their
+    disks, and every partition has a leader and all its replicas. The exit code is 3 if no cluster
+    is running here; 'myq health' has one for not being healthy, and asks clusters elsewhere.
     """
     folder = Folder(data)
     running = folder.holder() is not None

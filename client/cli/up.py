@@ -36,7 +36,9 @@ print(next(MyConsumer(["hello"], "{door}").get_next()).value)"""
 
 
 @click.command()
-@click.option("--data", default=address.DATA, show_default=True, help="Where the data is kept.")
+@click.option(
+    "--data", metavar="DIR", default=address.DATA, show_default=True, help="Where the data is kept."
+)
 @click.option("--managers", type=int, help="How many. [default: as the data has, or 3]")
 @click.option("--brokers", type=int, help="How many. [default: as the data has, or 3]")
 @click.option(
@@ -46,8 +48,8 @@ print(next(MyConsumer(["hello"], "{door}").get_next()).value)"""
 )  # fmt: skip
 @click.option("--detach", is_flag=True, help="Return when it is healthy; 'myq down' stops it.")
 @click.option(
-    "--wait", "wait_s", type=float, default=60, show_default=True,
-    help="Seconds until a cluster that is not healthy is a failure.",
+    "--wait", "wait_s", type=float, default=60, show_default=True, metavar="SECONDS",
+    help="How long it may take to be healthy.",
 )  # fmt: skip
 def up(
     data: str, managers: int | None, brokers: int | None, port_base: int | None, detach: bool,
