@@ -39,7 +39,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("host", "", "", "Label of this machine; replicas are spread over labels."),
     Setting("insecure", False, "", "Listen on other addresses than loopback without keys."),
     Setting("log", "text", "text, json", "Form of the lines on stderr."),
-    Setting("heartbeat_ms", 100, "ms", "Between the beats of a daemon to its peers."),
+    Setting("heartbeat_ms", 150, "ms", "Between the beats of a daemon to its peers."),
     Setting("election_timeout_ms", 500, "ms", "Silence of a leader before others stand."),
     Setting("segment_bytes", 64 << 20, "bytes", "Size of a segment of the log."),
     Setting("soft_limit_bytes", 256 << 20, "bytes", "Free disk below which writes are refused."),

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from myqueue import errors
 from myqueue.daemons import peerwire
@@ -30,9 +30,13 @@ from myqueue.daemons.opening import (
     snapshot_parts,
 )
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.host import Host
+from myqueue.daemons.raft.host import Host, Packet
 from myqueue.daemons.replica import Replica
 from myqueue.daemons.saving import Saver
+from myqueue.daemons.seam import Client as Client
+from myqueue.daemons.seam import Owner as Owner
+from myqueue.daemons.seam import Peer as Peer
+from myqueue.daemons.seam import Wire as Wire
 from myqueue.protocol import Envelope
 from myqueue.wal.log import Log
 from myqueue.wal.writer import Persisted, Stopped
@@ -42,54 +46,6 @@ LOOK_EVERY_MS = 5000  # at the disk's free space, for reports
 STALL_MS = 1500  # a disk that reports nothing for so long: its leaders make way (W17)
 QUEUE_BYTES_MAX = 48 << 20  # waiting for the disk; beyond it proposals are refused
 STORE_WORKS_MAX = 2000  # turns that the store is behind; beyond it proposals are refused
-
-
-class Client:
-    """Who asks at the clients' door; `identity` is the socket's, fresh for each connection."""
-
-    __slots__ = ("identity", "name")
-
-    def __init__(self, identity: bytes, name: str = "") -> None:
-        self.identity, self.name = identity, name
-
-
-class Peer:
-    """A daemon that greeted at the peers' door."""
-
-    __slots__ = ("disk", "identity", "incarnation", "kind", "name", "node")
-
-    def __init__(self, identity: bytes, kind: str, node: int, disk: str, incarnation: int) -> None:
-        self.identity, self.kind, self.node = identity, kind, node
-        self.disk, self.incarnation, self.name = disk, incarnation, f"{kind} {node}"
-
-
-class Owner(Protocol):
-    """What a broker and a manager are to the engine; see `DESIGN.md`."""
-
-    def attach(self, engine: Engine) -> None: ...
-    def make_machine(self, group: int, about: bytes) -> Any: ...
-    def started(self, now: int) -> None: ...
-    def request(self, client: Client, envelope: Envelope, frames: list[Buffer]) -> None: ...
-    def peer_request(self, peer: Peer, envelope: Envelope, frames: list[Buffer]) -> None: ...
-    def peer_answer(self, peer: tuple[str, int], envelope: Envelope) -> None: ...
-    def greeted(self, kind: str, node: int, disk: str) -> str: ...
-    def before_turn_ends(self, now: int) -> None: ...
-    def applied(self, replica: Replica, entries: list[t.Entry], results: list[Any]) -> None: ...
-    def dropped(self, replica: Replica, first_index: int) -> None: ...
-    def changed(self, replica: Replica) -> None: ...
-    def read_ready(self, context: int) -> None: ...
-    def tick(self, now: int) -> None: ...
-    def end_turn(self, now: int) -> None: ...
-    def stopping(self, now: int) -> None: ...
-
-
-class Wire(Protocol):
-    """The way out, as the engine sees the transport."""
-
-    def reply(self, client: Client, frames: list[Buffer]) -> None: ...
-    def peer_reply(self, peer: Peer, frame: bytes) -> None: ...
-    def link_send(self, peer: tuple[str, int], frames: list[Buffer]) -> bool: ...
-    def set_peer(self, peer: tuple[str, int], address: str) -> None: ...
 
 
 class Engine:
@@ -115,7 +71,7 @@ class Engine:
         self._snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index
         self._reads: dict[int, tuple[int, int]] = {}  # context -> group and index, once confirmed
         self._busy_since = 0  # when the disk began to work without a report; 0: it is idle
-        self._stalled = False
+        self._stalled = self._stirred = False
         self._last_stamp = self._next_look = 0
         owner.attach(self)
 
@@ -288,26 +244,37 @@ class Engine:
     # -- the end of a turn ---------------------------------------------------------------------
 
     def end_turn(self) -> bool:
-        """Do what the core asks; True if something new came of it, for another turn at once."""
+        """Do what the core asks; True if something new came of it, for another turn at once.
+
+        Packets leave before the journal gets its batch: the followers' way to their disks is longer
+        than ours, and the writer that wakes up takes the interpreter away from who sends.
+        """
         effects, packets = self.host.end_turn(self.now)
         if effects.persist:
             self._persist(effects.persist)
+        if packets:
+            self._send(packets)
         journal = self.log.journal
         journal.submit()
         if journal.queued_bytes and not self._busy_since:
             self._busy_since = self.now
+        self._stirred = bool(effects.fetch)
+        for order in effects.apply:
+            self._apply(order)
+        for fetch in effects.fetch:
+            self._fetch(fetch)
+        if effects.changed or effects.dropped or effects.reads:
+            self._tell(effects)
+            self._stirred = True
+        return self._stirred or self.host.is_stirred
+
+    def _send(self, packets: dict[int, Packet]) -> None:
         for target, packet in packets.items():
             peer = (self.kind, target)
             for frames in peerwire.encode(packet, self._rows):
                 if not self.wire.link_send(peer, frames):
                     self.counts["peer_packets_dropped_total"] += 1
         self._rows.clear()
-        for order in effects.apply:
-            self._apply(order)
-        for fetch in effects.fetch:
-            self._fetch(fetch)
-        self._tell(effects)
-        return bool(effects.fetch or effects.apply or self.host.out.send or self.host.out.persist)
 
     def _persist(self, orders: list[t.Persist]) -> None:
         journal = self.log.journal
@@ -344,6 +311,7 @@ class Engine:
         for entries, results in replica.apply(order):
             if not replica.is_ready and replica.is_leader and entries[-1][t.TERM] == node.term:
                 replica.is_ready = True  # an entry of the own term: all before it is applied
+                self._stirred = True
                 self.owner.changed(replica)
             self.owner.applied(replica, entries, results)
         self._saver.note(replica)

@@ -21,6 +21,7 @@ from myqueue.daemons.raft.types import Broken
 from myqueue.daemons.transport import Transport, describe
 
 TICK_MS = 50
+QUIET_TICK_MS = 150  # while no group waits for a time: as often as beats are due
 CLIENT_MESSAGES = 256  # taken from the clients' door in one turn
 CLIENT_BYTES = 8 << 20
 PEER_MESSAGES = 1024
@@ -87,7 +88,7 @@ class Loop:
         for identity, envelope, frames in transport.from_clients(CLIENT_MESSAGES, CLIENT_BYTES):
             self._from_client(transport.client(identity), envelope, frames)
         if now >= self._next_tick:
-            self._next_tick = now + TICK_MS
+            self._next_tick = now + (QUIET_TICK_MS if engine.host.is_quiet else TICK_MS)
             transport.tick(now)
             engine.tick()
             self.owner.tick(now)

@@ -1,6 +1,6 @@
 """BEAT and ORDERS: what this broker tells every manager, and what they want of it.
 
-Each manager hears from each broker every 300 ms, and at once when leadership changed; so it knows
+Each manager hears from each broker every 450 ms, and at once when leadership changed; so it knows
 by itself who lives and who leads. A beat carries the groups that changed since the last one that
 this manager answered, or all of them if it asks (`more`). Nothing here is remembered over a
 restart: the first beat to each manager is full.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine
     from myqueue.daemons.replica import Replica
 
-BEAT_MS: Final = 300
+BEAT_MS: Final = 450
 GROUPS_MAX: Final = 8192  # in one beat; the rest goes with the next
 Row = list[Any]
 

@@ -214,6 +214,17 @@ class Host:
         self.out = Effects()
         return out, packets
 
+    @property
+    def is_quiet(self) -> bool:
+        """No group has a deadline; beats are all that time brings."""
+        return not self._timed
+
+    @property
+    def is_stirred(self) -> bool:
+        """Something is left for another turn, which need not wait for an event."""
+        out = self.out
+        return bool(self._dirty or out.send or out.persist or out.apply or out.changed)
+
     # -- beats ---------------------------------------------------------------------------------
 
     def _hear(self, source: int, now: int) -> None:
@@ -285,7 +296,8 @@ class Host:
         ask = peer.mismatches >= 2
         if ask:
             peer.mismatches = 0
-        peer.replies.append(BeatReply(beat.number, ask))
+        if ask or beat.commits:  # else there is nothing that an answer would settle
+            peer.replies.append(BeatReply(beat.number, ask))
 
     def _beat_reply(self, source: int, reply: BeatReply) -> None:
         peer = self.peer(source)

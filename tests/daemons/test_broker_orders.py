@@ -36,7 +36,7 @@ def beats(world: World) -> list[tuple[int, int, dict[str, Any]]]:
     return [(peer[1], envelope[2], envelope[3]) for peer, envelope in sent]
 
 
-def later(world: World, ms: int = 300) -> list[tuple[int, int, dict[str, Any]]]:
+def later(world: World, ms: int = 450) -> list[tuple[int, int, dict[str, Any]]]:
     world.engine.now += ms
     world.turn()
     return beats(world)
@@ -85,7 +85,7 @@ def test_nothing_is_lost_while_a_manager_is_away(world: World) -> None:
 
 def test_load_is_messages_a_second(world: World) -> None:
     later(world)
-    world.produce(make_batch(150))
+    world.produce(make_batch(225))
     assert later(world)[0][2]["load"] == 500
 
 
