@@ -70,8 +70,13 @@ def open_group(opening: Opening, group: Group, now: int) -> Replica:
         _catch_up(log, group, machine, configs)
     except CorruptData as error:
         raise Refused(f"what it needs to start can't be read: {error}") from error
+    try:
+        raft_log = _raft_log(log, group)
+    except CorruptData:  # its newest entry, which recovery had no reason to look at
+        _cut_damage(log, group)
+        raft_log = _raft_log(log, group)
     node = RaftNode(
-        group.uid, replica, configs, _raft_log(log, group), term=group.term, vote=group.vote,
+        group.uid, replica, configs, raft_log, term=group.term, vote=group.vote,
         applied_index=machine.applied_index, commit_index=group.commit_index,
         settings=opening.settings, random=opening.random, heard=opening.heard, now=now,
         recovering=group.incomplete,
@@ -135,7 +140,9 @@ def _raft_log(log: Log, group: Group) -> RaftLog:
     )  # fmt: skip
     if group.last_index >= group.first_index:
         tail = as_entry(log.reader.entry(group.uid, group.last_index))
-        out.restore(log.term_runs(group.uid), tail)
+        # The index may still name entries that were cut off a moment ago.
+        runs = [run for run in log.term_runs(group.uid) if run[0] <= group.last_index]
+        out.restore(runs, tail)
     return out
 
 
@@ -153,7 +160,10 @@ def _lookup(log: Log, uid: int) -> Callable[[int], tuple[int, int]]:
 
 
 def _cut_damage(log: Log, group: Group) -> None:
-    """Keep what is whole up to the first bad entry; the rest comes from the peers."""
+    """Keep what is whole up to the first bad entry; the rest comes from the peers.
+
+    That something is missing is noted first: a log that was cut looks whole at the next start.
+    """
     index, before = group.first_index, None
     while index <= group.last_index:
         try:
@@ -163,6 +173,7 @@ def _cut_damage(log: Log, group: Group) -> None:
             break
     if index > group.last_index:
         return
+    log.journal.hard_state(group.uid, group.term, group.vote, True)
     term = before.term if before else group.start_term
     offset = before.offset + before.count if before else group.start_offset
     chain = before.chain if before else group.start_chain

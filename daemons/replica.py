@@ -94,11 +94,26 @@ class Replica:
         return self.read(index, index, 1)[0]
 
     def offset_at_time(self, time_ms: int) -> int | None:
-        """The first message whose entry was stamped at `time_ms` or later; None if none is."""
-        index = self.log.first_index_at_time(self.uid, time_ms)
-        if index > self.node.applied_index:
-            return None
-        return self.read(index, index, 1)[0][t.OFFSET]
+        """The first message whose entry was stamped at `time_ms` or later; None if none is.
+
+        A search over offsets, not over indexes: entries without messages may have no time.
+        """
+        log, row_at = self.node.log, self.log.index.row_at_offset
+        low = high = log.start_offset
+        last = self.machine.applied_index
+        if last >= log.first_index:
+            entry = self.read(last, last, 1)[0]
+            high = entry[t.OFFSET] + entry[t.COUNT]
+        end = high
+        while low < high:
+            row = row_at(self.uid, (low + high) // 2)
+            if row is None:
+                raise EntryMissing(f"group {self.uid:x} has a gap between {low} and {high}")
+            if row.time_ms >= time_ms:
+                high = row.offset
+            else:
+                low = row.offset + row.count
+        return None if low >= end else low
 
     def where(self, offset: int) -> dict[str, Any]:
         """Segment, bytes, index and term of one message, for people."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from collections import deque
 from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple
 
@@ -109,17 +110,16 @@ def _send_lists(load: Load, producer: Producer, counter: _Acked) -> None:
 
 
 def _send_singles(load: Load, producer: Producer, counter: _Acked) -> None:
-    """One message after another, `in_flight` of them unanswered."""
-    value, room = payload(load.size), threading.Semaphore(load.in_flight)
-
-    def settled(done: Any) -> None:
-        counter.add(1, done.exception())
-        room.release()
-
+    """One message after another, `in_flight` of them unanswered: the oldest is waited for."""
+    value, window = payload(load.size), deque[Any]()
     try:
-        while not counter.stop and counter.error is None:
-            room.acquire()
-            producer.send(load.topic, value).add_done_callback(settled)
+        while not counter.stop:
+            window.append(producer.send(load.topic, value))
+            if len(window) >= load.in_flight:
+                window.popleft().result(30)
+                counter.count += 1
+        for delivery in window:
+            delivery.result(30)
     except MyQueueError as error:
         counter.error = error
 
