@@ -16,7 +16,14 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from random import Random
 
-from myqueue.errors import DirectoryUnusable, DiskFull, MyQueueError, StoreBroken
+from myqueue.errors import (
+    DirectoryUnusable,
+    DiskFull,
+    IdentityMismatch,
+    MyQueueError,
+    StoreBroken,
+)
+from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.files import RealFiles, lock_directory, unlock_directory
 from myqueue.wal.forks import stays_behind
@@ -30,6 +37,8 @@ from myqueue.wal.reserve import Reserve
 from myqueue.wal.search import first_at_time, term_runs
 from myqueue.wal.store import Store, delete_store
 from myqueue.wal.writer import Event, Persisted
+
+BEGUN = "begun"  # a file that says that there is a log: without one, votes are lost (W7)
 
 
 class Log:
@@ -49,6 +58,9 @@ class Log:
                 except StoreBroken as error:  # found out while recovery wrote to it
                     self._replace_store(directory, str(error))
                     self._open_journal(config, clock_ms, random, undo)
+                if BEGUN not in self._base.list():
+                    self._base.create(BEGUN, 1)
+                    self._base.sync(None)
             except OSError as error:
                 raise _unusable(directory, error) from error
             undo.pop_all()
@@ -70,6 +82,13 @@ class Log:
         self._reserve.release()
         self.files = RealFiles(os.path.join(directory, "wal"))
         undo.callback(self.files.close)
+        segments = any(map(f.parse_segment_name, self.files.list()))
+        if BEGUN in self._base.list() and not segments:
+            raise IdentityMismatch(
+                f"{directory}: the log is gone, and with it what this daemon voted for",
+                hint="Is the file system of wal/ mounted? Else remove the whole directory: a "
+                "daemon without its log is another one.",
+            )
         store_directory = os.path.join(directory, "store")
         self.store, self._groups, self.store_problem = _open_store(store_directory)
         undo.callback(lambda: self.store.close())

@@ -101,6 +101,8 @@ class _Walk:
         if from_segment and from_segment not in out.segments:
             what = f"segment {from_segment} of the store's watermark is missing"
             self._find(CORRUPT, "wal", 0, what)
+            out.unknown_loss = True
+            self._doubtful.update(out.groups.by_uid)
         last_used = next((n for n in reversed(numbers) if self._is_used(n)), 0)
         for number in numbers:
             segment = out.segments[number]

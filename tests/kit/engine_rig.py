@@ -60,7 +60,7 @@ class Wire:
 
     def link_send(self, peer: tuple[str, int], frames: list[Any]) -> bool:
         target = self._net.nodes.get(peer[1])
-        if target is not None and (self._node, peer[1]) not in self._net.cut:
+        if target is not None and target.runs and (self._node, peer[1]) not in self._net.cut:
             target.inbox.append((self._node, [bytes(one) for one in frames]))
         return True
 
@@ -76,7 +76,7 @@ class Node:
         self.inbox: list[tuple[int, list[bytes]]] = []
         self.owner = Notes()
         self.holds_reports = False  # the disk says nothing any more
-        self._kept: list[Any] = []
+        self.runs = False
         self.open()
 
     def open(self) -> None:
@@ -97,6 +97,7 @@ class Node:
             self.net.clock, random, Wire(self.net, self.number), self.owner,
         )  # fmt: skip
         self.engine.open_groups()
+        self.runs = True
 
     def create(self, group: int, nodes: list[int]) -> Replica:
         members = [t.replica_id(node, 1) for node in nodes]
@@ -107,6 +108,8 @@ class Node:
         return self.engine.replicas[group]
 
     def turn(self) -> None:
+        if not self.runs:
+            return
         engine = self.engine
         engine.now = self.net.clock.now
         engine.journal_news()
@@ -118,11 +121,13 @@ class Node:
 
     def close(self) -> None:
         self.holds_reports = False
-        assert self.engine.close()
+        if self.runs:
+            self.runs = False
+            assert self.engine.close()
+        self.inbox.clear()
 
     def restart(self) -> None:
         self.close()
-        self.inbox.clear()
         self.open()
 
 
@@ -161,8 +166,8 @@ class Net:
 
     def leader(self, group: int = GROUP) -> Node:
         def find() -> Node | None:
-            ready = [n for n in self.nodes.values()
-                     if group in n.engine.replicas and n.replica(group).is_ready]  # fmt: skip
+            here = [n for n in self.nodes.values() if n.runs and group in n.engine.replicas]
+            ready = [n for n in here if n.replica(group).is_ready]
             return max(ready, key=lambda one: one.replica(group).node.term) if ready else None
 
         found: Node = self.until(f"a leader of {group}", find)
@@ -180,7 +185,7 @@ class Net:
         """All replicas applied the same."""
 
         def same() -> bool:
-            at = {n.replica(group).node.applied_index for n in self.nodes.values()}
+            at = {n.replica(group).node.applied_index for n in self.nodes.values() if n.runs}
             return len(at) == 1
 
         self.until("all applied the same", same)
