@@ -31,6 +31,10 @@ from myqueue.errors import (
 )
 from myqueue.iothread import Timer
 
+# A manager that is asked what it knows answers within milliseconds, or something is wrong with it:
+# the next one is asked soon. An update goes through its log, and only its leader can do it.
+READ_ATTEMPT_MS: Final = 300
+LEADER_ATTEMPT_MS: Final = 1_000
 ATTEMPT_MS_MAX: Final = 2_500
 PAUSE_MS_MIN, PAUSE_MS_MAX = 20, 1_000
 
@@ -49,6 +53,7 @@ class Managers:
     def __init__(self, addresses: Iterable[str], chance: random.Random) -> None:
         self.addresses = list(addresses)
         self.leader: str | None = None
+        self.silent: set[str] = set()  # whoever left the last request unanswered: asked last
         self.chance = chance
         # Clients that start together should not all ask the same one first.
         self._turn = chance.randrange(len(self.addresses))
@@ -72,7 +77,8 @@ class ManagerCall(Waiter):
 
     __slots__ = (
         "_host", "_managers", "_kind", "_fields", "_frames", "_deadline", "_timeout_ms", "_done",
-        "_said", "_left", "_at", "_id", "_began", "_timer", "_pause", "_was_sent", "_unknown",
+        "_said", "_left", "_at", "_attempt_ms", "_id", "_began", "_timer", "_pause", "_was_sent",
+        "_unknown",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +96,8 @@ class ManagerCall(Waiter):
         self._id = self._began = 0
         self._timer: Timer | None = None
         self._pause = PAUSE_MS_MIN
+        leader = needs_leader(kind, fields)
+        self._attempt_ms = LEADER_ATTEMPT_MS if leader else READ_ATTEMPT_MS
         self._was_sent = self._unknown = False
 
     def start(self) -> None:
@@ -111,6 +119,7 @@ class ManagerCall(Waiter):
                 order = [managers.leader] + [a for a in order if a != managers.leader]
         else:
             order.sort(key=lambda address: not self._host.connection(address).is_ready)
+        order.sort(key=lambda address: address in managers.silent)
         self._left = order
 
     def _ask(self) -> None:
@@ -127,7 +136,7 @@ class ManagerCall(Waiter):
         self._at, self._began = self._host.connection(address), now
         self._id = self._at.request(self._kind, self._fields, self._frames, self)
         if self._at is not None:  # it may have failed within the call
-            self._wait(ATTEMPT_MS_MAX, self._silent)
+            self._wait(self._attempt_ms, self._silent)
 
     def _wait(self, delay_ms: int, job: Callable[[], None]) -> None:
         left = self._deadline - self._host.now_ms()
@@ -142,6 +151,8 @@ class ManagerCall(Waiter):
     def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
         self._was_sent = True
         at = self._let_go()
+        if at is not None:
+            self._managers.silent.discard(at.address)
         if envelope[words.KIND] != words.ERROR:
             if at is not None and needs_leader(self._kind, self._fields):
                 self._managers.leader = at.address
@@ -194,6 +205,8 @@ class ManagerCall(Waiter):
         if self._managers.leader == at.address:
             self._managers.leader = None
         waited = self._host.now_ms() - began
+        self._managers.silent.add(at.address)
+        self._attempt_ms = min(ATTEMPT_MS_MAX, 2 * self._attempt_ms)  # perhaps all are slow
         self._said[at.address] = f"no answer within {waited} ms"
         if not at.is_ready and waited:
             self._said[at.address] = f"no connection within {waited} ms (silence, or no such host)"
