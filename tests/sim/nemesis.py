@@ -224,6 +224,7 @@ class Nemesis:
         if not world.operator.all_is_well(ledgers=False, settled=True):
             return
         if slot.process is not None:
+            slot.disk.stop_at = None  # the power has to last until it stopped
             slot.process.journal.close()
         world.crash(slot.number, power=False)
         names = [name for name in sorted(slot.disk.list()) if name.endswith(".seg")]
