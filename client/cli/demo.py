@@ -82,7 +82,8 @@ def demo(kills: int, data: str | None, as_json: bool) -> None:
     told = (lambda text: None) if as_json else click.echo
     with Admin(where) as admin, Session(where, name="myq demo") as session:
         admin.create_topic(topic)
-        told(f"Topic {topic}: one partition, on the disks of three brokers.")
+        copies = admin.describe_topic(topic)["replication"]
+        told(f"Topic {topic}: one partition, on the disks of {copies} broker{'s' * (copies > 1)}.")
         ledger = Ledger()
         with producing(where, topic, ledger):
             for number in range(kills):
