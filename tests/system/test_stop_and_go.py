@@ -33,7 +33,7 @@ class Nemesis:
         broker, partition = self._victim()
         manager = ("manager", self.random.randint(1, 3))
         for name in (broker, manager):
-            self._hurt(name, self.random.choice(("kill", "kill", "pause", "restart")))
+            self._hurt(name, self.random.choice(("kill", "kill", "kill", "pause", "restart")))
         killed = broker not in self.cluster.processes
         self._wait_until(begin + ROUND_S * 0.6)
         for name in (broker, manager):
