@@ -3,8 +3,8 @@
     .venv/bin/python tests/bench/compare.py --peers FOLDER redis-always rabbit-quorum --rounds 3
 
 FOLDER is the peers' benchmark: its `bench.py NAME --size N --json` starts that broker, measures it
-once and prints one JSON object. `--python` names the interpreter that has the peers' clients. Ours is
-`myq up` on a new folder and `myq bench all --json`, which uses the same keys.
+once and prints one JSON object. `--python` names the interpreter that has the peers' clients. Ours
+is `myq up` on a new folder and `myq bench all --json`, which uses the same keys.
 
 The machine is shared and noisy, so figures are compared within a round only: each round measures
 everyone once, and what is printed is the median over the rounds of ours divided by theirs. For
