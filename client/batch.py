@@ -12,7 +12,8 @@ thousand little maps, and keys, headers and times that nobody set cost one byte 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from struct import Struct
 from struct import error as StructError
 from typing import Any, Final, NamedTuple
@@ -20,6 +21,7 @@ from zlib import crc32
 
 import msgpack
 
+from myqueue import protocol
 from myqueue.errors import BatchInvalid
 
 MAGIC: Final = 0x4D51  # "QM", little-endian
@@ -28,10 +30,13 @@ HEADER_BYTES: Final = 48
 PLAIN, ZLIB = 0, 1
 CODECS: Final = {"none": PLAIN, "zlib": ZLIB}
 BODY_BYTES_MAX: Final = 64 << 20  # after decompression
+COUNT_MAX: Final = 1 << 20  # 64 MiB could be as many empty maps, of 72 bytes each
+COLUMNS: Final = 4
 
 _HEADER = Struct("<HBBIQIIQQII")
 _FIRST = Struct("<HBBIQIIQQI")  # without the CRC
 _CRC_AT = _FIRST.size
+_NIL: Final = type(None)
 Buffer = bytes | memoryview
 
 
@@ -85,8 +90,12 @@ def header(batch: Buffer) -> Header:
     found = Header(codec, count, *rest[:6])
     if not count or HEADER_BYTES + found.stored_bytes != len(batch):
         raise BatchInvalid(f"a batch of {count} messages in {len(batch)} bytes is cut or empty")
+    if count > COUNT_MAX or found.body_bytes > BODY_BYTES_MAX:
+        raise BatchInvalid(f"a batch of {count} messages, {found.body_bytes} bytes is too large")
     if codec not in (PLAIN, ZLIB):
         raise BatchInvalid(f"codec {codec} of a batch is not known")
+    if codec == PLAIN and found.body_bytes != found.stored_bytes:
+        raise BatchInvalid(f"a body of {found.stored_bytes} bytes claims {found.body_bytes}")
     return found
 
 
@@ -101,34 +110,63 @@ def check(batch: Buffer) -> Header:
 
 
 def open_batch(batch: Buffer) -> tuple[Header, Columns]:
-    """The messages; every list is as long as the header says, every value of its type."""
+    """The messages; every list is as long as the header says, every value of its type.
+
+    Not even a batch that is as its producer made it is believed: what it costs to open is bounded
+    by its header's numbers, and these by the limits.
+    """
     found = check(batch)
     body: Buffer = memoryview(batch)[HEADER_BYTES:]
     if found.codec == ZLIB:
         body = _inflate(body, found.body_bytes)
     try:
+        protocol.require_whole(body)
         columns = Columns(*msgpack.unpackb(
             body, raw=False, strict_map_key=True, timestamp=0, max_ext_len=0,
+            max_array_len=max(found.count, COLUMNS),
         ))  # fmt: skip
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise BatchInvalid(f"the body of a batch is not what it should be: {error}") from None
-    for column in columns:
-        if column is not None and (type(column) is not list or len(column) != found.count):
-            raise BatchInvalid(f"a column of a batch does not have {found.count} items")
-    if columns.values is None:
-        raise BatchInvalid("a batch without values")
+    _check_columns(columns, found.count)
     return found, columns
 
 
+def _check_columns(columns: Columns, count: int) -> None:
+    for column in columns:
+        if column is not None and (type(column) is not list or len(column) != count):
+            raise BatchInvalid(f"a column of a batch does not have {count} items")
+    values, keys, headers, times = columns
+    if values is None:
+        raise BatchInvalid("a batch without values")
+    if (
+        _types(values) != {bytes}
+        or (keys is not None and not _types(keys) <= {bytes, _NIL})
+        or (times is not None and (_types(times) != {int} or min(times) < 0))
+        or (headers is not None and not _are_headers(headers))
+    ):
+        raise BatchInvalid("a column of a batch has items of another type")
+
+
+def _types(column: Iterable[Any]) -> set[type]:
+    return set(map(type, column))
+
+
+def _are_headers(column: list[Any]) -> bool:
+    """Each nothing, or a map of texts to bytes."""
+    if not _types(column) <= {dict, _NIL}:
+        return False
+    given = [one for one in column if one]
+    names, contents = chain.from_iterable(given), chain.from_iterable(map(dict.values, given))
+    return _types(names) <= {str} and _types(contents) <= {bytes}
+
+
 def _inflate(body: Buffer, size: int) -> bytes:
-    """Never more than the header promised, which is never more than the limit."""
-    if size > BODY_BYTES_MAX:
-        raise BatchInvalid(f"a batch of {size} bytes; the limit is {BODY_BYTES_MAX}")
+    """Never more than the header promised, which is never more than the limit (see `header`)."""
     engine = zlib.decompressobj()
     try:
         out = engine.decompress(body, size + 1)
     except zlib.error as error:
         raise BatchInvalid(f"a batch can't be decompressed: {error}") from None
-    if len(out) != size or not engine.eof:
+    if len(out) != size or not engine.eof or engine.unused_data:
         raise BatchInvalid("a batch is not as long as its header says")
     return out

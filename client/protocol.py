@@ -6,6 +6,11 @@ anything is decoded, msgpack gets limits of its own (M3), and afterwards every f
 the type that the table of its kind says (M5). What comes out may be used without further checks
 of types; whether a topic exists or a number makes sense is for others to say.
 
+Why limits alone are not enough: msgpack makes room for a list when its length is announced, and
+lists nest 1024 deep, so 3 KiB that announce 65,535 items a level cost 80 ms and 70 MiB (measured).
+Long lists are therefore only unpacked after a walk over the bytes that makes nothing: it ends
+where the items that were announced do not come.
+
 Bytes in, lists out: no sockets here. This is the one importer of msgpack for envelopes, commands
 and saved state (`pack`, `unpack`); batches have a module of their own.
 """
@@ -25,7 +30,12 @@ ENVELOPE_BYTES_MAX: Final = 1 << 20
 FRAME_BYTES_MAX: Final = (16 << 20) + (64 << 10)
 FRAMES_MAX: Final = 4097
 ITEMS_MAX: Final = 1 << 16
+KEYS_MAX: Final = 1024
 INT_END: Final = 1 << 64
+SMALL_BYTES_MAX: Final = 64 << 10  # of envelopes that have no reason to be long
+DEPTH_MAX: Final = 8  # of lists and maps in arguments
+SHORT_LIST: Final = 64  # cheap to make room for, even at every level
+_HEAD_BYTES: Final = 32  # hold version, kind and request id, in whatever form they are packed
 
 # Places in an envelope.
 KIND, REQUEST, FIELDS = 1, 2, 3
@@ -72,12 +82,30 @@ def is_list(value: Any) -> bool:
     return type(value) is list
 
 
+def is_arguments(value: Any) -> bool:
+    """A map that may be shown, packed again and kept: one that is not nested without end."""
+    return type(value) is dict and _is_flat(value, DEPTH_MAX)
+
+
+def _is_flat(value: Any, depth: int) -> bool:
+    inner = value.values() if type(value) is dict else value
+    nested = [one for one in inner if type(one) is list or type(one) is dict]
+    return not nested or (depth > 1 and all(_is_flat(one, depth - 1) for one in nested))
+
+
 def optional(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
 def list_of(check: Check) -> Check:
     return lambda value: type(value) is list and all(map(check, value))
+
+
+def distinct(check: Check) -> Check:
+    """No item twice: what is done for each can't be asked for 65,536 times at once."""
+    return lambda value: (
+        type(value) is list and all(map(check, value)) and len(set(value)) == len(value)
+    )
 
 
 def row(*checks: Check) -> Check:
@@ -103,7 +131,7 @@ KINDS: Final[dict[int, tuple[str, tuple[Check, ...]]]] = {
     STATUS: ("STATUS", (is_int,)),
     STATS: ("STATS", ()),
     INFO: ("INFO", (is_map,)),
-    ROUTE: ("ROUTE", (_texts, is_int)),
+    ROUTE: ("ROUTE", (distinct(is_text), is_int)),
     ROUTES: (
         "ROUTES",
         (
@@ -115,9 +143,9 @@ KINDS: Final[dict[int, tuple[str, tuple[Check, ...]]]] = {
             _texts,
         ),
     ),
-    UPDATE: ("UPDATE", (is_key, is_text, is_map)),
+    UPDATE: ("UPDATE", (is_key, is_text, is_arguments)),
     UPDATED: ("UPDATED", (is_int, is_map)),
-    READ: ("READ", (is_text, is_map, is_int, is_bool)),
+    READ: ("READ", (is_text, is_arguments, is_int, is_bool)),
     ANSWER: ("ANSWER", (is_int, is_map)),
     ALIVE: ("ALIVE", (_ints, _ints)),
     ALIVE_OK: ("ALIVE_OK", ()),
@@ -136,7 +164,7 @@ KINDS: Final[dict[int, tuple[str, tuple[Check, ...]]]] = {
     COMMITTED: ("COMMITTED", (list_of(row(is_int, is_int, is_int, optional(is_map))),)),
     TAKE: ("TAKE", (is_int, is_text, is_key, is_int)),
     TAKEN: ("TAKEN", (is_int, is_int, _ints)),
-    OFFSETS: ("OFFSETS", (optional(is_text), optional(is_int), _ints)),
+    OFFSETS: ("OFFSETS", (optional(is_text), optional(is_int), distinct(is_int))),
     POSITIONS: (
         "POSITIONS",
         (list_of(row(is_int, is_int, is_int, is_int, optional(is_int), optional(is_int), is_int)),),
@@ -148,6 +176,13 @@ KINDS: Final[dict[int, tuple[str, tuple[Check, ...]]]] = {
     BEAT: ("BEAT", (is_map,)),
     ORDERS: ("ORDERS", (is_map,)),
 }
+# These name many topics, groups or clients; all others are at most SMALL_BYTES_MAX long.
+LONG: Final = frozenset(
+    (
+        *(ERROR, INFO, ROUTE, ROUTES, UPDATED, ANSWER, ALIVE, PRODUCE, PRODUCED, FETCH, FETCHED),
+        *(COMMIT, COMMITTED, TAKEN, OFFSETS, POSITIONS, PACKET, BEAT, ORDERS),
+    )
+)
 
 
 # -- bytes ----------------------------------------------------------------------------------------
@@ -160,6 +195,22 @@ def unpack(data: bytes | memoryview) -> Any:
     return msgpack.unpackb(data, raw=False, strict_map_key=False, timestamp=0, max_ext_len=0)
 
 
+def unpack_rows(data: bytes | memoryview) -> Any:
+    """Lists of numbers that somebody sent; raises ValueError or an UnpackException."""
+    require_whole(data)
+    return msgpack.unpackb(
+        data, timestamp=0, max_ext_len=0, max_map_len=0, max_str_len=0, max_bin_len=0
+    )
+
+
+def require_whole(data: bytes | memoryview) -> None:
+    """Raises unless every item that is announced is there. Walks over the bytes, makes nothing."""
+    room = max(len(data), 64)
+    walk = msgpack.Unpacker(max_buffer_size=room, read_size=64)
+    walk.feed(data)
+    walk.skip()
+
+
 def encode(kind: int, request: int, *fields: Any) -> bytes:
     return pack([VERSION, kind, request, *fields])
 
@@ -169,17 +220,13 @@ def decode(frame: bytes | memoryview) -> Envelope:
 
     The error's `request` is the id to answer to, or None if not even that could be read.
     """
-    if len(frame) > ENVELOPE_BYTES_MAX:
-        raise InvalidRequest(f"an envelope of {len(frame)} bytes; the limit is 1 MiB")
+    if len(frame) > SMALL_BYTES_MAX:
+        _check_size(frame)
     try:
-        envelope = msgpack.unpackb(
-            frame, raw=False, strict_map_key=True, timestamp=0, max_ext_len=0,
-            max_str_len=ITEMS_MAX, max_bin_len=ENVELOPE_BYTES_MAX, max_array_len=ITEMS_MAX,
-            max_map_len=1024,
-        )  # fmt: skip
+        envelope = _unpack(frame)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise InvalidRequest(
-            f"an envelope that is not msgpack within the limits: {error}"
+            f"an envelope that is not msgpack within the limits: {error}", request=request_of(frame)
         ) from None
     if type(envelope) is not list or len(envelope) < FIELDS or not is_int(envelope[REQUEST]):
         raise InvalidRequest("an envelope is an array: version, kind, request id, fields")
@@ -187,13 +234,76 @@ def decode(frame: bytes | memoryview) -> Envelope:
     return envelope
 
 
+def _unpack(frame: bytes | memoryview) -> Any:
+    """Most envelopes have short lists only; the others are looked at twice (see above)."""
+    try:
+        return _unpack_lists(frame, SHORT_LIST)
+    except ValueError:
+        require_whole(frame)
+        return _unpack_lists(frame, ITEMS_MAX)
+
+
+def _unpack_lists(frame: bytes | memoryview, items_max: int) -> Any:
+    return msgpack.unpackb(
+        frame, raw=False, strict_map_key=True, timestamp=0, ext_hook=_no_extension, max_ext_len=0,
+        max_str_len=ITEMS_MAX, max_bin_len=ENVELOPE_BYTES_MAX, max_array_len=items_max,
+        max_map_len=KEYS_MAX, object_hook=_text_keys,
+    )  # fmt: skip
+
+
+def _no_extension(code: int, data: bytes) -> Any:
+    """An empty one is within any limit."""
+    raise ValueError(f"an extension of type {code}")
+
+
+def _text_keys(found: dict[Any, Any]) -> dict[Any, Any]:
+    for key in found:
+        if type(key) is not str:
+            raise ValueError("a map with a key that is not a text")
+    return found
+
+
+def _head(frame: bytes | memoryview) -> list[Any]:
+    """Version, kind and request id, whatever follows; empty if there is no such beginning."""
+    few = msgpack.Unpacker(
+        max_buffer_size=2 * _HEAD_BYTES, read_size=2 * _HEAD_BYTES,
+        max_array_len=0, max_map_len=0, max_str_len=0, max_bin_len=0, max_ext_len=0,
+    )  # fmt: skip
+    try:
+        few.feed(frame[:_HEAD_BYTES])
+        if few.read_array_header() < FIELDS:
+            return []
+        return [few.unpack() for _ in range(FIELDS)]
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return []
+
+
+def request_of(frame: bytes | memoryview) -> int | None:
+    """The id to answer to, of an envelope that could not be decoded."""
+    head = _head(frame)
+    return head[REQUEST] if head and is_int(head[REQUEST]) and type(head[KIND]) is int else None
+
+
+def _check_size(frame: bytes | memoryview) -> None:
+    head = _head(frame)
+    kind = head[KIND] if head and head[:KIND] == [VERSION] else None
+    limit = ENVELOPE_BYTES_MAX if type(kind) is int and kind in LONG else SMALL_BYTES_MAX
+    if len(frame) > limit:
+        raise InvalidRequest(
+            f"an envelope of {len(frame)} bytes; the limit is {limit >> 10} KiB",
+            request=request_of(frame),
+        )
+
+
 def _check(envelope: Envelope) -> None:
     version, kind, request = envelope[:FIELDS]
+    if type(version) is not int or type(kind) is not int:  # may be anything: not even shown
+        raise InvalidRequest("version and kind of an envelope are numbers", request=request)
     if version != VERSION:
-        raise Unsupported(f"version {version!r}; this side speaks {VERSION}", request=request)
-    known = KINDS.get(kind) if type(kind) is int else None
+        raise Unsupported(f"version {version}; this side speaks {VERSION}", request=request)
+    known = KINDS.get(kind)
     if known is None:
-        raise Unsupported(f"a message of kind {kind!r} is not known here", request=request)
+        raise Unsupported(f"a message of kind {kind} is not known here", request=request)
     name, checks = known
     if len(envelope) != FIELDS + len(checks):
         count = len(envelope) - FIELDS
@@ -201,6 +311,8 @@ def _check(envelope: Envelope) -> None:
     for place, check in enumerate(checks):
         if not check(envelope[FIELDS + place]):
             raise InvalidRequest(f"field {place + 1} of {name} is malformed", request=request)
+    if kind == PRODUCE and request + len(envelope[FIELDS]) > INT_END:
+        raise InvalidRequest("the batches' request ids go beyond 2^64 - 1", request=request)
 
 
 def name_of(kind: int) -> str:
