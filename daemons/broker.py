@@ -24,7 +24,7 @@ from myqueue.daemons.consuming import Consuming
 from myqueue.daemons.feed import BATCH_BYTES_MAX, Details, Feed
 from myqueue.daemons.fetching import Fetching
 from myqueue.daemons.partition import Partition
-from myqueue.daemons.producing import OVERHEAD_BYTES, Producing
+from myqueue.daemons.producing import Producing, with_overhead
 from myqueue.daemons.queries import Queries
 from myqueue.daemons.raft.types import COUNT, OFFSET, Entry
 from myqueue.daemons.reports import Orders, Reports, Wanted
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SWEEP_MS: Final = 1000
 TRANSFER_AGAIN_MS: Final = 500
+RECORDS_IN_SEGMENT: Final = 4  # at least; larger ones are refused
 
 Buffer = bytes | memoryview
 
@@ -240,8 +241,9 @@ class Broker:
 
     def _apply_settings(self, feed: Feed) -> None:
         settings = self._settings.get(feed.replica.uid, {})
-        limit = settings.get("message_bytes_max", 0)
-        feed.bytes_max = min(limit + OVERHEAD_BYTES, BATCH_BYTES_MAX) if limit else BATCH_BYTES_MAX
+        limit = settings.get("message_bytes_max", BATCH_BYTES_MAX)
+        record = self._config.segment_bytes // RECORDS_IN_SEGMENT  # what the journal takes
+        feed.bytes_max = min(with_overhead(limit), BATCH_BYTES_MAX, record)
 
     def _hold_or_refuse(self, group: int) -> tuple[int, Details] | None:
         """For a group that can't be proposed to now; None: it leads and will be ready soon."""

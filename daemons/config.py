@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from myqueue.errors import InvalidSetting
 
+SEGMENT_BYTES_MIN = 4 << 20  # a quarter of it takes any command of a client
 LOOPBACK = ("127.", "localhost", "[::1]")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/]+):(\d{1,5})")
 _MANAGER = re.compile(r"(\d{1,4})@(\S+)")
@@ -115,6 +116,11 @@ def check(kind: str, values: Mapping[str, Any]) -> DaemonConfig:
         clean[name] = _address(name, clean[name]) if clean[name] else clean[origin]
     if not 1 <= clean["id"] <= 9999:
         raise InvalidSetting(f"id = {clean['id']} is not 1 to 9999")
+    if not SEGMENT_BYTES_MIN <= clean["segment_bytes"] < 1 << 32:
+        raise InvalidSetting(
+            f"segment_bytes = {clean['segment_bytes']} is not {SEGMENT_BYTES_MIN} to 4 GiB - 1",
+            hint="A batch may have a quarter of it, on every broker; leave it as it is.",
+        )
     clean["managers"] = _managers(clean["managers"])
     if kind == "manager" and clean["id"] not in dict(clean["managers"]):
         raise InvalidSetting(f"managers does not name this one, {clean['id']}@…")

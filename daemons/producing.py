@@ -31,7 +31,6 @@ DAEMON_BYTES_MAX: Final = 128 << 20
 BUSY_RETRY_MS: Final = 50
 RESULTS_MAX: Final = 4096  # in one PRODUCED
 SEEN_MAX: Final = 10_000
-# Room for what packing adds to a message that is as large as its topic allows.
 OVERHEAD_BYTES: Final = 1024
 
 Buffer = bytes | memoryview
@@ -219,10 +218,17 @@ class Producing:
         return sorted(seen)[:SEEN_MAX]
 
 
+def with_overhead(limit: int) -> int:
+    """Of a batch with one message that is as large as its topic allows: packing adds to it, and so
+    does compressing what can't be compressed (five bytes for each sixteen thousand).
+    """
+    return limit + OVERHEAD_BYTES + limit // 1024
+
+
 def _misfit(size: int, count: int, body: int, bytes_max: int) -> tuple[int, Details]:
     """What is wrong with a batch whose bytes are as they were sent."""
     if size > bytes_max:
-        message = f"a batch of {size} bytes; the topic takes {bytes_max - OVERHEAD_BYTES}"
+        message = f"a batch of {size} bytes; this partition takes {bytes_max}"
         return errors.MessageTooLarge.code, {"message": message}
     message = f"{count} messages can't be in a body of {body} bytes"
     return errors.BatchInvalid.code, {"message": message}

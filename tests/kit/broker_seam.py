@@ -190,8 +190,9 @@ class FakeEngine:
 def config(managers: int = 2) -> Any:
     nodes = tuple((node, f"manager-{node}:1") for node in range(1, managers + 1))
     return SimpleNamespace(
-        managers=nodes, advertise="me:1", peer_advertise="me:2", host="here", cluster="c"
-    )
+        managers=nodes, advertise="me:1", peer_advertise="me:2", host="here", cluster="c",
+        segment_bytes=64 << 20,
+    )  # fmt: skip
 
 
 class World:
