@@ -212,6 +212,8 @@ class Engine:
                 node.hard_state_persisted(term, vote, now, out)
         while self._snapshots and self._snapshots[0][0] <= event.batch:
             _, group, index = self._snapshots.popleft()
+            if all(one[1] != group for one in self._snapshots):
+                self._saver.let_go(group)
             node = host.touch(group)
             if node is not None:
                 node.snapshot_persisted(index, out)
@@ -301,7 +303,7 @@ class Engine:
             snapshot.start_chain, reset=True,
         )  # fmt: skip
         self._snapshots.append((batch, uid, snapshot.index))
-        self._saver.save(replica)
+        self._saver.hold(replica)
 
     def _apply(self, order: t.Apply) -> None:
         replica = self.replicas.get(order.group)

@@ -23,6 +23,7 @@ class Saver:
         self._log, self._replicas = log, replicas
         self._dirty: dict[int, None] = {}
         self._hints: dict[int, None] = {}
+        self._held: set[int] = set()  # their state is ahead of the log until a snapshot is in it
         self._next_save = self._next_hint = 0
 
     def note(self, replica: Replica) -> None:
@@ -44,15 +45,19 @@ class Saver:
         states = {}
         for uid in self._dirty:
             replica = self._replicas.get(uid)
-            if replica is not None:
+            if replica is not None and uid not in self._held:
                 states[uid] = (replica.node.applied_index, *replica.saved())
-        self._dirty.clear()
+        self._dirty = {uid: None for uid in self._dirty if uid in self._held}
         if states:
             self._log.index.apply(states)
 
-    def save(self, replica: Replica) -> None:
-        self._dirty.pop(replica.uid, None)
-        self._log.index.apply({replica.uid: (replica.node.applied_index, *replica.saved())})
+    def hold(self, replica: Replica) -> None:
+        """A snapshot was installed, and is not on the disk: a crash goes back behind it."""
+        self._held.add(replica.uid)
+        self.note(replica)
+
+    def let_go(self, uid: int) -> None:
+        self._held.discard(uid)
 
     def _hint(self) -> None:
         for uid in self._hints:

@@ -1,0 +1,61 @@
+"""A snapshot that is on its way to the disk: nothing of it may be in the store before (W13, R20)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from kit.engine_rig import Net, Node
+
+from myqueue.daemons.raft import types as t
+from myqueue.wal.config import JournalConfig
+
+CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0, reserve_bytes=0)
+GROUP = 5
+
+
+def start_log_behind(node: Node, index: int) -> None:
+    """As retention does it."""
+    replica = node.replica(GROUP)
+    entry = replica.read(index, index, 1)[0]
+    before = (entry[t.TERM], entry[t.OFFSET] + entry[t.COUNT], entry[t.CHAIN])
+    node.log.journal.start(GROUP, index + 1, *before)
+    replica.node.start_log_at(index + 1, *before)
+
+
+def saved(node: Node) -> int:
+    with node.log.store.view() as view:
+        return view.applied_index(GROUP)
+
+
+def test_state_of_a_snapshot_is_saved_when_the_log_has_the_snapshot(tmp_path: Path) -> None:
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create(GROUP)
+        net.write(5, GROUP)
+        net.settled(GROUP)
+        leader = net.leader(GROUP)
+        late = next(one for one in net.nodes.values() if one is not leader)
+        ours = late.replica(GROUP)
+        net.until("saved", lambda: saved(late) == ours.node.applied_index)
+        had = saved(late)
+        net.cut = {(n, late.number) for n in net.nodes}
+        net.write(20, GROUP)
+        for node in net.nodes.values():
+            if node is not late:
+                start_log_behind(node, 20)
+        late.holds_reports = True
+        net.cut = set()
+        net.until("the snapshot", lambda: ours.node.applied_index > had)
+        for _ in range(60):  # the saver and the store's thread have their turns
+            net.turn()
+            time.sleep(0.005)
+        assert saved(late) == had
+        late.holds_reports = False
+        net.settled(GROUP)
+        net.until("saved", lambda: saved(late) == ours.node.applied_index > had)
+        end = leader.replica(GROUP).machine.snapshot()
+        assert ours.machine.snapshot() == end
+        late.restart()
+        net.write(3, GROUP)
+        net.settled(GROUP)
+        assert late.replica(GROUP).machine.snapshot() == leader.replica(GROUP).machine.snapshot()
