@@ -162,7 +162,7 @@ def end_to_end(cluster: str, topic: str, size: int, rate: float, seconds: float)
     child.start()
     if not ready.wait(30):
         raise TimedOut("the consumer's process did not get ready")
-    with Producer(cluster, linger_ms=0) as producer:
+    with Producer(cluster) as producer:
         begin = time.monotonic()
         for stamp in Pacer(count, rate).stamps():
             producer.send(topic, payload(size, stamp))
@@ -178,7 +178,7 @@ def end_to_end(cluster: str, topic: str, size: int, rate: float, seconds: float)
 def _receive(cluster: str, topic: str, count: int, out: Any, ready: Event) -> None:
     ages: list[int] = []
     with Consumer(cluster, [topic], start="latest") as consumer:
-        consumer.poll(1, 0.5)  # by now it knows where the end is
+        consumer.lag(30)  # by then it knows where the end is
         ready.set()
         end = time.monotonic() + 300
         while len(ages) < count and time.monotonic() < end:
