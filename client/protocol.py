@@ -35,6 +35,7 @@ INT_END: Final = 1 << 64
 SMALL_BYTES_MAX: Final = 64 << 10  # of envelopes that have no reason to be long
 DEPTH_MAX: Final = 8  # of lists and maps in arguments
 SHORT_LIST: Final = 64  # cheap to make room for, even at every level
+_FEW_BYTES: Final = 512  # can't announce much
 _HEAD_BYTES: Final = 32  # hold version, kind and request id, in whatever form they are packed
 
 # Places in an envelope.
@@ -196,11 +197,15 @@ def unpack(data: bytes | memoryview) -> Any:
 
 
 def unpack_rows(data: bytes | memoryview) -> Any:
-    """Lists of numbers that somebody sent; raises ValueError or an UnpackException."""
-    require_whole(data)
-    return msgpack.unpackb(
-        data, timestamp=0, max_ext_len=0, max_map_len=0, max_str_len=0, max_bin_len=0
-    )
+    """Lists of numbers that somebody sent; else ValueError."""
+    try:
+        if len(data) > _FEW_BYTES:
+            require_whole(data)
+        return msgpack.unpackb(
+            data, timestamp=0, max_ext_len=0, max_map_len=0, max_str_len=0, max_bin_len=0
+        )
+    except msgpack.UnpackException as error:
+        raise ValueError(f"rows that can't be read: {error}") from None
 
 
 def require_whole(data: bytes | memoryview) -> None:

@@ -9,7 +9,9 @@ The rows that describe entries are the same for every follower, so they are pack
 put into each envelope as bytes (`RowCache`).
 
 What comes in is from a peer that greeted, so it is of our cluster and version; it may still be
-wrong, and then it is a `Malformed`, counted and dropped, never an assertion.
+wrong, and then it is a `Malformed`, counted and dropped, never an assertion. The core calculates
+with what it gets, in the middle of its own changes: an exception there would leave a replica in
+between. So every number is one, in its range, before the core sees any of a packet.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ PACKET_BYTES_MAX = 512 << 10  # of an envelope; then a second one begins
 PACKET_FRAMES_MAX = 1000
 _VOTE, _VOTED, _APPEND, _APPENDED, _INSTALL, _TIMEOUT = 1, 2, 3, 4, 5, 6
 _BEAT, _BEAT_REPLY, _LEADS = 1, 2, 3
+_INT_END, _WORD_END = 1 << 63, 1 << 32  # of indexes, terms, …; of counts, lengths, chains
+_TYPES_END = max(t.DATA, t.NOOP, t.CONFIG, t.COMMAND) + 1
+_JUST_INT = {int}
 Buffer = bytes | memoryview
 
 
@@ -132,6 +137,38 @@ def _beat(beat: Beat | BeatReply | Leads) -> tuple[Any, ...]:
 # -- in -------------------------------------------------------------------------------------------
 
 
+def is_from(envelope: protocol.Envelope, node: int) -> bool:
+    """Whether all of a packet is said by replicas of this node, about themselves."""
+    try:
+        return all(m[2] >> t.NODE_SHIFT == node for m in envelope[protocol.FIELDS]) and all(
+            row[1] >> t.NODE_SHIFT == node
+            for beat in envelope[protocol.FIELDS + 1]
+            for row in _leaders_in(beat)
+        )
+    except (TypeError, LookupError):
+        return False
+
+
+def _leaders_in(beat: list[Any]) -> list[Any]:
+    """Rows (group, leader's replica, …) of a packed beat."""
+    if type(beat) is not list:
+        raise TypeError
+    rows: list[Any] = beat[5] if beat[0] == _BEAT else beat[1] if beat[0] == _LEADS else []
+    return rows
+
+
+def _check_ints(numbers: Sequence[Any], end: int = _INT_END) -> None:
+    for number in numbers:
+        if type(number) is not int or not 0 <= number < end:
+            raise Malformed("a number that is none, or out of range")
+
+
+def _check_bools(*values: Any) -> None:
+    for value in values:
+        if value is not True and value is not False:
+            raise Malformed("neither true nor false")
+
+
 class _Payloads:
     """The payloads of a multipart, in order, by their lengths."""
 
@@ -162,55 +199,112 @@ def decode(envelope: protocol.Envelope, frames: Sequence[Buffer]) -> Packet:
             packet.messages.append(_message(fields, payloads))
         for kind, *fields in envelope[protocol.FIELDS + 1]:
             packet.beats.append(_beat_of(kind, fields))
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, LookupError) as error:
         raise Malformed(f"a packet that can't be read: {error}") from None
     return packet
 
 
 def _message(fields: list[Any], payloads: _Payloads) -> t.Message:
     kind, *rest = fields
-    if not all(type(number) is int for number in rest[:4]):
-        raise Malformed("a message without group, replicas and term")
+    if type(kind) is not int:  # True equals 1
+        raise Malformed("a message without a kind")
     if kind == _APPEND:
-        group, source, target, term, index, index_term, chain, commit, context, rows = rest
-        entries = _entries(index, rows, payloads) if rows else []
-        return t.Append(
-            group, source, target, term, index, index_term, chain, entries, commit, context
-        )
+        return _append(rest, payloads)
+    _check_ints(rest[:4])
     if kind == _APPENDED:
-        return t.AppendReply(*rest)
+        group, source, target, term, ok, index, hint_term, context, recovering = rest
+        _check_ints((index, hint_term, context))
+        _check_bools(ok, recovering)
+        return t.AppendReply(group, source, target, term, ok, index, hint_term, context, recovering)
     if kind == _VOTE:
-        return t.VoteRequest(*rest)
+        group, source, target, term, last_index, last_term, pre, transfer = rest
+        _check_ints((last_index, last_term))
+        _check_bools(pre, transfer)
+        return t.VoteRequest(group, source, target, term, last_index, last_term, pre, transfer)
     if kind == _VOTED:
-        return t.VoteReply(*rest)
+        group, source, target, term, granted, pre = rest
+        _check_bools(granted, pre)
+        return t.VoteReply(group, source, target, term, granted, pre)
     if kind == _INSTALL:
-        group, source, target, at_term, (index, term, voters, learners, *start, length) = rest
-        config = t.Config(tuple(voters), tuple(learners))
-        state = bytes(payloads.take(length))
-        first, first_term, offset, chain = start
-        snapshot = t.Snapshot(index, term, config, first, first_term, offset, chain, state)
-        return t.InstallSnapshot(group, source, target, at_term, snapshot)
+        group, source, target, term, about = rest
+        return t.InstallSnapshot(group, source, target, term, _snapshot(about, payloads))
     if kind == _TIMEOUT:
-        return t.TimeoutNow(*rest)
-    raise Malformed(f"a message of kind {kind!r}")
+        group, source, target, term = rest
+        return t.TimeoutNow(group, source, target, term)
+    raise Malformed("a message of a kind that is not known")
+
+
+def _append(rest: list[Any], payloads: _Payloads) -> t.Append:
+    group, source, target, term, index, index_term, chain, commit, context, rows = rest
+    _check_ints(rest[:9])
+    if type(rows) is not bytes:
+        raise Malformed("rows of entries that are not packed")
+    entries = _entries(index, rows, payloads) if rows else []
+    return t.Append(group, source, target, term, index, index_term, chain, entries, commit, context)
+
+
+def _snapshot(about: list[Any], payloads: _Payloads) -> t.Snapshot:
+    index, term, voters, learners, first, first_term, offset, chain, length = about
+    _check_ints((index, term, first, first_term, offset, chain, length))
+    if type(voters) is not list or type(learners) is not list:
+        raise Malformed("members that are not listed")
+    _check_ints((*voters, *learners))
+    state = bytes(payloads.take(length))
+    config = t.Config(tuple(voters), tuple(learners))
+    return t.Snapshot(index, term, config, first, first_term, offset, chain, state)
 
 
 def _entries(prev_index: int, rows: bytes, payloads: _Payloads) -> list[t.Entry]:
+    """Terms never fall, offsets go on where the entry before ended."""
     take = payloads.take
-    return [
-        (index, term, offset, count, time_ms, kind, chain, take(length))
-        for index, (term, offset, count, time_ms, kind, chain, length) in enumerate(
-            protocol.unpack(rows), prev_index + 1
-        )
-    ]
+    entries: list[t.Entry] = []
+    last_term = next_offset = 0
+    for index, row in enumerate(protocol.unpack_rows(rows), prev_index + 1):
+        term, offset, count, time_ms, kind, chain, length = row
+        if {type(term), type(offset), type(count), type(time_ms), type(kind), type(chain),
+            type(length)} != _JUST_INT:  # fmt: skip
+            raise Malformed("a row of an entry that is not of numbers")
+        if not (
+            last_term <= term < _INT_END
+            and (next_offset == offset or not entries)
+            and 0 <= offset < _INT_END
+            and 0 <= count < _WORD_END
+            and 0 <= time_ms < _INT_END
+            and 0 <= kind < _TYPES_END
+            and 0 <= chain < _WORD_END
+        ):
+            raise Malformed("a row of an entry that does not follow the one before")
+        entries.append((index, term, offset, count, time_ms, kind, chain, take(length)))
+        last_term, next_offset = term, offset + count
+    return entries
 
 
 def _beat_of(kind: int, fields: list[Any]) -> Beat | BeatReply | Leads:
+    if type(kind) is not int:
+        raise Malformed("a beat without a kind")
     if kind == _BEAT:
         incarnation, number, leads, digest, commits = fields
-        return Beat(incarnation, number, leads, digest, [tuple(one) for one in commits])
+        _check_ints((incarnation, number, leads))
+        _check_ints((digest,), protocol.INT_END)
+        return Beat(incarnation, number, leads, digest, _rows(commits))
     if kind == _BEAT_REPLY:
-        return BeatReply(*fields)
+        number, ask = fields
+        _check_ints((number,))
+        _check_bools(ask)
+        return BeatReply(number, ask)
     if kind == _LEADS:
-        return Leads([tuple(one) for one in fields[0]])
-    raise Malformed(f"a beat of kind {kind!r}")
+        (groups,) = fields
+        return Leads(_rows(groups))
+    raise Malformed("a beat of a kind that is not known")
+
+
+def _rows(rows: list[Any]) -> list[tuple[int, int, int, int]]:
+    """Of four numbers each."""
+    if type(rows) is not list:
+        raise Malformed("rows that are not listed")
+    out = []
+    for row in rows:
+        group, first, second, third = row
+        _check_ints((group, first, second, third))
+        out.append((group, first, second, third))
+    return out
