@@ -2,7 +2,8 @@
 
 An operation reads its arguments one by one and then calls `done`, which refuses any that nobody
 asked for: a misspelt argument is an error, never silently the default. All of this happens before
-anything is changed, so that a refused operation leaves nothing behind.
+anything is changed, so that a refused operation leaves nothing behind: nothing but its answer,
+which is kept for repeats, so it shows only the beginning of what it complains about.
 
 Limits of the cluster are settings inside the replicated state, not of a daemon's configuration:
 replicas that disagree about a limit would disagree about the state (R27).
@@ -11,6 +12,7 @@ replicas that disagree about a limit would disagree about the state (R27).
 from __future__ import annotations
 
 import re
+from reprlib import repr as brief  # not longer than a line, whatever it shows
 from typing import Any, Final, NamedTuple
 
 from myqueue import protocol
@@ -64,12 +66,13 @@ def changed_settings(
         setting = known.get(name)
         if setting is None:
             names = ", ".join(known)
-            raise InvalidSetting(f"there is no setting {name!r}; there are {names}")
+            raise InvalidSetting(f"there is no setting {brief(name)}; there are {names}")
         if value is None:
             value = setting.default
         if type(value) is not int or not setting.low <= value <= setting.high:
             raise InvalidSetting(
-                f"{name} is {value!r}; it has to be a number from {setting.low} to {setting.high}"
+                f"{name} is {brief(value)}; it has to be a number "
+                f"from {setting.low} to {setting.high}"
             )
         after[name] = value
     return dict(sorted(after.items()))
@@ -77,7 +80,7 @@ def changed_settings(
 
 def checked_name(value: Any, what: str) -> str:
     if type(value) is not str or NAME.fullmatch(value) is None:
-        raise InvalidName(f"{what}: {value!r} is not a name of 1 to 200 of A-Z a-z 0-9 . _ -")
+        raise InvalidName(f"{what}: {brief(value)} is not a name of 1 to 200 of A-Z a-z 0-9 . _ -")
     return value
 
 
@@ -114,13 +117,13 @@ class Arguments:
         value = self._take(name, default)
         if type(value) is not int or not low <= value <= high:
             shown = f"from {low} to {high}" if high < protocol.INT_END - 1 else f"of at least {low}"
-            raise InvalidRequest(f"{name} of {self._call} is {value!r}, not a number {shown}")
+            raise InvalidRequest(f"{name} of {self._call} is {brief(value)}, not a number {shown}")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._take(name, default)
         if type(value) is not bool:
-            raise InvalidRequest(f"{name} of {self._call} is {value!r}, not true or false")
+            raise InvalidRequest(f"{name} of {self._call} is {brief(value)}, not true or false")
         return value
 
     def settings(self) -> dict[Any, Any]:
@@ -146,5 +149,5 @@ class Arguments:
     def done(self) -> None:
         """Nothing else was given."""
         if self._left:
-            names = ", ".join(sorted(map(str, self._left)))
+            names = ", ".join(sorted(map(str, self._left)))[:TEXT_MAX]
             raise InvalidRequest(f"{self._call} knows no argument {names}")

@@ -5,26 +5,35 @@ a second; to the leader with the clients that they heard of, which it logs for a
 comes with another disk than the one that is registered is not heard (W7): it may have forgotten
 what it promised.
 
+There are no keys yet, so a broker that nobody knows is welcome: it is registered with what it says.
+What it says is therefore looked at before it is believed: where it lives must be an address, since
+all brokers will connect to it; and numbers of brokers and groups have an end.
+
 Here the soft state meets the tables; who is heard and what is decided is in `liveness.py`,
 `orders.py` and `duties.py`.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import protocol
+from myqueue.daemons.arguments import TEXT_MAX
 from myqueue.daemons.duties import Duties, Todo
 from myqueue.daemons.liveness import Activity, Liveness, ManagerLife, url
 from myqueue.daemons.metadata import Metadata
 from myqueue.daemons.orders import Orders
-from myqueue.errors import IdentityMismatch, Unsupported
+from myqueue.errors import Busy, IdentityMismatch, InvalidRequest, Unsupported
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
     from myqueue.daemons.engine import Engine
 
 CLIENTS_MAX: Final = 5000  # of each kind told to the leader in one beat
+BROKERS_MAX: Final = 1000  # known and unknown ones
+GROUPS_MAX: Final = 16_384  # that one broker may tell of; it holds 2,500 at most
+_ADDRESS: Final = re.compile(r"(?:tcp://)?[^\s/;@]{1,255}:[0-9]{1,5}")
 
 
 class Beats:
@@ -55,7 +64,10 @@ class Beats:
 
     def answer(self, kind: str, node: int, state: dict[str, Any], *, leads: bool) -> dict[str, Any]:
         """Take in a BEAT; the map of ORDERS that answers it."""
-        problem = self.problem_with(kind, node, state.get("disk", ""))
+        if kind not in ("broker", "manager"):
+            raise Unsupported(f"a beat of a {kind}")
+        _check_whereabouts(state)
+        problem = self.problem_with(kind, node, state["disk"])
         if problem:  # registered with another disk since it greeted
             raise IdentityMismatch(problem)
         now, wall_ms = self.engine.now, self.engine.wall_ms()
@@ -64,13 +76,24 @@ class Beats:
             self._heard(0, life.producers, own=False)
             self._heard(1, life.consumers, own=False)
             return {}
-        if kind != "broker":
-            raise Unsupported(f"a beat of a {kind}")
+        self._check_room(node, state)
         broker = self.liveness.broker_beat(node, state, now, wall_ms)
         self.heard_now(state["producers"], state["consumers"], own=False)
         tables = self.metadata.tables
         transfers = self.duties.transfers(tables, node, now) if leads else []
         return self._orders.answer(tables, node, broker, transfers, now)
+
+    def _check_room(self, node: int, state: dict[str, Any]) -> None:
+        """Nobody fills our memory with brokers or groups that there are not."""
+        known, registered = self.liveness.brokers, self.metadata.tables.brokers
+        if node not in known and node not in registered:
+            unknown = sum(one not in registered for one in known)
+            if len(registered) + unknown >= BROKERS_MAX:
+                raise Busy(f"{BROKERS_MAX} brokers are known already")
+        life = known.get(node)
+        told = [one for one in (state.get("groups"), state.get("held")) if type(one) is list]
+        if sum(map(len, told)) + (len(life.reported) if life else 0) > 2 * GROUPS_MAX:
+            raise InvalidRequest("a beat of a broker that holds more groups than it may")
 
     def send(self, leader: int) -> None:
         """To each other manager."""
@@ -116,3 +139,12 @@ class Beats:
         for number, wall_ms in pairs:
             if number in known:
                 self.activity.heard(kind, number, wall_ms, own=own)
+
+
+def _check_whereabouts(state: dict[str, Any]) -> None:
+    """Texts of a beat, before they become part of what is known to all."""
+    texts = [state.get(name) for name in ("disk", "address", "peer", "host")]
+    if not all(type(text) is str and len(text) <= TEXT_MAX for text in texts):
+        raise InvalidRequest("a beat that does not say whose it is")
+    if not all(_ADDRESS.fullmatch(str(text)) for text in texts[1:3]):
+        raise InvalidRequest("a beat of a daemon without an address")

@@ -8,6 +8,17 @@ is done. Peers come before clients, and of clients only so much is taken in one 
 consensus goes on under any flood (decision 6). Whatever a client sends, it gets an answer or is
 counted as dropped; nothing that comes from a socket ends the process, except a broken invariant of
 consensus (`Broken`) and a failed disk: these must.
+
+So not everybody may speak of consensus. There are no keys yet, and a greeting is only a claim; a
+PACKET is heard from a daemon of our kind that
+
+- we reached ourselves, at the address that the settings or the managers name, and that answered
+  with the same node and disk as the greeting;
+- is a member of a group that is here;
+- speaks for replicas on its own node only.
+
+Whoever makes up a node or a disk is refused; who reads a member's disk from the wire and repeats it
+is taken for that member. Against intent only keys help, and until then doors are on loopback (S5).
 """
 
 from __future__ import annotations
@@ -16,8 +27,9 @@ from collections.abc import Callable
 from typing import Any
 
 from myqueue import __version__, errors, protocol
+from myqueue.daemons import peerwire
 from myqueue.daemons.engine import Client, Engine, Owner, Peer
-from myqueue.daemons.raft.types import Broken
+from myqueue.daemons.raft.types import Broken, node_of
 from myqueue.daemons.transport import Transport, describe
 
 TICK_MS = 50
@@ -34,6 +46,11 @@ CLIENT_KINDS = frozenset(
         *(protocol.TAKE, protocol.OFFSETS, protocol.WHERE),
     )
 )
+NODE_END = 1 << 31
+TEXT_MAX = 300  # of what somebody calls itself, and is kept
+REFUSAL_MAX = 2000  # characters
+PEERS_MAX = 4096  # connections that greeted
+DAEMONS = ("manager", "broker")
 Log = Callable[..., None]
 
 
@@ -46,6 +63,8 @@ class Loop:
         self.engine, self.owner, self.transport = engine, owner, transport
         self._cluster, self._log = cluster, log
         self._peers: dict[bytes, Peer] = {}
+        self._disks: dict[tuple[str, int], str] = {}  # of daemons that answered on our links
+        self._members: set[int] = set()  # nodes that share, or shared, a group with us
         self._next_tick = 0
         self._again = False
         self._stop_at: int | None = None  # asked to stop: leaders hand over until then
@@ -100,7 +119,7 @@ class Loop:
 
     # -- the clients' door ---------------------------------------------------------------------
 
-    def _from_client(self, client: Client, frame: bytes, frames: list[Any]) -> None:
+    def _from_client(self, client: Client, frame: bytes, frames: list[Any] | None) -> None:
         counts = self.engine.counts
         counts["requests_total"] += 1
         request: int | None = None
@@ -111,6 +130,8 @@ class Loop:
             if kind not in CLIENT_KINDS:
                 name = protocol.name_of(kind)
                 raise errors.Unsupported(f"{name} is not a request of this door", request=request)
+            if frames is None:
+                raise errors.InvalidRequest(f"more than {protocol.FRAMES_MAX} frames")
             if kind == protocol.HELLO:
                 self._hello(client, envelope)
             else:
@@ -132,17 +153,20 @@ class Loop:
                 self._refuse(client, request, errors.Internal(repr(error)))
 
     def _refuse(self, client: Client, request: int, error: errors.MyQueueError) -> None:
+        self.transport.reply(client, [self._refusal(request, error)])
+
+    def _refusal(self, request: int, error: errors.MyQueueError) -> bytes:
         component = error.component or f"{self.engine.kind} {self.engine.node}"
-        answer = protocol.encode(
-            protocol.ERROR, request, error.code, str(error), component, describe(error)
+        text = str(error)[:REFUSAL_MAX]
+        return protocol.encode(
+            protocol.ERROR, request, error.code, text, component, describe(error)
         )
-        self.transport.reply(client, [answer])
 
     def _hello(self, client: Client, envelope: protocol.Envelope) -> None:
         _, _, request, name, cluster = envelope
         if cluster not in ("", self._cluster):
             raise errors.ClusterMismatch(f"this is cluster {self._cluster!r}, not {cluster!r}")
-        client.name = name or client.name
+        client.name = name[:TEXT_MAX] or client.name
         limits = {"frame_bytes": protocol.FRAME_BYTES_MAX, "frames": protocol.FRAMES_MAX}
         answer = protocol.encode(
             protocol.WELCOME, request, self._cluster, self.engine.kind, self.engine.node,
@@ -152,18 +176,21 @@ class Loop:
 
     # -- the peers' door -----------------------------------------------------------------------
 
-    def _from_peer(self, identity: bytes, frame: bytes, frames: list[Any]) -> None:
+    def _from_peer(self, identity: bytes, frame: bytes, frames: list[Any] | None) -> None:
         counts = self.engine.counts
         request: int | None = None
         try:
             envelope = protocol.decode(frame)
             kind, request = envelope[protocol.KIND], envelope[protocol.REQUEST]
             peer = self._peers.get(identity)
+            if frames is None:
+                raise errors.InvalidRequest(f"more than {protocol.FRAMES_MAX} frames")
             if kind == protocol.GREET:
                 self._greet(identity, envelope)
             elif peer is None:
                 raise errors.GreetFirst("this door hears only who has greeted")
             elif kind == protocol.PACKET and peer.kind == self.engine.kind:
+                self._check_authority(peer, envelope)
                 self.engine.packet(peer.node, envelope, frames)
             elif kind in PEER_KINDS:
                 self.owner.peer_request(peer, envelope, frames)
@@ -171,30 +198,44 @@ class Loop:
                 raise errors.Unsupported(f"{protocol.name_of(kind)} is not for this door")
         except errors.MyQueueError as error:
             counts["peer_messages_refused_total"] += 1
-            self._refuse_peer(identity, request or 0, error)
+            if isinstance(error, errors.InvalidRequest) and request is None:
+                request = error.request
+            if request is None:
+                counts["peer_messages_dropped_total"] += 1
+            else:
+                self.transport.answer_peer(identity, self._refusal(request, error))
         except Broken:
             raise
         except Exception as error:
             counts["peer_messages_crashed_total"] += 1
             self._log("error", "peer-message-crashed", error=repr(error), trace=True)
 
-    def _refuse_peer(self, identity: bytes, request: int, error: errors.MyQueueError) -> None:
-        component = f"{self.engine.kind} {self.engine.node}"
-        answer = protocol.encode(
-            protocol.ERROR, request, error.code, str(error), component, describe(error)
-        )
-        self.transport.answer_peer(identity, answer)
+    def _check_authority(self, peer: Peer, envelope: protocol.Envelope) -> None:
+        """Whether this one may speak of consensus; see the module's docstring."""
+        node = peer.node
+        if self._disks.get((peer.kind, node)) != peer.disk:
+            raise errors.IdentityMismatch(f"{peer.name} was not met on its own door")
+        if node not in self._members:
+            for replica in self.engine.replicas.values():
+                self._members.update(map(node_of, replica.node.config.members))
+            if node not in self._members:
+                raise errors.IdentityMismatch(f"{peer.name} is a member of no group here")
+        if not peerwire.is_from(envelope, node):
+            raise errors.IdentityMismatch(f"{peer.name} speaks for another node")
 
     def _greet(self, identity: bytes, envelope: protocol.Envelope) -> None:
         _, _, request, cluster, kind, node, disk, incarnation, _address, _software = envelope
         if cluster != self._cluster:
-            raise errors.ClusterMismatch(f"this is cluster {self._cluster!r}, not {cluster!r}")
+            raise errors.ClusterMismatch(f"this is cluster {self._cluster!r}, not another one")
+        if kind not in DAEMONS or not 0 < node < NODE_END or len(disk) > TEXT_MAX:
+            raise errors.InvalidRequest("no manager and no broker greets like this")
         problem = self.owner.greeted(kind, node, disk)
         if problem:
             self._log("warning", "peer-refused", peer=f"{kind} {node}", why=problem)
             raise errors.IdentityMismatch(problem)
-        if len(self._peers) > 4096:  # connections come and go; who is heard greets again
-            self._peers.clear()
+        self._peers.pop(identity, None)
+        if len(self._peers) >= PEERS_MAX:  # connections come and go; who is heard greets again
+            del self._peers[next(iter(self._peers))]
         self._peers[identity] = Peer(identity, kind, node, disk, incarnation)
         engine = self.engine
         answer = protocol.encode(
@@ -217,7 +258,16 @@ class Loop:
         elif kind == protocol.ERROR and envelope[3] == errors.GreetFirst.code:
             self.transport.greet(peer)
         else:
+            self._answered(peer, envelope)
+
+    def _answered(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
+        try:
             self.owner.peer_answer(peer, envelope)
+        except (errors.MyQueueError, Broken):
+            raise
+        except Exception as error:
+            self.engine.counts["link_messages_crashed_total"] += 1
+            self._log("error", "link-message-crashed", error=repr(error), trace=True)
 
     def _greeted(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
         _, _, _, cluster, kind, node, disk, _incarnation = envelope
@@ -227,4 +277,5 @@ class Loop:
         if problem:
             self._log("warning", "link-refused", peer=f"{peer[0]} {peer[1]}", why=problem)
             return
+        self._disks[peer] = disk
         self.transport.greeted(peer)

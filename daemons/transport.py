@@ -31,7 +31,10 @@ CLIENTS_MAX = 20_000
 # Plain numbers: pyzmq's enumerations cost a microsecond each time.
 _NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _MORE, _EVENTS, _IN = int(zmq.RCVMORE), int(zmq.EVENTS), int(zmq.POLLIN)
-Message = tuple[bytes, bytes, list[Buffer]]  # identity, envelope, payload frames
+PAYLOADS_MAX = protocol.FRAMES_MAX - 1  # behind an envelope
+TOO_MANY_BYTES = 1 << 20  # what a message with more of them counts for
+# Identity, envelope, payload frames; None: there were too many of these.
+Message = tuple[bytes, bytes, list[Buffer] | None]
 
 
 def _common(socket: zmq.Socket[bytes], queue: int) -> None:
@@ -132,9 +135,10 @@ class Transport:
                 if frames:
                     self._guess(door, size >= COPY_BELOW_BYTES * len(frames))
                 bytes_max -= len(envelope) + size
-                yield identity, envelope, frames
             else:
                 self.counts["messages_with_too_many_frames_total"] += 1
+                bytes_max -= TOO_MANY_BYTES
+            yield identity, envelope, frames
             if bytes_max <= 0 or not int(get(_EVENTS)) & _IN:
                 return
 
@@ -163,7 +167,7 @@ class Transport:
         found = self._clients.get(identity)
         if found is None:
             if len(self._clients) >= CLIENTS_MAX:
-                self._clients.clear()  # they are made anew when they speak again
+                del self._clients[next(iter(self._clients))]  # made anew when it speaks again
             found = self._clients[identity] = Client(identity, identity.hex())
         return found
 
@@ -205,7 +209,10 @@ class Transport:
     # -- links ---------------------------------------------------------------------------------
 
     def set_peer(self, peer: tuple[str, int], address: str) -> None:
-        """Where a peer's door is; a link to another address is made anew."""
+        """Where a peer's door is; a link to another address is made anew.
+
+        Addresses of brokers come from brokers: one that can't be connected to is counted.
+        """
         link = self._links.get(peer)
         if link is not None:
             if link.address == address:
@@ -216,8 +223,13 @@ class Transport:
         socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing queues for a peer that is not there (Z4)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        try:
+            socket.connect(f"tcp://{address}")
+        except zmq.ZMQError:
+            socket.close(0)
+            self.counts["peer_addresses_invalid_total"] += 1
+            return
         link = self._links[peer] = _Link(socket, address)
-        socket.connect(f"tcp://{address}")
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)
 
@@ -271,7 +283,7 @@ def _payloads(door: zmq.Socket[bytes], kept: bool) -> list[Buffer] | None:
     """
     frames: list[Buffer] = []
     recv, get = door.recv, door.getsockopt
-    while len(frames) < protocol.FRAMES_MAX:
+    while len(frames) < PAYLOADS_MAX:
         if kept:
             frame = recv(_NOW, False)
             data = frame.buffer
