@@ -31,6 +31,7 @@ from myqueue.clock import now_ms, wall_ms
 from myqueue.config import ProducerSettings
 from myqueue.delivery import BatchDelivery, Countdown, Delivery, Failures
 from myqueue.errors import (
+    UNKNOWN,
     BufferFull,
     Closed,
     ConcurrentUse,
@@ -144,21 +145,29 @@ class Producer:
     ) -> BatchDelivery:  # fmt: skip
         """A whole list at once, in its order: much faster than one `send` for each.
 
-        Without keys or partition the list may be cut into runs for several partitions.
+        Without keys or partition the list may be cut into runs for several partitions. If a part
+        was taken before an error, that part is delivered; the error's outcome is "unknown" then.
         """
         if self._refusal is not None:
             self._check()
         place = self._places.get(topic) or self._find(topic)
         found = plain_values(values)
         parts: list[tuple[Batch, int, int]] = []
-        if keys is None:
-            lane = None if partition is None else lane_of(place, None, partition)
-            self._put(place, lane, found, None, parts)
-        else:
-            if len(keys) != len(found):
-                raise InvalidRequest(f"{len(found)} values, but {len(keys)} keys")
-            for lane, some, theirs in by_lane(place, found, keys, partition):
-                self._put(place, lane, some, theirs, parts)
+        try:
+            if keys is None:
+                lane = None if partition is None else lane_of(place, None, partition)
+                self._put(place, lane, found, None, parts)
+            else:
+                if len(keys) != len(found):
+                    raise InvalidRequest(f"{len(found)} values, but {len(keys)} keys")
+                for lane, some, theirs in by_lane(place, found, keys, partition):
+                    self._put(place, lane, some, theirs, parts)
+        except MyQueueError as error:
+            if parts:
+                error.outcome = UNKNOWN  # of the list
+                taken = sum(messages for _, _, messages in parts)
+                error.add_note(f"{taken} of {len(found)} messages were taken before")
+            raise
         return BatchDelivery(parts)
 
     def _put(
