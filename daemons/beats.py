@@ -46,6 +46,7 @@ class Beats:
         self.liveness, self.activity = Liveness(), Activity()
         self.duties = Duties(self.liveness, self.activity)
         self._orders = Orders()
+        self._told: dict[int, int] = {}  # broker -> version of the orders sent without being asked
 
     # -- daemons -------------------------------------------------------------------------------
 
@@ -82,6 +83,15 @@ class Beats:
         tables = self.metadata.tables
         transfers = self.duties.transfers(tables, node, now) if leads else []
         return self._orders.answer(tables, node, broker, transfers, now)
+
+    def news_for(self, node: int) -> dict[str, Any] | None:
+        """ORDERS for a broker that follows older ones and has not been told of newer; else None."""
+        tables, life = self.metadata.tables, self.liveness.brokers.get(node)
+        row = tables.brokers.get(node)
+        if row is None or life is None or max(life.version, self._told.get(node, 0)) >= row.version:
+            return None
+        self._told[node] = row.version
+        return self._orders.answer(tables, node, life, [], self.engine.now)
 
     def _check_room(self, node: int, state: dict[str, Any]) -> None:
         """Nobody fills our memory with brokers or groups that there are not."""

@@ -46,6 +46,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("soft_limit_bytes", 256 << 20, "bytes", "Free disk below which writes are refused."),
     Setting("stop_within_ms", 3000, "ms", "For handing over leadership when asked to stop."),
 )
+# Where the rule MYQ_<NAME> would clash: MYQ_CLUSTER is the address that `myq` talks to.
+VARIABLES = {"cluster": "MYQ_CLUSTER_NAME"}
 _NAMES = {setting.name: setting for setting in SETTINGS}
 
 
@@ -79,8 +81,9 @@ def load(
     if file is not None:
         values |= _from_file(file)
     for name in _NAMES:
-        if f"MYQ_{name.upper()}" in environment:
-            values[name] = environment[f"MYQ_{name.upper()}"]
+        variable = VARIABLES.get(name, f"MYQ_{name.upper()}")
+        if variable in environment:
+            values[name] = environment[variable]
     values |= {name: value for name, value in flags.items() if value not in (None, ())}
     return check(kind, values)
 

@@ -4,7 +4,7 @@ In come packets of peers, reports of the journal, calls of the owner (a broker o
 part); out go bytes to the journal, packets to peers, applied entries and news to the owner. It
 decides nothing about consensus (the core does) and nothing about meaning (machines and owners do).
 
-A turn ends with `end_turn`: persist ▶ submit ▶ send ▶ apply ▶ tell. Packets leave while the disk
+A turn ends with `end_turn`: persist ▶ send ▶ submit ▶ apply ▶ tell. Packets leave while the disk
 is still writing: nothing in them claims what was not reported (see `raft/DESIGN.md`).
 
 Everything happens in the loop's thread.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -43,6 +44,7 @@ from myqueue.wal.writer import Persisted, Stopped
 
 Buffer = bytes | memoryview
 LOOK_EVERY_MS = 5000  # at the disk's free space, for reports
+UNREAD_AGAIN_MS = 1000  # entries that could not be read for a follower
 STALL_MS = 1500  # a disk that reports nothing for so long: its leaders make way (W17)
 QUEUE_BYTES_MAX = 48 << 20  # waiting for the disk; beyond it proposals are refused
 STORE_WORKS_MAX = 2000  # turns that the store is behind; beyond it proposals are refused
@@ -70,6 +72,7 @@ class Engine:
         self._hard_states: deque[tuple[int, int, int, int]] = deque()  # batch, group, term, vote
         self._snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index
         self._reads: dict[int, tuple[int, int]] = {}  # context -> group and index, once confirmed
+        self._unread: deque[tuple[int, t.Fetch]] = deque()  # when to try again
         self._busy_since = 0  # when the disk began to work without a report; 0: it is idle
         self._stalled = self._stirred = False
         self._last_stamp = self._next_look = 0
@@ -226,6 +229,7 @@ class Engine:
         self.host.tick(self.now)
         self._watch_disk()
         self._saver.tick(self.now)
+        self._read_again()
         if self.now >= self._next_look:
             self._next_look = self.now + LOOK_EVERY_MS
             self.counts["disk_free_bytes"] = self.log.files.free_bytes()
@@ -334,12 +338,28 @@ class Engine:
             try:
                 entries = replica.read(order.first, order.last, t.Settings().append_bytes_max)
             except errors.MyQueueError as error:
-                self.counts["peer_fetches_failed_total"] += 1
-                self.refused[order.group] = f"can't serve followers: {error}"
-                entries = []
+                self._unreadable(replica, order, error)
+                return
             node.fetched(order.follower, entries, self.now, self.host.out)
         else:
             node.snapshot_made(order.follower, replica.snapshot(), self.now, self.host.out)
+
+    def _unreadable(self, replica: Replica, order: t.Fetch, error: errors.MyQueueError) -> None:
+        """Let another one lead that has these entries; else try again, but not at once (W16)."""
+        self.counts["peer_fetches_failed_total"] += 1
+        self.refused[order.group] = f"can't serve followers: {error}"
+        self._unread.append((self.now + UNREAD_AGAIN_MS, order))
+        followers = replica.node.leading.followers.values()
+        if any(one.match_index >= order.last for one in followers):
+            with suppress(errors.NotReady):
+                self.transfer(replica, replica.best_follower())
+
+    def _read_again(self) -> None:
+        while self._unread and self._unread[0][0] <= self.now:
+            _, order = self._unread.popleft()
+            node = self.host.touch(order.group)
+            if node is not None:
+                node.fetched(order.follower, [], self.now, self.host.out)
 
     def _tell(self, effects: t.Effects) -> None:
         for change in effects.changed:

@@ -56,6 +56,7 @@ class Manager:
         self._replica: Replica | None = None
         self._beat_at = self._activity_at = self._transfer_at = 0
         self._was_ready = self._is_stopping = False
+        self._brokers: dict[int, Peer] = {}  # as they beat last
 
     # -- the owner's side of the seam ----------------------------------------------------------
 
@@ -168,6 +169,8 @@ class Manager:
         return self._engine.propose(replica, [item], urgent=True)
 
     def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
+        if self._was_ready:
+            self._tell_brokers()
         updates = self._waiting.updates
         if not updates:
             return
@@ -284,6 +287,15 @@ class Manager:
         leads = self._was_ready
         orders = self._beats.answer(peer.kind, peer.node, envelope[3], leads=leads)
         self._engine.peer_reply(peer, protocol.encode(protocol.ORDERS, envelope[2], orders))
+        if peer.kind == "broker":
+            self._brokers[peer.node] = peer
+
+    def _tell_brokers(self) -> None:
+        """Those for whom something changed need not wait for their next beat to hear of it."""
+        for node, peer in self._brokers.items():
+            orders = self._beats.news_for(node)
+            if orders is not None:
+                self._engine.peer_reply(peer, protocol.encode(protocol.ORDERS, 0, orders))
 
     def peer_answer(self, peer: tuple[str, int], envelope: Envelope) -> None:
         """Other managers' answers to our beats say nothing that is not known."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kit.manager_rig import Cluster, FakeBroker
 
-from myqueue import errors
+from myqueue import errors, protocol
 from myqueue.daemons.duties import SETTLED_MS, TRANSFER_AGAIN_MS, TRANSFERS_MAX
 from myqueue.daemons.liveness import SILENT_MS
 
@@ -352,3 +352,19 @@ def test_the_cluster_in_numbers() -> None:
         "groups_to_remove": 0,
     }  # fmt: skip
     assert found["settings"]["inactive_ms"] == 30_000
+
+
+def test_a_new_topic_is_ordered_at_once() -> None:
+    """Not with the next beat only; and once, however much is applied until the broker follows."""
+    cluster = Cluster(brokers=3)
+    cluster.beat_all()
+    cluster.engine.peer_replies.clear()
+    cluster.update("create_topic", topic="orders")
+    told = dict(cluster.engine.peer_replies)
+    assert sorted(told) == ["broker 1", "broker 2", "broker 3"]
+    for _, kind, request, orders in told.values():
+        assert (kind, request) == (protocol.ORDERS, 0)
+        assert [row[1] for row in orders["wanted"]] == ["orders"]
+    cluster.engine.peer_replies.clear()
+    cluster.update("register_producer", topic="orders")
+    assert cluster.engine.peer_replies == []
