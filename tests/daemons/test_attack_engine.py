@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from kit.engine_rig import Net, Node
+from kit.wal_logs import flip
 
 from myqueue import protocol
 from myqueue.daemons.engine import STALL_MS
 from myqueue.daemons.raft import types as t
+from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
 
 CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0, reserve_bytes=0)
@@ -102,3 +104,33 @@ def test_a_busy_disk_that_reports_leads_on(tmp_path: Path) -> None:
             net.turn(10)
         assert leader.replica(5).is_leader
         assert not leader.engine.counts.get("disk_stalls_total")
+
+
+def test_a_leader_that_cannot_read_what_a_follower_lacks_makes_way(tmp_path: Path) -> None:
+    """W16: another replica is whole; and a bad place is not read again in every turn."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create(5)
+        net.write(60, 5, size=10_000)
+        net.settled(5)
+        leader = net.leader(5)
+        late = next(one for one in net.nodes.values() if one is not leader)
+        net.cut = {(one, late.number) for one in net.nodes}
+        net.write(10, 5, size=10_000)
+        lost = leader.replica(5).node.log.last_index - 5
+        net.write(20, 5, size=10_000)
+        damage(leader, lost)
+        log = leader.replica(5).node.log
+        log.forget_before(log.last_index)
+        net.until("in the index", lambda: leader.log.index.row(5, lost) is not None)
+        net.cut = set()
+        counts, turns = leader.engine.counts, net.clock.now
+        net.settled(5)
+        assert net.leader(5) is not leader
+        assert 1 <= counts["peer_fetches_failed_total"] <= 2 + (net.clock.now - turns) // 1000
+
+
+def damage(node: Node, index: int) -> None:
+    row = node.log.index.row(5, index)
+    assert row is not None
+    name, _ = node.log.journal.segment_name(row.segment) or ("", 0)
+    flip(node.folder / "wal" / name, row.position + f.RECORD_HEADER_BYTES + 100)
