@@ -87,7 +87,7 @@ def test_a_timeout_names_every_address_and_what_it_said(cluster, session):
             else None
         )
     with pytest.raises(errors.TimedOut) as caught:
-        session.update("open_producer", {}, timeout_ms=300).result()
+        session.update("open_producer", {}, timeout_ms=1500).result()
     for daemon in cluster.daemons:
         assert f"{daemon.address}: NO_QUORUM: 1 of 3" in str(caught.value)
     assert caught.value.outcome == errors.NONE
