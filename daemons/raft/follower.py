@@ -38,7 +38,7 @@ class Follower:
         self._node = node
         self.verified_index = 0
         self._context = 0
-        self._installing = 0  # index of a snapshot that is on its way to the disk
+        self._installing: list[int] = []  # indexes of snapshots that are on their way to the disk
         self._answer_due = False  # an answer waits for the hard state to be on disk
 
     def begin(self) -> None:
@@ -218,10 +218,11 @@ class Follower:
         node.applied_index = max(node.applied_index, snapshot.index)
         node.applying_index = max(node.applying_index, snapshot.index)
         self.verified_index = before
-        self._installing = snapshot.index
+        self._installing.append(snapshot.index)
         out.persist.append(PersistSnapshot(node.group, snapshot))
 
     def snapshot_is_durable(self, index: int, out: Effects) -> None:
-        if index == self._installing:
-            self._installing = 0
+        """One report for each, in their order; two may have the same index and other starts."""
+        if index in self._installing[:1]:
+            self._installing.pop(0)
             self.reply(out)
