@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from sim.process import Process
     from sim.world import World
 
-RETRY_MS = 300
 BACKLOG_MAX = 300  # entries that are not committed yet: more, and the leader refuses
 
 
@@ -26,6 +25,7 @@ class Clients:
         self.world = world
         self.count = world.random.choice((1, 2, 4))
         self.pace_ms = max(world.random.choice((5, 20, 100)), self.count * len(world.groups))
+        self.retry_ms = world.random.choice((100, 300))
         self.burst = world.random.choice((1, 1, 3, 8))
         # Of the commands are followed by a read, soon or after the next election.
         self.read_share = world.random.choice((0.05, 0.05, 0.5))
@@ -44,7 +44,9 @@ class Clients:
         if self.next[group, client] != sequence:
             return
         if not world.quiet:  # in peace the operator's probes are enough
-            world.after(RETRY_MS, RETRY_MS * 2, lambda: self._send(group, client, sequence))
+            world.after(
+                self.retry_ms, self.retry_ms * 2, lambda: self._send(group, client, sequence)
+            )
         leaders = [
             process.number
             for process in world.processes()

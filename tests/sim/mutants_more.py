@@ -9,6 +9,7 @@ from sim.machine import Ledger
 from sim.process import Process
 
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.follower import Follower
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.progress import Progress
@@ -118,3 +119,14 @@ def bug_any_answer_puts_off_sending_again() -> list[Any]:
         return news
 
     return [(Progress, "matched", matched)]
+
+
+def bug_a_report_of_another_install() -> list[Any]:
+    """R19: the report of an install is taken for that of a later one at the same index."""
+
+    def durable(self: Follower, index: int, out: t.Effects) -> None:
+        if index in self._installing:
+            self._installing.clear()
+            self.reply(out)
+
+    return [(Follower, "snapshot_is_durable", durable)]

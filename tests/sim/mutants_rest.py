@@ -30,7 +30,7 @@ def bug_two_changes_at_once() -> list[Any]:
         node = self._node
         made = node.log.make([t.Item(0, 0, t.CONFIG, encode_config(config))], node.term)
         node.configs.appended(made)
-        self._reconcile()
+        self._reconcile(made[0][t.INDEX])
         return made[0][t.INDEX], node.term
 
     return [(Leader, "change", change)]

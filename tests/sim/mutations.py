@@ -15,6 +15,8 @@ from typing import Any
 
 from sim import mutants_log, mutants_more, mutants_rest
 
+from myqueue.daemons.raft.types import require
+
 TOLD = re.compile(r"[A-Za-z.]*(Violation|Broken|NoProgress|Error|CorruptData): ")
 Patch = tuple[object, str, Any]
 
@@ -60,6 +62,7 @@ def hunt(name: str, limit: int, first: int = 1) -> tuple[str, int, str]:
         for count in range(1, limit + 1):
             _, outcome, _ = play(first + count - 1)
             if isinstance(outcome, str):
+                require("TypeError" not in outcome, outcome)  # of the mutation itself
                 lines = [line for line in outcome.splitlines() if ": " in line]
                 return name, count, next(filter(TOLD.match, lines), outcome.split("\n", 1)[0])
     return name, 0, ""

@@ -7,12 +7,13 @@ one at a time, so that a majority stays able to go on and progress may be demand
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sim.disk import AFTER, BEFORE, MIDDLE, SimDisk
 from sim.traps import Traps
 
-from myqueue.daemons.raft.types import Effects, RaftError, Role, node_of
+from myqueue.daemons.raft.types import Effects, PersistTruncate, RaftError, Role, node_of
 
 if TYPE_CHECKING:
     from sim.slot import Slot
@@ -34,8 +35,12 @@ class Nemesis:
         if random.random() < 0.3:  # these two go deep together
             self.enabled |= {"trap", "churn"}
         self.relapse = random.choice((0.3, 0.7)) if "relapse" in self.enabled else 0.0
-        # As in figure 8 of the paper: a new leader is cut off before anybody hears of it.
-        self.behead = random.choice((0.0, 0.3, 0.6)) if "churn" in self.enabled else 0.0
+        # As in figure 8 of the paper: a new leader is cut off before anybody hears of it, or it
+        # hears old answers; and the power fails where entries are just being removed.
+        churn = "churn" in self.enabled
+        self.behead = random.choice((0.0, 0.3, 0.6)) if churn else 0.0
+        self.fall = random.choice((0.0, 0.5, 1.0)) if churn else 0.0
+        self.echo = random.choice((0.0, 0.5)) if churn else 0.0
         self.keep = random.choice(((0, 1, 3, 10), (10, 40, 100)))
         self.interval_ms = random.choice((60, 150, 400, 900))
         self._stalled: dict[int, int] = {}  # node -> until
@@ -135,9 +140,15 @@ class Nemesis:
     def notice(self, number: int, effects: Effects) -> None:
         world = self.world
         self._traps.notice(number, effects)
-        leads = self.behead and any(one.role == Role.LEADER for one in effects.changed)
-        if leads and world.random.random() < self.behead:
-            world.after(0, 4, lambda: self._depose(number))
+        if not world.quiet and any(one.role == Role.LEADER for one in effects.changed):
+            if world.random.random() < self.behead:
+                world.after(0, 4, lambda: self._depose(number))
+            if world.random.random() < self.echo:
+                world.after(0, 300, lambda: world.network.echo(number))
+        if self.fall and any(isinstance(one, PersistTruncate) for one in effects.persist):
+            slot = world.slots[number]
+            if world.random.random() < self.fall:
+                world.after(0, slot.disk_ms, partial(self._relapse_of, slot, slot.incarnation))
 
     def _pause(self) -> None:
         self.world.pause(self._any().number, self.world.random.randint(50, 1500))

@@ -2,7 +2,7 @@
 
 A turn does what a daemon's loop does, in its order: events in, then persist to the journal, send,
 apply. The writer is a separate event of the world, some time later, so that a crash may fall
-between any two of them. Between the effects of a turn stand `boundary` calls, where the world may
+between any two of them. Between the effects of a turn stand `maybe_crash`, where the world may
 end the process.
 """
 
@@ -181,18 +181,15 @@ class Process:
             self.host.receive(source, packet, self.now)
         effects, packets = self.host.end_turn(self.now)
         self._persist(effects.persist)
-        self.boundary()
+        self.world.maybe_crash(self.number)
         self._send(packets)
-        self.boundary()
+        self.world.maybe_crash(self.number)
         self._tell(effects)
         self._apply(effects.apply)
         for fetch in effects.fetch:
             self._fetch(fetch)
-        self._check()
+        self._check(packet)
         self.world.nemesis.notice(self.number, effects)
-
-    def boundary(self) -> None:
-        self.world.maybe_crash(self.number)
 
     def _persist(self, orders: Iterable[t.Persist]) -> None:
         journal, checkers = self.journal, self.world.checkers
@@ -391,9 +388,11 @@ class Process:
             if node is not None:
                 node.persisted(term, index, now, host.out)
 
-    def _check(self) -> None:
-        checkers, sample = self.world.checkers, self.world.steps % 8 == 0
+    def _check(self, packet: Packet | None) -> None:
+        checkers = self.world.checkers
         for node in self.host.groups.values():
             checkers.monotonic(node)
-            if sample and node.role == t.Role.LEADER:
+        for message in packet.messages if packet is not None else ():
+            node = self.host.groups.get(message.group)
+            if isinstance(message, t.AppendReply) and node and node.role == t.Role.LEADER:
                 checkers.believes(node, self.world.replica)
