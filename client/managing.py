@@ -36,6 +36,7 @@ from myqueue.iothread import Timer
 READ_ATTEMPT_MS: Final = 300
 LEADER_ATTEMPT_MS: Final = 1_000
 ATTEMPT_MS_MAX: Final = 2_500
+BRIEF_MS: Final = 100  # a silence that is cut short by the deadline says nothing
 PAUSE_MS_MIN, PAUSE_MS_MAX = 20, 1_000
 
 
@@ -207,9 +208,14 @@ class ManagerCall(Waiter):
         waited = self._host.now_ms() - began
         self._managers.silent.add(at.address)
         self._attempt_ms = min(ATTEMPT_MS_MAX, 2 * self._attempt_ms)  # perhaps all are slow
-        self._said[at.address] = f"no answer within {waited} ms"
-        if not at.is_ready and waited:
-            self._said[at.address] = f"no connection within {waited} ms (silence, or no such host)"
+        if (
+            waited >= BRIEF_MS or at.address not in self._said
+        ):  # else what it said before tells more
+            self._said[at.address] = f"no answer within {waited} ms"
+            if not at.is_ready and waited:
+                self._said[at.address] = (
+                    f"no connection within {waited} ms (silence, or no such host)"
+                )
         if at.is_ready and waited >= ATTEMPT_MS_MAX and at.silent_since(began):
             at.broke(f"no answer within {waited} ms")
         self._ask()
