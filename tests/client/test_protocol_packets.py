@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from hypothesis import strategies as st
 
 from myqueue import protocol
 from myqueue.daemons import peerwire
+from myqueue.daemons.loop import Loop
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.host import Beat, BeatReply, Leads, Packet
-from myqueue.errors import InvalidRequest
+from myqueue.daemons.seam import Peer
+from myqueue.errors import IdentityMismatch, InvalidRequest
 
 ME, YOU = t.replica_id(1, 7), t.replica_id(2, 8)
 HEAD = (9, ME, YOU, 5)
@@ -162,6 +165,28 @@ def test_who_speaks_for_whom() -> None:
         assert not peerwire.is_from([1, protocol.PACKET, 0, [odd], []], 1)
         assert type(odd) is list or not peerwire.is_from([1, protocol.PACKET, 0, [], [odd]], 1)
         assert not peerwire.is_from([1, protocol.PACKET, 0, [[6, 9, odd, YOU, 5]], []], 1)
+
+
+def test_who_may_speak_of_consensus() -> None:
+    """S1: whom we met on its own door, with the disk that it had there, and who is a member."""
+    loop: Any = object.__new__(Loop)
+    member = SimpleNamespace(node=SimpleNamespace(config=t.Config((ME, YOU))))
+    loop.engine, loop._members = SimpleNamespace(replicas={}), set()
+    loop._disks = {("broker", 1): "a", ("broker", 9): "b"}
+    packet = [1, protocol.PACKET, 0, [], []]
+
+    def may(node: int, disk: str, envelope: list[Any] = packet) -> bool:
+        try:
+            loop._check_authority(Peer(b"", "broker", node, disk, 1), envelope)
+        except IdentityMismatch:
+            return False
+        return True
+
+    assert not may(1, "a"), "no group is here"
+    loop.engine.replicas[9] = member
+    assert may(1, "a")
+    assert not may(1, "b") and not may(2, "a") and not may(9, "b")
+    assert not may(1, "a", [*packet[:3], [[6, 9, YOU, ME, 5]], []])
 
 
 _things = st.recursive(
