@@ -198,7 +198,7 @@ def test_a_long_envelope_costs_no_more_than_its_bytes_can_hold() -> None:
 @pytest.mark.parametrize("levels", [7, 8, 9, 511, 1020, 1024, 5000])
 @pytest.mark.parametrize("nest", [b"\x91", b"\x81\xa1k"])
 def test_arguments_are_not_nested_without_end(levels: int, nest: bytes) -> None:
-    """M3: what is let through can be shown and packed again; 600 levels could not."""
+    """M3: what is let through can be shown and packed again; 1,000 levels could not be shown."""
     head = b"\x96\x01\x0c\x05" + msgpack.packb(KEY) + b"\xa1x" + b"\x81\xa1a"
     frame = head + nest * levels + b"\xc0"
     if levels < protocol.DEPTH_MAX:

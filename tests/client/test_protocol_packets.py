@@ -122,7 +122,18 @@ def test_each_field_of_an_entry(place: int) -> None:
             changed[at][place] = value
             fields[-1] = protocol.pack(changed)
             malformed(envelope, frames)
-    for changed in ([[*rows[0], 1]], [rows[0][:6]], [rows[1], rows[0]], rows[0], 5, [[]], [5]):
+    falls, gap = [[5, *rows[0][1:]], [3, *rows[1][1:]]], [rows[0], [5, 13, *rows[1][2:]]]
+    for changed in (
+        falls,
+        gap,
+        [[*rows[0], 1]],
+        [rows[0][:6]],
+        [rows[1], rows[0]],
+        rows[0],
+        5,
+        [[]],
+        [5],
+    ):
         fields[-1] = protocol.pack(changed)
         malformed(envelope, frames)
     for value in (b"\xdc\xff\xff" * 1000, b"\xdc\x0b\x00" * 1000, b"\xc1", "text", [], None):
