@@ -111,5 +111,6 @@ def test_stop_and_go(tmp_path: Path, full: bool, seed: int | None, record_proper
               f" p99 {p99:.2f} s, longest {max(gaps):.2f} s")  # fmt: skip
         assert counted["failed"] == 0, "a majority was there all the time"
         assert p50 <= 1.0, f"interruptions: {sorted(gaps)}"
-        assert p99 <= 2.0, f"interruptions: {sorted(gaps)}"
+        if len(gaps) >= 30:  # of fewer, a 99th percentile is just the worst one
+            assert p99 <= 2.0, f"interruptions: {sorted(gaps)}"
         cluster.stop(*list(cluster.processes))
