@@ -48,6 +48,7 @@ class Checkers:
         self.entries: dict[tuple[int, int, int], tuple[int, int]] = {}  # (group, index, term)
         self.configs: dict[tuple[int, int, int], Config] = {}  # (group, index, term), of entries
         self.committed: dict[int, dict[int, tuple[int, bytes]]] = {}  # group -> index -> entry
+        self.seen: dict[int, dict[int, int]] = {}  # group -> term -> highest index applied in it
         self.states: dict[tuple[int, int], tuple[int, int]] = {}  # (group, index) -> ledger
         self.acked: dict[tuple[int, int, int], int] = {}  # (group, client, sequence) -> index
         self.claims: dict[tuple[int, int], dict[int, int]] = {}  # (group, replica) -> index: term
@@ -131,17 +132,21 @@ class Checkers:
             before == node.replica,
             f"two leaders of group {node.group} in term {node.term}: {before:x}, {node.replica:x}",
         )
-        committed = self.committed.get(node.group)
-        if committed:
-            index = max(committed)
+        # Of an older term that is won late, on a vote that was long under way, nothing is demanded.
+        seen = self.seen.get(node.group, {})
+        index = max((at for term, at in seen.items() if term < node.term), default=0)
+        if index:
+            term = self.committed[node.group][index][0]
             check(
-                index < node.log.first_index or node.log.has(index, committed[index][0]),
+                index < node.log.first_index or node.log.has(index, term),
                 f"leader completeness: {node.replica:x} leads group {node.group} in term "
                 f"{node.term} without the committed entry {index}",
             )
 
     def applied(self, node: RaftNode, ledger: Ledger, entry: Entry) -> None:
         """State machine safety: one entry, one state at each index, on all replicas (R27)."""
+        seen = self.seen.setdefault(node.group, {})
+        seen[node.term] = max(seen.get(node.term, 0), entry[INDEX])
         committed = self.committed.setdefault(node.group, {})
         truth = (entry[TERM], bytes(entry[PAYLOAD]))
         before = committed.setdefault(entry[INDEX], truth)
