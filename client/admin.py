@@ -1,7 +1,9 @@
 """`Admin`: what people and tools ask of a cluster: topics, daemons, who is where, how things stand.
 
-Changes go to the managers' leader with a key, so a repeat is harmless; reads are answered by any
-manager, but never older than this Admin's own changes. What single daemons tell (`raft_status`,
+Changes go to the managers' leader with a key, so a repeat is harmless. Reads are the newest there
+is: the leader answers them after it has heard a majority. Without a majority any manager tells what
+it knows, which is never older than this Admin's own changes. What single daemons tell
+(`raft_status`,
 `where`) is asked of each of them at once, and a daemon that does not answer has its error in its
 place instead of spoiling what the others said.
 
@@ -11,18 +13,29 @@ lists, as the managers give them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self
 
 from myqueue import protocol as words
-from myqueue.errors import MisuseError, MyQueueError, UnknownPartition
+from myqueue.errors import (
+    MisuseError,
+    MyQueueError,
+    NotLeader,
+    TimedOut,
+    UnknownPartition,
+    Unreachable,
+)
 from myqueue.message import TopicPartition
 from myqueue.offsets import Offsets, read_offsets
 from myqueue.session import Session
 
 MANAGERS_GROUP: Final = 1
 ASK_MS_MAX: Final = 3_000  # of one daemon among several
+NEWEST_MS_MAX: Final = 1_500  # so long a leader has to answer a read, before any manager may
+PLAIN_S: Final = 10.0  # so long no leader is asked after that
 
 Facts = dict[str, Any]
 
@@ -44,6 +57,7 @@ class Admin:
             if isinstance(cluster, str)
             else cluster
         )
+        self._plain_until = 0.0
 
     # -- topics -----------------------------------------------------------------------------------
 
@@ -92,8 +106,7 @@ class Admin:
 
     def problems(self) -> list[Facts]:
         """What is not well; told by the managers' leader, who has just heard a majority."""
-        answer = self._session.read("problems", linearizable=True, timeout_ms=self._timeout_ms)
-        return list(self._wait(answer)["problems"])
+        return list(self._wait(self._newest("problems", {}, self._timeout_ms))["problems"])
 
     def cluster(self) -> Facts:
         """Name, version, settings, and counts of what there is."""
@@ -171,8 +184,17 @@ class Admin:
         return dict(self._wait(answer))
 
     def _read(self, query: str, **arguments: Any) -> Facts:
+        if time.monotonic() >= self._plain_until:
+            limit_ms = min(NEWEST_MS_MAX, max(1, self._timeout_ms // 2))
+            try:
+                return dict(self._wait(self._newest(query, arguments, limit_ms)))
+            except (NotLeader, TimedOut, Unreachable):
+                self._plain_until = time.monotonic() + PLAIN_S
         answer = self._session.read(query, arguments, timeout_ms=self._timeout_ms)
         return dict(self._wait(answer))
+
+    def _newest(self, query: str, arguments: Facts, timeout_ms: int) -> Future[Facts]:
+        return self._session.read(query, arguments, linearizable=True, timeout_ms=timeout_ms)
 
     def _wait(self, future: Any) -> Any:
         """Requests have the deadline themselves; this is for when that does not work."""

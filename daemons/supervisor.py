@@ -224,20 +224,26 @@ class LogFile:
             file.seek(self._position)
             chunk = file.read(READ_BYTES_MAX)
         self._position += len(chunk)
+        if self._position > self._bytes_max:
+            chunk += self._cut()
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > READ_BYTES_MAX:
             self._rest = b""  # no line of ours is as long
-        if self._position > self._bytes_max:
-            self._cut()
         return [line.decode("utf-8", "replace") for line in lines]
 
-    def _cut(self) -> None:
-        """Keep a copy and begin anew. A line that is written in between is lost: it is a log."""
-        with contextlib.suppress(OSError):
+    def _cut(self) -> bytes:
+        """Keep a copy and begin anew; returns what was written meanwhile, for it is heard too.
+
+        Only a line written between the last read and the cut, some microseconds, is lost.
+        """
+        rest = b""
+        with contextlib.suppress(OSError), self.path.open("rb") as file:
             shutil.copyfile(self.path, f"{self.path}.1")
-        with contextlib.suppress(OSError):
+            file.seek(self._position)
+            rest = file.read()
             os.truncate(self.path, 0)
         self._position = 0
+        return rest
 
 
 def next_delay(previous_s: float, lived_s: float) -> float:

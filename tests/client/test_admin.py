@@ -21,6 +21,8 @@ class Told:
         self.cluster = cluster
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, dict[str, Any]] = {}
+        self.has_no_majority = False
+        self.newest: dict[str, bool] = {}  # of a query: how the last one answered was asked for
         for daemon, rest in zip(cluster.daemons, map(reads.script, cluster.daemons), strict=True):
             daemon.script = lambda envelope, frames, d=daemon, r=rest: (
                 self.answer(d, envelope) or r(envelope, frames)
@@ -28,8 +30,12 @@ class Told:
 
     def answer(self, daemon: Any, envelope: words.Envelope) -> Any:
         _, kind, request, *fields = envelope
+        if kind == words.READ and fields[-1] and self.has_no_majority:
+            self.asked.append(("newest", fields[0]))
+            return refuse(request, errors.NotLeader, "who leads is not known")
         if kind == words.READ and fields[0] in self.answers:
             self.asked.append((fields[0], fields[1]))
+            self.newest[fields[0]] = fields[-1]
             return [[words.encode(words.ANSWER, request, 1, self.answers[fields[0]])]]
         if kind == words.UPDATE and fields[1] in self.answers:
             self.asked.append((fields[1], fields[2]))
@@ -126,6 +132,17 @@ def test_errors_come_as_their_classes(admin, told, cluster):
         admin.create_topic("t")
     with pytest.raises(errors.UnknownTopic):
         admin.describe_topic("none")
+
+
+def test_reads_are_the_newest_there_is_and_without_a_majority_what_is_known(admin, told):
+    assert len(admin.brokers()) == 2 and told.newest["brokers"]
+    told.asked.clear()
+    told.has_no_majority = True
+    assert len(admin.brokers()) == 2 and not told.newest["brokers"]
+    assert ("newest", "brokers") in told.asked
+    told.asked.clear()
+    assert len(admin.managers()) == 2  # the next ones do not wait for a leader again
+    assert ("newest", "managers") not in told.asked
 
 
 def test_what_each_daemon_says_of_a_group_and_of_a_message(admin, told, cluster):

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,6 +163,23 @@ def test_a_line_is_heard_once_and_whole(tmp_path: Path) -> None:
     assert log.new_lines() == ["new"]
     path.unlink()
     assert log.new_lines() == []
+
+
+def test_what_is_written_while_the_log_is_cut_is_heard(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "x.log"
+    log = s.LogFile(path, 10)
+    path.write_text("a line of some length\n")
+
+    def copy(source: Path, target: str) -> None:
+        Path(target).write_bytes(source.read_bytes())
+        with source.open("a") as file:
+            file.write("ready\nhal")
+
+    monkeypatch.setattr(s.shutil, "copyfile", copy)
+    assert log.new_lines() == ["a line of some length", "ready"]
+    assert path.read_text() == ""
+    path.write_text("f\n")
+    assert log.new_lines() == ["half"]
 
 
 @pytest.mark.parametrize(

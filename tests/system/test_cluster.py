@@ -241,6 +241,7 @@ def test_without_a_majority(tmp_path: Path) -> None:
             cluster.session.update("create_topic", {"topic": "u"}, timeout_ms=3000).result()
         assert time.monotonic() - begin < 5 and caught.value.retriable
         assert cluster.session.read("topics", timeout_ms=3000).result()["topics"] == ["t"]
+        assert cluster.admin.topics() == ["t"]
         producer.send("t", b"managers are away").result(10)
         producer.close()
         cluster.start(*lost)
