@@ -18,6 +18,14 @@ from myqueue.errors_base import UNKNOWN as UNKNOWN
 from myqueue.errors_base import MisuseError as MisuseError
 from myqueue.errors_base import MyQueueError as MyQueueError
 from myqueue.errors_base import TroubleError as TroubleError
+from myqueue.errors_gateway import BodyTooLarge as BodyTooLarge
+from myqueue.errors_gateway import Forbidden as Forbidden
+from myqueue.errors_gateway import Malformed as Malformed
+from myqueue.errors_gateway import MethodNotAllowed as MethodNotAllowed
+from myqueue.errors_gateway import NotFound as NotFound
+from myqueue.errors_gateway import Stopping as Stopping
+from myqueue.errors_gateway import TooManyWaiting as TooManyWaiting
+from myqueue.errors_gateway import Unauthorized as Unauthorized
 from myqueue.errors_storage import AppendGap as AppendGap
 from myqueue.errors_storage import CorruptData as CorruptData
 from myqueue.errors_storage import DirectoryLocked as DirectoryLocked
@@ -203,6 +211,13 @@ class OutOfSequence(TroubleError):
 
     code, name, outcome, http_status = 1231, "OUT_OF_SEQUENCE", NONE, 409
     hint = "Open a new producer; messages that were not acknowledged are named in its errors."
+
+
+class KeyReused(MisuseError):
+    """A request with this key came before, and it was another one."""
+
+    code, name, http_status = 1233, "KEY_REUSED", 409
+    hint = "Draw a new key for each new request; repeat one only with the same content."
 
 
 class OffsetOutOfRange(MisuseError):

@@ -53,6 +53,7 @@ class Managers:
 
     def __init__(self, addresses: Iterable[str], chance: random.Random) -> None:
         self.addresses = list(addresses)
+        self.nodes: dict[str, int] = {}  # address -> number, as they told
         self.leader: str | None = None
         self.silent: set[str] = set()  # whoever left the last request unanswered: asked last
         self.chance = chance

@@ -149,6 +149,19 @@ class Session:
         """Index of the last update that this session made."""
         return self._last_index
 
+    def name_of(self, address: str) -> str:
+        """What runs there, for people: "manager 2 at 127.0.0.1:9093", as far as it is known."""
+        at = address.removeprefix("tcp://")
+        known = self._connections.get(address)
+        if known is not None and known.node:
+            return f"{known.kind} {known.node} at {at}"
+        if address in self._managers.nodes:
+            return f"manager {self._managers.nodes[address]} at {at}"
+        for broker in tuple(self.routes.brokers.values()):
+            if broker.address == address:
+                return f"broker {broker.node} at {at}"
+        return f"manager at {at}" if address in self._managers.addresses else at
+
     def check(self) -> None:
         """Raises if this session can't be used (any more, or here)."""
         if self._forked:

@@ -208,6 +208,7 @@ class Upkeep:
                 address = row.get("address") if isinstance(row, dict) else None
                 if isinstance(address, str) and address.startswith("tcp://"):
                     self._managers.add(address)
+                    self._managers.nodes[address] = int(row.get("node", 0))
 
         if not self._session.closed:
             self._session.after(MANAGERS_MS, self._ask_for_managers)

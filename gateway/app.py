@@ -1,0 +1,72 @@
+"""The application: blueprints, one for each noun, over one client of the cluster.
+
+`create_app` is what a WSGI server is given. It registers the operations of the API, and beside them
+the console and the metrics, which are blueprints of their own. Whatever goes wrong in any of them
+is answered in the one form of `failures.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+from typing import Final
+
+from flask import Blueprint, Flask, Response, current_app, request
+
+from myqueue import errors
+from myqueue.gateway import answers
+from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.sdk import Sdk
+
+log = logging.getLogger("myqueue.gateway")
+
+NOUNS: Final = ("topics", "probes")
+# Pages for people and numbers for machines; made apart from the API.
+BESIDES: Final = (("myqueue.gateway.console", "/console"), ("myqueue.gateway.metrics", None))
+
+
+def create_app(config: GatewayConfig, sdk: Sdk | None = None) -> Flask:
+    """`sdk` is made from the settings if none is given; whoever calls this closes it."""
+    app = Flask("myqueue.gateway", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = config.body_bytes_max
+    app.config["MAX_FORM_MEMORY_SIZE"] = app.config["MAX_FORM_PARTS"] = 0  # no forms here (H2)
+    app.extensions["myqueue"] = sdk if sdk is not None else Sdk(config)
+    app.extensions["myqueue-config"] = config
+    app.url_map.strict_slashes = False
+    for noun in NOUNS:
+        app.register_blueprint(importlib.import_module(f"myqueue.gateway.{noun}").blueprint)
+    for module, prefix in BESIDES:
+        if importlib.util.find_spec(module) is not None:
+            blueprint: Blueprint = importlib.import_module(module).blueprint
+            app.register_blueprint(blueprint, url_prefix=blueprint.url_prefix or prefix)
+    app.register_error_handler(errors.MyQueueError, refused)
+    app.register_error_handler(Exception, broken)
+    return app
+
+
+def refused(error: errors.MyQueueError) -> Response:
+    sdk: Sdk = current_app.extensions["myqueue"]
+    return answers.failure(error, sdk.name_of)
+
+
+def broken(error: Exception) -> Response:
+    """What Flask itself refuses; everything else is a mistake of this program, told in its log with
+    the trace, to the client without it.
+    """
+    code, said = getattr(error, "code", None), getattr(error, "description", None)
+    if type(code) is not int:
+        log.exception("a request failed")
+        name = type(error).__name__
+        return refused(errors.Internal(f"{name} in the gateway; its log says where"))
+    if code == 404:
+        return refused(errors.NotFound(f"there is no path {request.path}"))
+    if code == 413:
+        return refused(errors.BodyTooLarge("the body is larger than this gateway takes"))
+    if code != 405:
+        return refused(errors.Malformed(f"{code}: {said}"))
+    allowed = ", ".join(sorted(getattr(error, "valid_methods", None) or ()))
+    text = f"{request.path} takes {allowed}, not {request.method}"
+    answer = refused(errors.MethodNotAllowed(text))
+    answer.headers["Allow"] = allowed
+    return answer

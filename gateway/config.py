@@ -1,0 +1,166 @@
+"""Settings of a gateway: flag over environment over file over default; each with unit and meaning.
+
+`SETTINGS` is the one table: the flags of `bin/myq-gateway`, the keys of the TOML file, the
+variables `MYQ_…`, and what `myq config show` prints are all made from it. Nothing here needs Flask,
+so that the command line can show the settings where the gateway is not installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from myqueue.errors import InvalidSetting
+
+LOOPBACK: Final = ("127.", "localhost:", "[::1]")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/]+):(\d{1,5})")
+
+
+class Setting(NamedTuple):
+    name: str
+    default: Any
+    unit: str
+    meaning: str
+    low: int = 0
+    high: int = 1 << 40
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "cluster", "127.0.0.1:9092", "host:port,…",
+        "Managers of the cluster, with commas between; one is enough to find the others.",
+    ),
+    Setting("listen", "127.0.0.1:8080", "host:port", "Where HTTP is spoken."),
+    Setting("tokens", "", "path", "File of bearer tokens; without it everybody may do all."),
+    Setting("tls_certificate", "", "path", "Certificate chain (PEM); with it, HTTPS is spoken."),
+    Setting("tls_key", "", "path", "Its private key (PEM)."),
+    Setting("insecure", False, "", "Listen on other addresses than loopback without tokens."),
+    Setting("log", "text", "text, json", "Form of the lines on stderr."),
+    Setting("threads", 32, "threads", "Requests that are worked on at once.", 4, 512),
+    Setting(
+        "waiting_max", 0, "requests",
+        "Long polls and streams at once; more are refused (429). 0: a third of the threads.", 0, 512
+    ),
+    Setting("wait_ms_max", 30_000, "ms", "How long a long poll may wait.", 0, 300_000),
+    Setting(
+        "request_timeout_ms", 5_000, "ms", "How long the cluster may take for a request.",
+        100, 300_000,
+    ),
+    Setting("body_bytes_max", 16 << 20, "bytes", "Largest body of a request.", 1024, 1 << 30),
+    Setting("header_bytes_max", 16 << 10, "bytes", "All headers together.", 1024, 1 << 20),
+    Setting("connections_max", 4_000, "", "Open connections; the idle ones go first.", 16, 100_000),
+    Setting("header_timeout_ms", 10_000, "ms", "From the first byte to the last header.", 100),
+    Setting("body_timeout_ms", 30_000, "ms", "From the last header to the last byte.", 100),
+    Setting("idle_timeout_ms", 75_000, "ms", "Between two requests of a connection.", 100),
+    Setting("stop_within_ms", 4_000, "ms", "For requests under way when asked to stop.", 0, 60_000),
+)  # fmt: skip
+_NAMES = {setting.name: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """One gateway's settings, checked. Without arguments: the defaults."""
+
+    cluster: str = "127.0.0.1:9092"
+    listen: str = "127.0.0.1:8080"
+    tokens: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    log: str = "text"
+    threads: int = 32
+    waiting_max: int = 10
+    wait_ms_max: int = 30_000
+    request_timeout_ms: int = 5_000
+    body_bytes_max: int = 16 << 20
+    header_bytes_max: int = 16 << 10
+    connections_max: int = 4_000
+    header_timeout_ms: int = 10_000
+    body_timeout_ms: int = 30_000
+    idle_timeout_ms: int = 75_000
+    stop_within_ms: int = 4_000
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls_certificate else 'http'}://{self.listen}"
+
+
+def load(
+    file: str | None, environment: Mapping[str, str], flags: Mapping[str, Any]
+) -> GatewayConfig:
+    """Put the four sources together; whatever is wrong is named with its place."""
+    values: dict[str, Any] = {one.name: one.default for one in SETTINGS}
+    if file is not None:
+        values |= _from_file(file)
+    for name in _NAMES:
+        if (variable := f"MYQ_{name.upper()}") in environment:
+            values[name] = environment[variable]
+    values |= {name: value for name, value in flags.items() if value is not None}
+    return check(values)
+
+
+def _from_file(file: str) -> dict[str, Any]:
+    try:
+        with open(file, "rb") as stream:
+            found = tomllib.load(stream)
+    except OSError as error:
+        raise InvalidSetting(f"{file}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSetting(f"{file}: {error}") from error
+    for name in found:
+        if name not in _NAMES:
+            raise InvalidSetting(f"{file}: there is no setting {name!r}")
+    return found
+
+
+def check(values: Mapping[str, Any]) -> GatewayConfig:
+    clean = {setting.name: _typed(setting, values[setting.name]) for setting in SETTINGS}
+    insecure = clean.pop("insecure")
+    clean["listen"] = _address(clean["listen"])
+    if not insecure and not clean["tokens"] and not clean["listen"].startswith(LOOPBACK):
+        raise InvalidSetting(
+            f"listen = {clean['listen']} is not a loopback address, and there are no tokens",
+            hint="Name a file with --tokens; --insecure asks for a gateway that everybody may use.",
+        )
+    if bool(clean["tls_certificate"]) != bool(clean["tls_key"]):
+        raise InvalidSetting("tls_certificate and tls_key: one of them is missing")
+    clean["waiting_max"] = clean["waiting_max"] or max(1, clean["threads"] // 3)
+    if clean["waiting_max"] >= clean["threads"]:
+        raise InvalidSetting(
+            f"waiting_max = {clean['waiting_max']} leaves none of {clean['threads']} threads"
+            " for other requests"
+        )
+    for name in ("tokens", "tls_certificate", "tls_key"):
+        clean[name] = os.path.abspath(clean[name]) if clean[name] else ""
+    return GatewayConfig(**clean)
+
+
+def _typed(setting: Setting, value: Any) -> Any:
+    name, default = setting.name, setting.default
+    if isinstance(default, bool):
+        if isinstance(value, bool) or str(value).lower() in ("0", "1", "true", "false"):
+            return str(value).lower() in ("1", "true")
+        raise InvalidSetting(f"{name} = {value!r} is neither true nor false")
+    if isinstance(default, int):
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            raise InvalidSetting(f"{name} = {value!r} is not a number") from None
+        if not setting.low <= number <= setting.high:
+            raise InvalidSetting(f"{name} = {number} is not {setting.low} to {setting.high}")
+        return number
+    if not isinstance(value, str):
+        raise InvalidSetting(f"{name} = {value!r} is not a text")
+    if name == "log" and value not in ("text", "json"):
+        raise InvalidSetting(f"log = {value!r} is neither text nor json")
+    return value
+
+
+def _address(value: str) -> str:
+    found = _ADDRESS.fullmatch(value)
+    if found is None or not 0 < int(found[2]) < 65536:
+        raise InvalidSetting(f"listen = {value!r} is not host:port")
+    return found[0]

@@ -1,0 +1,66 @@
+"""Every failure in one form: what went wrong, whether it was done, and which component says so.
+
+    {"status": "failure", "message": …, "code": …, "name": …, "retriable": …, "outcome": …,
+     "component": …, "hint": …}
+
+The status code comes from the one table of `myqueue.errors`, with one distinction that HTTP makes
+and the table can't: a deadline that passed with nothing done is 503 (repeat it), with an unknown
+outcome 504 (it may have been done; repeat it with the same Idempotency-Key) (C1, H4). A component
+is named by kind, number and address, "manager 2 at 127.0.0.1:9093", wherever it is known (R1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from myqueue.errors import (
+    NONE,
+    BufferFull,
+    Busy,
+    Closed,
+    MyQueueError,
+    TooFewBrokers,
+    UnknownPartition,
+)
+
+SERVICE_UNAVAILABLE, OUTCOME_UNKNOWN = 503, 504
+RETRY_AFTER_S: Final = 1
+_ADDRESS = re.compile(r"tcp://([^\s,;'\"()]+:\d+)")
+
+Failure = tuple[int, dict[str, Any], dict[str, str]]  # status, body, headers
+
+
+def status_of(error: MyQueueError) -> int:
+    if isinstance(error, UnknownPartition | TooFewBrokers | Busy | BufferFull):
+        return error.http_status
+    if isinstance(error, Closed):  # the gateway's own client: it is about to end
+        return SERVICE_UNAVAILABLE
+    if error.http_status in (SERVICE_UNAVAILABLE, OUTCOME_UNKNOWN):
+        return SERVICE_UNAVAILABLE if error.outcome == NONE else OUTCOME_UNKNOWN
+    return error.http_status
+
+
+def describe(error: MyQueueError, name_of: Callable[[str], str]) -> Failure:
+    """`name_of` knows what runs at an address: "tcp://…:9093" → "manager 2 at …:9093"."""
+
+    def named(match: re.Match[str]) -> str:
+        return name_of(match[0])
+
+    status = status_of(error)
+    component = error.component
+    if not component:  # of several that were asked, the one that was asked first
+        first = _ADDRESS.search(str(error))
+        component = first[0] if first else "gateway"
+    body = {
+        "status": "failure", "message": _ADDRESS.sub(named, str(error)),
+        "code": error.code, "name": error.name, "retriable": error.retriable,
+        "outcome": error.outcome, "component": _ADDRESS.sub(named, component), "hint": error.hint,
+    }  # fmt: skip
+    headers = {}
+    if status in (429, SERVICE_UNAVAILABLE):
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return status, body, headers

@@ -1,0 +1,222 @@
+"""What a request brings: parameters by name, from the query string and from a JSON body alike.
+
+Clients of this API were written after several documents. So a parameter may come in either place
+with every method, a GET with a body included, and under each of its names; numbers may be written
+as digits. The same parameter twice is fine if both say the same. Everything else is refused with
+the name of the parameter, what was wrong with it, and what it takes.
+
+A `Parameter` is also a row of the OpenAPI document (`openapi.py`): what is documented is what is
+checked. Pure: text and bytes in, plain values out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from reprlib import repr as brief
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from myqueue.errors import InvalidRequest, Malformed
+
+FIELDS_MAX: Final = 100
+INT_MAX: Final = (1 << 63) - 1
+_DIGITS = re.compile(r"[0-9]{1,19}")
+Schema = dict[str, Any]
+Read = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter: its names, how it is read, and what is said about it."""
+
+    name: str
+    read: Read  # (name, value as given) -> value; raises InvalidRequest
+    schema: Schema
+    about: str
+    also: tuple[str, ...] = ()  # other names under which it is taken
+    default: Any = None
+    required: bool = False
+    example: Any = None
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", (self.name, *self.also))
+
+
+# -- kinds of values ------------------------------------------------------------------------------
+
+
+def refuse(name: str, value: Any, wanted: str) -> InvalidRequest:
+    return InvalidRequest(f"{name} is {brief(value)}; it has to be {wanted}")
+
+
+def text(name: str, value: Any) -> str:
+    if type(value) is not str:
+        raise refuse(name, value, "a text")
+    return value
+
+
+def number(low: int = 0, high: int = INT_MAX) -> Read:
+    """A whole number, or its digits."""
+
+    def read(name: str, value: Any) -> int:
+        if type(value) is str and _DIGITS.fullmatch(value):
+            value = int(value)
+        if type(value) is not int or not low <= value <= high:
+            upper = f"from {low} to {high}" if high < INT_MAX else f"of at least {low}"
+            raise refuse(name, value, f"a whole number {upper}")
+        return value
+
+    return read
+
+
+def flag(name: str, value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    if value in (0, 1, "0", "1", "true", "false") and type(value) in (int, str):
+        return value in (1, "1", "true")
+    raise refuse(name, value, "true or false")
+
+
+def choice(*known: str) -> Read:
+    def read(name: str, value: Any) -> str:
+        if value not in known or type(value) is not str:
+            raise refuse(name, value, f"one of {', '.join(known)}")
+        return value
+
+    return read
+
+
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """An object, in the query string as JSON."""
+    value = _from_text(value)
+    if type(value) is not dict:
+        raise refuse(name, value, "an object")
+    return value
+
+
+def sequence(name: str, value: Any) -> list[Any]:
+    value = _from_text(value)
+    if type(value) is not list or not value:
+        raise refuse(name, value, "a list with something in it")
+    return value
+
+
+def _from_text(value: Any) -> Any:
+    if type(value) is str:
+        try:
+            return loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+# -- where they come from -------------------------------------------------------------------------
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+def loads(data: str | bytes) -> Any:
+    """JSON and nothing beside it; ValueError for everything else, however it is nested."""
+    try:
+        return json.loads(data, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def from_body(body: bytes) -> dict[str, Any]:
+    if not body:
+        return {}
+    try:
+        found = loads(body)
+    except ValueError as error:
+        raise Malformed(
+            f"the body is not JSON: {error}", hint='Send an object: {"topic": "orders", …}.'
+        ) from None
+    if type(found) is not dict:
+        raise Malformed(f"the body is JSON, but no object: {brief(found)}")
+    return found
+
+
+def from_query(query: str) -> dict[str, str]:
+    if not query:
+        return {}
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
+    except ValueError as error:
+        raise Malformed(f"the query string can't be read: {error}") from None
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            raise InvalidRequest(f"{name} is in the query string twice, with different values")
+    return found
+
+
+def read(
+    wanted: tuple[Parameter, ...], query: str, body: bytes, path: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Values of all wanted parameters, and whatever else was given."""
+    given = from_body(body)
+    for more in (from_query(query), path):
+        for name, value in more.items():
+            if name in given and not _same(given[name], value):
+                raise InvalidRequest(f"{name} is given twice, as {brief(given[name])} and {value}")
+            given.setdefault(name, value)
+    values = {parameter.name: _take(parameter, given) for parameter in wanted}
+    return values, given
+
+
+def _take(parameter: Parameter, given: dict[str, Any]) -> Any:
+    found: Any = None
+    for name in parameter.names:
+        value = given.pop(name, None)
+        if value is None:
+            continue
+        if found is not None and not _same(found, value):
+            names = " and ".join(parameter.names)
+            raise InvalidRequest(f"{names} mean the same, and are given with different values")
+        found = parameter.read(name, value)
+    if found is None:
+        if parameter.required:
+            raise InvalidRequest(f"{parameter.name} is missing: {parameter.about}")
+        return parameter.default
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one == other or str(one) == str(other)
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+UTF8, BASE64 = "utf-8", "base64"
+
+
+def to_bytes(name: str, value: Any, encoding: str) -> bytes:
+    """A message or key, as a client wrote it."""
+    if type(value) is not str:
+        raise refuse(name, value, "a text (base64, with encoding=base64, if it is not UTF-8)")
+    try:
+        if encoding == BASE64:
+            return base64.b64decode(value, validate=True)
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{name} has half of a surrogate pair, which is no text") from None
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest(f"{name} is not base64: {error}") from None
+
+
+def from_bytes(value: bytes | None, encoding: str) -> str | None:
+    """None if these bytes are no UTF-8, and base64 was not asked for."""
+    if value is None:
+        return None
+    if encoding == BASE64:
+        return base64.b64encode(value).decode()
+    return value.decode()  # raises UnicodeDecodeError: the caller takes base64 then

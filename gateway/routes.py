@@ -1,0 +1,123 @@
+"""Operations of the API: method, path, parameters, role, and the function that does it, in one row.
+
+A noun (topics, consumers, …) is a Flask blueprint with a table of operations. From the same rows
+Flask gets its routes, requests are checked, and the OpenAPI document is made.
+
+    topics = Noun("topics")
+
+    @topics.operation("GET", "/topics", "List topics", parameters=(DETAIL,), adds={…})
+    def list_topics(ask: Ask, detail: bool) -> Facts: ...
+
+A function gets what it may use of the request as an `Ask`, and each parameter by its name. It gives
+back what the success says besides "status"; a failure is an exception of `myqueue.errors`. It does
+not look at Flask's request: where and how the parameters came is none of its business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from flask import Blueprint, Response, current_app, request
+
+from myqueue.errors import InvalidRequest
+from myqueue.gateway import parameters
+from myqueue.gateway.answers import success
+from myqueue.gateway.parameters import Parameter, Schema
+
+if TYPE_CHECKING:
+    from myqueue.gateway.sdk import Sdk
+
+READ, WRITE, ADMIN = "read", "write", "admin"
+KEY_CHARS_MAX: Final = 255
+KEY_BYTES: Final = 16
+Facts = dict[str, Any]
+
+
+class Ask:
+    """What an operation may use of a request, besides its parameters."""
+
+    __slots__ = ("_key", "more", "sdk")
+
+    def __init__(self, sdk: Sdk, key: str | None, more: Facts) -> None:
+        self.sdk, self._key, self.more = sdk, key, more  # more: parameters that nobody asked for
+
+    def key(self, *scope: object) -> bytes | None:
+        """The request's Idempotency-Key as the cluster keeps it; None: none was sent.
+
+        `scope` is what the key belongs to: the same word of another client is another key.
+        """
+        if self._key is None:
+            return None
+        words = "\0".join((self._key, *map(str, scope)))
+        return hashlib.sha256(words.encode()).digest()[:KEY_BYTES]
+
+
+class Operation(NamedTuple):
+    """One row."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    about: str
+    parameters: tuple[Parameter, ...]
+    role: str
+    adds: dict[str, Schema]  # what a success says besides "status"
+    takes_more: str  # what parameters that are not listed mean; "": they are not looked at
+    keyed: bool  # an Idempotency-Key makes a repeat harmless
+    run: Callable[..., Facts]
+
+
+OPERATIONS: list[Operation] = []
+
+
+class Noun(Blueprint):
+    """A blueprint whose routes are operations."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, __name__)
+
+    def operation(
+        self, method: str, path: str, summary: str, *, parameters: tuple[Parameter, ...] = (),
+        role: str = READ, adds: dict[str, Schema] | None = None, takes_more: str = "",
+        keyed: bool = False, also: tuple[str, ...] = (),
+    ) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:  # fmt: skip
+        """`also`: other paths of the same operation."""
+
+        def add(function: Callable[..., Facts]) -> Callable[..., Facts]:
+            for spelling in (path, *also):
+                row = Operation(
+                    method, spelling, function.__name__, summary, (function.__doc__ or "").strip(),
+                    parameters, role, adds or {}, takes_more, keyed, function,
+                )  # fmt: skip
+                OPERATIONS.append(row)
+                name = f"{function.__name__}-{method}-{spelling}".replace("/", "-")
+                self.add_url_rule(
+                    spelling, name, _view(row), methods=[method], provide_automatic_options=False
+                )
+            return function
+
+        return add
+
+
+def _view(row: Operation) -> Callable[..., Response]:
+    def view(**path: str) -> Response:
+        sdk: Sdk = current_app.extensions["myqueue"]
+        query = request.query_string.decode("latin-1")
+        key = request.headers.get("Idempotency-Key")
+        return success(perform(row, sdk, query, request.get_data(), key, path))
+
+    view.role = row.role  # type: ignore[attr-defined]  # `security.py` reads it
+    return view
+
+
+def perform(
+    row: Operation, sdk: Sdk, query: str, body: bytes, key: str | None, path: dict[str, str]
+) -> Facts:
+    """Check, and do."""
+    if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
+        raise InvalidRequest(f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
+    values, more = parameters.read(row.parameters, query, body, path)
+    return row.run(Ask(sdk, key, more), **values)
