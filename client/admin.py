@@ -3,9 +3,8 @@
 Changes go to the managers' leader with a key, so a repeat is harmless. Reads are the newest there
 is: the leader answers them after it has heard a majority. Without a majority any manager tells what
 it knows, which is never older than this Admin's own changes. What single daemons tell
-(`raft_status`,
-`where`) is asked of each of them at once, and a daemon that does not answer has its error in its
-place instead of spoiling what the others said.
+(`raft_status`, `stats`, `where`) is asked of each of them at once, and one that does not answer has
+its error in its place instead of spoiling what the others said.
 
 All calls block up to `timeout` seconds and may come from any thread. Answers are plain dicts and
 lists, as the managers give them.
@@ -131,6 +130,22 @@ class Admin:
             "leader": _leader(newest), "members": members,
         }  # fmt: skip
 
+    def daemons(self) -> list[Facts]:
+        """Every manager and broker that is known: `{"daemon", "node", "address"}`."""
+        kinds = (("manager", self.managers()), ("broker", self.brokers()))
+        return [
+            {"daemon": kind, "node": row["node"], "address": row["address"]}
+            for kind, rows in kinds for row in rows if row["address"]
+        ]  # fmt: skip
+
+    def stats(self, daemons: Iterable[Facts] | None = None) -> list[Facts]:
+        """What each daemon counts and holds: STATS. `daemons`: these, as `daemons` named them."""
+        return self._ask_daemons(self.daemons() if daemons is None else daemons, words.STATS)
+
+    def statuses(self, daemons: Iterable[Facts] | None = None) -> list[Facts]:
+        """How each daemon's Raft groups stand: STATUS of all of them."""
+        return self._ask_daemons(self.daemons() if daemons is None else daemons, words.STATUS, 0)
+
     def where(self, topic: str, partition: int, offset: int) -> Facts:
         """Where a message is: of each replica segment, bytes, index and term; who is past it."""
         found = self._partition(topic, partition)
@@ -211,19 +226,24 @@ class Admin:
         return {row["node"]: row["address"] for row in self.brokers() if row["node"] in wanted}
 
     def _ask_each(self, asked: Mapping[int, str], kind: int, *fields: Any) -> list[Facts]:
+        rows = [{"node": node, "address": at} for node, at in sorted(asked.items())]
+        return self._ask_daemons(rows, kind, *fields)
+
+    def _ask_daemons(self, rows: Iterable[Facts], kind: int, *fields: Any) -> list[Facts]:
+        """Each row with what that daemon told, or with its error; all are asked at once."""
         limit_ms = min(self._timeout_ms, ASK_MS_MAX)
         calls = [
-            (node, address, self._session.call(address, kind, fields, timeout_ms=limit_ms))
-            for node, address in sorted(asked.items())
+            (row, self._session.call(row["address"], kind, fields, timeout_ms=limit_ms))
+            for row in rows
         ]
-        rows = []
-        for node, address, future in calls:
+        out = []
+        for row, future in calls:
             try:
                 told = dict(self._wait(future).fields[0])
             except MyQueueError as error:
                 told = {"error": str(error), "code": error.name}
-            rows.append({"node": node, "address": address, **told})
-        return rows
+            out.append({**row, **told})
+        return out
 
     def _offsets(
         self, topic: str, who: str | None, time_ms: int | None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors, protocol
 from myqueue.daemons.partition import Partition
-from myqueue.daemons.raft.types import DATA, INDEX, OFFSET, PAYLOAD, TIME, TYPE, Entry
+from myqueue.daemons.raft.types import COUNT, DATA, INDEX, OFFSET, PAYLOAD, TIME, TYPE, Entry
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Client, Engine
@@ -92,12 +92,12 @@ class Waiter:
 class _Answer:
     """What was found for a request: rows of parts, and their batches."""
 
-    __slots__ = ("bytes", "failed", "frames", "rows")
+    __slots__ = ("bytes", "failed", "frames", "messages", "rows")
 
     def __init__(self) -> None:
         self.rows: list[list[Any]] = []
         self.frames: list[Buffer] = []
-        self.bytes = 0
+        self.bytes = self.messages = 0
         self.failed = False
 
 
@@ -203,6 +203,7 @@ class Fetching:
             answer.rows.append([replica.uid, 0, start, end, batches, None])
             answer.frames += frames
             answer.bytes += sum(map(len, frames))
+            answer.messages += sum(entry[COUNT] for entry in found)
             return
         answer.failed = True
         answer.rows.append([replica.uid, code, start, end, [], details])
@@ -211,6 +212,7 @@ class Fetching:
         counts = self._engine.counts
         counts["fetched_batches_total"] += len(answer.frames)
         counts["fetched_bytes_total"] += answer.bytes
+        counts["fetched_messages_total"] += answer.messages
         head = protocol.encode(protocol.FETCHED, waiter.request, answer.rows)
         self._engine.reply(waiter.client, [head, *answer.frames])
 

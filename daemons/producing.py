@@ -163,6 +163,7 @@ class Producing:
                 answering.append(account)
             account.results.append([request, 0, entry[OFFSET], entry[TIME], None])
         self.inflight -= done
+        self._engine.counts["produced_bytes_total"] += done
 
     def _settle_rarely(self, feed: Feed, entry: Entry, ticket: Ticket) -> None:
         if entry[TERM] > feed.asked_term:

@@ -87,6 +87,7 @@ class Reports:
     def count(self, messages: int) -> None:
         """Stored in groups that this broker leads."""
         self._messages += messages
+        self._engine.counts["messages_stored_total"] += messages
 
     def is_due(self, now: int) -> bool:
         return self._at_once or now >= self._due

@@ -40,7 +40,7 @@ class Told:
         if kind == words.UPDATE and fields[1] in self.answers:
             self.asked.append((fields[1], fields[2]))
             return [[words.encode(words.UPDATED, request, 1, self.answers[fields[1]])]]
-        if kind in (words.STATUS, words.WHERE):
+        if kind in (words.STATUS, words.STATS, words.WHERE):
             if daemon.node == 2:
                 return refuse(request, errors.UnknownPartition, "not here")
             told = {"asked": fields, "term": 5, "leader": [1, 9]}
@@ -191,3 +191,17 @@ def test_a_session_may_be_shared(cluster, told):
         with Admin(session) as admin:
             admin.brokers()
         assert not session.closed
+
+
+def test_every_daemon_is_asked_and_one_that_fails_keeps_its_place(admin, told):
+    daemons = admin.daemons()
+    assert [(row["daemon"], row["node"]) for row in daemons] == [
+        *(("manager", 1), ("manager", 2)),
+        *(("broker", 1), ("broker", 2)),
+    ]
+    for rows in (admin.stats(), admin.stats(daemons), admin.statuses(daemons)):
+        assert [(row["daemon"], row["node"]) for row in rows] == [
+            (row["daemon"], row["node"]) for row in daemons
+        ]
+        assert [row.get("code") for row in rows] == [None, "UNKNOWN_PARTITION"] * 2
+        assert rows[0]["term"] == 5
