@@ -21,7 +21,10 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("wal/", ("lmdb", "myqueue.errors", "myqueue.wal")),
     ("daemons/raft/", ("myqueue.daemons.raft",)),
     ("daemons/", ("zmq", "click", "<client>", "myqueue.wal", "myqueue.daemons")),
-    ("gateway/", ("flask", "waitress", "click", "<public>", "myqueue.gateway")),
+    (
+        "gateway/",
+        ("flask", "waitress", "prometheus_client", "click", "<public>", "myqueue.gateway"),
+    ),
     (
         "analytics/",
         (
@@ -50,6 +53,7 @@ ONE_IMPORTER: dict[str, tuple[str, ...]] = {
     "lmdb": ("wal/store.py",),
     "flask": ("gateway/",),
     "waitress": ("gateway/",),
+    "prometheus_client": ("gateway/",),
     "pyspark": ("analytics/",),
     "pyarrow": ("analytics/",),
     "click": (

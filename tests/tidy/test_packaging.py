@@ -12,8 +12,8 @@ from tidy.tree import PRODUCT, ROOT, files, package_folders, setup_cfg
 import myqueue
 
 # Not part of the base installation, or too slow to be paid by everybody who imports us.
-HEAVY = ["flask", "waitress", "pyspark", "pyarrow", "lmdb", "zmq", "msgpack", "click", "asyncio"]
-EXTRAS = ["flask", "waitress", "pyspark", "pyarrow", "lmdb"]
+EXTRAS = ["flask", "waitress", "prometheus_client", "pyspark", "pyarrow", "lmdb"]
+HEAVY = [*EXTRAS, "zmq", "msgpack", "click", "asyncio"]
 
 
 def product_files() -> list[str]:

@@ -1,0 +1,106 @@
+"""One look at the cluster: what `/metrics` and the console show, by one set of questions.
+
+Who looks decides nothing here: each question goes to the public `Admin`, as the command line's do,
+so that all of them tell the same numbers. A look never fails and has a deadline: what could not be
+learned stands as an error beside what could. Managers without a majority still tell what they
+know; when none of them answers, the daemons that were known before are asked all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from myqueue import Admin, Session
+from myqueue.errors import MyQueueError
+
+T = TypeVar("T")
+Facts = dict[str, Any]
+QUESTION_S: Final = 1.0  # for one question to managers or daemons
+LAGS_S: Final = 1.5  # for the lags of all consumers together
+LAGS_AT_ONCE: Final = 8
+
+
+@dataclass(slots=True)
+class Look:
+    """What was learned. `errors`: of questions that nobody answered, the first one leading."""
+
+    took_s: float = 0.0
+    brokers: list[Facts] = field(default_factory=list)
+    managers: list[Facts] = field(default_factory=list)
+    leader: int = 0  # of the managers, as those know it that were asked
+    term: int = 0
+    problems: list[Facts] | None = None  # None: no manager leads, so nobody may say
+    stats: list[Facts] = field(default_factory=list)
+    errors: list[MyQueueError] = field(default_factory=list)
+
+    @property
+    def is_reachable(self) -> bool:
+        return bool(self.managers)
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.problems == []
+
+
+class Looker:
+    """Asks again and again, with one session; remembers which daemons there are."""
+
+    def __init__(self, session: Session) -> None:
+        self.admin = Admin(session, timeout=QUESTION_S)
+        self._daemons: list[Facts] = []
+
+    def look(self) -> Look:
+        begin = time.monotonic()
+        out = Look()
+        found = attempt(out.errors, lambda: (self.admin.managers(), self.admin.brokers()))
+        if found is not None:
+            out.managers, out.brokers = found
+            self._daemons = [
+                {"daemon": kind, "node": row["node"], "address": row["address"]}
+                for kind, rows in (("manager", out.managers), ("broker", out.brokers))
+                for row in rows
+                if row["address"]
+            ]
+            # Nobody's word counts but the leader's; with one already missed, it is not asked.
+            out.problems = attempt(out.errors, self.admin.problems)
+        out.stats = attempt(out.errors, lambda: self.admin.stats(self._daemons)) or []
+        out.leader = next((row["node"] for row in out.managers if row["leader"]), 0)
+        out.took_s = time.monotonic() - begin
+        return out
+
+    def statuses(self) -> list[Facts]:
+        return self.admin.statuses(self._daemons)
+
+    def lags(self, consumers: Iterable[Facts]) -> dict[int, int | MyQueueError]:
+        """How many messages are left for each of these, by id; those not known in time are not in.
+
+        `consumers` are rows of `Admin.health`: `{"id", "topic"}`.
+        """
+        out: dict[int, int | MyQueueError] = {}
+
+        def ask(number: int, topic: str) -> None:
+            try:
+                out[number] = sum(self.admin.lag(topic, consumer_id=number).values())
+            except MyQueueError as error:
+                out[number] = error
+
+        rows = [(row["id"], row["topic"]) for row in consumers if row["topic"]]
+        if not rows:
+            return {}
+        pool = ThreadPoolExecutor(min(LAGS_AT_ONCE, len(rows)), "myqueue-lags")
+        wait([pool.submit(ask, *row) for row in rows], LAGS_S)
+        pool.shutdown(wait=False, cancel_futures=True)
+        return dict(out)
+
+
+def attempt(errors: list[MyQueueError], ask: Callable[[], T]) -> T | None:
+    """The answer; or None, and the error is kept."""
+    try:
+        return ask()
+    except MyQueueError as error:
+        errors.append(error)
+        return None
