@@ -28,6 +28,7 @@ from myqueue.daemons.producing import Producing, with_overhead
 from myqueue.daemons.queries import Queries
 from myqueue.daemons.raft.types import COUNT, OFFSET, Entry
 from myqueue.daemons.reports import Orders, Reports, Wanted
+from myqueue.daemons.retention import Retention
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
@@ -64,6 +65,10 @@ class Broker:
         self.fetching = Fetching(engine)
         self.queries = Queries(engine, self._refusal)
         self.reports = Reports(engine, self._config)
+        self.retention = Retention(
+            engine, self._leading, self._settings, self._config.segment_bytes,
+            self.reports.is_current,
+        )  # fmt: skip
 
     def make_machine(self, group: int, about: bytes) -> Partition:
         return Partition()
@@ -195,6 +200,7 @@ class Broker:
 
     def tick(self, now: int) -> None:
         self.fetching.tick(now)
+        self.retention.tick(now)
         if self._is_stopping and now >= self._transfer_at:
             self._hand_over(now)
         if now >= self._sweep_at:

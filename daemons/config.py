@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from myqueue.errors import InvalidSetting
 
 SEGMENT_BYTES_MIN = 4 << 20  # a quarter of it takes any command of a client
+LOG_ENTRIES_MIN = 10
 LOOPBACK = ("127.", "localhost", "[::1]")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/]+):(\d{1,5})")
 _MANAGER = re.compile(r"(\d{1,4})@(\S+)")
@@ -44,6 +45,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("election_timeout_ms", 500, "ms", "Silence of a leader before others stand."),
     Setting("segment_bytes", 64 << 20, "bytes", "Size of a segment of the log."),
     Setting("soft_limit_bytes", 256 << 20, "bytes", "Free disk below which writes are refused."),
+    Setting("log_entries", 20_000, "entries", "Of a manager's log; older ones become its state."),
     Setting("stop_within_ms", 3000, "ms", "For handing over leadership when asked to stop."),
 )
 # Where the rule MYQ_<NAME> would clash: MYQ_CLUSTER is the address that `myq` talks to.
@@ -70,6 +72,7 @@ class DaemonConfig:
     election_timeout_ms: int
     segment_bytes: int
     soft_limit_bytes: int
+    log_entries: int
     stop_within_ms: int
 
 
@@ -124,6 +127,8 @@ def check(kind: str, values: Mapping[str, Any]) -> DaemonConfig:
             f"segment_bytes = {clean['segment_bytes']} is not {SEGMENT_BYTES_MIN} to 4 GiB - 1",
             hint="A batch may have a quarter of it, on every broker; leave it as it is.",
         )
+    if clean["log_entries"] < LOG_ENTRIES_MIN:
+        raise InvalidSetting(f"log_entries = {clean['log_entries']} is below {LOG_ENTRIES_MIN}")
     clean["managers"] = _managers(clean["managers"])
     if kind == "manager" and clean["id"] not in dict(clean["managers"]):
         raise InvalidSetting(f"managers does not name this one, {clean['id']}@…")

@@ -32,12 +32,14 @@ from myqueue.daemons.opening import (
 )
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.host import Host, Packet
+from myqueue.daemons.reclaiming import Reclaiming
 from myqueue.daemons.replica import Replica
 from myqueue.daemons.saving import Saver
 from myqueue.daemons.seam import Client as Client
 from myqueue.daemons.seam import Owner as Owner
 from myqueue.daemons.seam import Peer as Peer
 from myqueue.daemons.seam import Wire as Wire
+from myqueue.daemons.starts import Starts
 from myqueue.protocol import Envelope
 from myqueue.wal.log import Log
 from myqueue.wal.writer import Persisted, Stopped
@@ -67,7 +69,9 @@ class Engine:
         self.failure: Exception | None = None  # the daemon has to end
         make: MakeMachine = owner.make_machine
         self._opening = Opening(log, settings, random, self.host.heard, make)
-        self._saver = Saver(log, self.replicas)
+        self.starts = Starts(log, self.replicas, self.counts)
+        self._saver = Saver(log, self.replicas, self.starts)
+        self._reclaiming = Reclaiming(log, self.counts)
         self._rows = peerwire.RowCache()
         self._hard_states: deque[tuple[int, int, int, int]] = deque()  # batch, group, term, vote
         self._snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index
@@ -87,12 +91,14 @@ class Engine:
                 self.refused[uid] = str(error)
                 continue
             self._add(replica)
+            self.starts.mend(replica)
         self.log.journal.submit()
         self.owner.started(self.now)
 
     def _add(self, replica: Replica) -> None:
         self.replicas[replica.uid] = replica
         self.host.add(replica.node)
+        self.starts.note(replica, self.now)
 
     def wall_ms(self) -> int:
         """For stamps in entries: never less than the last one."""
@@ -116,6 +122,7 @@ class Engine:
         out = self.host.out  # what came for it in this turn
         out.persist = [one for one in out.persist if one.group != uid]
         self.log.journal.remove_group(uid)
+        self._reclaiming.note()
         self._hard_states = deque(one for one in self._hard_states if one[1] != uid)
         self._snapshots = deque(one for one in self._snapshots if one[1] != uid)
 
@@ -229,6 +236,8 @@ class Engine:
         self.host.tick(self.now)
         self._watch_disk()
         self._saver.tick(self.now)
+        self.starts.tick(self.now)
+        self._reclaiming.tick(self.now)
         self._read_again()
         if self.now >= self._next_look:
             self._next_look = self.now + LOOK_EVERY_MS
@@ -307,6 +316,7 @@ class Engine:
             snapshot.start_chain, reset=True,
         )  # fmt: skip
         self._snapshots.append((batch, uid, snapshot.index))
+        self.counts["snapshots_installed_total"] += 1
         self._saver.hold(replica)
 
     def _apply(self, order: t.Apply) -> None:

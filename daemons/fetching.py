@@ -190,10 +190,11 @@ class Fetching:
     ) -> None:
         left, frames_left = waiter.bytes_max - answer.bytes, FRAMES_MAX - len(answer.frames)
         start, end = machine.start, machine.end
+        details: dict[str, Any] | None = None
         try:
             found = read_batches(replica, offset, end, left, frames_left, not answer.frames)
-        except errors.EntryMissing:  # the log's start moved past it
-            code, details = errors.OffsetOutOfRange.code, None
+        except errors.EntryMissing:  # it is being filled, behind a state that a leader installed
+            code, details = errors.NotReady.code, {"retry_ms": 50}
         except errors.MyQueueError as error:
             self._engine.counts["reads_failed_total"] += 1
             code, details = error.code, {"message": str(error)}

@@ -23,9 +23,17 @@ Changes = tuple[dict[bytes, bytes], list[bytes]]
 
 
 class Machine(Protocol):
-    """See the module's docstring. `applied_index` is the index of the last entry applied."""
+    """See the module's docstring. `applied_index` is the index of the last entry applied.
+
+    Entries before `start_index` are needed by nobody, the state aside; its log may begin there.
+    `bytes_gone` is how much of them there ever was, about. Both are 0 if the machine can't say.
+    """
 
     applied_index: int
+    bytes_gone: int
+
+    @property
+    def start_index(self) -> int: ...
 
     def apply(self, entries: list[Entry]) -> list[Any]:
         """One result for each entry, in order; a refusal is a result as well, not an exception.

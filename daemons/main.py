@@ -125,7 +125,7 @@ def make_owner(config: DaemonConfig, tell: Callable[..., None]) -> Owner:
 # What a flag takes, by the unit of its setting.
 _METAVARS = {
     "": "TEXT", "path": "DIR", "host:port": "HOST:PORT", "text, json": "[text|json]", "ms": "MS",
-    "bytes": "BYTES",
+    "bytes": "BYTES", "entries": "NUMBER",
 }  # fmt: skip
 
 

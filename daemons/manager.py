@@ -64,7 +64,7 @@ class Manager:
         self._engine = self._beats.engine = engine
 
     def make_machine(self, group: int, about: bytes) -> Metadata:
-        return Metadata(self._config.cluster)
+        return Metadata(self._config.cluster, self._config.log_entries)
 
     def started(self, now: int) -> None:
         """The group is open, or is made: a manager's first start."""

@@ -25,6 +25,9 @@ from myqueue.daemons.topics import Call
 from myqueue.errors import InvalidRequest, MyQueueError, error_of
 
 SNAPSHOT_VERSION: Final = 1
+LOG_ENTRIES_MAX: Final = 20_000
+LOG_BYTES_MAX: Final = 64 << 20
+TAIL_ENTRIES: Final = 100  # kept if their bytes were too many
 Outcome = dict[str, Any] | MyQueueError
 
 
@@ -34,18 +37,33 @@ def command(key: bytes, operation: str, arguments: dict[str, Any]) -> bytes:
 
 
 class Metadata:
-    """A `Machine`; see the module's docstring. `tables` is another object after a restore."""
+    """A `Machine`; see the module's docstring. `tables` is another object after a restore.
 
-    def __init__(self, cluster: str) -> None:
-        self.applied_index = 0
+    The state is all there is, so any applied entry may leave the log. Some thousand stay for
+    managers that were away for a moment; who was away for longer gets the state.
+    """
+
+    def __init__(self, cluster: str, log_entries_max: int = LOG_ENTRIES_MAX) -> None:
+        self.applied_index = self.bytes_gone = 0
         self.cluster = cluster
         self.tables = Tables()
+        self._step = max(1, log_entries_max // 2)
+        self._bytes = self._heavy_until = 0  # entries applied by this process; the last too many
+
+    @property
+    def start_index(self) -> int:
+        """In steps, as each one costs a snapshot: between one and two of them are kept."""
+        whole = (self.applied_index // self._step - 1) * self._step + 1
+        return max(1, whole, self._heavy_until - TAIL_ENTRIES)
 
     def apply(self, entries: list[Entry]) -> list[Any]:
         results: list[Any] = []
         for entry in entries:
             require(entry[INDEX] == self.applied_index + 1, "entries are applied in their order")
             self.applied_index = entry[INDEX]
+            self._bytes += len(entry[PAYLOAD])
+            if self._bytes > LOG_BYTES_MAX:
+                self._bytes, self._heavy_until = 0, entry[INDEX]
             results.append(self._command(entry) if entry[TYPE] == COMMAND else None)
         return results
 

@@ -26,6 +26,7 @@ from myqueue.daemons.raft.host import Beat, BeatReply, Leads, Packet
 OWN_FRAME_BYTES = 32 << 10
 PACKET_BYTES_MAX = 512 << 10  # of an envelope; then a second one begins
 PACKET_FRAMES_MAX = 1000
+STATE_FRAME_BYTES = 8 << 20  # a frame has a limit, a state has none
 _VOTE, _VOTED, _APPEND, _APPENDED, _INSTALL, _TIMEOUT = 1, 2, 3, 4, 5, 6
 _BEAT, _BEAT_REPLY, _LEADS = 1, 2, 3
 _INT_END, _WORD_END = 1 << 63, 1 << 32  # of indexes, terms, …; of counts, lengths, chains
@@ -119,7 +120,8 @@ def _add(writer: _Writer, m: t.Message, cache: RowCache) -> None:
         start = (s.start_index, s.start_term, s.start_offset, s.start_chain)
         fixed = (s.index, s.term, s.config.voters, s.config.learners, *start, len(s.state))
         writer.messages.append((_INSTALL, *head, fixed))
-        writer.payload(s.state)
+        for at in range(0, len(s.state), STATE_FRAME_BYTES):
+            writer.payload(s.state[at : at + STATE_FRAME_BYTES])
         size += 40 * len(s.config.members)
     else:
         writer.messages.append((_TIMEOUT, *head))
@@ -249,7 +251,8 @@ def _snapshot(about: list[Any], payloads: _Payloads) -> t.Snapshot:
     if type(voters) is not list or type(learners) is not list:
         raise Malformed("members that are not listed")
     _check_ints((*voters, *learners))
-    state = bytes(payloads.take(length))
+    sizes = (min(STATE_FRAME_BYTES, length - at) for at in range(0, length, STATE_FRAME_BYTES))
+    state = b"".join(payloads.take(size) for size in sizes)
     config = t.Config(tuple(voters), tuple(learners))
     return t.Snapshot(index, term, config, first, first_term, offset, chain, state)
 

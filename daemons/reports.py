@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 BEAT_MS: Final = 450
 GROUPS_MAX: Final = 8192  # in one beat; the rest goes with the next
+CURRENT_MS: Final = 5000  # an answer older than that may be of another time
 Row = list[Any]
 
 
@@ -45,10 +46,11 @@ class Wanted(NamedTuple):
 class _Manager:
     """What one manager was told."""
 
-    __slots__ = ("beat", "full", "unanswered")
+    __slots__ = ("answered_at", "beat", "full", "unanswered")
 
     def __init__(self) -> None:
         self.beat = 0  # number of the last one
+        self.answered_at = -CURRENT_MS  # when its orders were followed last
         self.full = True  # the next one is to be full
         self.unanswered: dict[int, None] = {}  # groups that it may not know as they are
 
@@ -155,12 +157,18 @@ class Reports:
         except (KeyError, TypeError, ValueError):  # of another version
             self._engine.counts["orders_invalid_total"] += 1
             return None
+        manager.answered_at = self._engine.now
         if beat == manager.beat:  # older answers say nothing about what changed since
             told = list(manager.unanswered)
             manager.unanswered = dict.fromkeys(told[GROUPS_MAX:])
             manager.full = False
         manager.full |= more
         return done
+
+    def is_current(self, now: int) -> bool:
+        """A majority of managers answered lately: what we follow is what they have committed."""
+        lately = sum(now - one.answered_at < CURRENT_MS for one in self._managers.values())
+        return lately > len(self._managers) // 2
 
     def _follow(self, orders: dict[str, Any]) -> Orders:
         """What is not true yet. A deletion is committed, so it counts in any version."""

@@ -10,6 +10,7 @@ well, over all groups: each group bounds its own, but there may be thousands.
 from __future__ import annotations
 
 from myqueue.daemons.replica import Replica
+from myqueue.daemons.starts import Starts
 from myqueue.wal.log import Log
 
 SAVE_EVERY_MS = 150
@@ -19,8 +20,8 @@ KEEP_BYTES = 256 << 10  # of one group, when memory is short
 
 
 class Saver:
-    def __init__(self, log: Log, replicas: dict[int, Replica]) -> None:
-        self._log, self._replicas = log, replicas
+    def __init__(self, log: Log, replicas: dict[int, Replica], starts: Starts) -> None:
+        self._log, self._replicas, self._starts = log, replicas, starts
         self._dirty: dict[int, None] = {}
         self._hints: dict[int, None] = {}
         self._held: set[int] = set()  # their state is ahead of the log until a snapshot is in it
@@ -34,11 +35,18 @@ class Saver:
         if now >= self._next_save and self._dirty:
             self._next_save = now + SAVE_EVERY_MS
             self._hints |= self._dirty
+            self._note_starts(now)
             self.save_all()
             self._bound_memory()
         if now >= self._next_hint and self._hints:
             self._next_hint = now + HINT_EVERY_MS
             self._hint()
+
+    def _note_starts(self, now: int) -> None:
+        for uid in self._dirty:
+            replica = self._replicas.get(uid)
+            if replica is not None:
+                self._starts.note(replica, now)
 
     def save_all(self) -> None:
         """One change of the store for all groups that have something."""

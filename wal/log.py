@@ -24,6 +24,7 @@ from myqueue.errors import (
     StoreBroken,
 )
 from myqueue.wal import format as f
+from myqueue.wal.apart import Apart
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.files import RealFiles, lock_directory, unlock_directory
 from myqueue.wal.forks import stays_behind
@@ -114,7 +115,11 @@ class Log:
             self.index = Index(self.store, True, self.journal.wake)
             mine.callback(self.index.close)
             self.reader = Reader(self.files, self.index, self.journal.segment_name)
-            self.reclaimer = Reclaimer(self.files, self.journal, self.index, self.reader)
+            self._apart = Apart(threads=True)
+            mine.callback(self._apart.close)
+            self.reclaimer = Reclaimer(
+                self.files, self.journal, self.index, self.reader, self._apart
+            )
             undo.push(mine.pop_all())
 
     def forked(self) -> None:
@@ -167,7 +172,7 @@ class Log:
         written = self.journal.close()
         with suppress(MyQueueError):  # the store can be rebuilt; closing goes on
             self.poll()
-        if not (self.index.close() and written):
+        if not (self._apart.close() and self.index.close() and written):
             return False
         self._closed = True
         with suppress(MyQueueError):

@@ -10,18 +10,24 @@ footer
 - it holds no TRUNCATE, reset or GROUP_REMOVED that a replay would miss, because an older segment
   still has records of that group, or may have: nobody knows what is in a damaged one.
 
-Removal is a rename first and an unlink in the next pass. A segment that is held by few live records
-is emptied: these are appended again at the end (RELOCATED), and it goes in a later pass. Damaged
-segments are left alone (W6), and so is one that cannot be read to its end while it is emptied. Work
-is done in steps of bounded size, on the loop's thread.
+Removal is a rename first and an unlink in the next pass. Segments that are held by few live records
+are emptied: these are appended again at the end (RELOCATED), and they go in a later pass. Damaged
+segments are left alone (W6), and so is one that cannot be read to its end while it is emptied.
+
+A pass is a generator on the loop's thread, in steps of bounded size. What the files take their time
+for (reading, renaming, syncing the directory) is done apart, see `apart`; deciding and appending is
+the loop's. `judge` is pure but for the footers that it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from copy import copy
+from typing import NamedTuple, TypeVar
 
 from myqueue.errors import CorruptData, RecordTooLarge
 from myqueue.wal import format as f
+from myqueue.wal.apart import Apart
 from myqueue.wal.entries import Entry
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Group, Groups
@@ -32,16 +38,35 @@ from myqueue.wal.reader import Reader
 from myqueue.wal.scan import Scan, footer_of, trailer_of
 
 COMPACT_BELOW_SHARE = 0.25
-STEP_BYTES = 1 << 20
+STEP_BYTES = 1 << 20  # read, and appended again, at once
+STEP_LOOKUPS = 128  # of entries that may be live
+EMPTY_MAX = 4  # segments in one pass
+ROOM_SEGMENTS = 2  # free disk without which nothing is appended again
+PAUSE_S = 0.002  # after each segment
 NEVER = (0, 0)
 _ORDERED = 1 << f.TRUNCATE | 1 << f.GROUP_REMOVED  # a reset counts as a TRUNCATE
+
+
+T = TypeVar("T")
+Pass = Generator[None, None, T]
+
+
+class Verdict(NamedTuple):
+    """What a pass does: which segments go, oldest first, and which are emptied, sparsest first."""
+
+    gone: list[tuple[SegmentFile, bool]]  # True: what its records cancel has to go first
+    sparse: list[SegmentFile]
 
 
 class Reclaimer:
     """`begin` a pass, then `step` until it returns False; once in a while is often enough."""
 
-    def __init__(self, files: Files, journal: Journal, index: Index, reader: Reader) -> None:
+    def __init__(
+        self, files: Files, journal: Journal, index: Index, reader: Reader,
+        apart: Apart | None = None,
+    ) -> None:  # fmt: skip
         self._files, self._journal, self._index, self._reader = files, journal, index, reader
+        self._work = apart or Apart()
         self._pass: Iterator[None] = iter(())
         self._trash: list[str] = []
         # Segments that were emptied, and the place in the log that must be durable before they go.
@@ -49,7 +74,7 @@ class Reclaimer:
         self._stuck: set[int] = set()  # cannot be emptied in this process
         # Segments with a snapshot that is too large to be moved: uid, segment and position of it.
         self._costly: dict[int, tuple[int, int, int]] = {}
-        self.removed_segments = 0
+        self.removed_segments = self.removed_bytes = 0
         self.relocated_bytes = 0
 
     def begin(self) -> None:
@@ -57,7 +82,9 @@ class Reclaimer:
         self._pass = self._run()
 
     def step(self) -> bool:
-        """A piece of the pass; False when it is over. True without progress: waiting for a sync."""
+        """A piece of the pass; False when it is over. True without progress: it waits for a sync,
+        or for work that is done apart.
+        """
         if self._journal.error is not None:
             self.cancel()
         return next(self._pass, self) is None
@@ -66,44 +93,80 @@ class Reclaimer:
         """Whatever the pass has done so far is whole."""
         self._pass = iter(())
 
+    @property
+    def has_more(self) -> bool:
+        """Another pass has something to do: to unlink, or to remove what was emptied."""
+        return bool(self._trash or self._emptied)
+
+    def _apart(self, work: Callable[[], T]) -> Pass[T]:
+        job = self._work.start(work)
+        while not job.done:
+            yield None
+        return job.result()
+
     def _run(self) -> Iterator[None]:
-        for name in self._trash:
-            self._files.move(name, None)
-        self._trash.clear()
+        yield from self._apart(self._unlink)
         target = self._index.added
         self._index.add([], *target, sync=True)
         while self._index.durable < target:
             yield None
+        sealed = self._sealed(target)
+        verdict = yield from self._apart(lambda: self._judge(sealed))
+        for segment, _ in verdict.gone:  # from now on nobody reads in it
+            self._journal.forget_segment(segment.number)
+            self._emptied.pop(segment.number, None)
+        yield from self._apart(lambda: self._rename(verdict.gone))
+        for segment in verdict.sparse:
+            yield from self._empty(segment)
+
+    # -- apart ---------------------------------------------------------------------------------
+
+    def _unlink(self) -> None:
+        while self._trash:
+            self._files.move(self._trash[-1], None)
+            self._trash.pop()
+            self._work.pause(PAUSE_S)
+
+    def _rename(self, gone: list[tuple[SegmentFile, bool]]) -> None:
+        for segment, ordered in gone:
+            if ordered:
+                self._files.sync(None)
+            trash = segment.name + ".trash"
+            self._files.move(segment.name, trash)
+            self._trash.append(trash)
+            self.removed_segments += 1
+            self.removed_bytes += segment.size
+            self._work.pause(PAUSE_S)
+        if gone:
+            self._files.sync(None)
+
+    def _judge(self, sealed: list[tuple[SegmentFile, bool]]) -> Verdict:
+        """`sealed`: segments, and whether one tells of the one before, which stays."""
         with self._index.store.view() as view:
             groups = view.groups()
         held: set[int] | None = set()  # groups with records in segments that stay; None: any group
-        sparse: tuple[float, SegmentFile] | None = None
-        for segment in self._sealed(target):
+        gone: list[tuple[SegmentFile, bool]] = []
+        sparse: list[tuple[float, SegmentFile]] = []
+        for segment, tells in sealed:
             rows = self._footer(segment)
             if rows is None:
                 held = None
                 continue
-            share = self._live_share(segment, rows, groups, held)
-            before = self._journal.segments.get(segment.number - 1)
-            if before is not None and before.left_at:
-                share = 1.0  # it tells that the one before was left, which stays
+            share = 1.0 if tells else self._live_share(segment, rows, groups, held)
             if share == 0.0:
-                if any(row.kinds & _ORDERED for row in rows):
-                    self._files.sync(None)  # what this segment's records cancel goes first
-                self._remove(segment)
-                yield None
+                gone.append((segment, any(row.kinds & _ORDERED for row in rows)))
                 continue
             if held is not None:
                 held.update(row.group for row in rows)
-            if self._may_be_emptied(segment.number, groups) and (
-                sparse is None or share < sparse[0]
-            ):
-                sparse = (share, segment)
-            yield None
-        if self._trash:
-            self._files.sync(None)
-        if sparse is not None and sparse[0] <= COMPACT_BELOW_SHARE:
-            yield from self._empty(sparse[1])
+            if share <= COMPACT_BELOW_SHARE and self._may_be_emptied(segment.number, groups):
+                sparse.append((share, segment))
+            if not self._work.pause(PAUSE_S):
+                return Verdict([], [])
+        sparse.sort(key=lambda one: one[0])
+        room = ROOM_SEGMENTS * max((one.capacity for _, one in sparse), default=0)
+        if self._files.free_bytes() < room:
+            sparse = []
+        return Verdict(gone, [segment for _, segment in sparse[:EMPTY_MAX]])
 
     def _may_be_emptied(self, number: int, groups: Groups) -> bool:
         if number in self._emptied or number in self._stuck:
@@ -115,9 +178,14 @@ class Reclaimer:
             del self._costly[number]
         return True
 
-    def _sealed(self, target: tuple[int, int]) -> list[SegmentFile]:
-        segments = sorted(self._journal.segments.items())
-        return [one for number, one in segments if number < target[0]]
+    def _sealed(self, target: tuple[int, int]) -> list[tuple[SegmentFile, bool]]:
+        segments = self._journal.segments
+        out = []
+        for number in sorted(segments):
+            before = segments.get(number - 1)
+            if number < target[0]:
+                out.append((segments[number], before is not None and before.left_at > 0))
+        return out
 
     def _footer(self, segment: SegmentFile) -> list[f.FooterRow] | None:
         """What is in a segment; None if that is not known for certain."""
@@ -127,8 +195,11 @@ class Reclaimer:
         def read(position: int, length: int) -> bytes:
             return self._files.read(segment.name, position, length)
 
-        trailer = trailer_of(read, segment.uid, segment.capacity)
-        return footer_of(read, segment.uid, trailer) if trailer is not None else None
+        try:
+            trailer = trailer_of(read, segment.uid, segment.capacity)
+            return footer_of(read, segment.uid, trailer) if trailer is not None else None
+        except OSError:  # a sector that can't be read, say
+            return None
 
     def _live_share(
         self, segment: SegmentFile, rows: list[f.FooterRow], groups: Groups, held: set[int] | None
@@ -149,26 +220,24 @@ class Reclaimer:
                 live += _live_entry_bytes(row, group)
         return live / segment.capacity
 
-    def _remove(self, segment: SegmentFile) -> None:
-        trash = segment.name + ".trash"
-        self._files.move(segment.name, trash)
-        self._trash.append(trash)
-        self._journal.forget_segment(segment.number)
-        self._emptied.pop(segment.number, None)
-        self.removed_segments += 1
+    # -- emptying ------------------------------------------------------------------------------
 
     def _empty(self, segment: SegmentFile) -> Iterator[None]:
         """Append again, at the end of the log, whatever of this segment is still in force."""
         number, journal = segment.number, self._journal
         try:
             yield from self._until_indexed()  # a snapshot that is to be read must be on disk
-            if self._is_costly(segment):
+            if (yield from self._is_costly(segment)):
                 return
             yield from self._append_entries(segment)
             yield from self._until_indexed()
             for group in list(journal.groups.by_uid.values()):
-                if group.holds(number):
-                    parts = self._reader.snapshot(group) if _in_snapshot(group, number) else []
+                if not group.holds(number):
+                    continue
+                parts: list[bytes] = []
+                if _in_snapshot(group, number):
+                    parts = yield from self._snapshot(group)
+                if journal.groups.by_uid.get(group.uid) is group:
                     append_records(journal, group, number, parts)
         except (CorruptData, RecordTooLarge):
             self._stuck.add(number)
@@ -176,15 +245,20 @@ class Reclaimer:
         journal.submit()
         self._emptied[number] = journal.end
 
-    def _is_costly(self, segment: SegmentFile) -> bool:
+    def _snapshot(self, group: Group) -> Pass[list[bytes]]:
+        """Of the group as it is now: it may get a newer one while this one is read."""
+        now = copy(group)
+        return (yield from self._apart(lambda: self._reader.snapshot(now)))
+
+    def _is_costly(self, segment: SegmentFile) -> Pass[bool]:
         """Footers do not tell how large a snapshot is. Moving a large one would fill segments that
         are as sparse to the eye as this one, and so on with every pass.
         """
-        for group in self._journal.groups.by_uid.values():
+        for group in list(self._journal.groups.by_uid.values()):
             if _in_snapshot(group, segment.number):
-                size = sum(map(len, self._reader.snapshot(group)))
-                if size > COMPACT_BELOW_SHARE * segment.capacity:
-                    self._costly[segment.number] = _snapshot_of(group)
+                place, parts = _snapshot_of(group), (yield from self._snapshot(group))
+                if sum(map(len, parts)) > COMPACT_BELOW_SHARE * segment.capacity:
+                    self._costly[segment.number] = place
                     return True
         return False
 
@@ -195,21 +269,31 @@ class Reclaimer:
             segment.uid,
             segment.capacity,
         )
-        kind, paused_at = 0, 0
-        for record, payload in scan.records():
-            kind = record.kind
-            if kind == f.ENTRY:
+        records, is_whole = scan.records(), False
+        while True:
+            found, is_over = yield from self._apart(lambda: _portion(scan, records, journal.groups))
+            is_whole = is_whole or any(record.kind == f.FOOTER for record, _ in found)
+            lookups = size = 0
+            for record, payload in found:
+                if record.kind != f.ENTRY:
+                    continue
                 while journal.rewound_at.get(record.group, NEVER) > self._index.added:
                     yield from self._until_indexed()
+                lookups += 1
                 group = journal.groups.by_uid.get(record.group)
                 if group is not None and self._is_live(record, group, segment.number):
                     journal.append(record.group, [_entry(record, payload)], relocated=True)
                     self.relocated_bytes += record.length
-            if scan.position - paused_at >= STEP_BYTES:
-                paused_at = scan.position
-                journal.submit()
-                yield None
-        if kind != f.FOOTER:
+                    size += record.length
+                if lookups >= STEP_LOOKUPS or size >= STEP_BYTES:
+                    lookups = size = 0
+                    journal.submit()
+                    yield None
+            journal.submit()
+            yield None
+            if is_over:
+                break
+        if not is_whole:
             segment.damaged = True
             raise CorruptData(f"{segment.name} at position {scan.position}: {scan.problem}")
 
@@ -228,6 +312,27 @@ class Reclaimer:
             return False
         row = self._index.row(record.group, record.index)
         return row is not None and (row.segment, row.position) == (segment, record.position)
+
+
+def _portion(
+    scan: Scan, records: Iterator[tuple[f.Record, memoryview]], groups: Groups
+) -> tuple[list[tuple[f.Record, memoryview]], bool]:
+    """The next records of a segment that matter, and whether these were the last ones.
+
+    Which entries lie before their log's start is seen here already: starts only rise.
+    """
+    out: list[tuple[f.Record, memoryview]] = []
+    until = scan.position + STEP_BYTES
+    for record, payload in records:
+        if record.kind == f.FOOTER:
+            out.append((record, payload))
+        elif record.kind == f.ENTRY:
+            group = groups.by_uid.get(record.group)
+            if group is not None and record.index >= group.first_index:
+                out.append((record, payload))
+        if scan.position >= until:
+            return out, False
+    return out, True
 
 
 def _in_snapshot(group: Group, segment: int) -> bool:

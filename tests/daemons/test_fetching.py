@@ -8,6 +8,8 @@ from kit.broker_seam import GROUP, World
 
 from myqueue import errors, protocol
 from myqueue.daemons import fetching
+from myqueue.daemons.partition import start_command
+from myqueue.daemons.raft import types as t
 
 LOTS = 1 << 20
 
@@ -117,11 +119,25 @@ def test_errors_stand_in_their_part(world: World) -> None:
     assert envelope[3][0][2:4] == [0, 1] and len(frames) == 1
 
 
-def test_a_log_that_moved_on_is_out_of_range(world: World) -> None:
+def test_what_the_log_has_not_yet_is_not_out_of_range(world: World) -> None:
+    """C6: its offset is right, and the replica has the state before it has the messages."""
     world.produce(make_batch(1))
-    world.replica.broken = errors.EntryMissing("gone")
+    world.replica.broken = errors.EntryMissing("not yet")
     world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 0]])
-    assert world.turn()[0][0][3][0][1] == errors.OffsetOutOfRange.code
+    assert world.turn()[0][0][3][0][1] == errors.NotReady.code
+
+
+def test_what_is_below_the_start_is_out_of_range(world: World) -> None:
+    """C6: with start and end, from any replica."""
+    for _ in range(3):
+        world.produce(make_batch(1))
+    item = t.Item(0, 0, t.COMMAND, start_command(2, 4, 0))
+    world.engine.propose(world.replica, [item])
+    world.engine.end_turn()
+    world.engine.depose(world.replica, leader=2)
+    world.ask(protocol.FETCH, 100, 1, LOTS, [[GROUP, 1]])
+    row = [GROUP, errors.OffsetOutOfRange.code, 2, 3, [], None]
+    assert world.turn()[-1][0][3] == [row]
 
 
 def test_long_poll_is_woken_by_what_comes(world: World) -> None:

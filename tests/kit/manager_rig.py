@@ -104,6 +104,7 @@ def config_of(node: int, managers: int) -> DaemonConfig:
         "advertise": "", "peer_advertise": "", "host": f"host-{node}", "log": "text",
         "insecure": False, "heartbeat_ms": 100, "election_timeout_ms": 500,
         "segment_bytes": 1 << 26, "soft_limit_bytes": 0, "stop_within_ms": 3000,
+        "log_entries": 20_000,
     }  # fmt: skip
     return check("manager", names | values)
 

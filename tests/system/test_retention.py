@@ -1,0 +1,191 @@
+"""Retention with real daemons: what is too old or too much goes, on every replica, and its space
+comes back; nobody is told otherwise than in clear words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kit.processes import Cluster, Name, wait_for
+
+from myqueue import batch, errors, protocol
+from myqueue.consumer import Consumer
+from myqueue.message import TopicPartition
+from myqueue.producer import Producer
+
+MIB = 1 << 20
+SEGMENT = 4 * MIB
+BROKERS: list[Name] = [("broker", number) for number in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("retention")
+    with Cluster(folder, segment_bytes=SEGMENT, soft_limit_bytes=0) as running:
+        yield running
+        running.check_alive()
+
+
+def produce(cluster: Cluster, topic: str, mib: int, size: int = 16 << 10) -> int:
+    """So much of numbered messages to partition 0; how many they were."""
+    count = mib * MIB // size
+    with Producer(cluster.address, batch_bytes=256 << 10) as producer:
+        for number in range(count):
+            producer.send(topic, b"%08d" % number * (size // 8), partition=0)
+    return count
+
+
+def disk_bytes(cluster: Cluster, name: Name) -> int:
+    return sum(one.stat().st_blocks * 512 for one in (cluster.data(name) / "wal").iterdir())
+
+
+def part(cluster: Cluster, topic: str) -> dict[str, Any]:
+    return cluster.admin.describe_topic(topic)["partitions"][0]
+
+
+def read_all(cluster: Cluster, topic: str, count: int) -> list[tuple[int, bytes]]:
+    out: list[tuple[int, bytes]] = []
+    with Consumer(cluster.address, [topic], idle_timeout=20) as consumer:
+        for message in consumer:
+            out.append((message.offset, message.value[:8]))
+            if len(out) == count:
+                break
+    return out
+
+
+def test_a_stream_into_a_topic_with_a_byte_limit(cluster: Cluster) -> None:
+    """W12: 96 MiB into a topic of 16 MiB, in segments of 4 MiB."""
+    cluster.admin.create_topic("limited", settings={"retention_bytes": 16 * MIB})
+    end = produce(cluster, "limited", 96)
+    found = wait_for(
+        "the start", lambda: (now := part(cluster, "limited"))["bytes"] < 19 * MIB and now, 40
+    )
+    assert found["end"] == end and found["start"] > 0
+    assert found["bytes"] >= 16 * MIB, "so much is kept"
+    for name in BROKERS:  # what is kept, a step of retention, open and prepared segments
+        limit = (16 + 2 + 6 * 4) * MIB
+        wait_for(f"space of {name}", lambda at=name, most=limit: disk_bytes(cluster, at) < most, 40)
+    start = part(cluster, "limited")["start"]
+    got = read_all(cluster, "limited", end - start)
+    assert got == [(number, b"%08d" % number) for number in range(start, end)]
+
+
+def fetch_all(cluster: Cluster, name: Name, topic: str) -> list[tuple[int, bytes]]:
+    """Batches of partition 0 as this broker has them, whoever leads: (offset, bytes)."""
+    group, offset = part(cluster, topic)["group"], part(cluster, topic)["start"]
+    address = f"tcp://127.0.0.1:{cluster.ports[name][0]}"
+    out: list[tuple[int, bytes]] = []
+    while True:
+        fields = (0, 1, 8 * MIB, [[group, offset]])
+        answer = cluster.session.call(address, protocol.FETCH, fields).result()
+        ((_, code, _, end, batches, _),) = answer.envelope[3]
+        assert not code, (name, errors.error_of(code))
+        out += [
+            (first, bytes(frame))
+            for (first, _), frame in zip(batches, answer.frames, strict=True)
+        ]  # fmt: skip
+        if not batches:
+            assert offset == end
+            return out
+        offset = out[-1][0] + batch.check(out[-1][1]).count
+
+
+def counters(cluster: Cluster, name: Name) -> dict[str, int]:
+    address = f"tcp://127.0.0.1:{cluster.ports[name][0]}"
+    found: dict[str, int] = (
+        cluster.session.call(address, protocol.STATS, ()).result().envelope[3]["counters"]
+    )
+    return found
+
+
+def has(cluster: Cluster, name: Name, topic: str, content: list[tuple[int, bytes]]) -> bool:
+    try:
+        return fetch_all(cluster, name, topic) == content
+    except (errors.MyQueueError, AssertionError):
+        return False  # not there yet
+
+
+def test_below_the_start_is_told_and_done_as_chosen(cluster: Cluster) -> None:
+    """C6: an error with start and end, or what the application chose; never silently."""
+    topic, partition = "moved", TopicPartition("moved", 0)
+    cluster.admin.create_topic(topic, settings={"retention_bytes": 1 * MIB})
+    group = part(cluster, topic)["group"]
+    with Consumer(cluster.address, [topic], group="slow", idle_timeout=20) as consumer:
+        produce(cluster, topic, 1)
+        first = next(iter(consumer))
+        consumer.commit(first)
+    end = produce(cluster, topic, 4) + first.offset + 64
+    start = wait_for("the start", lambda: (at := part(cluster, topic)["start"]) > 1 and at, 30)
+    for name in BROKERS:
+        address = f"tcp://127.0.0.1:{cluster.ports[name][0]}"
+
+        def below(at: str = address) -> list[int]:
+            answer = cluster.session.call(at, protocol.FETCH, (0, 1, MIB, [[group, 0]])).result()
+            row: list[int] = answer.envelope[3][0][1:4]
+            return row
+
+        said = wait_for(f"{name} knows", lambda ask=below: (row := ask())[1] >= start and row)
+        assert said == [errors.OffsetOutOfRange.code, start, end]
+    with (
+        Consumer(cluster.address, [topic], group="slow") as consumer,
+        pytest.raises(errors.OffsetOutOfRange, match=rf"offset 1 .* {start} \(start\) and {end}"),
+    ):
+        consumer.poll(1, 20)
+    for policy, begin in (("earliest", start), ("latest", end)):
+        with Consumer(
+            cluster.address, [topic], group="slow", on_out_of_range=policy, idle_timeout=20
+        ) as consumer:
+            wait_for("a place", lambda c=consumer: c.poll(1, 0.1) or c.position(partition) >= start)
+            consumer.seek(partition, 0)
+            if policy == "latest":
+                wait_for(
+                    "the end", lambda c=consumer: c.poll(9, 0.1) or c.position(partition) == end
+                )
+            else:
+                assert next(iter(consumer)).offset == begin
+
+
+def test_who_was_away_gets_the_state_and_the_rest(cluster: Cluster) -> None:
+    """R16, R19, R20, W20: the start moves past all that a broker has while it is down. It comes
+    back, catches up by a snapshot, and has what the others have; so it is after a rebuild of all
+    stores from the logs.
+    """
+    topic = "away"
+    cluster.admin.create_topic(topic, settings={"retention_bytes": 2 * MIB})
+    produce(cluster, topic, 1)
+    leader = cluster.leader_of(topic)
+    away = next(name for name in BROKERS if name != leader)
+    cluster.kill(away)
+    end = produce(cluster, topic, 24) + 64
+    wait_for("a start past it", lambda: part(cluster, topic)["start"] > 1000, 30)
+    cluster.start(away)
+    cluster.wait_healthy()
+
+    content = fetch_all(cluster, leader, topic)
+    wait_for("the same content", lambda: has(cluster, away, topic, content), 40)
+    assert counters(cluster, away)["snapshots_installed_total"] > 0
+    assert content[0][0] > 1000 and len(read_all(cluster, topic, 64)) == 64
+    cluster.stop(*list(cluster.processes))
+    for name in cluster.names:
+        for file in (cluster.data(name) / "store").iterdir():
+            file.unlink()
+    cluster.start()
+    cluster.wait_healthy()
+    for name in BROKERS:
+        wait_for(f"{name} as before", lambda at=name: has(cluster, at, topic, content), 30)
+    with Producer(cluster.address) as producer:
+        assert producer.send(topic, b"more", partition=0).result(20).offset == end
+
+
+def test_a_deleted_topic_gives_its_space_back(cluster: Cluster) -> None:
+    """W6, W12: all but the open segment, within a minute."""
+    topic = "deleted"
+    cluster.admin.create_topic(topic)
+    produce(cluster, topic, 40)
+    before = {name: disk_bytes(cluster, name) for name in BROKERS}
+    cluster.admin.delete_topic(topic)
+    for name in BROKERS:
+        most = before[name] - 32 * MIB
+        wait_for(f"space of {name}", lambda at=name, m=most: disk_bytes(cluster, at) < m, 60)
