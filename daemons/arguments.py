@@ -40,8 +40,19 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
     "partition_growth": Setting(
         0, 0, _BIG, "messages per partition after which one is added; 0: never"
     ),
-    "retention_bytes": Setting(0, 0, _BIG, "bytes kept of a partition; 0: no limit"),
-    "retention_ms": Setting(0, 0, _BIG, "how long messages are kept; 0: no limit"),
+    "retention_bytes": Setting(
+        0,
+        0,
+        _BIG,
+        "of a partition, so many bytes of batches stay at least, and at most an eighth"
+        " or half a segment more; the oldest go; 0: all stay",
+    ),
+    "retention_ms": Setting(
+        0,
+        0,
+        _BIG,
+        "batches older than so many ms go, at most a minute or an eighth of it late; 0: they stay",
+    ),
 }
 CLUSTER_SETTINGS: Final[dict[str, Setting]] = {
     "consumers_max": Setting(100_000, 1, _BIG, "registered consumers"),

@@ -71,7 +71,7 @@ class Reclaiming:
         segments = log.journal.segments
         counts["reclaimed_bytes_total"] = log.reclaimer.removed_bytes
         counts["reclaimed_segments_total"] = log.reclaimer.removed_segments
-        counts["segments"] = len(segments)
-        counts["oldest_segment"] = min(segments, default=0)
+        counts["wal_segments"] = len(segments)
+        counts["wal_oldest_segment"] = min(segments, default=0)
         used = sum(one.size for one in segments.values())
         counts["disk_used_bytes"] = used + log.store.used_bytes()
