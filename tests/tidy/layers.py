@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "analytics/",
         (
-            *("pyspark", "pyarrow", "click"),
+            *("pyspark", "pyarrow", "click", "myqueue.errors"),
             *("myqueue.wal.format", "myqueue.wal.reader", "myqueue.analytics"),
         ),
     ),

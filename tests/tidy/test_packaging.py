@@ -47,7 +47,11 @@ def test_a_wheel_holds_exactly_the_files_of_the_folders(tmp_path: Path) -> None:
 
 
 def installed_path(name: str) -> str:
-    """client/cli/wal.py -> myqueue/cli/wal.py; every other folder goes below myqueue/."""
+    """client/cli/wal.py -> myqueue/cli/wal.py; every other folder goes below myqueue/. Only what
+    Spark looks for by its name stands beside it.
+    """
+    if name.startswith("analytics/pyspark_myqueue/"):
+        return name.removeprefix("analytics/")
     return f"myqueue/{name.removeprefix('client/')}"
 
 

@@ -1,0 +1,284 @@
+"""What the logs say about their groups, without reading all of them.
+
+Footers tell which groups a sealed segment has entries of, with their indices, offsets and times. So
+records are read only where that is not enough: in open segments, and in those that hold what
+changes the meaning of others (a group's creation, a truncation, a log start), and for each group in
+the newest segment that tells how far it is committed.
+
+The result: for each group its name (topic and partition), how far it is committed, and on each
+disk the *pieces* of its log that are in force, by index.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from myqueue.analytics.logs import Log, Segment, walked
+from myqueue.analytics.packed import BadPack, unpack
+from myqueue.wal import format as f
+
+MANAGERS_GROUP = 1
+ALL = 2**64 - 1
+_SPECIAL = 1 << f.GROUP_CREATED | 1 << f.GROUP_REMOVED | 1 << f.TRUNCATE | 1 << f.START
+_COMMITTED = 1 << f.COMMIT | 1 << f.SNAPSHOT
+DATA, NOOP, CONFIG, COMMAND = 0, 1, 2, 3
+TYPES = {DATA: "data", NOOP: "noop", CONFIG: "config", COMMAND: "command"}
+
+Place = tuple[int, int]  # (segment's number, position)
+
+
+class Piece(NamedTuple):
+    """Consecutive entries of one group in one segment; positions are of their records."""
+
+    first: int
+    last: int
+    segment: int
+    begin: int
+    end: int  # not before the position of the last one
+    first_offset: int
+    next_offset: int
+    first_time_ms: int
+    last_time_ms: int
+
+
+class Cut(NamedTuple):
+    """From `place` on, entries from `index` on that stand before it are not in force."""
+
+    place: Place
+    index: int  # type: ignore[assignment]  # tuple.index is not used
+
+
+@dataclass
+class Part:
+    """One group on one disk."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    first_index: int = 1
+    start_offset: int = 0
+    commit_index: int = 0
+    about: Any = None  # (replica, voters, learners, about) of its creation
+    removed: bool = False
+    started_at: Place = (0, 0)
+
+    def in_force(self) -> list[Piece]:
+        """Pieces after cuts, by first index."""
+        out = []
+        for piece in self.pieces:
+            last, place = piece.last, (piece.segment, piece.begin)
+            for cut in self.cuts:
+                if cut.place > place and cut.index <= last:
+                    last = cut.index - 1
+            first = max(piece.first, self.first_index)
+            if first <= last:
+                out.append(piece._replace(first=first, last=last))
+        return sorted(out)
+
+
+@dataclass
+class Group:
+    """One group on all disks."""
+
+    uid: int
+    topic: str = ""
+    partition: int = -1
+    topic_uid: int = 0
+    parts: dict[str, Part] = field(default_factory=dict)  # by disk
+
+    @property
+    def commit_index(self) -> int:
+        """What is committed is so for all, whoever tells it."""
+        return max((part.commit_index for part in self.parts.values()), default=0)
+
+    @property
+    def first_index(self) -> int:
+        """The log start is an entry of the log, so the highest one known holds for all."""
+        return max((part.first_index for part in self.parts.values()), default=1)
+
+    @property
+    def removed(self) -> bool:
+        """Deletion is ordered to all replicas, whichever obeyed first."""
+        return any(part.removed for part in self.parts.values())
+
+
+@dataclass
+class Catalog:
+    logs: list[Log]
+    groups: dict[int, Group]
+    certain: dict[tuple[str, int], int]  # (disk, number) of open segments: what is surely synced
+
+    def log(self, disk: str) -> Log:
+        return next(log for log in self.logs if log.disk == disk)
+
+
+def make_catalog(logs: list[Log], topics: Iterable[str] | None = None) -> Catalog:
+    """Read what has to be read."""
+    catalog = Catalog(logs, {}, {})
+    for log in logs:
+        _LogReader(catalog, log).read()
+    for group in catalog.groups.values():
+        _name(group)
+    if topics is not None:
+        wanted = set(topics)
+        catalog.groups = {uid: one for uid, one in catalog.groups.items() if one.topic in wanted}
+    return catalog
+
+
+def _name(group: Group) -> None:
+    for part in group.parts.values():
+        try:
+            about = unpack(part.about[3]) if part.about else None
+        except (BadPack, TypeError, IndexError):
+            continue
+        if isinstance(about, list) and len(about) >= 3 and isinstance(about[0], str):
+            group.topic, group.partition, group.topic_uid = about[:3]
+            return
+
+
+class _LogReader:
+    """One log into the catalog."""
+
+    def __init__(self, catalog: Catalog, log: Log) -> None:
+        self._catalog, self._log = catalog, log
+
+    def _part(self, uid: int) -> Part:
+        group = self._catalog.groups.setdefault(uid, Group(uid))
+        return group.parts.setdefault(self._log.disk, Part())
+
+    def read(self) -> None:
+        by_footer: list[Segment] = []
+        to_walk: dict[int, Segment] = {}
+        newest_commit: dict[int, Segment] = {}
+        for segment in self._log.segments:
+            if not segment.used:
+                continue
+            if segment.rows is None or any(_has_to_be_walked(row) for row in segment.rows):
+                to_walk[segment.number] = segment
+            else:
+                by_footer.append(segment)
+            for row in segment.rows or ():
+                if row.kinds & _COMMITTED:
+                    newest_commit[row.group] = segment
+        for segment in by_footer:
+            for row in segment.rows or ():
+                if row.entries:
+                    self._part(row.group).pieces.append(_piece(segment, row))
+        commits: defaultdict[int, set[int]] = defaultdict(set)
+        for uid, segment in newest_commit.items():
+            if segment.number not in to_walk:
+                commits[segment.number].add(uid)
+        for segment in self._log.segments:
+            if segment.number in to_walk:
+                self._walk(segment)
+            elif segment.number in commits:
+                self._commits(segment, commits[segment.number])
+
+    def _commits(self, segment: Segment, uids: set[int]) -> None:
+        for record, _ in walked(segment):
+            if record.kind in (f.COMMIT, f.SNAPSHOT) and record.group in uids:
+                part = self._part(record.group)
+                part.commit_index = max(part.commit_index, record.index)
+
+    def _walk(self, segment: Segment) -> None:
+        """An open segment's end is what its marks prove; all of it, if the log went on."""
+        proven = self._log.synced_to(segment)
+        certain = proven or 0
+        waiting: list[tuple[f.Record, Any]] = []
+        runs = Runs(segment)
+        for record, payload in walked(segment):
+            keep = bytes(payload) if record.kind == f.GROUP_CREATED else None
+            if record.kind == f.MARK and not proven and record.term > certain:
+                certain = record.term
+                self._take(runs, waiting, certain)
+            waiting.append((record, keep))
+            if proven and len(waiting) > 1024:
+                self._take(runs, waiting, proven)
+        self._take(runs, waiting, certain)
+        self._catalog.certain[self._log.disk, segment.number] = certain
+        for uid, pieces in runs.done().items():
+            self._part(uid).pieces += pieces
+
+    def _take(self, runs: Runs, waiting: list[tuple[f.Record, Any]], certain: int) -> None:
+        taken = 0
+        for record, payload in waiting:
+            if record.position >= certain:
+                break
+            taken += 1
+            if record.kind == f.ENTRY:
+                runs.entry(record)
+            elif record.group:
+                self._special(runs, record, payload)
+        del waiting[:taken]
+
+    def _special(self, runs: Runs, record: f.Record, payload: bytes | None) -> None:
+        part, place = self._part(record.group), (runs.segment.number, record.position)
+        kind = record.kind
+        if kind in (f.COMMIT, f.SNAPSHOT):
+            part.commit_index = max(part.commit_index, record.index)
+        elif kind == f.TRUNCATE:
+            part.cuts.append(Cut(place, record.index))
+            runs.broken(record.group)
+        elif kind == f.START:
+            if record.flags & f.RESET:
+                part.cuts.append(Cut(place, 0))
+                runs.broken(record.group)
+            if place > part.started_at:
+                part.started_at = place
+                part.first_index, part.start_offset = record.index, record.offset
+        elif kind == f.GROUP_REMOVED:
+            part.removed = True
+        elif kind == f.GROUP_CREATED and payload is not None:
+            part.removed = False
+            try:
+                part.about = unpack(payload)
+            except BadPack:
+                part.about = None
+
+
+def _has_to_be_walked(row: f.FooterRow) -> bool:
+    return bool(row.kinds & _SPECIAL) or (
+        row.entries != 0 and row.entries != row.last_index - row.first_index + 1
+    )
+
+
+def _piece(segment: Segment, row: f.FooterRow) -> Piece:
+    return Piece(
+        row.first_index, row.last_index, segment.number, 0, segment.capacity, row.first_offset,
+        row.next_offset, row.first_time_ms, row.last_time_ms,
+    )  # fmt: skip
+
+
+class Runs:
+    """Entries of one segment as runs of consecutive indices, group by group."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self._open: dict[int, list[int]] = {}  # as the fields of a Piece
+        self._done: defaultdict[int, list[Piece]] = defaultdict(list)
+
+    def entry(self, record: f.Record) -> None:
+        index, time_ms, end = record.index, record.time_ms, record.offset + record.count
+        run = self._open.get(record.group)
+        if run is not None and index == run[1] + 1:
+            run[1], run[4], run[6] = index, record.position, end
+            if time_ms:
+                run[7], run[8] = min(run[7] or time_ms, time_ms), max(run[8], time_ms)
+            return
+        self.broken(record.group)
+        self._open[record.group] = [
+            index, index, self.segment.number, record.position, record.position, record.offset,
+            end, time_ms, time_ms,
+        ]  # fmt: skip
+
+    def broken(self, group: int) -> None:
+        run = self._open.pop(group, None)
+        if run is not None:
+            self._done[group].append(Piece(*run))
+
+    def done(self) -> dict[int, list[Piece]]:
+        for group in list(self._open):
+            self.broken(group)
+        return self._done

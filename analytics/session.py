@@ -1,0 +1,109 @@
+"""A SparkSession on any master, with the reading side shipped to the executors.
+
+What is shipped is plain Python in a zip: this package, the log's format and the errors. Neither
+ZeroMQ nor LMDB nor a compiled module is in it; executors need Python and pyarrow.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import myqueue.errors
+from myqueue.analytics.java import find_java
+from myqueue.errors import InvalidRequest
+
+CACHE = Path(tempfile.gettempdir()) / f"myqueue-spark-{os.getuid()}"
+# Modules that executors import, by their path below the import root.
+SHIPPED = (
+    "myqueue/__init__.py", "myqueue/errors*.py", "myqueue/wal/__init__.py",
+    "myqueue/wal/format.py", "myqueue/analytics/*.py", "pyspark_myqueue/*.py",
+)  # fmt: skip
+
+
+def is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def make_session(
+    master: str = "local[*]", *, name: str = "myqueue", conf: Mapping[str, str] | None = None,
+    quick: bool = False,
+) -> Any:  # fmt: skip
+    """`quick` is for short work: the JVM starts faster and runs slower."""
+    home = find_java(os.environ, CACHE)
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
+    # Workers start what PYSPARK_PYTHON names, else a python3 of the PATH that knows nothing of us.
+    if is_local(master):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {**settings(master, quick), **(conf or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        raise InvalidRequest(
+            f"no Spark session on {master}: {str(error).splitlines()[0]}",
+            hint="Check --master and that it can be reached from here.",
+        ) from error
+    session.sparkContext.setLogLevel("ERROR")
+    if not is_local(master):
+        session.sparkContext.addPyFile(str(package(CACHE)))
+    register(session)
+    return session
+
+
+def settings(master: str, quick: bool) -> dict[str, str]:
+    """What we set unless `--conf` says otherwise."""
+    out = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.enabled": "false",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.log.level": "ERROR",
+    }
+    if is_local(master):
+        out["spark.driver.host"] = out["spark.driver.bindAddress"] = "127.0.0.1"
+        # Files of this machine, a disk's worth of memory for them is the system's business.
+        out["spark.driver.memory"] = "1g"
+    if quick:
+        out["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return out
+
+
+def register(session: Any) -> None:
+    from myqueue.analytics.datasource import MyQueueSource
+
+    session.dataSource.register(MyQueueSource)
+
+
+def package(folder: Path) -> Path:
+    """The zip for executors, made anew each time: it is small, and never of another version."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"myqueue-{os.getpid()}.zip"
+    roots = {"myqueue": Path(str(myqueue.errors.__file__)).parent}
+    roots["myqueue/wal"] = _folder_of("myqueue.wal")
+    roots["myqueue/analytics"] = _folder_of("myqueue.analytics")
+    roots["pyspark_myqueue"] = _folder_of("pyspark_myqueue")
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
+        for pattern in SHIPPED:
+            parent, _, names = pattern.rpartition("/")
+            for file in sorted(roots[parent].glob(names)):
+                out.write(file, f"{parent}/{file.name}")
+    return target
+
+
+def _folder_of(module: str) -> Path:
+    import importlib
+
+    return Path(str(importlib.import_module(module).__file__)).parent

@@ -1,0 +1,190 @@
+"""Logs of several brokers with replicated partitions, made by the real storage engine in no time.
+
+What a cluster would write, without one: each broker's `Log` gets the groups, votes, entries, commit
+hints and saved state of its replicas. So a test of what reads logs has a whole data folder in a
+tenth of a second, and can leave anything out or do it wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from time import sleep
+from typing import Any
+
+from myqueue import batch, protocol
+from myqueue.daemons.opening import describe
+from myqueue.daemons.partition import Partition, commit_command
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.log import chained
+from myqueue.errors import JournalBusy
+from myqueue.wal.journal import JournalConfig
+from myqueue.wal.log import Log
+
+WALL_MS = 1_700_000_000_000
+TERM = 3
+
+
+def replica_id(node: int) -> int:
+    return t.replica_id(node, 1)
+
+
+def values_of(topic: str, first: int, count: int, size: int) -> list[bytes]:
+    """Different for every message, and known to the test."""
+    return [
+        (b"%s %d " % (topic.encode(), one)).ljust(size, b".") for one in range(first, first + count)
+    ]
+
+
+def make_entry(
+    log: list[t.Entry], kind: int, payload: bytes, count: int, term: int = TERM
+) -> t.Entry:
+    """The entry that follows these."""
+    last = log[-1] if log else None
+    index = last[t.INDEX] + 1 if last else 1
+    offset = last[t.OFFSET] + last[t.COUNT] if last else 0
+    chain = chained(last[t.CHAIN] if last else 0, term, payload)
+    stamp = 0 if kind == t.NOOP else WALL_MS + 10 * index
+    return (index, term, offset, count, stamp, kind, chain, payload)
+
+
+@dataclass
+class Topic:
+    """One partition's log, the same on all its replicas."""
+
+    name: str
+    group: int
+    partition: int = 0
+    entries: list[t.Entry] = field(default_factory=list)
+    sequences: dict[int, int] = field(default_factory=dict)
+
+    def noop(self, term: int = TERM) -> None:
+        self.entries.append(make_entry(self.entries, t.NOOP, b"", 0, term))
+
+    def data(
+        self, count: int, *, producer: int = 7, size: int = 40, term: int = TERM, epoch: int = 0,
+        sequence: int | None = None, codec: int = batch.PLAIN, keys: list[Any] | None = None,
+        headers: list[Any] | None = None, times: list[int] | None = None,
+    ) -> None:  # fmt: skip
+        sequence = self.sequences.get(producer, 0) if sequence is None else sequence
+        offset = self.end
+        columns = [values_of(self.name, offset, count, size), keys, headers, times]
+        payload = batch.make(
+            columns, WALL_MS + offset, producer=producer, epoch=epoch, sequence=sequence,
+            codec=codec,
+        )  # fmt: skip
+        self.sequences[producer] = sequence + count
+        self.entries.append(make_entry(self.entries, t.DATA, payload, count, term))
+
+    def commit(self, consumer: str, offset: int) -> None:
+        self.command(commit_command([[consumer, offset, 1, 1]]))
+
+    def command(self, payload: bytes) -> None:
+        self.entries.append(make_entry(self.entries, t.COMMAND, payload, 0))
+
+    @property
+    def end(self) -> int:
+        return self.entries[-1][t.OFFSET] + self.entries[-1][t.COUNT] if self.entries else 0
+
+
+def some_topics(rounds: int = 30, count: int = 2, groups: int = 3) -> list[Topic]:
+    """Topics `a`, `b` … with batches of two producers, commits of a consumer."""
+    topics = [Topic("abcdefgh"[at // count], 100 + at, at % count) for at in range(groups)]
+    for topic in topics:
+        topic.noop()
+        for one in range(rounds):
+            topic.data(5 + one % 3, producer=7 + one % 2)
+            if one % 5 == 4:
+                topic.commit("reader", topic.end - 2)
+    return topics
+
+
+class Broker:
+    """One broker's folder while it is being written."""
+
+    def __init__(self, folder: Path, node: int, segment_bytes: int = 1 << 16) -> None:
+        self.folder, self.node = folder, node
+        config = JournalConfig(segment_bytes=segment_bytes, soft_limit_bytes=0, reserve_bytes=0)
+        name = ("test", f"broker-{node}", "broker")
+        self.log = Log(str(folder), name, config, lambda: WALL_MS + 1000, Random(node))
+        self.machines: dict[int, Partition] = {}
+
+    def create(self, topic: Topic, nodes: Iterable[int], vote: int = 0, term: int = TERM) -> None:
+        voters = tuple(replica_id(one) for one in nodes)
+        about = protocol.pack([topic.name, topic.partition, 900, {}])
+        config = t.Config(voters, ())
+        journal = self.log.journal
+        journal.create_group(topic.group, describe(replica_id(self.node), config, about))
+        journal.hard_state(topic.group, term, vote or voters[0])
+        self.machines[topic.group] = Partition()
+
+    def append(self, topic: Topic, entries: list[t.Entry]) -> None:
+        for at in range(0, len(entries), 8):
+            self.retried(lambda at=at: self.log.journal.append(topic.group, entries[at : at + 8]))
+        self.flush()
+
+    def retried(self, call: Any) -> None:
+        while True:
+            try:
+                call()
+                return
+            except JournalBusy:
+                self.flush()
+                sleep(0.001)
+
+    def flush(self) -> None:
+        self.log.journal.submit()
+        self.log.poll()
+
+    def commit_hint(self, topic: Topic, index: int) -> None:
+        self.log.journal.commit_hint(topic.group, index)
+        self.flush()
+
+    def apply(self, topic: Topic, entries: list[t.Entry]) -> None:
+        """What a daemon does with committed entries: its store gets the state."""
+        machine = self.machines[topic.group]
+        machine.apply(entries)
+        puts, deletes = machine.take_changes()
+        self.log.index.apply({topic.group: (machine.applied_index, puts, deletes)})
+
+    def close(self) -> None:
+        self.flush()
+        assert self.log.close()
+
+
+def write_cluster(
+    folder: Path, topics: list[Topic], nodes: Iterable[int] = (1, 2, 3), *,
+    segment_bytes: int = 1 << 16, apply: bool = True,
+) -> dict[int, Path]:  # fmt: skip
+    """All of it, as a healthy cluster would have it; the brokers' folders by node."""
+    nodes = tuple(nodes)
+    out = {}
+    for node in nodes:
+        broker = Broker(folder / f"broker-{node}", node, segment_bytes)
+        for topic in topics:
+            broker.create(topic, nodes)
+        write_replica(broker, topics, apply=apply)
+        broker.close()
+        out[node] = broker.folder
+    return out
+
+
+def write_replica(broker: Broker, topics: list[Topic], *, apply: bool = True) -> None:
+    """Entries of the topics in turns, with hints of what is committed."""
+    at = 0
+    while any(at < len(topic.entries) for topic in topics):
+        for topic in topics:
+            part = topic.entries[at : at + 10]
+            if part:
+                broker.append(topic, part)
+        at += 10
+    for topic in topics:
+        if topic.entries:
+            broker.commit_hint(topic, topic.entries[-1][t.INDEX])
+            if apply:
+                broker.apply(topic, topic.entries)
+
+
+__all__ = ["Broker", "Topic", "some_topics", "values_of", "write_cluster"]
