@@ -33,7 +33,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def planned(*paths: object, wanted: Wanted = Wanted(), split: int = 4096) -> list[Task]:  # noqa: B008
+EVERYTHING = Wanted()
+
+
+def planned(*paths: object, wanted: Wanted = EVERYTHING, split: int = 4096) -> list[Task]:
     catalog = make_catalog(find_logs([str(one) for one in paths]))
     ranges = committed_ranges(catalog, wanted)
     return entry_tasks(catalog, ranges, wanted, split, may_miss=False)
