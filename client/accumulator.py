@@ -136,7 +136,7 @@ class Lane:
 
     __slots__ = (
         "topic", "partition", "group", "batch_bytes", "spread", "open", "queue", "flight",
-        "next_sequence", "retry_at", "pause", "gap",
+        "next_sequence", "retry_at", "pause", "gap", "address",
     )  # fmt: skip
 
     def __init__(
@@ -150,6 +150,7 @@ class Lane:
         self.next_sequence = 0
         self.retry_at = self.pause = 0
         self.gap = -1  # sequence of the first batch that was given up
+        self.address = ""  # of whom its batches were sent to last
 
     def unsettled(self) -> list[Batch]:
         return [*self.flight, *self.queue, *([self.open] if self.open is not None else [])]
@@ -284,6 +285,24 @@ class Accumulator:
         lane.pause = min(PAUSE_MS_MAX, max(self.backoff_ms, pause * 2))
         lane.retry_at = now + pause
         self.ready[lane] = None
+
+    def follow(self, leader: Callable[[int], str | None], now: int, may_repeat: bool) -> None:
+        """News of who leads which group. What is unanswered goes to a new leader, without a pause.
+
+        Not unless it `may_repeat`: without sequences a mere silence is no reason to send it twice.
+        """
+        for lane in self.lanes.values():
+            address = leader(lane.group) if lane.flight else None
+            if address is None or address == lane.address:
+                continue
+            unanswered = next((batch for batch in lane.flight if batch.awaiting), None)
+            if unanswered is not None and not may_repeat:
+                continue
+            lane.pause = 0
+            if unanswered is not None:
+                self.rewind(unanswered, now, at_once=True)
+            lane.retry_at = now
+            self.ready[lane] = None
 
     def give_up(self, batch: Batch) -> str | None:
         """Its outcome ("none" or "unknown"); None if it was settled before."""

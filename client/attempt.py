@@ -49,3 +49,8 @@ class Attempt(Waiter):
 
     def lost(self, error: MyQueueError) -> None:
         self.sender.refused(self, error)
+
+
+def with_outcome(error: MyQueueError, outcome: str) -> MyQueueError:
+    error.outcome = outcome
+    return error

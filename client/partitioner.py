@@ -8,7 +8,9 @@ Without a key: the partition that got the fewest messages so far, the lowest num
 One message at a time that is round-robin. Where messages gather in batches, whole runs stay
 together (one full batch costs less than eight small ones), and the next run goes to whoever is
 behind: fair over time whatever the lengths of the runs. A partition that is added later begins
-with as many as the one that is most behind; it is not flooded to make up for what it missed.
+with as many as the one that is most behind; it is not flooded to make up for what it missed. One
+that can't take anything just now (nobody leads it) is avoided as long as there are others, and
+comes back in the same way.
 
     >>> spread = Spread(3)
     >>> [spread.next(count) for count in (1, 5, 1, 1)]
@@ -27,10 +29,11 @@ def partition_of(key: bytes, partitions: int) -> int:
 class Spread:
     """Messages without a key over the partitions of one topic. Not for several threads at once."""
 
-    __slots__ = ("given",)
+    __slots__ = ("avoided", "given")
 
     def __init__(self, partitions: int) -> None:
         self.given = [0] * partitions
+        self.avoided: set[int] = set()
 
     def grow(self, partitions: int) -> None:
         behind = min(self.given, default=0)
@@ -38,7 +41,20 @@ class Spread:
 
     def choose(self) -> int:
         """Where the next run goes. What it gets is to be told with `count`."""
+        if 0 < len(self.avoided) < len(self.given):
+            open_ = (at for at in range(len(self.given)) if at not in self.avoided)
+            return min(open_, key=self.given.__getitem__)
         return self.given.index(min(self.given))
+
+    def avoid(self, partition: int) -> None:
+        self.avoided.add(partition)
+
+    def welcome(self, partition: int) -> None:
+        """It takes messages again; what it missed stays missed."""
+        if partition in self.avoided:
+            self.avoided.discard(partition)
+            others = (n for at, n in enumerate(self.given) if at not in self.avoided | {partition})
+            self.given[partition] = max(self.given[partition], min(others, default=0))
 
     def count(self, partition: int, messages: int) -> None:
         self.given[partition] += messages

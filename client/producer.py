@@ -125,6 +125,7 @@ class Producer:
             is_new = (
                 batch is None or batch.size + size > batch.lane.batch_bytes
                 or batch.count >= COUNT_MAX or lanes.buffered + size > self._buffer_bytes
+                or (lane is None and place.spread.avoided)
             )  # fmt: skip
             if batch is None or is_new:
                 batch = self._batch_for(place, lane, size)
@@ -203,6 +204,8 @@ class Producer:
             full = batch is None or batch.size + size > lane.batch_bytes
             if full or (batch is not None and batch.count >= COUNT_MAX):
                 self._lanes.seal(lane)
+                lane = place.sticky = place.lanes[place.spread.choose()]
+            elif lane.partition in place.spread.avoided:  # its open batch stays as it is
                 lane = place.sticky = place.lanes[place.spread.choose()]
         return self._lanes.room(lane, size, now_ms(), wall_ms())
 

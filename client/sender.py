@@ -12,6 +12,8 @@ What an answer means for its batch:
 - OUT_OF_SEQUENCE: if an earlier batch of the lane is unanswered too, it is the one that is
   missing, and both are sent again. Behind a gap that we made ourselves it is parked. Otherwise
   something that was acknowledged is missing, and this producer stops for good.
+- none at all: after a while routes are asked for, and when somebody else leads now, the batch goes
+  there. A broker that hangs breaks no connection, and nobody waits for it longer than that.
 - FENCED: another session of this producer took over; it stops for good.
 - refused for good (damaged, too large, topic gone): this batch fails.
 
@@ -31,7 +33,7 @@ from typing import Any, Final
 
 from myqueue import protocol as words
 from myqueue.accumulator import Accumulator, Batch, Lane
-from myqueue.attempt import Attempt
+from myqueue.attempt import Attempt, with_outcome
 from myqueue.batch import CODECS, Buffer
 from myqueue.config import ProducerSettings
 from myqueue.connection import Connection
@@ -56,6 +58,7 @@ log = logging.getLogger("myqueue.client")
 
 MESSAGE_BYTES_MAX: Final = 8 << 20  # of all batches in one PRODUCE
 STUCK_MS_MIN, STUCK_MS_MAX = 20, 500
+SILENT_MS: Final = 250  # who has not answered for so long may not lead any more
 _RIGHT_PLACE: Final = (Busy, DiskFull, JournalBusy)  # no other broker would do better
 
 
@@ -79,8 +82,10 @@ class Sender:
         self._stuck: dict[Lane, None] = {}
         self._stuck_ms = STUCK_MS_MIN
         self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, message)
+        self._ask_at = 0  # not before that are routes asked for because of silence
         self._timer: Timer | None = None
-        session.on_routes(self.kick)
+        self._has_news = False  # of routes
+        session.on_routes(self._routes_changed)
         session.on_shut(self._shut)
 
     # -- the turn ---------------------------------------------------------------------------------
@@ -90,6 +95,10 @@ class Sender:
         if not self._kicked and not self._session.closed:
             self._kicked = True
             self._session.on_io(self._turn)
+
+    def _routes_changed(self) -> None:
+        self._has_news = True
+        self.kick()
 
     def _turn(self) -> None:
         self._kicked = False
@@ -101,6 +110,12 @@ class Sender:
         for batch, outcome in late:
             self._fail(batch, self._too_late(batch, outcome or NONE))
         self._look_at_sent(now)
+        if self._has_news:
+            self._has_news, routes = False, self._session.routes
+            with self._lock:
+                self._lanes.follow(
+                    lambda group: routes.leader(group, now), now, self._settings.idempotent
+                )
         self._look_at_epoch()
         loads, due = self._collect(now)
         for connection, load in loads.items():
@@ -118,15 +133,20 @@ class Sender:
             self._stuck.clear()
             for lane in ready:
                 if lane.group not in lanes.lanes or not lane.unsettled():
+                    lane.spread.welcome(lane.partition)
                     continue
                 if lane.retry_at > now:
                     lanes.ready[lane] = None
+                    lane.spread.avoid(lane.partition)
                     due = lane.retry_at if due is None else min(due, lane.retry_at)
                     continue
                 connection = self._leader(lane, now)
                 if connection is None:
                     self._stuck[lane] = None
+                    lane.spread.avoid(lane.partition)
                     continue
+                lane.spread.welcome(lane.partition)
+                lane.address = connection.address
                 taken = lanes.take(lane, now, only_repeats=not self._has_epoch)
                 if taken:
                     loads.setdefault(connection, []).extend(taken)
@@ -157,7 +177,11 @@ class Sender:
             self._stuck_ms = STUCK_MS_MIN
         with self._lock:
             tick = self._lanes.next_tick()
-        answer = self._sent[0][0] + self._settings.request_timeout_ms if self._sent else None
+        answer = None
+        if self._sent:
+            began = self._sent[0][0]
+            answer = began + self._settings.request_timeout_ms
+            answer = min(answer, max(began + SILENT_MS, self._ask_at))
         moments = [moment for moment in (due, tick, answer) if moment is not None]
         if not moments:
             return
@@ -205,6 +229,9 @@ class Sender:
             began, message = self._sent[0]
             waiting = [a for a in message if a.batch.awaiting and a.batch.attempt == a.number]
             if waiting and began + limit_ms > now:
+                if began + SILENT_MS <= now and self._ask_at <= now:
+                    self._ask_at = now + SILENT_MS
+                    self._session.refresh()
                 return
             self._sent.popleft()
             for attempt in waiting:
@@ -248,7 +275,7 @@ class Sender:
             with self._lock:
                 outcome = self._lanes.give_up(batch)
             if batch.doubt and outcome:
-                error = _with_outcome(type(error)(str(error), component=error.component), outcome)
+                error = with_outcome(type(error)(str(error), component=error.component), outcome)
             self._fail(batch, error)
         self.kick()
 
@@ -285,7 +312,7 @@ class Sender:
         limit_ms, last = self._settings.delivery_timeout_ms, batch.last_error
         why = f"{last.name}: {last}" if last is not None else self.trouble or "never sent"
         text = f"not delivered to {batch.lane.topic}/{batch.lane.partition} within {limit_ms} ms"
-        return _with_outcome(TimedOut(f"{text}; last: {why}"), outcome)
+        return with_outcome(TimedOut(f"{text}; last: {why}"), outcome)
 
     def _fail(self, batch: Batch, error: MyQueueError) -> None:
         with self._lock:
@@ -349,7 +376,7 @@ class Sender:
                 self._lanes.lanes.pop(lane.group, None)
         for batch, outcome in failed:
             copy = type(error)(str(error), component=error.component)
-            self._fail(batch, _with_outcome(copy, outcome or NONE))
+            self._fail(batch, with_outcome(copy, outcome or NONE))
 
     def _shut(self) -> None:
         """The session was closed below us, by whoever made it."""
@@ -361,15 +388,10 @@ class Sender:
 
     def stop(self) -> None:
         """For good. What is unsettled fails; in the I/O thread."""
-        self._session.off_routes(self.kick)
+        self._session.off_routes(self._routes_changed)
         self.abandon(Closed("the producer was closed before this was delivered"))
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
         if self.producer:
             self._session.let_die(producer=self.producer)
-
-
-def _with_outcome(error: MyQueueError, outcome: str) -> MyQueueError:
-    error.outcome = outcome
-    return error

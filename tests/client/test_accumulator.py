@@ -289,3 +289,32 @@ def test_whatever_happens_order_and_sums_hold(seed):
         desk.give_up(batch)
     assert ended == sent and desk.acc.buffered == 0
     assert all(values == sorted(set(values)) for values in stored)
+
+
+def test_a_new_leader_gets_at_once_what_the_old_one_did_not_answer():
+    desk = Desk(lanes=2)
+    desk.put("a"), desk.put("b", lane=1)
+    (first,) = desk.take()
+    desk.take(1)
+    for lane in desk.lanes:
+        lane.address = "old"
+    desk.acc.ready.clear()
+    leaders = {100: "new", 101: "old"}
+    desk.acc.follow(leaders.get, desk.now, may_repeat=False)
+    assert not desk.acc.ready, "a repeat without sequences may store it twice"
+    desk.acc.follow(leaders.get, desk.now, may_repeat=True)
+    assert list(desk.acc.ready) == [desk.lanes[0]] and desk.take() == [first]
+    assert desk.store(first), "whoever answers"
+
+
+def test_a_pause_ends_when_somebody_else_leads():
+    desk = Desk()
+    desk.put("a")
+    for _ in range(6):
+        desk.now = max(desk.now, desk.lanes[0].retry_at)
+        (batch,) = desk.take()
+        desk.acc.rewind(batch, desk.now)
+    desk.lanes[0].address = "old"
+    assert not desk.take()
+    desk.acc.follow(lambda group: "new", desk.now, may_repeat=False)
+    assert desk.take() == [batch]

@@ -42,3 +42,14 @@ def test_a_new_partition_is_not_flooded():
     for _ in range(90):
         spread.next()
     assert all(now - then >= 10 for now, then in zip(spread.given, before, strict=True))
+
+
+def test_a_partition_that_can_not_take_anything_is_avoided_and_comes_back_without_a_flood():
+    spread = Spread(3)
+    spread.avoid(1)
+    assert [spread.next() for _ in range(4)] == [0, 2, 0, 2]
+    spread.welcome(1)
+    assert [spread.next() for _ in range(3)] == [0, 1, 2]
+    for partition in range(3):
+        spread.avoid(partition)
+    assert {spread.next() for _ in range(3)} == {0, 1, 2}, "all are as good as none"
