@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from myqueue.producer import Producer
     from myqueue.session import Session
     from myqueue.simple import MyConsumer, MyProducer
+    from myqueue.taking import Taker
 
 __version__ = "0.1.0"
 PROTOCOL_VERSION = 1  # of the words on the wire, see PROTOCOL.md
@@ -50,6 +51,7 @@ __all__ = [
     "Producer",
     "RecordMetadata",
     "Session",
+    "Taker",
     "TopicPartition",
 ]
 
@@ -66,6 +68,7 @@ _LAZY = {
     "Producer": "producer",
     "RecordMetadata": "delivery",
     "Session": "session",
+    "Taker": "taking",
     "TopicPartition": "message",
 }
 

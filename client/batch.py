@@ -32,6 +32,8 @@ CODECS: Final = {"none": PLAIN, "zlib": ZLIB}
 BODY_BYTES_MAX: Final = 64 << 20  # after decompression
 COUNT_MAX: Final = 1 << 20  # 64 MiB could be as many empty maps, of 72 bytes each
 COLUMNS: Final = 4
+# In place of a producer's epoch: producer and sequence are the two halves of the batch's own key.
+KEYED_EPOCH: Final = (1 << 32) - 1
 
 _HEADER = Struct("<HBBIQIIQQII")
 _FIRST = Struct("<HBBIQIIQQI")  # without the CRC

@@ -27,9 +27,10 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from myqueue.accumulator import COUNT_MAX, MESSAGE_BYTES, Accumulator, Batch, Lane
+from myqueue.batch import CODECS
 from myqueue.clock import now_ms, wall_ms
 from myqueue.config import ProducerSettings
-from myqueue.delivery import BatchDelivery, Countdown, Delivery, Failures
+from myqueue.delivery import BatchDelivery, Countdown, Delivery, Failures, RecordMetadata
 from myqueue.errors import (
     UNKNOWN,
     BufferFull,
@@ -51,6 +52,7 @@ from myqueue.intake import (
     plain_time,
     plain_values,
 )
+from myqueue.once import send_once
 from myqueue.places import Place, by_lane, lane_of
 from myqueue.sender import Sender
 from myqueue.session import Session
@@ -170,6 +172,20 @@ class Producer:
                 error.add_note(f"{taken} of {len(found)} messages were taken before")
             raise
         return BatchDelivery(parts)
+
+    def send_once(
+        self, topic: str, values: Iterable[bytes], *, request_id: bytes,
+        keys: Sequence[bytes | str | None] | None = None, partition: int | None = None,
+    ) -> list[RecordMetadata]:  # fmt: skip
+        """Store messages once, however often they come with this id of 16 bytes; waits for it.
+
+        Also through other processes; `once.py` says how long. Not in order with other sends.
+        """
+        self._check()
+        place = self._places.get(topic) or self._find(topic)
+        found, codec = plain_values(values), CODECS[self.settings.compression]
+        limit_ms = self.settings.delivery_timeout_ms
+        return send_once(self.session, place, found, keys, partition, request_id, codec, limit_ms)
 
     def _put(
         self, place: Place, lane: Lane | None, values: list[bytes],

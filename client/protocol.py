@@ -163,7 +163,7 @@ KINDS: Final[dict[int, tuple[str, tuple[Check, ...]]]] = {
     ),
     COMMIT: ("COMMIT", (is_text, list_of(row(is_int, is_int, is_int, is_int)))),
     COMMITTED: ("COMMITTED", (list_of(row(is_int, is_int, is_int, optional(is_map))),)),
-    TAKE: ("TAKE", (is_int, is_text, is_key, is_int)),
+    TAKE: ("TAKE", (is_int, is_text, is_key, is_int, is_bool)),
     TAKEN: ("TAKEN", (is_int, is_int, _ints)),
     OFFSETS: ("OFFSETS", (optional(is_text), optional(is_int), distinct(is_int))),
     POSITIONS: (

@@ -243,6 +243,12 @@ class Session:
     def let_die(self, *, producer: int = 0, consumer: int = 0) -> None:
         self.on_io(lambda: self._upkeep.let_die(producer, consumer))
 
+    def heard_of(self, *, producer: int = 0, consumer: int = 0) -> None:
+        """Somebody who speaks through this process is alive now; the managers hear it soon."""
+        for known, number in zip(self._upkeep.heard_of, (producer, consumer), strict=True):
+            if number:
+                known.add(number)
+
     # -- the I/O thread ---------------------------------------------------------------------------
 
     def on_io(self, job: Job) -> None:

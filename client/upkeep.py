@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("myqueue.client")
 
 ALIVE_MS: Final = 3_000
+HEARD_MAX: Final = 10_000  # told at once
 MANAGERS_MS: Final = 60_000
 REFRESH_MS_MIN: Final = 20
 
@@ -53,6 +54,7 @@ class Upkeep:
         self._ensures: list[Ensure] = []
         self._producers: dict[int, int] = {}  # id -> how many want it alive
         self._consumers: dict[int, int] = {}
+        self.heard_of: tuple[set[int], set[int]] = set(), set()  # once; told with the next ALIVE
         self._beats: list[tuple[Connection, int]] = []
         self._beating = False
         self._began = False
@@ -237,9 +239,13 @@ class Upkeep:
         for connection, request in self._beats:
             connection.forget(request)
         self._beats.clear()
-        if not self._producers and not self._consumers:
+        (producers, consumers), self.heard_of = self.heard_of, (set(), set())
+        fields = tuple(
+            sorted({*mine, *list(heard)[:HEARD_MAX]})
+            for mine, heard in ((self._producers, producers), (self._consumers, consumers))
+        )
+        if not any(fields):
             return
-        fields = (sorted(self._producers), sorted(self._consumers))
         for address in self._managers.addresses:
             connection = self._session.connection(address)
             request = connection.request(words.ALIVE, fields, (), Waiter())

@@ -210,7 +210,7 @@ class Broker:
     def _sweep(self) -> None:
         self.producing.sweep()
         for feed in self._leading.values():
-            if feed.ahead:
+            if feed.ahead or feed.keyed:
                 feed.forget_done()
         idle = [one for one, feed in self._feeds.items() if not feed.term and feed.is_idle]
         for group in idle:

@@ -19,7 +19,7 @@ from myqueue.daemons.feed import Details, Feed
 from myqueue.daemons.fetching import read_batches
 from myqueue.daemons.partition import COMMIT, TAKE
 from myqueue.daemons.positions import DONE
-from myqueue.daemons.raft.types import INDEX, OFFSET, PAYLOAD, TERM, Entry
+from myqueue.daemons.raft.types import COUNT, INDEX, OFFSET, PAYLOAD, TERM, Entry
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Client, Engine
@@ -124,7 +124,7 @@ class Consuming:
             self._ask(group, row, _CommitPart(commit, place, group))
 
     def take(self, client: Client, envelope: protocol.Envelope) -> None:
-        _, _, request, group, consumer, key, most = envelope
+        _, _, request, group, consumer, key, most, nothing_too = envelope
         self._check(consumer)
         if not most:
             raise errors.InvalidRequest("a take of no messages")
@@ -138,10 +138,20 @@ class Consuming:
         first = machine.positions.next_to_take(consumer, machine.start)
         if before is not None:
             asks.done((DONE, *before))
-        elif first >= machine.end:
+        elif first >= machine.end and not nothing_too:
             asks.done((DONE, first, first))
         else:
-            self._ask(group, [TAKE, consumer, key, min(most, TAKE_MAX)], asks)
+            most = self._fitting(feed, first, min(most, TAKE_MAX))
+            self._ask(group, [TAKE, consumer, key, most, nothing_too], asks)
+
+    def _fitting(self, feed: Feed, first: int, most: int) -> int:
+        """How many messages one answer can carry, if they are taken from there."""
+        machine = feed.machine
+        behind = min(first + most, machine.end)
+        if behind - first <= 1 or machine.bytes_kept <= TAKE_BYTES_MAX:
+            return most
+        found = read_batches(feed.replica, first, behind, TAKE_BYTES_MAX, TAKE_MAX, True)
+        return max(1, found[-1][OFFSET] + found[-1][COUNT] - first) if found else most
 
     def _check(self, consumer: str) -> None:
         check_consumer(consumer)

@@ -16,6 +16,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from myqueue import protocol
+from myqueue.daemons.keys import KEY_REUSED, Key
 from myqueue.daemons.partition import Partition
 from myqueue.daemons.raft.types import COMMAND, DATA, Item
 from myqueue.daemons.sessions import FENCED, NEW, OUT_OF_SEQUENCE
@@ -89,7 +90,7 @@ class Feed:
     """See the module's docstring. Invariant: `items` and `tickets` are of equal length."""
 
     __slots__ = (
-        "_made", "ahead", "asked", "asked_term", "bytes_max", "commands", "held", "items",
+        "_made", "ahead", "asked", "asked_term", "bytes_max", "commands", "held", "items", "keyed",
         "machine", "replica", "rows", "stamp", "term", "tickets", "waiting",
     )  # fmt: skip
 
@@ -100,6 +101,7 @@ class Feed:
         self.stamp = 0  # of the last entry
         self.bytes_max = BATCH_BYTES_MAX  # of a batch, by the topic's settings
         self.ahead: dict[int, Ahead] = {}
+        self.keyed: dict[Key, tuple[int, Ticket]] = {}  # likewise: messages, ticket
         self.held: list[tuple[Account, int, Buffer]] = []  # until it is ready
         # This turn's:
         self.items: list[tuple[int, Buffer]] = []  # (messages, batch)
@@ -119,11 +121,11 @@ class Feed:
         """It leads, and everything in the log before is applied."""
         self.term = self.asked_term = term
         self.stamp = self.machine.time_ms
-        self.ahead = {}
+        self.ahead, self.keyed = {}, {}
 
     def stop(self) -> None:
         self.term = 0
-        self.ahead = {}
+        self.ahead, self.keyed = {}, {}
 
     # -- judging batches -----------------------------------------------------------------------
 
@@ -154,8 +156,16 @@ class Feed:
             ahead = self.ahead[producer] = Ahead(epoch, older)
         ahead.add(sequence, count, ticket)
 
+    def judge_key(self, key: Key, count: int) -> int | Ticket:
+        """The same for a batch that has a key of its own."""
+        messages, ticket = self.keyed.get(key, (0, None))
+        if ticket is not None and ticket[ACCOUNT] is not None:
+            return ticket if messages == count else KEY_REUSED
+        return self.machine.keys.judge(key, count)
+
     def forget_done(self) -> None:
-        """Producers with nothing on its way: what is applied speaks for them."""
+        """Producers and keys with nothing on its way: what is applied speaks for them."""
+        self.keyed = {key: one for key, one in self.keyed.items() if one[1][ACCOUNT] is not None}
         done = [one for one, ahead in self.ahead.items() if ahead.last[ACCOUNT] is None]
         for producer in done:
             del self.ahead[producer]
@@ -197,6 +207,7 @@ class Feed:
         refused = set(map(id, tickets))
         for ahead in self.ahead.values():
             ahead.take_back(refused)
+        self.keyed = {key: one for key, one in self.keyed.items() if id(one[1]) not in refused}
         self._clear()
         return tickets, asked
 

@@ -7,11 +7,11 @@ of one turn travel in one entry:
 | operation | fields | result |
 |---|---|---|
 | COMMIT | rows of [consumer, offset, member epoch, assignment epoch] | [(code, position)…] |
-| TAKE | rows of [consumer, key, most] | [(code, first, next)…] |
+| TAKE | rows of [consumer, key, most, remember nothing too?] | [(code, first, next)…] |
 | START | offset, index of its entry, bytes before it that go | (code, start) |
 
-The state is small: how far the log is, producers' sequences, consumers' positions. It is saved in
-rows, one for each producer and each consumer, and only those that changed.
+The state is small: how far the log is, producers' sequences, batches' own keys, consumers'
+positions. It is saved in rows, one for each of these, and only those that changed.
 
 Invariant: `start <= end`; `end` is the offset behind the last applied message; offsets are dense,
 so each DATA entry begins at `end`, and a gap stops the replica before it harms the data (C5).
@@ -23,6 +23,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from myqueue import errors, protocol
+from myqueue.batch import KEYED_EPOCH
+from myqueue.daemons.keys import Keys, key_of, row_name
 from myqueue.daemons.machine import Changes
 from myqueue.daemons.positions import DONE, Positions
 from myqueue.daemons.raft.types import COMMAND, DATA, Entry, require
@@ -31,7 +33,7 @@ from myqueue.daemons.sessions import IDENTITY, Sessions
 COMMIT, TAKE, START = 1, 2, 3
 
 _FORM: Final = 1  # of rows and snapshots
-_META, _PRODUCER, _CONSUMER = b"m", b"p", b"c"  # keys of rows; the latter two with an id behind
+_META, _PRODUCER, _CONSUMER, _KEY = b"m", b"p", b"c", b"k"  # keys of rows; with an id behind
 
 
 def commit_command(rows: list[list[Any]]) -> bytes:
@@ -51,12 +53,12 @@ class Partition:
     """See the module's docstring; the seam is `machine.Machine`."""
 
     __slots__ = (
-        "_touched", "applied_index", "bytes_gone", "bytes_total", "end", "positions", "sessions",
-        "start", "start_index", "time_ms",
+        "_touched", "applied_index", "bytes_gone", "bytes_total", "end", "keys", "positions",
+        "sessions", "start", "start_index", "time_ms",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.sessions, self.positions = Sessions(), Positions()
+        self.sessions, self.keys, self.positions = Sessions(), Keys(), Positions()
         self.applied_index = 0
         self._set_meta(0, 0, 1, 0, 0, 0)
         self._touched = False  # something was applied since the last `take_changes`
@@ -98,7 +100,9 @@ class Partition:
                 if time_ms > stamp:
                     stamp = time_ms
                 producer, epoch, sequence = identity(payload)
-                if producer:
+                if epoch == KEYED_EPOCH:
+                    self.keys.record(key_of(producer, sequence), count, offset, stamp)
+                elif producer:
                     record(producer, epoch, sequence, count, offset, index)
             elif kind == COMMAND:
                 results[place] = self._command(end, protocol.unpack(payload))
@@ -115,7 +119,9 @@ class Partition:
             return [commit(who, offset, m, a, end) for who, offset, m, a in fields[0]]
         if operation == TAKE:
             take = self.positions.take
-            return [take(who, key, most, self.start, end) for who, key, most in fields[0]]
+            return [
+                take(who, key, most, self.start, end, *more) for who, key, most, *more in fields[0]
+            ]
         if operation == START:
             return self._move_start(end, *fields)
         # Ignoring it would let this replica differ from newer ones in silence.
@@ -137,33 +143,39 @@ class Partition:
         positions, removed = self.positions.take_changes()
         puts = {_producer_key(one): row for one, row in sessions.items()}
         puts.update((_consumer_key(one), row) for one, row in positions.items())
+        keys, outdated = self.keys.take_changes()
+        puts.update((_KEY + row_name(one), row) for one, row in keys.items())
         if self._touched:
             puts[_META] = protocol.pack([_FORM, *self._meta()])
             self._touched = False
         gone = [_producer_key(one) for one in forgotten]
         gone += [_consumer_key(one) for one in removed]
+        gone += [_KEY + row_name(one) for one in outdated]
         return puts, gone
 
     def load(self, applied_index: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
         meta: list[int] = [0, 0, 1, 0, 0, 0]
         sessions: list[list[Any]] = []
         positions: list[list[Any]] = []
+        keys: list[list[Any]] = []
         for key, value in rows:
             kind, name = bytes(key[:1]), bytes(key[1:])
             if kind == _PRODUCER:
                 sessions.append([int.from_bytes(name, "big"), *protocol.unpack(value)])
             elif kind == _CONSUMER:
                 positions.append([name.decode(), *protocol.unpack(value)])
+            elif kind == _KEY:
+                keys.append([name, *protocol.unpack(value)])
             elif kind == _META:
                 form, *meta = protocol.unpack(value)
                 _check_form(form)
-        self._become(applied_index, meta, sessions, positions, changed=False)
+        self._become(applied_index, meta, sessions, positions, keys, changed=False)
 
     def snapshot(self) -> bytes:
         return protocol.pack(
             [
                 _FORM, self.applied_index, self._meta(), list(self.sessions.packed()),
-                self.positions.packed(),
+                self.positions.packed(), self.keys.packed(),
             ]
         )  # fmt: skip
 
@@ -174,12 +186,13 @@ class Partition:
 
     def _become(
         self, applied_index: int, meta: list[int], sessions: list[list[Any]],
-        positions: list[list[Any]], *, changed: bool,
+        positions: list[list[Any]], keys: Iterable[list[Any]] = (), *, changed: bool,
     ) -> None:  # fmt: skip
         self.applied_index = applied_index
         self._set_meta(*meta)
         self.sessions.become(sessions, changed=changed)
         self.positions.become(positions, changed=changed)
+        self.keys.become(keys, changed=changed)
         self._touched = changed
 
 

@@ -11,7 +11,8 @@ section 5), applied alike on every replica:
   one. A higher assignment epoch may set any offset (reset).
 - Nobody may be past the end of the partition.
 - A take moves the position over the next messages and remembers, by the request's key, which they
-  were: the last `KEYS_MAX` keys per consumer. A take that found nothing is not remembered.
+  were: the last `KEYS_MAX` keys per consumer. A take that found nothing is not remembered, unless
+  it asks for that: who looks into several partitions with one key goes the same way again.
 
 Pure; the callers give the partition's start and end.
 """
@@ -110,7 +111,7 @@ class Positions:
         return start if known is None else max(known.offset, start)
 
     def take(
-        self, consumer: str, key: bytes, most: int, start: int, end: int
+        self, consumer: str, key: bytes, most: int, start: int, end: int, nothing_too: bool = False
     ) -> tuple[int, int, int]:
         """(code, first, next): the messages first … next - 1 are the asker's now."""
         before = self.taken(consumer, key)
@@ -118,7 +119,7 @@ class Positions:
             return DONE, *before
         first = self.next_to_take(consumer, start)
         behind = max(first, min(first + most, end))
-        if behind == first:
+        if behind == first and not nothing_too:
             return DONE, first, first
         known = self._by_consumer.get(consumer)
         if known is None:

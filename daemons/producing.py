@@ -19,7 +19,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import batch, errors, protocol
+from myqueue.batch import KEYED_EPOCH
 from myqueue.daemons.feed import ACCOUNT, REPEATS, Account, Details, Feed, Ticket
+from myqueue.daemons.keys import KEY_REUSED, key_of
 from myqueue.daemons.raft.types import INDEX, OFFSET, TERM, TIME, Entry
 from myqueue.daemons.sessions import FENCED, NEW, OUT_OF_SEQUENCE
 
@@ -38,6 +40,7 @@ Buffer = bytes | memoryview
 Elsewhere = Callable[[int], tuple[int, Details] | None]
 
 _BUSY: Details = {"retry_ms": BUSY_RETRY_MS}
+_REUSED: Details = {"message": "this key came before, with another number of messages"}
 _UNKNOWN: Final = errors.OutcomeUnknown.code
 
 
@@ -88,7 +91,14 @@ class Producing:
             self._refuse(account, request, errors.Busy.code, _BUSY)
             return
         ticket: Ticket = [account, request, size, None]
-        if producer:
+        if epoch == KEYED_EPOCH:
+            key = key_of(producer, sequence)
+            verdict = feed.judge_key(key, count)
+            if verdict != NEW:
+                self._not_new(feed, account, request, verdict)
+                return
+            feed.keyed[key] = count, ticket
+        elif producer:
             ahead = feed.ahead.get(producer)
             if ahead is not None and epoch == ahead.epoch and sequence == ahead.next_sequence:
                 ahead.add(sequence, count, ticket)
@@ -115,6 +125,8 @@ class Producing:
             self._refuse(account, request, errors.OutOfSequence.code, None)
         elif verdict == FENCED:
             self._refuse(account, request, errors.Fenced.code, None)
+        elif verdict == KEY_REUSED:
+            self._refuse(account, request, errors.KeyReused.code, _REUSED)
         else:
             self._result(account, [request, 0, verdict, _time_of(feed, verdict), None])
 

@@ -17,11 +17,13 @@ from flask import Blueprint, Flask, Response, current_app, request
 from myqueue import errors
 from myqueue.gateway import answers
 from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.routes import READ
 from myqueue.gateway.sdk import Sdk
+from myqueue.gateway.security import Guard
 
 log = logging.getLogger("myqueue.gateway")
 
-NOUNS: Final = ("topics", "probes")
+NOUNS: Final = ("topics", "producers", "consumers", "partitions", "brokers", "cluster", "probes")
 # Pages for people and numbers for machines; made apart from the API.
 BESIDES: Final = (("myqueue.gateway.console", "/console"), ("myqueue.gateway.metrics", None))
 
@@ -33,6 +35,7 @@ def create_app(config: GatewayConfig, sdk: Sdk | None = None) -> Flask:
     app.config["MAX_FORM_MEMORY_SIZE"] = app.config["MAX_FORM_PARTS"] = 0  # no forms here (H2)
     app.extensions["myqueue"] = sdk if sdk is not None else Sdk(config)
     app.extensions["myqueue-config"] = config
+    app.extensions["myqueue-guard"] = Guard(config)
     app.url_map.strict_slashes = False
     for noun in NOUNS:
         app.register_blueprint(importlib.import_module(f"myqueue.gateway.{noun}").blueprint)
@@ -40,9 +43,19 @@ def create_app(config: GatewayConfig, sdk: Sdk | None = None) -> Flask:
         if importlib.util.find_spec(module) is not None:
             blueprint: Blueprint = importlib.import_module(module).blueprint
             app.register_blueprint(blueprint, url_prefix=blueprint.url_prefix or prefix)
+    app.before_request(guarded)
     app.register_error_handler(errors.MyQueueError, refused)
     app.register_error_handler(Exception, broken)
     return app
+
+
+def guarded() -> None:
+    """Every view needs a role: that of its operation, or else the one to read."""
+    view = current_app.view_functions.get(request.endpoint or "")
+    if view is None:
+        return  # there is no such path: everybody may know
+    guard: Guard = current_app.extensions["myqueue-guard"]
+    guard.check(getattr(view, "role", READ), request.method, request.headers)
 
 
 def refused(error: errors.MyQueueError) -> Response:

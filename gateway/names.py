@@ -62,3 +62,76 @@ DETAIL: Final = Parameter(
     name="detail", read=kinds.flag, schema={"type": "boolean"}, default=False, example=True,
     about="Tell all about each of them.",
 )  # fmt: skip
+UTF8, BASE64 = kinds.UTF8, kinds.BASE64
+ENCODINGS: Final = (UTF8, BASE64)
+MESSAGES_PRODUCED_MAX: Final = 10_000
+PRODUCER_ID: Final = _number(
+    "producer_id", "The producer's id, from /producer/register.", also=("id",), required=True,
+    example=1,
+)  # fmt: skip
+CONSUMER_ID: Final = _number(
+    "consumer_id", "The consumer's id, from /consumer/register.", also=("id",), required=True,
+    example=1,
+)  # fmt: skip
+ANY_PRODUCER_ID, ANY_CONSUMER_ID = PRODUCER_ID, CONSUMER_ID
+PARTITION: Final = _number("partition", "Number of the partition.", also=("partition_id",))
+NAMED_PARTITION: Final = _number(
+    "partition", "Number of the partition.", also=("partition_id",), required=True, example=0
+)
+MESSAGE: Final = Parameter(
+    name="message", also=("log_message",), read=kinds.text, schema=TEXT, example="17 apples",
+    about="The message, a text; bytes as base64 with encoding=base64.",
+)  # fmt: skip
+MESSAGES: Final = Parameter(
+    name="messages", read=kinds.sequence, example=["17 apples", {"message": "1 pear", "key": "k"}],
+    schema={
+        "type": "array", "minItems": 1, "maxItems": MESSAGES_PRODUCED_MAX,
+        "items": {
+            "oneOf": [
+                {"type": "string"},
+                {
+                    "type": "object", "required": ["message"],
+                    "properties": {
+                        "message": TEXT, "key": TEXT, "encoding": {"enum": list(ENCODINGS)},
+                    },
+                },
+            ]
+        },
+    },
+    about="Several messages instead of one: texts, or objects of message, key, encoding.",
+)  # fmt: skip
+KEY: Final = Parameter(
+    name="key", read=kinds.text, schema=TEXT,
+    about="Messages with the same key go to the same partition.",
+)  # fmt: skip
+ENCODING: Final = Parameter(
+    name="encoding", read=kinds.choice(*ENCODINGS), schema={"enum": list(ENCODINGS)}, default=UTF8,
+    about="How messages and keys are written: utf-8 or base64.",
+)  # fmt: skip
+MAX: Final = _number("max", "Most messages that are taken.", 1, MESSAGES_MAX, default=1)
+WAIT_MS: Final = _number(
+    "wait_ms", "How long to wait for a message if there is none.", 0, 3_600_000, default=0
+)
+COUNT: Final = _number("count", "How many partitions are added.", 1, PARTITIONS_MAX, default=1)
+OFFSET: Final = _number(
+    "offset", "Number of the message in its partition.", required=True, example=0
+)
+SOME_PRODUCER_ID: Final = _number("producer_id", "Whoever asks for it, if it is a producer.")
+GROUP: Final = Parameter(
+    name="group", read=kinds.text, schema=TEXT, default="", example="orders/0",
+    about="A partition as TOPIC/NUMBER; without it, the managers' group.",
+)  # fmt: skip
+ADDRESS: Final = Parameter(
+    name="address", also=("broker_addr",), read=kinds.text, schema=TEXT,
+    about="host or host:port of a running broker.",
+)  # fmt: skip
+PORT: Final = _number("port", "Its port, if the address has none.", 1, 65_535)
+BROKER: Final = _number("broker_id", "Number of the broker.", required=True, example=3)
+DRAIN: Final = Parameter(
+    name="drain", read=kinds.flag, schema=FLAG, default=False,
+    about="Move its partitions to others first.",
+)  # fmt: skip
+CHECK: Final = Parameter(
+    name="check", read=kinds.choice("quorum-critical"), schema={"enum": ["quorum-critical"]},
+    about="quorum-critical: also fail if one more daemon that fails would stop the cluster.",
+)  # fmt: skip

@@ -1,20 +1,40 @@
 """The process's one client of the cluster, shared by all requests (Z10: one process, one context).
 
 A request finds it as `flask.current_app.extensions["myqueue"]`. All it keeps is either on its way
-to the cluster, or a copy of something that the cluster knows; it may be lost at any time.
+to the cluster, or a copy of something that the cluster knows and that does not change: which topic
+an id was registered for. So it may be lost at any time, and another gateway goes on.
+
+Reads go to all managers in turn, updates to their leader (R1, C7). A manager may lag behind: what
+this gateway changed itself is waited for, and "there is no such id" is believed only of the leader,
+because the id may have come from another gateway a moment ago.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from myqueue import Admin, Producer, Session
-from myqueue.errors import Closed, Fenced, MyQueueError, OutOfSequence
+from myqueue import Admin, Delivery, Message, Producer, Session, Taker
+from myqueue.errors import (
+    UNKNOWN,
+    Closed,
+    DeliveryFailed,
+    Fenced,
+    MyQueueError,
+    OutOfSequence,
+    UnknownClient,
+    UnknownPartition,
+    UnknownTopic,
+    WrongTopic,
+)
 from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.waiting import Room
 
 BUFFER_BYTES: Final = 64 << 20
+KNOWN_MAX: Final = 100_000
+ROUTES_S: Final = 2.0  # for news of a topic that is known to have changed
+Place = tuple[int, int]  # (partition, offset)
 
 
 class Sdk:
@@ -24,6 +44,9 @@ class Sdk:
         self.timeout_ms = config.request_timeout_ms
         self.session = Session(config.cluster, name=name, request_timeout_ms=self.timeout_ms)
         self.admin = Admin(self.session, timeout=self.timeout_ms / 1000)
+        self.taker = Taker(self.session)
+        self.room = Room(config.waiting_max, config.wait_ms_max)
+        self._known: dict[tuple[str, int], int] = {}  # ("producer", id) -> uid of its topic
         self._producer: Producer | None = None
         self._making = threading.Lock()
 
@@ -48,13 +71,156 @@ class Sdk:
         found: dict[str, Any] = self.session.wait(asked)
         return found
 
+    def register(self, kind: str, topic: str, key: bytes | None) -> dict[str, Any]:
+        found = self.update(f"register_{kind}", {"topic": topic}, key)
+        self._remember(kind, found[f"{kind}_id"], found["topic_uid"])
+        return found
+
+    def check(self, kind: str, number: int, topic: str) -> None:
+        """Is this id of this topic? Whoever asks is alive, and the managers hear of it (P5)."""
+        known = self.session.routes.topic(topic)
+        if known is None:
+            (known,) = self.session.wait(self.session.ensure_topics([topic]))
+        uid = self._known.get((kind, number))
+        if uid is None or uid != known.uid:
+            self._look_up(kind, number, topic)
+        self.heard_of(kind, number)
+
+    def _look_up(self, kind: str, number: int, topic: str) -> None:
+        found = self.client(kind, number)
+        uid, name = found["topic_uid"], found["topic"]
+        if not uid:
+            raise UnknownClient(f"{kind} {number} was not registered for any topic")
+        if name != topic:
+            of = f"the topic {name!r}" if name else "a topic that was deleted"
+            raise WrongTopic(f"{kind} {number} is registered for {of}, not for {topic!r}")
+        self._remember(kind, number, uid)
+        routes = self.session.routes
+        self._await_routes(topic, lambda: (at := routes.topic(topic)) is not None and at.uid == uid)
+
+    def client(self, kind: str, number: int) -> dict[str, Any]:
+        """All about a producer or a consumer."""
+        arguments = {f"{kind}_id": number}
+        try:
+            return self.read(kind, **arguments)
+        except UnknownClient:
+            return self.newest(kind, **arguments)
+
+    def heard_of(self, kind: str, number: int) -> None:
+        self.session.heard_of(**{kind: number})
+
+    def _remember(self, kind: str, number: int, uid: int) -> None:
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[kind, number] = uid
+
+    def topic(self, topic: str) -> dict[str, Any]:
+        """All about a topic. One that was created elsewhere a moment ago is known to the leader."""
+        try:
+            return self.read("topic", topic=topic)
+        except UnknownTopic:
+            return self.newest("topic", topic=topic)
+
+    def newest_partition(self, topic: str, partition: int) -> dict[str, Any]:
+        """All about a partition; 404 if there is none of this number."""
+        found = self.topic(topic)["partitions"]
+        if partition >= len(found):
+            found = self.newest("topic", topic=topic)["partitions"]
+        if partition >= len(found):
+            error = UnknownPartition(
+                f"{topic} has partitions 0 to {len(found) - 1}, not {partition}"
+            )
+            error.retriable = False
+            raise error
+        row: dict[str, Any] = found[partition]
+        return row
+
+    def check_partition(self, topic: str, partition: int) -> None:
+        """It may have been added a moment ago, by whomever."""
+        routes = self.session.routes
+
+        def is_there() -> bool:
+            known = routes.topic(topic)
+            return known is not None and partition < len(known.partitions)
+
+        if is_there():
+            return
+        self.newest_partition(topic, partition)
+        self._await_routes(topic, is_there)
+
+    def _await_routes(self, topic: str, are_new: Callable[[], bool]) -> None:
+        """What a manager has said, routes will say soon."""
+        if are_new():
+            return
+        news = threading.Event()
+
+        def look() -> None:
+            if are_new():
+                news.set()
+
+        self.session.on_routes(look)
+        try:
+            self.session.refresh((topic,))
+            news.wait(ROUTES_S)
+        finally:
+            self.session.off_routes(look)
+
     # -- messages ---------------------------------------------------------------------------------
 
-    @property
-    def producer(self) -> Producer:
-        """All requests send by this one, so that those of a moment share a batch."""
-        found = self._producer
-        return found if found is not None else self._make_producer(None)
+    def produce(
+        self, topic: str, value: bytes, message_key: bytes | None, partition: int | None,
+    ) -> Place:  # fmt: skip
+        """One message; those of a moment share a batch."""
+        producer = self._producer or self._make_producer(None)
+        try:
+            stored = producer.send(topic, value, key=message_key, partition=partition).result()
+        except MyQueueError as error:
+            self._after(error, producer)
+            raise
+        return stored.partition, stored.offset
+
+    def produce_many(
+        self, topic: str, values: list[bytes], keys: list[bytes | None], partition: int | None
+    ) -> list[Place]:
+        """A list, in its order as far as it goes to the same partition."""
+        producer = self._producer or self._make_producer(None)
+        sent: list[Delivery] = []
+        try:
+            if not any(key is not None for key in keys):
+                runs = producer.send_many(topic, values, partition=partition).result()
+                return [
+                    (run.partition, run.offset + step)
+                    for run in runs
+                    for step in range(run.messages)
+                ]
+            for value, key in zip(values, keys, strict=True):
+                sent.append(producer.send(topic, value, key=key, partition=partition))
+            return [(one.result().partition, one.result().offset) for one in sent]
+        except MyQueueError as error:
+            first = _first_of(error) if isinstance(error, DeliveryFailed) else error
+            self._after(first, producer)
+            raise _of_a_part(first) if sent or first is not error else error from None
+
+    def produce_once(
+        self, topic: str, values: list[bytes], keys: list[bytes | None], partition: int | None,
+        request_id: bytes,
+    ) -> list[Place]:  # fmt: skip
+        """With an Idempotency-Key: the same again is not stored again (H4)."""
+        producer = self._producer or self._make_producer(None)
+        known = keys if any(key is not None for key in keys) else None
+        stored = producer.send_once(
+            topic, values, request_id=request_id, keys=known, partition=partition
+        )
+        return [(one.partition, one.offset) for one in stored]
+
+    def take(
+        self, topic: str, consumer_id: int, partition: int | None, most: int, wait_ms: int,
+        key: bytes | None,
+    ) -> list[Message]:  # fmt: skip
+        return self.taker.take(
+            topic, consumer_id, partition=partition, max_messages=most, wait_ms=wait_ms, key=key,
+            ended=self.room.stopping.is_set,
+        )  # fmt: skip
 
     def _make_producer(self, before: Producer | None) -> Producer:
         with self._making:
@@ -66,12 +232,11 @@ class Sdk:
                     delivery_timeout_ms=self.timeout_ms,
                     request_timeout_ms=max(1_000, self.timeout_ms // 2),
                 )  # fmt: skip
-            found = self._producer
-        if found is None:
-            raise Closed("this gateway is about to end")
-        return found
+            if self._producer is None:
+                raise Closed("this gateway is about to end")
+            return self._producer
 
-    def replace_after(self, error: MyQueueError, producer: Producer) -> None:
+    def _after(self, error: MyQueueError, producer: Producer) -> None:
         """A producer that was fenced, or lost its place, stops for good: the next one is new."""
         if isinstance(error, Fenced | OutOfSequence | Closed):
             self._make_producer(producer)
@@ -87,3 +252,18 @@ class Sdk:
         if producer is not None:
             producer.close(1.0)
         self.session.close(1_000)
+
+
+def _first_of(error: DeliveryFailed) -> MyQueueError:
+    """Why the first run of a list failed."""
+    first = error.failed[0] if error.failed else error
+    return first if isinstance(first, MyQueueError) else error
+
+
+def _of_a_part(error: MyQueueError) -> MyQueueError:
+    """The same error of a list, of which other parts may be stored. A copy: whoever shared the
+    batch has the original.
+    """
+    same = type(error)(str(error), component=error.component, hint=error.hint)
+    same.outcome = UNKNOWN
+    return same

@@ -42,7 +42,7 @@ GOOD: dict[int, list[Any]] = {
     protocol.FETCHED: [[[5, 0, 0, 9, [[0, 1], [4, 2]], None]]],
     protocol.COMMIT: ["group/g", [[5, 9, 0, 0]]],
     protocol.COMMITTED: [[[5, 0, 9, {}]]],
-    protocol.TAKE: [5, "7", KEY, 10],
+    protocol.TAKE: [5, "7", KEY, 10, True],
     protocol.TAKEN: [0, 10, [0, 4]],
     protocol.OFFSETS: [None, 5, [5, 6]],
     protocol.POSITIONS: [[[5, 0, 0, 9, None, 4, 100]]],

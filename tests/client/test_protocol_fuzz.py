@@ -65,7 +65,7 @@ def good(groups: list[int]) -> list[list[Any]]:
         [p.PRODUCED, []], [p.FETCH, LAST, LAST, LAST, [[group, 0], [group, LAST], [LAST, 0]]],
         [p.FETCH, 0, 0, 0, [[group, 0]] * 300], [p.FETCH, 0, 1, 1, [[group, LAST]]],
         [p.FETCHED, []], [p.COMMIT, "group/x", [[group, LAST, LAST, LAST], [LAST, 0, 0, 0]]],
-        [p.COMMITTED, []], [p.TAKE, group, "group/x", KEY, LAST], [p.TAKEN, 1, 1, []],
+        [p.COMMITTED, []], [p.TAKE, group, "group/x", KEY, LAST, False], [p.TAKEN, 1, 1, []],
         [p.OFFSETS, "5", LAST, groups], [p.OFFSETS, None, LAST, [*groups, LAST]], [p.POSITIONS, []],
         [p.WHERE, group, LAST], [p.GREET, "other", "broker", 1, "d", 1, "a", "1"],
         [p.GREETED, "test", "broker", 1, "d", 1], [p.PACKET, [], []], [p.PACKET, [[1]], [[2]]],

@@ -1,0 +1,256 @@
+"""Take messages away: read them and move the consumer's position in one replicated step.
+
+What a queue over HTTP needs, where the reader keeps nothing: whoever asks next, through whatever
+process, gets the next message. `Consumer` is the better way for everybody who can keep a position.
+
+Each take has a key; a repeat with the same key gets the same messages again (PROTOCOL.md, TAKE). So
+a lost answer loses nothing: within one call it is asked for again here, and beyond it by whoever
+knows the key. Without a partition's number they are looked into one after the other, beginning with
+another one each time. With a key the order is decided by the key alone, and a partition that was
+empty is remembered as such: the repeat goes the same way and finds the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from itertools import count
+from secrets import token_bytes
+from threading import Event
+from typing import Any, Final, NamedTuple
+
+from myqueue import batch
+from myqueue.errors import (
+    UNKNOWN,
+    BatchInvalid,
+    CorruptData,
+    MyQueueError,
+    TimedOut,
+    UnknownPartition,
+    error_of,
+)
+from myqueue.leading import ask_leader
+from myqueue.message import Message, messages_of
+from myqueue.offsets import read_offsets
+from myqueue.partitioner import settled
+from myqueue.protocol import FETCH, FETCHED, FIELDS, KIND, TAKE
+from myqueue.routing import Partition, Topic
+from myqueue.session import Session
+
+KEY_BYTES: Final = 16
+WAIT_MS_SLICE: Final = 1_000  # of a long poll: as long as a broker may hold what nobody waits for
+FETCH_BYTES: Final = 4 << 20
+OPENED_MAX: Final = 64  # batches that are kept open: the next message is often in the same one
+
+
+class Taken(NamedTuple):
+    """From one partition. `next_offset` is the consumer's position behind them."""
+
+    messages: list[Message]
+    next_offset: int
+
+
+class Taker:
+    """See the chapter's head. Any number of threads may use one.
+
+    >>> with Session("127.0.0.1:9092") as session:  # doctest: +SKIP
+    ...     taker = Taker(session)
+    ...     number = Admin(session).register_consumer("orders")["consumer_id"]
+    ...     messages = taker.take("orders", number, max_messages=10, wait_ms=1000)
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._turn = count()
+        self._opened: OrderedDict[tuple[int, int], list[Message]] = OrderedDict()
+
+    def take(
+        self, topic: str, consumer_id: int, *, partition: int | None = None, max_messages: int = 1,
+        wait_ms: int = 0, key: bytes | None = None, timeout_ms: int | None = None,
+        ended: Callable[[], bool] = lambda: False,
+    ) -> list[Message]:  # fmt: skip
+        """The next messages for this consumer, which are taken with that; [] if none are left.
+
+        If there are none it waits for up to `wait_ms`, or until `ended` says so (it is asked once a
+        second). Each partition gives its messages in order.
+        """
+        known = self._topic(topic)
+        limit_ms = self.session.request_timeout_ms if timeout_ms is None else timeout_ms
+        order = self._order(known, partition, key)
+        if wait_ms and key is not None and len(order) > 1:
+            # Only then look: what was found empty with a key stays so.
+            self._wait_by_offsets(consumer_id, order, wait_ms, limit_ms, ended)
+            wait_ms = 0
+        deadline = self.session.now_ms() + wait_ms
+        while True:
+            found, ends = self._walk(order, consumer_id, max_messages, key, limit_ms)
+            left = deadline - self.session.now_ms()
+            if found or left <= 0 or ended():
+                return found
+            self._wait(order, ends, left)
+
+    def left(self, topic: str, consumer_id: int, partition: int | None = None) -> int:
+        """How many messages are left for this consumer."""
+        partitions = self._order(self._topic(topic), partition, None)
+        found = read_offsets(self.session, [one.group for one in partitions], who=str(consumer_id))
+        return sum(max(0, row.end - max(row.start, row.position or 0)) for row in found.values())
+
+    def _topic(self, name: str) -> Topic:
+        found = self.session.routes.topic(name)
+        if found is None:
+            (found,) = self.session.wait(self.session.ensure_topics([name]))
+        return found
+
+    def _order(
+        self, topic: Topic, partition: int | None, key: bytes | None
+    ) -> tuple[Partition, ...]:
+        """Which partitions are asked, one after the other."""
+        partitions = topic.partitions
+        if partition is not None:
+            if not 0 <= partition < len(partitions):
+                error = UnknownPartition(
+                    f"{topic.name} has partitions 0 to {len(partitions) - 1}, not {partition}"
+                )
+                error.retriable = False
+                raise error
+            return (partitions[partition],)
+        number = len(partitions)
+        first = next(self._turn) % number if key is None else settled(key, number)
+        return partitions[first:] + partitions[:first]
+
+    # -- taking -----------------------------------------------------------------------------------
+
+    def _walk(
+        self, order: tuple[Partition, ...], consumer_id: int, most: int, key: bytes | None,
+        limit_ms: int,
+    ) -> tuple[list[Message], list[int]]:  # fmt: skip
+        """Messages, and the consumer's position in each partition that was asked.
+
+        A partition whose leader is gone does not hide what the others have, unless the way is
+        decided by a key.
+        """
+        found: list[Message] = []
+        ends: list[int] = []
+        refused: MyQueueError | None = None
+        deadline = self.session.now_ms() + limit_ms
+        for at, partition in enumerate(order):
+            share_ms = max(1, (deadline - self.session.now_ms()) // (len(order) - at))
+            try:
+                taken = self._take(partition, consumer_id, most - len(found), key, share_ms, order)
+            except MyQueueError as error:
+                if found:
+                    return found, ends  # they are taken: somebody has to get them
+                if key is not None or error.outcome == UNKNOWN or not error.retriable:
+                    raise
+                refused = error
+                continue
+            found += taken.messages
+            ends.append(taken.next_offset)
+            if len(found) >= most:
+                break
+        if refused is not None and not found:
+            raise refused
+        return found, ends
+
+    def _take(
+        self, partition: Partition, consumer_id: int, most: int, key: bytes | None, limit_ms: int,
+        order: tuple[Partition, ...],
+    ) -> Taken:  # fmt: skip
+        fields = (
+            partition.group, str(consumer_id), key or token_bytes(KEY_BYTES), most,
+            key is not None and len(order) > 1,
+        )  # fmt: skip
+        asked = ask_leader(self.session, partition, TAKE, fields, timeout_ms=limit_ms)
+        answer = self.session.wait(asked)
+        first, behind, offsets = answer.fields
+        messages: list[Message] = []
+        position = first
+        for offset, frame in zip(offsets, answer.frames, strict=True):
+            messages += self._between(partition, offset, frame, position, behind)
+            position = first + len(messages)
+        while position < behind:  # taken, but more than an answer carries
+            messages += self._fetch(partition, position, behind, limit_ms)
+            position = first + len(messages)
+        return Taken(messages, behind)
+
+    def _between(
+        self, partition: Partition, offset: int, frame: batch.Buffer, first: int, behind: int
+    ) -> list[Message]:
+        """Messages first … behind - 1, as far as this batch has them."""
+        place = (partition.group, offset)
+        opened = self._opened.get(place)
+        if opened is None:
+            try:
+                head, columns = batch.open_batch(frame)
+            except BatchInvalid as error:
+                raise CorruptData(
+                    f"{partition.topic}/{partition.number} at {offset}: {error}"
+                ) from None
+            opened = messages_of(partition.topic, partition.number, offset, head.time_ms, columns)
+            if len(opened) > 1:
+                self._opened[place] = opened
+                while len(self._opened) > OPENED_MAX:
+                    self._opened.popitem(last=False)
+        return opened[max(0, first - offset) : max(0, behind - offset)]
+
+    def _fetch(self, partition: Partition, first: int, behind: int, limit_ms: int) -> list[Message]:
+        fields = (0, 1, FETCH_BYTES, [[partition.group, first]])
+        asked = ask_leader(self.session, partition, FETCH, fields, timeout_ms=limit_ms)
+        answer = self.session.wait(asked)
+        ((_, code, _, _, batches, _),) = answer.fields[0]
+        if code:
+            raise error_of(code, component=f"{partition.topic}/{partition.number}")
+        found: list[Message] = []
+        for (offset, _), frame in zip(batches, answer.frames, strict=True):
+            found += self._between(partition, offset, frame, first + len(found), behind)
+        if not found:
+            raise TimedOut(f"{partition.topic}/{partition.number}: {first} could not be read")
+        return found
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def _wait(self, order: tuple[Partition, ...], ends: list[int], left_ms: int) -> None:
+        """Until one of them has something at that offset, or a slice of the time is over."""
+        session = self.session
+        wait_ms = max(1, min(left_ms, WAIT_MS_SLICE))
+        parts: dict[str, list[list[int]]] = {}
+        for partition, offset in zip(order, ends, strict=False):
+            address = session.routes.leader(partition.group, session.now_ms())
+            if address is not None:
+                parts.setdefault(address, []).append([partition.group, offset])
+        asked: set[Future[Any]] = {
+            session.call(address, FETCH, (wait_ms, 1, 1, wanted), timeout_ms=wait_ms + 2_000)
+            for address, wanted in parts.items()
+        }
+        end = session.now_ms() + wait_ms
+        while asked and session.now_ms() < end:
+            done, asked = wait(asked, (end - session.now_ms()) / 1000, return_when=FIRST_COMPLETED)
+            if any(_has_data(future) for future in done):
+                return
+        rest = end - session.now_ms()
+        if rest > 0:  # nobody could be asked, or all said at once that they can't tell
+            Event().wait(rest / 1000)
+
+    def _wait_by_offsets(
+        self, consumer_id: int, order: tuple[Partition, ...], wait_ms: int, limit_ms: int,
+        ended: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        deadline = self.session.now_ms() + wait_ms
+        while (left := deadline - self.session.now_ms()) > 0 and not ended():
+            groups = [one.group for one in order]
+            known = read_offsets(self.session, groups, who=str(consumer_id), timeout_ms=limit_ms)
+            ends = [max(known[one].start, known[one].position or 0) for one in groups]
+            if any(known[one].end > at for one, at in zip(groups, ends, strict=True)):
+                return
+            self._wait(order, ends, left)
+
+
+def _has_data(future: Future[Any]) -> bool:
+    if future.exception() is not None:
+        return False
+    envelope = future.result().envelope
+    if envelope[KIND] != FETCHED:
+        return False
+    rows: Iterable[list[Any]] = envelope[FIELDS]
+    return any(row[4] or row[1] for row in rows)

@@ -1,0 +1,86 @@
+"""How the cluster is: who lives, who leads, where a message is (P5, R7, C6)."""
+
+from __future__ import annotations
+
+import re
+
+from myqueue.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, Unreachable
+from myqueue.gateway import names
+from myqueue.gateway.routes import Ask, Facts, Noun
+
+blueprint = Noun("cluster")
+_GROUP = re.compile(r"([A-Za-z0-9._-]{1,200})/([0-9]{1,9})")
+
+
+@blueprint.operation(
+    "GET", "/health", "Who is alive",
+    adds={
+        "brokers": names.ROWS, "managers": names.ROWS, "producers": names.ROWS,
+        "consumers": names.ROWS, "inactive_ms": names.NUMBER, "omitted": names.NUMBER,
+    },
+)  # fmt: skip
+def health(ask: Ask) -> Facts:
+    """Every broker, manager, producer and consumer: its last heartbeat, active or not.
+
+    Of very many producers and consumers those that were heard last; omitted says how many more.
+    """
+    found = ask.sdk.read("health")
+    for kind in ("brokers", "managers", "producers", "consumers"):
+        for row in found[kind]:
+            row["last_heartbeat_ms"] = row.pop("last_seen_ms")
+    return found
+
+
+@blueprint.operation(
+    "GET", "/raft_status", "Who leads a Raft group", parameters=(names.GROUP,),
+    adds={
+        "leader": names.nullable(names.NUMBER), "term": names.NUMBER, "members": names.ROWS,
+        "commit": names.NUMBER, "applied": names.NUMBER,
+    },
+)  # fmt: skip
+def raft_status(ask: Ask, group: str) -> Facts:
+    """Of the managers' group, or of a partition's (group=TOPIC/NUMBER)."""
+    if group in ("", "managers"):
+        found = ask.sdk.admin.raft_status()
+    else:
+        named = _GROUP.fullmatch(group)
+        if named is None:
+            raise InvalidRequest(f"group is {group[:220]!r}; it has to be TOPIC/NUMBER")
+        ask.sdk.newest_partition(named[1], int(named[2]))
+        found = ask.sdk.admin.raft_status(named[1], int(named[2]))
+    known = [row for row in found["members"] if "error" not in row]
+    _show_groups(found["members"])
+    return {
+        "group": group or "managers", "leader": found["leader"] or None, "term": found["term"],
+        "members": found["members"],
+        "commit": max((row.get("commit", 0) for row in known), default=0),
+        "applied": max((row.get("applied", 0) for row in known), default=0),
+    }  # fmt: skip
+
+
+@blueprint.operation(
+    "GET", "/where", "Where a message is",
+    parameters=(names.TOPIC, names.NAMED_PARTITION, names.OFFSET), adds={"replicas": names.ROWS},
+)  # fmt: skip
+def where(ask: Ask, topic: str, partition: int, offset: int) -> Facts:
+    """On each replica: segment, bytes, Raft index and term, and which consumers are past it."""
+    ask.sdk.newest_partition(topic, partition)
+    found = ask.sdk.admin.where(topic, partition, offset)
+    if all("error" in row for row in found["replicas"]):
+        raise _refusal(found["replicas"], offset)
+    _show_groups([found, *found["replicas"]])
+    return found
+
+
+def _show_groups(rows: list[Facts]) -> None:
+    """Their numbers have 64 bits, which many readers of JSON round; so, as everywhere, in hex."""
+    for row in rows:
+        if "group" in row:
+            row["group"] = f"{row['group']:016x}"
+
+
+def _refusal(replicas: list[Facts], offset: int) -> MyQueueError:
+    """None of them has it."""
+    if any(row.get("code") == OffsetOutOfRange.name for row in replicas):
+        return OffsetOutOfRange(f"offset {offset}: {replicas[0]['error']}")
+    return Unreachable("; ".join(f"{row['address']}: {row['error']}" for row in replicas))

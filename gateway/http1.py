@@ -1,0 +1,123 @@
+"""The head of an HTTP/1.1 request, from bytes; and the head of an answer, to bytes.
+
+Pure: no socket, no clock. What is read here decides where a request ends and the next begins, and
+two readers that disagree about that can be played off against each other (request smuggling). So
+everything that RFC 9112 does not plainly allow is refused and the connection closed: folded lines,
+blanks before the colon, bare CR or LF, two lengths, a length beside a transfer coding, and transfer
+codings altogether: bodies here are JSON, whose length is known to who sends them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from myqueue.errors import Malformed
+
+END: Final = b"\r\n\r\n"
+TARGET_BYTES_MAX: Final = 8 << 10
+HEADERS_MAX: Final = 100
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([!-~]+) HTTP/1\.([01])")
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_BAD_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_ONCE: Final = ("host", "content-length", "transfer-encoding")
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+
+
+class Head(NamedTuple):
+    """What the first lines of a request say."""
+
+    method: str
+    path: str  # as WSGI wants it: unquoted, its bytes as latin-1
+    query: str
+    minor: int  # of HTTP/1.x
+    headers: dict[str, str]  # by name in lower case
+    length: int  # of the body
+    keep_alive: bool
+    expects_continue: bool
+
+
+def parse(data: bytes) -> Head:
+    """`data`: everything before the empty line. Raises Malformed."""
+    first, *lines = data.split(b"\r\n")
+    found = _LINE.fullmatch(first)
+    if found is None:
+        raise Malformed("the first line is not: METHOD /path HTTP/1.1")
+    method, target, minor = found[1].decode(), found[2], int(found[3])
+    headers = _headers(lines)
+    if minor and "host" not in headers:
+        raise Malformed("the header Host is missing")
+    if "transfer-encoding" in headers:
+        raise Malformed(
+            "bodies with Transfer-Encoding are not taken", hint="Send a Content-Length instead."
+        )
+    length = headers.get("content-length", "0")
+    if _LENGTH.fullmatch(length) is None:
+        raise Malformed(f"Content-Length is {length[:40]!r}")
+    connection = headers.get("connection", "").lower()
+    tokens = [token.strip() for token in connection.split(",")] if connection else ()
+    keep_alive = "close" not in tokens if minor else "keep-alive" in tokens
+    path, query = _split(target)
+    expects = bool(minor) and headers.get("expect", "").lower() == "100-continue"
+    return Head(method, path, query, minor, headers, int(length), keep_alive, expects)
+
+
+def _headers(lines: list[bytes]) -> dict[str, str]:
+    if len(lines) > HEADERS_MAX:
+        raise Malformed(f"{len(lines)} headers; {HEADERS_MAX} at most")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or _NAME.fullmatch(name) is None:
+            raise Malformed(f"a header that is none: {line[:60]!r}")
+        if _BAD_VALUE.search(value) is not None:
+            raise Malformed(f"a control character in the header {name[:60]!r}")
+        key = name.decode().lower()
+        text = value.strip(b" \t").decode("latin-1")
+        if key in headers:
+            if key in _ONCE:
+                raise Malformed(f"the header {key} is there twice")
+            text = f"{headers[key]}, {text}"
+        headers[key] = text
+    return headers
+
+
+def _split(target: bytes) -> tuple[str, str]:
+    if len(target) > TARGET_BYTES_MAX:
+        raise Malformed(f"a path of {len(target)} bytes; {TARGET_BYTES_MAX} at most")
+    path, _, query = target.partition(b"?")
+    if not path.startswith(b"/"):
+        scheme, mark, rest = path.partition(b"://")
+        if not mark or scheme.lower() not in (b"http", b"https"):
+            raise Malformed(f"not a path: {target[:60]!r}")
+        path = b"/" + rest.partition(b"/")[2]
+    if b"%" in path:
+        path = unquote_to_bytes(path)
+    return path.decode("latin-1"), query.partition(b"#")[0].decode("latin-1")
+
+
+def head_of_answer(
+    status: str,
+    headers: Iterable[tuple[str, str]],
+    date: str,
+    *,
+    close: bool,
+    chunked: bool = False,
+) -> bytes:
+    """`status` as WSGI says it: "200 OK"."""
+    lines = [f"HTTP/1.1 {status}\r\nDate: {date}\r\nServer: myqueue\r\n"]
+    lines += [f"{name}: {value}\r\n" for name, value in headers]
+    if chunked:
+        lines.append("Transfer-Encoding: chunked\r\n")
+    lines.append("Connection: close\r\n\r\n" if close else "\r\n")
+    return "".join(lines).encode("latin-1")
+
+
+def reason(status: int) -> str:
+    return f"{status} {_REASONS.get(status, 'Unknown')}"

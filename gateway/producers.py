@@ -1,0 +1,130 @@
+"""Producers: register, produce, heartbeat (Q4, Q5, P3)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from myqueue.errors import InvalidRequest
+from myqueue.gateway import names
+from myqueue.gateway.parameters import to_bytes
+from myqueue.gateway.routes import WRITE, Ask, Facts, Noun
+
+blueprint = Noun("producers")
+MESSAGE_NAMES: Final = ("message", "log_message", "value")
+
+
+@blueprint.operation(
+    "POST", "/producer/register", "Register a producer", also=("/producers",), role=WRITE,
+    keyed=True, parameters=(names.TOPIC,),
+    adds={"producer_id": names.NUMBER, "topic": names.TEXT},
+)  # fmt: skip
+def register_producer(ask: Ask, topic: str) -> Facts:
+    """Gives an id for exactly this topic, which is created if it does not exist."""
+    found = ask.sdk.register("producer", topic, ask.key("register_producer", topic))
+    return {"producer_id": found["producer_id"], "topic": topic}
+
+
+@blueprint.operation(
+    "POST", "/producer/heartbeat", "A producer is alive", role=WRITE,
+    parameters=(names.ANY_PRODUCER_ID,), adds={"producer_id": names.NUMBER},
+)  # fmt: skip
+def heartbeat_of_producer(ask: Ask, producer_id: int) -> Facts:
+    """Every request with a producer_id counts as one."""
+    ask.sdk.client("producer", producer_id)
+    ask.sdk.heard_of("producer", producer_id)
+    return {"producer_id": producer_id}
+
+
+_PRODUCE: Final = (
+    names.TOPIC, names.PRODUCER_ID, names.MESSAGE, names.MESSAGES, names.PARTITION, names.KEY,
+    names.ENCODING,
+)  # fmt: skip
+_STORED: Final = {
+    "partition": names.nullable(names.NUMBER), "offset": names.NUMBER, "offsets": names.NUMBERS,
+    "partitions": names.NUMBERS,
+}  # fmt: skip
+
+
+@blueprint.operation(
+    "POST",
+    "/producer/produce",
+    "Produce messages",
+    role=WRITE,
+    keyed=True,
+    parameters=_PRODUCE,
+    adds=_STORED,
+)
+def produce(
+    ask: Ask, topic: str, producer_id: int, message: str | None, messages: list[Any] | None,
+    partition: int | None, key: str | None, encoding: str,
+) -> Facts:  # fmt: skip
+    """One message, or a list of them. Answered when it is on disk on a majority of the replicas.
+
+    Without a partition: by the key if there is one, else so that all partitions get as many.
+    """
+    ask.sdk.check("producer", producer_id, topic)
+    request_id = ask.key("produce", topic, producer_id)
+    if (message is None) == (messages is None):
+        raise InvalidRequest("give message, or a list of messages")
+    if partition is not None:
+        ask.sdk.check_partition(topic, partition)
+    if messages is None:
+        value = to_bytes("message", message, encoding)
+        its_key = None if key is None else to_bytes("key", key, encoding)
+        if request_id is None:
+            at, offset = ask.sdk.produce(topic, value, its_key, partition)
+        else:
+            ((at, offset),) = ask.sdk.produce_once(topic, [value], [its_key], partition, request_id)
+        return {"partition": at, "offset": offset}
+    values, keys = _unpacked(messages, key, encoding)
+    if request_id is None:
+        places = ask.sdk.produce_many(topic, values, keys, partition)
+    else:
+        places = ask.sdk.produce_once(topic, values, keys, partition, request_id)
+    numbers = [at for at, _ in places]
+    offsets = [offset for _, offset in places]
+    alone = numbers.count(numbers[0]) == len(numbers)
+    more: Facts = {} if alone else {"partitions": numbers}
+    return {
+        "partition": numbers[0] if alone else None,
+        "offset": offsets[0],
+        "offsets": offsets,
+    } | more
+
+
+def _unpacked(
+    messages: list[Any], key: str | None, encoding: str
+) -> tuple[list[bytes], list[bytes | None]]:
+    """Each is a text, or an object of message, key, encoding."""
+    if len(messages) > names.MESSAGES_PRODUCED_MAX:
+        raise InvalidRequest(
+            f"{len(messages)} messages; one request takes {names.MESSAGES_PRODUCED_MAX}"
+        )
+    common = None if key is None else to_bytes("key", key, encoding)
+    if encoding == names.UTF8 and set(map(type, messages)) == {str}:
+        try:
+            return list(map(str.encode, messages)), [common] * len(messages)
+        except UnicodeEncodeError:
+            pass  # the loop below says which one it is
+    values: list[bytes] = []
+    keys: list[bytes | None] = []
+    for at, one in enumerate(messages):
+        name = f"messages[{at}]"
+        row = one if type(one) is dict else {"message": one}
+        given = [row[word] for word in MESSAGE_NAMES if row.get(word) is not None]
+        how = row.get("encoding", encoding)
+        if len(given) != 1 or how not in names.ENCODINGS:
+            raise InvalidRequest(f"{name} needs message, and encoding is one of {names.ENCODINGS}")
+        values.append(to_bytes(name, given[0], how))
+        own = row.get("key")
+        keys.append(common if own is None else to_bytes(f"key of {name}", own, how))
+    return values, keys
+
+
+@blueprint.operation(
+    "POST", "/logs", "Produce to a named partition", also=("/messages",), role=WRITE, keyed=True,
+    parameters=(*_PRODUCE[:4], names.NAMED_PARTITION, *_PRODUCE[5:]), adds=_STORED,
+)  # fmt: skip
+def produce_to_partition(ask: Ask, **values: Any) -> Facts:
+    """As /producer/produce, with the partition named."""
+    return produce(ask, **values)

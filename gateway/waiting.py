@@ -1,0 +1,48 @@
+"""Who waits: long polls and streams hold a thread each, so there are never as many as threads.
+
+A thread pool in which all threads wait answers nobody (ECOSYSTEM: every server that was measured
+stopped at that point). So a place is taken before waiting; without a free one the request is
+refused with 429 and Retry-After, and a gateway that is stopping lets nobody wait any more (H5).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from myqueue.errors import Stopping, TooManyWaiting
+
+
+class Room:
+    """So many places; each may be held so long."""
+
+    def __init__(self, places: int, longest_ms: int) -> None:
+        self.places, self.longest_ms = places, longest_ms
+        self.taken = 0
+        self.stopping = threading.Event()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """To be held while waiting. Who holds one for long looks at `stopping` now and then."""
+        with self._lock:
+            if self.stopping.is_set():
+                raise Stopping("this gateway is about to end")
+            if self.taken >= self.places:
+                raise TooManyWaiting(f"{self.taken} requests are waiting here already")
+            self.taken += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.taken -= 1
+
+    @contextmanager
+    def waiting(self, wait_ms: int) -> Iterator[int]:
+        """How long this request may wait; who does not want to needs no place."""
+        if not wait_ms:
+            yield 0
+            return
+        with self.place():
+            yield min(wait_ms, self.longest_ms)

@@ -1,0 +1,114 @@
+"""Batches with a key of their own, and takes that remember nothing: repeats are harmless (H4)."""
+
+from __future__ import annotations
+
+import pytest
+from kit.batches import WALL_MS, make_batch
+from kit.broker_seam import GROUP, World
+
+from myqueue import errors, protocol
+from myqueue.batch import KEYED_EPOCH
+from myqueue.daemons import keys, producing
+from myqueue.daemons.keys import KEY_REUSED, Keys, key_of
+from myqueue.daemons.partition import Partition
+from myqueue.daemons.positions import Positions
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.sessions import NEW
+
+FIRST_BIT = 1 << 63
+
+
+def keyed(number: int, count: int = 1) -> bytes:
+    return make_batch(count, FIRST_BIT | number, number, KEYED_EPOCH)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_known_key_has_its_first_offset() -> None:
+    known = Keys()
+    assert known.judge(5, 2) == NEW
+    known.record(5, 2, 100, WALL_MS)
+    known.record(5, 2, 200, WALL_MS)  # nobody proposes it; all would keep the first
+    assert known.judge(5, 2) == 100
+    assert known.judge(5, 3) == KEY_REUSED
+
+
+def test_keys_are_bounded_by_number_and_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "KEYS_MAX", 3)
+    known = Keys()
+    for key in range(5):
+        known.record(key, 1, key, WALL_MS)
+    assert [known.judge(key, 1) for key in range(5)] == [NEW, NEW, 2, 3, 4]
+    rows, gone = known.take_changes()
+    assert set(rows) == {2, 3, 4} and gone == [0, 1]
+    known.record(9, 1, 50, WALL_MS + keys.KEY_AGE_MS + 1)
+    assert len(known) == 1 and known.take_changes()[1] == [2, 3, 4]
+
+
+def test_they_take_nothing_from_producers_with_sessions() -> None:
+    machine = Partition()
+    data = keyed(7)
+    machine.apply([(1, 1, 0, 1, WALL_MS, t.DATA, 1, data)])
+    assert len(machine.keys) == 1 and len(machine.sessions) == 0
+    other = Partition()
+    other.restore(machine.snapshot())
+    assert other.keys.judge(key_of(FIRST_BIT | 7, 7), 1) == 0
+    loaded = Partition()
+    loaded.load(1, machine.take_changes()[0].items())
+    assert loaded.snapshot() == machine.snapshot()
+
+
+def test_a_repeat_is_stored_once_and_gets_the_first_offset(world: World) -> None:
+    world.produce(make_batch(3))
+    (first,) = world.produce(keyed(1, 2))
+    world.produce(make_batch(1))
+    (again,) = world.produce(keyed(1, 2))
+    assert first[1:4] == again[1:4] == [0, 3, WALL_MS]
+    (reused,) = world.produce(keyed(1, 4))
+    assert reused[1] == errors.KeyReused.code
+    assert world.replica.log.next_offset == 6
+
+
+def test_a_repeat_of_what_is_on_its_way_waits_for_it(world: World) -> None:
+    world.engine.apply_at_once = False
+    one = world.ask(protocol.PRODUCE, [GROUP] * 2, frames=[keyed(1), keyed(1)])
+    assert world.turn() == [] and len(world.engine.proposals[-1][1]) == 1
+    two = world.ask(protocol.PRODUCE, [GROUP] * 2, frames=[keyed(1), keyed(1, 9)])
+    ((refused, _),) = world.turn()
+    assert refused[3] == [[two + 1, errors.KeyReused.code, 0, 0, producing._REUSED]]
+    world.engine.apply(world.replica)
+    ((envelope, _),) = world.turn()
+    assert sorted(row[:3] for row in envelope[3]) == [[one, 0, 0], [one + 1, 0, 0], [two, 0, 0]]
+    world.broker.tick(world.engine.now + 5_000)
+    (later,) = world.produce(keyed(1))
+    assert later[1:3] == [0, 0]  # by now the applied state speaks for it
+
+
+def test_what_was_refused_may_be_sent_again(world: World) -> None:
+    world.engine.refusal = errors.Busy("the disk is behind")
+    assert [row[1] for row in world.produce(keyed(1))] == [errors.Busy.code]
+    world.engine.refusal = None
+    assert [row[1:3] for row in world.produce(keyed(1))] == [[0, 0]]
+
+
+def test_a_take_that_found_nothing_is_remembered_if_asked_for(world: World) -> None:
+    """Who looked here with this key, and went on to another partition, finds it empty again."""
+    key, other = b"k" * 16, b"o" * 16
+    world.ask(protocol.TAKE, GROUP, "a", key, 1, True)
+    world.ask(protocol.TAKE, GROUP, "a", other, 1, False)
+    assert sorted(envelope[3:] for envelope, _ in world.turn()) == [[0, 0, []], [0, 0, []]]
+    world.produce(make_batch(2))
+    world.ask(protocol.TAKE, GROUP, "a", key, 1, True)
+    world.ask(protocol.TAKE, GROUP, "a", other, 1, False)
+    assert sorted(envelope[3:] for envelope, _ in world.turn()) == [[0, 0, []], [0, 1, [0]]]
+
+
+def test_nothing_is_remembered_without_moving() -> None:
+    positions = Positions()
+    assert positions.take("a", b"k", 5, 3, 3, True) == (0, 3, 3)
+    assert positions.offset("a") == 3
+    assert positions.take("a", b"k", 5, 3, 9) == (0, 3, 3)
+    assert positions.take("a", b"l", 5, 3, 9) == (0, 3, 8)
