@@ -96,6 +96,18 @@ class Admin:
     def brokers(self) -> list[Facts]:
         return list(self._read("brokers")["brokers"])
 
+    def drain_broker(self, broker: int) -> Facts:
+        """It gives all its replicas away, in the background; `brokers` tells how many it has."""
+        return self._update("drain_broker", node=broker)
+
+    def undrain_broker(self, broker: int) -> Facts:
+        """It may hold replicas again."""
+        return self._update("undrain_broker", node=broker)
+
+    def remove_broker(self, broker: int, *, force: bool = False) -> Facts:
+        """BrokerInUse if it holds replicas; `force`: all the same. What it alone has is lost."""
+        return self._update("remove_broker", node=broker, force=force)
+
     def managers(self) -> list[Facts]:
         return list(self._read("managers")["managers"])
 

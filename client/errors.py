@@ -138,6 +138,20 @@ class TooFewBrokers(TroubleError):
     hint = "Start more brokers ('myq broker list' shows them), or ask for fewer replicas."
 
 
+class UnknownBroker(MisuseError):
+    """No broker of this number is registered."""
+
+    code, name, http_status = 1216, "UNKNOWN_BROKER", 404
+    hint = "'myq broker list' shows those that are."
+
+
+class BrokerInUse(MisuseError):
+    """A broker that holds replicas is not removed, unless that is insisted on."""
+
+    code, name, http_status = 1217, "BROKER_IN_USE", 409
+    hint = "Empty it first ('myq broker drain N --wait'), or insist (--force)."
+
+
 class NotLeader(TroubleError):
     """Another replica leads; certainly nothing was done."""
 

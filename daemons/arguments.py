@@ -57,9 +57,15 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
 CLUSTER_SETTINGS: Final[dict[str, Setting]] = {
     "consumers_max": Setting(100_000, 1, _BIG, "registered consumers"),
     "inactive_ms": Setting(30_000, 1000, _BIG, "a client silent for so long counts as inactive"),
+    "moves_per_broker": Setting(
+        4, 0, 1000, "replicas that one broker takes or gives away at a time; 0: none are moved"
+    ),
     "partitions_max": Setting(10_000, 1, 1_000_000, "partitions of all topics together"),
     "producers_max": Setting(100_000, 1, _BIG, "producers known, registered or opened"),
     # A broker's orders have to fit into one envelope, at the longest names.
+    "replace_after_ms": Setting(
+        300_000, 2000, _BIG, "a broker silent for so long is dead: its replicas are made anew"
+    ),
     "replicas_per_broker_max": Setting(2500, 1, 2500, "replicas that one broker holds"),
 }
 
@@ -156,6 +162,14 @@ class Arguments:
         if type(value) is not list or not all(map(pair, value)):
             raise InvalidRequest(f"{name} of {self._call} is a list of pairs of numbers")
         return [(first, second) for first, second in value]
+
+    def rows(self, name: str, width: int) -> list[list[int]]:
+        """Lists of so many numbers each."""
+        value = self._take(name, [])
+        row = protocol.row(*[protocol.is_int] * width)
+        if type(value) is not list or not all(map(row, value)):
+            raise InvalidRequest(f"{name} of {self._call} is a list of {width} numbers each")
+        return value
 
     def done(self) -> None:
         """Nothing else was given."""

@@ -1,9 +1,9 @@
 """Beats: what daemons and clients let a manager know of themselves, and what they hear in return.
 
 Brokers beat to every manager and get their orders in the answer. Managers beat to each other, once
-a second; to the leader with the clients that they heard of, which it logs for all. A daemon that
+a second; to the leader with the clients that they heard of, which it logs for all. A manager that
 comes with another disk than the one that is registered is not heard (W7): it may have forgotten
-what it promised.
+what it promised. So may a broker, but its replicas can be replaced.
 
 There are no keys yet, so a broker that nobody knows is welcome: it is registered with what it says.
 What it says is therefore looked at before it is believed: where it lives must be an address, since
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
     from myqueue.daemons.engine import Engine
 
+REMEMBER_MS: Final = 120_000  # what a follower knows of clients
 CLIENTS_MAX: Final = 5000  # of each kind told to the leader in one beat
+TAKEOVER_MS: Final = 10_000  # a broker is silent for so long until another disk has its number
 BROKERS_MAX: Final = 1000  # known and unknown ones
 GROUPS_MAX: Final = 16_384  # that one broker may tell of; it holds 2,500 at most
 _ADDRESS: Final = re.compile(r"(?:tcp://)?[^\s/;@]{1,255}:[0-9]{1,5}")
@@ -46,19 +48,36 @@ class Beats:
         self.liveness, self.activity = Liveness(), Activity()
         self.duties = Duties(self.liveness, self.activity)
         self._orders = Orders()
+        self._forget_at = 0
         self._told: dict[int, int] = {}  # broker -> version of the orders sent without being asked
+
+    def tick(self, now: int) -> None:
+        self.liveness.watch(now)
+        if now >= self._forget_at:
+            self._forget_at = now + REMEMBER_MS // 4
+            self.activity.forget_before(self.engine.wall_ms() - REMEMBER_MS)
 
     # -- daemons -------------------------------------------------------------------------------
 
     def problem_with(self, kind: str, node: int, disk: str) -> str:
-        """Why this daemon is not to be heard; "": it is welcome."""
+        """Why this daemon is not to be heard; "": it is welcome.
+
+        A manager never comes with another disk. A broker may: its replicas are made anew then. But
+        not while the one that is registered is heard, or was a moment ago: two daemons that were
+        given one number by mistake must not drive each other out.
+        """
         row: Any = None
+        tables = self.metadata.tables
         if kind == "manager":
             if node not in dict(self._config.managers):
                 return f"manager {node} is not in this one's configuration"
-            row = self.metadata.tables.managers.get(node)
+            row = tables.managers.get(node)
         elif kind == "broker":
-            row = self.metadata.tables.brokers.get(node)
+            if tables.removed.get(node) == disk:
+                return f"broker {node} was removed; a new one needs a number or a disk of its own"
+            known, now = tables.brokers.get(node), self.engine.now
+            if known is None or self.liveness.silent_for(node, known.disk, now) < TAKEOVER_MS:
+                row = known
         if row is None or row.disk == disk:
             return ""
         return f"{kind} {node} is registered with disk {row.disk}; this is disk {disk}"
@@ -101,8 +120,9 @@ class Beats:
             if len(registered) + unknown >= BROKERS_MAX:
                 raise Busy(f"{BROKERS_MAX} brokers are known already")
         life = known.get(node)
-        told = [one for one in (state.get("groups"), state.get("held")) if type(one) is list]
-        if sum(map(len, told)) + (len(life.reported) if life else 0) > 2 * GROUPS_MAX:
+        lists = (state.get("groups"), state.get("held"), state.get("lost"))
+        told = [one for one in lists if type(one) is list]
+        if sum(map(len, told)) + (len(life.reported) if life else 0) > 3 * GROUPS_MAX:
             raise InvalidRequest("a beat of a broker that holds more groups than it may")
 
     def send(self, leader: int) -> None:

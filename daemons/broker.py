@@ -23,11 +23,12 @@ from myqueue import errors, protocol
 from myqueue.daemons.consuming import Consuming
 from myqueue.daemons.feed import BATCH_BYTES_MAX, Details, Feed
 from myqueue.daemons.fetching import Fetching
+from myqueue.daemons.members import Members
 from myqueue.daemons.partition import Partition
 from myqueue.daemons.producing import Producing, with_overhead
 from myqueue.daemons.queries import Queries
 from myqueue.daemons.raft.types import COUNT, OFFSET, Entry
-from myqueue.daemons.reports import Orders, Reports, Wanted
+from myqueue.daemons.reports import Orders, Reports
 from myqueue.daemons.retention import Retention
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Broker:
             engine, self._leading, self._settings, self._config.segment_bytes,
             self.reports.is_current,
         )  # fmt: skip
+        self.members = Members(engine)
 
     def make_machine(self, group: int, about: bytes) -> Partition:
         return Partition()
@@ -175,6 +177,7 @@ class Broker:
     def changed(self, replica: Replica) -> None:
         group = replica.uid
         self.reports.leadership_changed(group)
+        self.members.changed(group)
         feed = self._feeds.get(group)
         term = replica.node.term
         if feed is not None and feed.term and (not replica.is_leader or feed.term != term):
@@ -201,11 +204,14 @@ class Broker:
     def tick(self, now: int) -> None:
         self.fetching.tick(now)
         self.retention.tick(now)
+        if not self._is_stopping:
+            self.members.tick(now)
         if self._is_stopping and now >= self._transfer_at:
             self._hand_over(now)
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_MS
             self._sweep()
+            self._make_missing()
 
     def _sweep(self) -> None:
         self.producing.sweep()
@@ -277,27 +283,37 @@ class Broker:
     def _obey(self, orders: Orders) -> None:
         for group in orders.remove:
             self._remove(group)
-        for group, settings in orders.settings.items():
-            self._settings[group] = settings
-            feed = self._feeds.get(group)
-            if feed is not None:
-                self._apply_settings(feed)
-        for wanted in orders.create:
-            self._create(wanted)
+        if orders.wanted is not None:
+            for group, wanted in orders.wanted.items():
+                self._settings[group] = wanted.settings
+                feed = self._feeds.get(group)
+                if feed is not None:
+                    self._apply_settings(feed)
+            self.members.ordered(
+                {group: wanted.members() for group, wanted in orders.wanted.items()}
+            )
+            self._make_missing()
         for group, node in orders.transfers:
             replica = self._engine.replicas.get(group)
             if replica is not None and replica.is_leader:
                 self._transfer(replica, node)
 
-    def _create(self, wanted: Wanted) -> None:
-        try:
-            replica = self.reports.create(wanted)
-        except errors.MyQueueError as error:  # it is ordered again
-            self._tell("error", "replica-not-made", group=wanted.group, error=str(error))
-            return
-        if replica is not None:
-            self._settings[wanted.group] = wanted.settings
-            self._tell("info", "replica-made", group=wanted.group, topic=wanted.topic)
+    def _make_missing(self) -> None:
+        """What could not be made, because the old one was not gone yet or by a full disk, is tried
+        again and again.
+        """
+        for wanted in self.reports.missing():
+            try:
+                self.reports.create(wanted)
+            except errors.NotReady:
+                continue
+            except errors.MyQueueError as error:
+                self._tell("error", "replica-not-made", group=wanted.group, error=str(error))
+            else:
+                self._tell(
+                    "info", "replica-made", group=wanted.group, topic=wanted.topic,
+                    joins=bool(wanted.moved),
+                )  # fmt: skip
 
     def _transfer(self, replica: Replica, node: int) -> None:
         try:
@@ -306,8 +322,8 @@ class Broker:
             self._engine.counts["transfers_refused_total"] += 1  # it is asked for again
 
     def _remove(self, group: int) -> None:
-        """Deleted by a committed entry; whoever waits for it is told."""
-        replica = self._engine.replicas[group]
+        """Named by a committed entry; whoever waits for it is told."""
+        replica = self._engine.replicas.get(group)
         feed = self._feeds.pop(group, None)
         self._leading.pop(group, None)
         self._engine.remove(group)
@@ -323,7 +339,8 @@ class Broker:
             for one in asked:
                 one.failed(_UNKNOWN, None)
         self.fetching.removed(group)
-        self._tell("info", "replica-removed", group=group, entries=replica.node.log.last_index)
+        entries = replica.node.log.last_index if replica is not None else -1  # it took no part
+        self._tell("info", "replica-removed", group=group, entries=entries)
 
     def _gauges(self) -> dict[str, int]:
         return {

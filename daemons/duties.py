@@ -8,6 +8,7 @@ tables still do not show it then, it is asked for once more.
 - Clients' activity is logged in batches.
 - A topic whose partitions hold more messages than `partition_growth` each gets one more (R3).
 - Deleted groups are forgotten when the broker no longer holds them.
+- Replicas move: away from the dead and the drained, to the empty (`moves.py`).
 - Leadership goes back to the preferred replicas, few at a time, when their broker has been alive
   for some time: these are no commands but `transfers` in orders to the broker that leads now.
 """
@@ -16,9 +17,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from myqueue.daemons.liveness import Activity, BrokerLife, Liveness, ManagerLife
+from myqueue.daemons.liveness import SILENT_MS, Activity, BrokerLife, Liveness, ManagerLife
+from myqueue.daemons.moves import Moves
 from myqueue.daemons.orders import forgettable
-from myqueue.daemons.tables import BrokerRow, ManagerRow, Tables
+from myqueue.daemons.rows import BrokerRow, ManagerRow
+from myqueue.daemons.tables import Tables
 
 ASK_AGAIN_MS: Final = 2000
 GROWTH_MS: Final = 500
@@ -43,10 +46,12 @@ class Duties:
 
     def __init__(self, liveness: Liveness, activity: Activity) -> None:
         self._liveness, self._activity = liveness, activity
+        self._moves = Moves(liveness)
         self.begin(0)
 
     def begin(self, now: int) -> None:
         """This manager became the leader."""
+        self._moves.begin(now)
         self._asked: dict[tuple[Any, ...], int] = {}  # what -> when it may be asked for again
         self._growth_at, self._activity_at = now, now + ACTIVITY_MS
         self._balance_at: dict[int, int] = {}  # broker -> when to look at it again
@@ -56,6 +61,7 @@ class Duties:
         """`managers`: those that are allowed, this one among them."""
         todo = self._registrations(tables, managers, now)
         todo += self._forgetting(tables, now)
+        todo += [Todo(*command) for command in self._moves.due(tables, now)]
         if now >= self._growth_at:
             self._growth_at = now + GROWTH_MS
             todo += self._growth(tables, now)
@@ -85,11 +91,14 @@ class Duties:
         )
         for operation, lives, rows in kinds:
             for node, life in sorted(lives.items()):
-                if _is_news(life, rows.get(node)) and self._may_ask(now, operation, node):
+                news = _is_news(life, rows.get(node), now)
+                if news and self._may_ask(now, operation, node):
                     arguments = {
                         "node": node, "disk": life.disk, "address": life.address,
                         "peer": life.peer, "host": life.host,
                     }  # fmt: skip
+                    if isinstance(life, BrokerLife):
+                        arguments["life"] = life.incarnation
                     todo.append(Todo(operation, arguments))
         return todo
 
@@ -100,7 +109,8 @@ class Duties:
         for node, life in sorted(self._liveness.brokers.items()):
             groups = forgettable(tables, node, life)[:FORGET_MAX]
             if groups and self._may_ask(now, "forget_gone", node):
-                todo.append(Todo("forget_gone", {"node": node, "groups": groups}))
+                arguments = {"node": node, "groups": groups, "version": life.full_version}
+                todo.append(Todo("forget_gone", arguments))
         return todo
 
     def _growth(self, tables: Tables, now: int) -> list[Todo]:
@@ -131,7 +141,7 @@ class Duties:
         for group in self._liveness.led_by(node):
             if len(out) >= min(room, TRANSFERS_MAX):
                 break
-            preferred = _preferred(tables, group)
+            preferred = self._preferred(tables, group)
             if preferred in (0, node) or group in recent:
                 continue
             settled = self._liveness.alive_for(preferred, now) >= SETTLED_MS
@@ -140,18 +150,27 @@ class Duties:
                 out.append([group, preferred])
         return out
 
+    def _preferred(self, tables: Tables, group: int) -> int:
+        """Who should lead it; 0 if that one is not known to be a voter by now."""
+        partition = tables.partition(group)
+        if partition is None:
+            return 0
+        members = self._liveness.members(group)
+        first = partition.replicas[0]
+        return first[0] if members is None or members.get(first) else 0
 
-def _preferred(tables: Tables, group: int) -> int:
-    found = tables.groups.get(group)
-    if found is None:
-        return 0
-    topic, number = found
-    return topic.partitions[number].nodes[0]
 
+def _is_news(life: BrokerLife | ManagerLife, row: BrokerRow | ManagerRow | None, now: int) -> bool:
+    """Whether a daemon is not known as it says it is.
 
-def _is_news(life: BrokerLife | ManagerLife, row: BrokerRow | ManagerRow | None) -> bool:
-    """Whether a daemon is not known as it says it is. Another disk is no news but a mistake."""
+    A broker's life and disk are news as long as it is heard. A manager's disk never: that is a
+    mistake.
+    """
     if row is None:
         return True
     here = (life.address, life.peer, life.host)
+    if isinstance(life, BrokerLife) and isinstance(row, BrokerRow):
+        known = (row.disk, row.life, row.address, row.peer, row.host)
+        is_heard = now - life.beat_at <= SILENT_MS
+        return is_heard and (life.disk, life.incarnation, *here) != known
     return row.disk == life.disk and here != (row.address, row.peer, row.host)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -28,17 +27,19 @@ from myqueue.daemons.opening import (
     Refused,
     new_group,
     open_group,
+    replica_of,
     snapshot_parts,
 )
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.host import Host, Packet
 from myqueue.daemons.reclaiming import Reclaiming
-from myqueue.daemons.replica import Replica
+from myqueue.daemons.replica import Replica, refusals
 from myqueue.daemons.saving import Saver
 from myqueue.daemons.seam import Client as Client
 from myqueue.daemons.seam import Owner as Owner
 from myqueue.daemons.seam import Peer as Peer
 from myqueue.daemons.seam import Wire as Wire
+from myqueue.daemons.serving import Serving
 from myqueue.daemons.starts import Starts
 from myqueue.protocol import Envelope
 from myqueue.wal.log import Log
@@ -46,7 +47,6 @@ from myqueue.wal.writer import Persisted, Stopped
 
 Buffer = bytes | memoryview
 LOOK_EVERY_MS = 5000  # at the disk's free space, for reports
-UNREAD_AGAIN_MS = 1000  # entries that could not be read for a follower
 STALL_MS = 1500  # a disk that reports nothing for so long: its leaders make way (W17)
 QUEUE_BYTES_MAX = 48 << 20  # waiting for the disk; beyond it proposals are refused
 STORE_WORKS_MAX = 2000  # turns that the store is behind; beyond it proposals are refused
@@ -76,7 +76,8 @@ class Engine:
         self._hard_states: deque[tuple[int, int, int, int]] = deque()  # batch, group, term, vote
         self._snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index
         self._reads: dict[int, tuple[int, int]] = {}  # context -> group and index, once confirmed
-        self._unread: deque[tuple[int, t.Fetch]] = deque()  # when to try again
+        self._removing: dict[int, int] = {}  # group -> batch with the record of its removal
+        self._serving = Serving(self)
         self._busy_since = 0  # when the disk began to work without a report; 0: it is idle
         self._stalled = self._stirred = False
         self._last_stamp = self._next_look = 0
@@ -110,19 +111,26 @@ class Engine:
     def create(
         self, uid: int, replica: int, voters: Iterable[int], learners: Iterable[int], about: bytes
     ) -> Replica:
+        """Refused while another replica of this group is being removed here: what the journal and
+        the store are still told of that one must not be taken for news of this one (W11, W13).
+        """
+        if uid in self._removing:
+            raise errors.NotReady("another replica of this group is being removed from the disk")
         config = t.Config(tuple(voters), tuple(learners))
         made = new_group(self._opening, uid, replica, config, about, self.now)
         self._add(made)
         return made
 
     def remove(self, uid: int) -> None:
-        """The group is gone for good from this daemon; only on a committed order (W6)."""
-        del self.replicas[uid]
-        self.host.remove(uid)
+        """A replica is gone for good from this daemon; only on a committed order (W6)."""
+        self.refused.pop(uid, None)
+        if self.replicas.pop(uid, None) is not None:
+            self.host.remove(uid)
         out = self.host.out  # what came for it in this turn
         out.persist = [one for one in out.persist if one.group != uid]
-        self.log.journal.remove_group(uid)
+        self._removing[uid] = self.log.journal.remove_group(uid)
         self._reclaiming.note()
+        self._saver.let_go(uid)
         self._hard_states = deque(one for one in self._hard_states if one[1] != uid)
         self._snapshots = deque(one for one in self._snapshots if one[1] != uid)
 
@@ -146,32 +154,32 @@ class Engine:
         node = self.host.touch(replica.uid)
         if node is None:
             raise errors.UnknownPartition("this replica was removed")
-        try:
+        with refusals():
             return node.propose(items)[0]
-        except t.NotLeader as error:
-            raise errors.NotLeader(str(error)) from None
-        except t.NotNow as error:
-            raise errors.NotReady(str(error)) from None
 
     def read(self, replica: Replica, context: int) -> None:
         """`read_ready(context)` comes when a linearizable read may be answered (R10)."""
-        try:
+        with refusals():
             self._touch(replica).read(context, self.now, self.host.out)
-        except t.NotLeader as error:
-            raise errors.NotLeader(str(error)) from None
-        except t.NotNow as error:
-            raise errors.NotReady(str(error)) from None
 
     def transfer(self, replica: Replica, node: int) -> None:
         """Hand leadership to the voter on that node; raises NotReady if it can't lead."""
         for member in replica.node.config.voters:
             if t.node_of(member) == node:
-                try:
+                with refusals():
                     self._touch(replica).transfer(member, self.now, self.host.out)
-                except t.RaftError as error:
-                    raise errors.NotReady(str(error)) from None
                 return
         raise errors.NotReady(f"no voter of this group is on node {node}")
+
+    def change(self, replica: Replica, config: t.Config) -> None:
+        """Propose other members of a group that is led here; raises NotLeader or NotReady."""
+        with refusals():
+            self._touch(replica).change(config, self.now)
+
+    def held(self) -> dict[int, int]:
+        """Group -> replica id of all that is on this disk; 0: nobody can tell any more."""
+        out = {uid: replica_of(self.log.journal.group(uid)) for uid in self.refused}
+        return out | {uid: replica.replica_id for uid, replica in self.replicas.items()}
 
     def campaign_soon(self, replica: Replica) -> None:
         replica.campaign_soon()
@@ -220,6 +228,8 @@ class Engine:
             node = host.touch(group)
             if node is not None:
                 node.hard_state_persisted(term, vote, now, out)
+        if self._removing:
+            self._removing = {u: at for u, at in self._removing.items() if at > event.batch}
         while self._snapshots and self._snapshots[0][0] <= event.batch:
             _, group, index = self._snapshots.popleft()
             if all(one[1] != group for one in self._snapshots):
@@ -238,7 +248,7 @@ class Engine:
         self._saver.tick(self.now)
         self.starts.tick(self.now)
         self._reclaiming.tick(self.now)
-        self._read_again()
+        self._serving.tick(self.now)
         if self.now >= self._next_look:
             self._next_look = self.now + LOOK_EVERY_MS
             self.counts["disk_free_bytes"] = self.log.files.free_bytes()
@@ -277,7 +287,7 @@ class Engine:
         for order in effects.apply:
             self._apply(order)
         for fetch in effects.fetch:
-            self._fetch(fetch)
+            self._serving.fetch(fetch)
         if effects.changed or effects.dropped or effects.reads:
             self._tell(effects)
             self._stirred = True
@@ -337,39 +347,6 @@ class Engine:
             for context in ready:
                 del self._reads[context]
                 self.owner.read_ready(context)
-
-    def _fetch(self, order: t.Fetch | t.NeedSnapshot) -> None:
-        """A follower lags behind memory, or behind the log's start."""
-        replica = self.replicas.get(order.group)
-        if replica is None:
-            return
-        node = self._touch(replica)
-        if isinstance(order, t.Fetch):
-            try:
-                entries = replica.read(order.first, order.last, t.Settings().append_bytes_max)
-            except errors.MyQueueError as error:
-                self._unreadable(replica, order, error)
-                return
-            node.fetched(order.follower, entries, self.now, self.host.out)
-        else:
-            node.snapshot_made(order.follower, replica.snapshot(), self.now, self.host.out)
-
-    def _unreadable(self, replica: Replica, order: t.Fetch, error: errors.MyQueueError) -> None:
-        """Let another one lead that has these entries; else try again, but not at once (W16)."""
-        self.counts["peer_fetches_failed_total"] += 1
-        self.refused[order.group] = f"can't serve followers: {error}"
-        self._unread.append((self.now + UNREAD_AGAIN_MS, order))
-        followers = replica.node.leading.followers.values()
-        if any(one.match_index >= order.last for one in followers):
-            with suppress(errors.NotReady):
-                self.transfer(replica, replica.best_follower())
-
-    def _read_again(self) -> None:
-        while self._unread and self._unread[0][0] <= self.now:
-            _, order = self._unread.popleft()
-            node = self.host.touch(order.group)
-            if node is not None:
-                node.fetched(order.follower, [], self.now, self.host.out)
 
     def _tell(self, effects: t.Effects) -> None:
         for change in effects.changed:

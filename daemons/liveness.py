@@ -25,15 +25,18 @@ MANAGER_SILENT_MS: Final = 3500  # their beats come once a second
 
 _int, _text, _bool = protocol.is_int, protocol.is_text, protocol.is_bool
 _ints = protocol.list_of(_int)
+_pairs = protocol.list_of(protocol.row(_int, _int))
+_members = protocol.list_of(protocol.row(_int, _int, _bool))
 _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
     "version": _int, "full": _bool,
-    "groups": protocol.list_of(protocol.row(_int, _bool, _int, _int, _int, _int, _int)),
-    "held": protocol.optional(_ints), "producers": _ints, "consumers": _ints,
+    "groups": protocol.list_of(
+        protocol.row(_int, _int, _bool, _int, _int, _int, _int, _int, protocol.optional(_members))
+    ),
+    "held": protocol.optional(_pairs), "lost": _pairs, "producers": _ints, "consumers": _ints,
     "disk_low": _bool, "free_bytes": _int, "load": _int,
 }  # fmt: skip
-_OPTIONAL: Final = {"held": None}
-_pairs = protocol.list_of(protocol.row(_int, _int))
+_OPTIONAL: Final[dict[str, Any]] = {"held": None, "lost": []}
 _MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
     "applied": _int, "producers": _pairs, "consumers": _pairs,
@@ -64,6 +67,7 @@ class Report(NamedTuple):
     start: int
     end: int
     bytes: int
+    members: list[list[int]] | None = None  # by its leader: [node, incarnation, votes], committed
 
 
 @dataclass(slots=True)
@@ -82,13 +86,19 @@ class BrokerLife:
     disk_low: bool = False
     free_bytes: int = 0
     load: int = 0  # messages per second
-    held: set[int] | None = None  # None: no full beat yet
-    full_at: int = 0
+    held: dict[int, int] = field(default_factory=dict)  # group -> incarnation of its replica
+    lost: dict[int, int] = field(default_factory=dict)  # those of them that can't take part
+    full_at: int = 0  # 0: no full beat yet
     full_version: int = 0  # what it followed then
     reported: set[int] = field(default_factory=set)
 
     def has(self, group: int) -> bool:
-        return group in self.reported or (self.held is not None and group in self.held)
+        """A replica that takes part."""
+        return group in self.held and group not in self.lost
+
+    def holds(self, group: int, incarnation: int) -> bool:
+        """This one, or one that does not know its own name any more."""
+        return self.held.get(group, -1) in (incarnation, 0)
 
 
 @dataclass(slots=True)
@@ -111,6 +121,8 @@ class Liveness:
         self.brokers: dict[int, BrokerLife] = {}
         self.managers: dict[int, ManagerLife] = {}
         self._reports: dict[int, dict[int, Report]] = {}  # group -> node -> report
+        self._watched_at = 0  # when this manager looked at the time last
+        self._watching_since = -1  # without a gap; who was not heard since then may live
 
     # -- beats ---------------------------------------------------------------------------------
 
@@ -127,14 +139,16 @@ class Liveness:
         life.disk, life.address, life.peer = beat["disk"], url(beat["address"]), beat["peer"]
         life.host, life.version, life.load = beat["host"], beat["version"], beat["load"]
         life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
+        life.lost = dict(beat["lost"])
         if beat["full"] and beat["held"] is not None:
-            life.held, life.full_at = set(beat["held"]), now
+            life.held, life.full_at = dict(beat["held"]), now
             life.full_version = beat["version"]
-            for group in life.reported - life.held:
+            for group in life.reported - set(life.held):
                 self._forget_report(node, group)
-            life.reported &= life.held
-        for group, *fields in beat["groups"]:
+            life.reported &= set(life.held)
+        for group, incarnation, *fields in beat["groups"]:
             life.reported.add(group)
+            life.held[group] = incarnation
             self._reports.setdefault(group, {})[node] = Report(*fields)
         return life
 
@@ -169,6 +183,20 @@ class Liveness:
         life = self.brokers.get(node)
         return now - life.since if life is not None and self.alive(node, now) else -1
 
+    def watch(self, now: int) -> None:
+        """Called at every tick. Of the time in which this process stood still, it knows nothing."""
+        if self._watching_since < 0 or now - self._watched_at > SILENT_MS:
+            self._watching_since = now
+        self._watched_at = now
+
+    def silent_for(self, node: int, disk: str, now: int) -> int:
+        """How long this broker, with this disk, was certainly not heard here."""
+        if self._watching_since < 0:
+            return 0
+        life = self.brokers.get(node)
+        heard_at = life.beat_at if life is not None and life.disk == disk else 0
+        return now - max(heard_at, self._watching_since)
+
     def manager_alive(self, node: int, now: int) -> bool:
         life = self.managers.get(node)
         return life is not None and now - life.beat_at <= MANAGER_SILENT_MS
@@ -191,6 +219,19 @@ class Liveness:
             return None
         return max(reports.values(), key=lambda one: (one.leads, one.term if one.leads else 0,
                                                       one.end, one.start, one.bytes))  # fmt: skip
+
+    def members(self, group: int) -> dict[tuple[int, int], bool] | None:
+        """Replica -> whether it votes, as the newest leader's committed configuration has it.
+
+        None if that is not known: nobody leads, or another replica knows of a later term, in which
+        it may be another one by now.
+        """
+        reports = self._reports.get(group, {})
+        newest = max((one.term for one in reports.values()), default=0)
+        for report in reports.values():
+            if report.leads and report.term == newest and report.members is not None:
+                return {(node, number): bool(votes) for node, number, votes in report.members}
+        return None
 
     def led_by(self, node: int) -> list[int]:
         """The groups that this broker says it leads."""

@@ -38,7 +38,6 @@ GROUP: Final = 1  # of the managers themselves
 UPDATE_MS: Final = 5000
 READ_MS: Final = 5000
 BEAT_MS: Final = 1000  # to the other managers
-REMEMBER_MS: Final = 120_000  # what a follower knows of clients
 RETRY_MS: Final = 100
 TRANSFER_AGAIN_MS: Final = 500
 
@@ -54,7 +53,7 @@ class Manager:
         self._beats = Beats(config, self._metadata)
         self._waiting = Waiting()
         self._replica: Replica | None = None
-        self._beat_at = self._activity_at = self._transfer_at = 0
+        self._beat_at = self._transfer_at = 0
         self._was_ready = self._is_stopping = False
         self._brokers: dict[int, Peer] = {}  # as they beat last
 
@@ -315,14 +314,12 @@ class Manager:
 
     def tick(self, now: int) -> None:
         self._expire(now)
+        self._beats.tick(now)
         if self._replica is None:
             return
         if now >= self._beat_at:
             self._beat_at = now + BEAT_MS
             self._beats.send(self._replica.leader_node)
-        if now >= self._activity_at:
-            self._activity_at = now + REMEMBER_MS // 4
-            self._beats.activity.forget_before(self._engine.wall_ms() - REMEMBER_MS)
         if self._replica.is_leader and self._replica.is_ready:
             self._do_duties(self._replica, now)
         if self._is_stopping and now >= self._transfer_at:

@@ -20,7 +20,8 @@ from myqueue import protocol
 from myqueue.daemons.machine import Changes
 from myqueue.daemons.operations import run
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, TIME, TYPE, Entry, require
-from myqueue.daemons.tables import Result, Tables
+from myqueue.daemons.rows import Result
+from myqueue.daemons.tables import Tables
 from myqueue.daemons.topics import Call
 from myqueue.errors import InvalidRequest, MyQueueError, error_of
 

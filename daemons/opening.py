@@ -53,6 +53,14 @@ def describe(replica: int, config: t.Config, about: bytes) -> bytes:
     return protocol.pack([replica, config.voters, config.learners, about])
 
 
+def replica_of(group: Group) -> int:
+    """Whose log that is; 0 if the record that says so is lost."""
+    try:
+        return int(protocol.unpack(group.created)[0]) if group.created is not None else 0
+    except (ValueError, TypeError, IndexError):
+        return 0
+
+
 def open_group(opening: Opening, group: Group, now: int) -> Replica:
     """A group that was here before the start."""
     log = opening.log

@@ -6,7 +6,7 @@ a refusal leaves no trace. It returns a map, the result. There is no clock and n
 come from a hash over the entry, replicas' incarnations from a counter (R27).
 
 `CLIENT_OPERATIONS` may be asked for by clients; all others are made by the managers themselves.
-Those on topics are in `topics.py`.
+Those on topics are in `topics.py`, those on brokers and replicas in `brokers.py`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from myqueue.daemons import topics
+from myqueue.daemons import brokers, topics
 from myqueue.daemons.arguments import CLUSTER_SETTINGS, Arguments, changed_settings
-from myqueue.daemons.tables import (
-    CONSUMER,
-    PRODUCER,
-    BrokerRow,
-    Consumer,
-    ManagerRow,
-    Producer,
-    Tables,
-)
+from myqueue.daemons.rows import Consumer, ManagerRow, Producer
+from myqueue.daemons.tables import CONSUMER, PRODUCER, Tables
 from myqueue.daemons.topics import Answer, Call
 from myqueue.errors import Busy, IdentityMismatch, InvalidRequest, UnknownClient, Unsupported
 
@@ -140,52 +133,16 @@ def seen(call: Call, args: Arguments) -> Answer:
 # -- daemons --------------------------------------------------------------------------------------
 
 
-def register_broker(call: Call, args: Arguments) -> Answer:
-    """A broker that is new, or has another address. Never one with another disk (W7)."""
-    new = BrokerRow(*_whereabouts(args), call.time_ms, version=call.index)
-    tables = call.tables
-    before = tables.brokers.get(new.node)
-    if before is not None:
-        _check_disk("broker", new.node, before.disk, new.disk)
-        new.state, new.since_ms = before.state, before.since_ms
-    tables.put_broker(new)
-    tables.bump(tables.brokers, call.index)  # all of them are told where it is
-    return {"node": new.node}
-
-
 def register_manager(call: Call, args: Arguments) -> Answer:
-    new = ManagerRow(*_whereabouts(args), call.time_ms)
+    """Never one with another disk (W7): it may have forgotten votes."""
+    new = ManagerRow(*brokers.whereabouts(args), call.time_ms)
+    args.done()
     before = call.tables.managers.get(new.node)
-    if before is not None:
-        _check_disk("manager", new.node, before.disk, new.disk)
-        new.since_ms = before.since_ms
+    if before is not None and before.disk != new.disk:
+        raise IdentityMismatch(f"manager {new.node} has disk {before.disk}, not {new.disk}")
+    new.since_ms = before.since_ms if before is not None else new.since_ms
     call.tables.put_manager(new)
     return {"node": new.node}
-
-
-def _whereabouts(args: Arguments) -> tuple[int, str, str, str, str]:
-    """Which daemon it is, and where."""
-    node, disk = args.number("node", low=1, high=(1 << 31) - 1), args.text("disk")
-    address, peer, host = args.text("address"), args.text("peer"), args.text("host", "")
-    args.done()
-    return node, disk, address, peer, host
-
-
-def _check_disk(kind: str, node: int, known: str, disk: str) -> None:
-    if known != disk:
-        raise IdentityMismatch(f"{kind} {node} has disk {known}, not {disk}")
-
-
-def forget_gone(call: Call, args: Arguments) -> Answer:
-    """A broker that has heard of the deletion no longer holds these groups."""
-    node, groups = args.number("node"), args.numbers("groups")
-    args.done()
-    for group in groups:
-        gone = call.tables.gone.get(group)
-        if gone is not None and node in gone.nodes:
-            gone.nodes.remove(node)
-            call.tables.put_gone(gone)
-    return {}
 
 
 def alter_cluster(call: Call, args: Arguments) -> Answer:
@@ -201,13 +158,17 @@ Operation = Callable[[Call, Arguments], Answer]
 _FOR_CLIENTS: tuple[Operation, ...] = (
     topics.create_topic, topics.delete_topic, topics.alter_topic, topics.grow_topic,
     register_producer, register_consumer, open_producer, alter_cluster,
+    brokers.drain_broker, brokers.undrain_broker, brokers.remove_broker,
 )  # fmt: skip
 _FOR_MANAGERS: tuple[Operation, ...] = (
-    topics.grow_by_threshold, seen, register_broker, register_manager, forget_gone,
+    topics.grow_by_threshold, seen, register_manager, brokers.register_broker,
+    brokers.forget_gone, brokers.move_replicas, brokers.settle_replicas, brokers.prefer_replica,
 )  # fmt: skip
 _BY_NAME: Final = {one.__name__: one for one in _FOR_CLIENTS + _FOR_MANAGERS}
 CLIENT_OPERATIONS: Final = tuple(one.__name__ for one in _FOR_CLIENTS)
-PLACING: Final = ("create_topic", "grow_topic", "register_producer", "grow_by_threshold")
+PLACING: Final = (
+    "create_topic", "grow_topic", "register_producer", "grow_by_threshold", "remove_broker",
+)  # fmt: skip
 
 
 def run(call: Call, operation: Any, arguments: Any) -> Answer:

@@ -5,10 +5,15 @@ or not, since a broker follows the highest version that it has seen. The version
 orders is the index of the last entry that changed something for it, so that other brokers' topics
 and clients' activity do not make it read long lists again.
 
+`life` is the process for which these orders are: the broker's row names the one that registered
+last. A broker that was restarted follows nobody who has not applied the registration of its new
+life, and whoever has, has applied everything that this broker ever followed before.
+
 `wanted` and `brokers` go out if the broker follows an older version, and from time to time if it
-does not hold what it should: making a replica may have failed. `gone` are deleted groups that the
-broker is known to have. A full beat is asked for (`more`) until one came, and again when something
-was deleted: only what a full beat does not name is certainly removed (`forgettable`).
+does not hold what it should: making a replica may have failed. `gone` are replicas to be removed
+that the broker is known to have, by group and incarnation (W6). A full beat is asked for (`more`)
+until one came, and again when something is to be removed: only what a full beat does not name is
+certainly removed (`forgettable`).
 """
 
 from __future__ import annotations
@@ -33,14 +38,19 @@ class Orders:
         self, tables: Tables, node: int, life: BrokerLife, transfers: list[list[int]], now: int
     ) -> dict[str, Any]:
         row = tables.brokers.get(node)
-        gone = [group for group in _gone_from(tables, node) if life.has(group)][:GONE_MAX]
+        gone = [
+            [group, incarnation] for group, incarnation, _ in _gone_from(tables, node)
+            if life.holds(group, incarnation)
+        ][:GONE_MAX]  # fmt: skip
         out: dict[str, Any] = {
-            "version": row.version if row else 0, "more": self._needs_full(tables, node, life, now),
+            "version": row.version if row else 0, "life": row.life if row else 0,
+            "life_from": row.life_from if row else 0,
+            "more": self._needs_full(tables, node, life, now),
             "wanted": None, "gone": gone, "transfers": transfers, "brokers": None,
         }  # fmt: skip
         if row is None:
             return out
-        lacks = not all(map(life.has, tables.held.get(node, ())))
+        lacks = not all(life.has(group) for group in tables.held.get(node, ()))
         due = now - self._told.get(node, -AGAIN_MS) >= AGAIN_MS
         if life.version < row.version or (lacks and life.version == row.version and due):
             self._told[node] = now
@@ -52,32 +62,50 @@ class Orders:
         return out
 
     def _needs_full(self, tables: Tables, node: int, life: BrokerLife, now: int) -> bool:
-        if life.held is None:
+        if not life.full_at:
             return True
         waits = any(node in gone.nodes for gone in tables.gone.values())
         return waits and now - life.full_at >= FULL_AGAIN_MS
 
 
 def wanted(tables: Tables, node: int) -> list[list[Any]]:
-    """All that this broker should hold."""
+    """All that this broker should hold, and those groups whose leaving member it is: it may lead.
+
+    What was drawn for a disk that it has no more is left out: it is being drawn anew.
+    """
+    disk_from = tables.brokers[node].disk_from
     rows = []
-    for group in sorted(tables.held.get(node, ())):
+    for group in sorted(tables.held.get(node, set()) | tables.left.get(node, set())):
         topic, number = tables.groups[group]
-        replicas = [list(one) for one in topic.partitions[number].replicas]
-        rows.append([group, topic.name, number, topic.uid, replicas, topic.settings])
+        one = topic.partitions[number]
+        if any(at == node and drawn < disk_from for at, drawn in one.replicas):
+            continue
+        replicas, leaving = [list(r) for r in one.replicas], [list(r) for r in one.leaving]
+        rows.append(
+            [group, topic.name, number, topic.uid, replicas, topic.settings, leaving, one.moved]
+        )
     return rows
 
 
-def _gone_from(tables: Tables, node: int) -> list[int]:
-    return sorted(one.group for one in tables.gone.values() if node in one.nodes)
+def _gone_from(tables: Tables, node: int) -> list[tuple[int, int, int]]:
+    """(group, incarnation, index of the entry that said so) of what this broker is to remove."""
+    return sorted(
+        (one.group, incarnation, index)
+        for one in tables.gone.values()
+        for at, incarnation, index in one.replicas
+        if at == node
+    )
 
 
 def forgettable(tables: Tables, node: int, life: BrokerLife) -> list[int]:
-    """Deleted groups that this broker certainly has not, and will not make any more.
+    """Groups of which it certainly has no replica that is to go, and will not make any more.
 
-    It has not, says a full beat; it will not, as it followed orders made after the deletion then.
+    It has not, says a full beat; it will not, as it followed orders made after the removal then.
     """
-    return [
-        group for group in _gone_from(tables, node)
-        if not life.has(group) and life.full_version >= tables.gone[group].index
-    ]  # fmt: skip
+    stays: set[int] = set()
+    groups = set()
+    for group, incarnation, index in _gone_from(tables, node):
+        groups.add(group)
+        if life.holds(group, incarnation) or life.full_version < index:
+            stays.add(group)
+    return sorted(groups - stays)

@@ -78,6 +78,15 @@ def _place_one(loads: list[Load], hosts: dict[str, _Host], replication: int) -> 
     return [leader.node, *(one.node for one in chosen if one is not leader)]
 
 
+def place_another(brokers: Iterable[Load], hosts: Iterable[str]) -> int:
+    """The broker that gets one more replica, when the others are on these hosts; 0: none can."""
+    taken = list(hosts)
+    best = min(
+        brokers, key=lambda one: (taken.count(one.host), one.replicas, one.node), default=None
+    )
+    return 0 if best is None else best.node
+
+
 def _rank_of_first(one: Load, host: _Host) -> tuple[float, ...]:
     return (
         one.replicas, host.replicas / host.brokers, host.leaders / host.brokers, one.leaders,

@@ -10,13 +10,15 @@ with the applied index that it belongs to (W13), and never ahead of the log on o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from myqueue import protocol
 from myqueue.daemons.machine import Changes, Machine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.errors import EntryMissing
+from myqueue.errors import EntryMissing, NotLeader, NotReady
 from myqueue.wal.reader import Entry as Stored
 
 if TYPE_CHECKING:
@@ -184,3 +186,14 @@ def as_entry(stored: Stored) -> t.Entry:
         record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
         record.chain, stored.payload,
     )  # fmt: skip
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What the core can't do now, in the words of the daemon."""
+    try:
+        yield
+    except t.NotLeader as error:
+        raise NotLeader(str(error)) from None
+    except t.RaftError as error:
+        raise NotReady(str(error)) from None

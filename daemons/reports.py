@@ -6,17 +6,26 @@ this manager answered, or all of them if it asks (`more`). Nothing here is remem
 restart: the first beat to each manager is full.
 
 Orders state what managers have committed. A broker follows those of the highest version that it
-has seen: it makes replicas that it should hold, and removes those that are deleted by a committed
-entry and named as such. A group that is neither wanted nor gone stays, and is reported (W6).
+has seen, of managers that have applied the registration of this process (`life`): so it never
+follows what is older than what an earlier life of it followed. It makes replicas that it should
+hold, and removes those that a committed entry names (group and incarnation) as gone. A group that
+is neither wanted nor gone stays, and is reported (W6). Only addresses of brokers are taken from
+anybody: without them a restarted broker could reach nobody as long as the managers have no leader.
+
+A replica's name is used once (R2, W7). If recovery found a hole in the log that may have held any
+group, a wanted replica that is not there may have been in it: one that was drawn in an earlier life
+is not made, but reported as lost, and gets a new name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from myqueue import protocol
+from myqueue.daemons.members import INCARNATIONS, committed_members
 from myqueue.daemons.partition import Partition
-from myqueue.daemons.raft.types import replica_id
+from myqueue.daemons.raft.types import node_of, replica_id
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
@@ -38,6 +47,16 @@ class Wanted(NamedTuple):
     topic_uid: int
     replicas: list[list[int]]  # [node, incarnation]; the first is the preferred leader
     settings: dict[str, Any]
+    leaving: list[list[int]]  # may be members still
+    moved: int  # 0: the wanted replicas are the group's founders
+
+    def incarnation(self, node: int) -> int:
+        """Of the replica that this node should hold; 0: none."""
+        return next((drawn for at, drawn in self.replicas if at == node), 0)
+
+    def members(self) -> tuple[int, ...]:
+        """Replica ids of all that are wanted."""
+        return tuple(replica_id(node, incarnation) for node, incarnation in self.replicas)
 
     def about(self) -> bytes:
         return protocol.pack([self.topic, self.number, self.topic_uid, self.settings])
@@ -58,9 +77,8 @@ class _Manager:
 class Orders(NamedTuple):
     """What a broker has to do after an answer of a manager."""
 
-    create: list[Wanted]
     remove: list[int]
-    settings: dict[int, dict[str, Any]]  # of groups that are held
+    wanted: dict[int, Wanted] | None  # None: as before
     transfers: list[tuple[int, int]]
 
 
@@ -75,6 +93,9 @@ class Reports:
         self._at_once = False
         self._last_ms, self._messages = 0, 0
         self.version = 0  # of the orders that are followed
+        self._addresses_version = 0
+        self.wanted: dict[int, Wanted] = {}
+        self._lost: dict[int, int] = {}  # wanted, not here, and perhaps lost with the log
         self.brokers: dict[int, str] = {}  # node -> address of its clients' door
 
     # -- beats ---------------------------------------------------------------------------------
@@ -105,8 +126,9 @@ class Reports:
             manager.unanswered |= touched
             groups, held = manager.unanswered, None
             if manager.full:
-                groups, held = manager.unanswered, list(self._engine.replicas)
-                groups |= dict.fromkeys(held)
+                groups = manager.unanswered
+                groups |= dict.fromkeys(self._engine.replicas)
+                held = [[one, name & INCARNATIONS] for one, name in self._engine.held().items()]
             told = []
             for group in list(groups)[:GROUPS_MAX]:
                 row = rows.get(group) or self._row(group)
@@ -130,8 +152,19 @@ class Reports:
             "address": config.advertise, "peer": config.peer_advertise, "host": config.host,
             "version": self.version, "producers": producers, "consumers": consumers,
             "disk_low": engine.log.journal.space_low, "load": load,
-            "free_bytes": engine.counts.get("disk_free_bytes", 0),
+            "free_bytes": engine.counts.get("disk_free_bytes", 0), "lost": self._lost_here(),
         }  # fmt: skip
+
+    def _lost_here(self) -> list[list[int]]:
+        """[group, incarnation] of replicas that can't take part any more."""
+        engine = self._engine
+        if not (engine.refused or self._lost):
+            return []
+        held = engine.held()
+        out = {group: held[group] & INCARNATIONS for group in engine.refused}
+        for group in engine.replicas:  # one that has only some trouble takes part
+            out.pop(group, None)
+        return [[group, number] for group, number in sorted((self._lost | out).items())]
 
     def _row(self, group: int) -> Row | None:
         replica = self._engine.replicas.get(group)
@@ -139,8 +172,9 @@ class Reports:
             return None
         machine = cast(Partition, replica.machine)
         return [
-            group, replica.is_leader, replica.node.term, replica.leader_node, machine.start,
-            machine.end, machine.bytes_kept,
+            group, replica.replica_id & INCARNATIONS, replica.is_leader, replica.node.term,
+            replica.leader_node, machine.start, machine.end, machine.bytes_kept,
+            committed_members(replica),
         ]  # fmt: skip
 
     # -- orders --------------------------------------------------------------------------------
@@ -157,7 +191,8 @@ class Reports:
         except (KeyError, TypeError, ValueError):  # of another version
             self._engine.counts["orders_invalid_total"] += 1
             return None
-        manager.answered_at = self._engine.now
+        if orders["life"] == self._engine.incarnation:
+            manager.answered_at = self._engine.now
         if beat == manager.beat:  # older answers say nothing about what changed since
             told = list(manager.unanswered)
             manager.unanswered = dict.fromkeys(told[GROUPS_MAX:])
@@ -166,43 +201,85 @@ class Reports:
         return done
 
     def is_current(self, now: int) -> bool:
-        """A majority of managers answered lately: what we follow is what they have committed."""
+        """A majority of managers that know this life answered lately: what we follow is what they
+        have committed.
+        """
         lately = sum(now - one.answered_at < CURRENT_MS for one in self._managers.values())
         return lately > len(self._managers) // 2
 
     def _follow(self, orders: dict[str, Any]) -> Orders:
-        """What is not true yet. A deletion is committed, so it counts in any version."""
-        engine = self._engine
-        gone = [group for group in orders["gone"] if group in engine.replicas]
-        out = Orders([], gone, {}, [(group, node) for group, node in orders["transfers"]])
-        if orders["version"] < self.version:
-            return out
-        if orders["wanted"] is not None:
-            self.version = orders["version"]
-        for node, address, peer, _host in orders["brokers"] or ():
-            self.brokers[node] = address
-            if node != engine.node:
-                engine.set_peer(("broker", node), peer)
-        dead = set(orders["gone"])
-        for row in orders["wanted"] or ():
-            wanted = Wanted(*row)
-            if wanted.group in engine.replicas:
-                out.settings[wanted.group] = wanted.settings
-            elif wanted.group not in dead:
-                out.create.append(wanted)
-        return out
+        """What is not true yet. Malformed orders raise before anything was changed."""
+        engine, version = self._engine, int(orders["version"])
+        rows = [Wanted(*row) for row in orders["wanted"] or ()]
+        self._learn_addresses(version, orders["brokers"] or ())
+        transfers = [(group, node) for group, node in orders["transfers"]]
+        if orders["life"] != engine.incarnation or version < self.version:
+            return Orders([], None, [])
+        if orders["wanted"] is None:
+            # Who thinks that we follow newer orders than we do has more to say than removals.
+            gone = orders["gone"] if version == self.version else []
+            return Orders(self._gone(gone), None, transfers)
+        self.version = version
+        self.wanted = {row.group: row for row in rows}
+        self._lost = {
+            row.group: row.incarnation(engine.node)
+            for row in rows
+            if self._may_be_lost(row, orders["life_from"])
+        }
+        return Orders(self._gone(orders["gone"]), self.wanted, transfers)
 
-    def create(self, wanted: Wanted) -> Replica | None:
-        """The replica that was drawn for this broker; None if none was. Raises what create does"""
+    def _learn_addresses(self, version: int, rows: Iterable[Any]) -> None:
+        if version < self._addresses_version:
+            return
+        for node, address, peer, _host in rows:
+            self._addresses_version = version
+            self.brokers[node] = address
+            if node != self._engine.node:
+                self._engine.set_peer(("broker", node), peer)
+
+    def _gone(self, named: list[list[int]]) -> list[int]:
+        """Groups of which exactly the replica here is named; or it can't be told which one it is"""
+        if not named:
+            return []
+        held = self._engine.held()
+        return [
+            group
+            for group, incarnation in named
+            if group in held and held[group] & INCARNATIONS in (incarnation, 0)
+        ]
+
+    def _may_be_lost(self, row: Wanted, life_from: int) -> bool:
         engine = self._engine
-        members = [replica_id(node, incarnation) for node, incarnation in wanted.replicas]
-        nodes = [node for node, _ in wanted.replicas]
-        # A replica that could not be opened stays as it is, for an operator to look at (W6).
-        if engine.node not in nodes or wanted.group in engine.refused:
-            return None
-        place = nodes.index(engine.node)
-        replica = engine.create(wanted.group, members[place], members, (), wanted.about())
-        if place == 0:
-            engine.campaign_soon(replica)
+        here = row.group in engine.replicas or row.group in engine.refused
+        drawn = row.incarnation(engine.node)
+        unsure = engine.log.journal.recovered.unknown_loss
+        return unsure and not here and 0 < drawn < life_from
+
+    def missing(self) -> list[Wanted]:
+        """What this broker should hold and does not."""
+        engine = self._engine
+        return [
+            row
+            for group, row in self.wanted.items()
+            if group not in engine.replicas and group not in engine.refused
+            and group not in self._lost and row.incarnation(engine.node)
+        ]  # fmt: skip
+
+    def create(self, wanted: Wanted) -> Replica:
+        """The replica that was drawn for this broker. Raises what create does.
+
+        Founders know each other. Whoever comes later, or finds the group changed already, is told
+        by its log who votes; until then it neither votes for itself nor counts.
+        """
+        engine = self._engine
+        names = [replica_id(node, number) for node, number in (*wanted.replicas, *wanted.leaving)]
+        own = replica_id(engine.node, wanted.incarnation(engine.node))
+        if wanted.moved:
+            others = [name for name in names if node_of(name) != engine.node]
+            replica = engine.create(wanted.group, own, others, [own], wanted.about())
+        else:
+            replica = engine.create(wanted.group, own, names, (), wanted.about())
+            if names[0] == own:
+                engine.campaign_soon(replica)
         self.touch(wanted.group)
         return replica

@@ -1,6 +1,6 @@
 """The tables of the metadata, and each of them as rows for the store.
 
-Topics with their partitions, brokers, managers, producers, consumers, the groups that brokers
+Topics with their partitions, brokers, managers, producers, consumers, the replicas that brokers
 still have to remove, counters and settings, and the results of the last requests. Operations
 (`operations.py`) change them only through the methods here, which note the row that changed, so
 that `changes` hands over just these.
@@ -19,106 +19,34 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from typing import Any, Final
 
 from myqueue.daemons.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS, defaults
 from myqueue.daemons.machine import Changes
+from myqueue.daemons.rows import (
+    BrokerRow,
+    Consumer,
+    Counters,
+    Gone,
+    ManagerRow,
+    Partition,
+    Producer,
+    Result,
+    Topic,
+)
 from myqueue.protocol import pack, unpack
 
 CHUNK: Final = 64  # partitions in a row
 RESULTS_MAX: Final = 10_000
-ACTIVE: Final = "active"
 
 COUNTERS, TOPIC, PARTITIONS, BROKER, MANAGER = b"c", b"t", b"p", b"b", b"m"
 PRODUCER, CONSUMER, GONE, RESULT = b"r", b"o", b"x", b"k"
+REMOVED = b"d"
 
 
 def row_key(kind: bytes, *numbers: int) -> bytes:
     return kind + b"".join(number.to_bytes(8, "big") for number in numbers)
-
-
-@dataclass(slots=True)
-class Partition:
-    group: int
-    replicas: list[tuple[int, int]]  # (node, incarnation); the first should lead
-
-    @property
-    def nodes(self) -> list[int]:
-        return [node for node, _ in self.replicas]
-
-
-@dataclass(slots=True)
-class Topic:
-    uid: int
-    name: str
-    replication: int
-    created_ms: int
-    settings: dict[str, int]
-    partitions: list[Partition] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class BrokerRow:
-    node: int
-    disk: str
-    address: str  # of its clients' door
-    peer: str  # of its peers' door
-    host: str
-    since_ms: int
-    state: str = ACTIVE
-    version: int = 0  # index of the last entry that changed what this broker is ordered
-
-
-@dataclass(slots=True)
-class ManagerRow:
-    node: int
-    disk: str
-    address: str
-    peer: str
-    host: str
-    since_ms: int
-
-
-@dataclass(slots=True)
-class Producer:
-    id: int
-    name: str  # "": none
-    topic_uid: int  # 0: it was opened, not registered for a topic
-    epoch: int
-    seen_ms: int
-
-
-@dataclass(slots=True)
-class Consumer:
-    id: int
-    topic_uid: int
-    seen_ms: int
-
-
-@dataclass(slots=True)
-class Gone:
-    """A deleted group, until no broker holds it."""
-
-    group: int
-    index: int  # of the entry that deleted it
-    nodes: list[int]
-
-
-@dataclass(slots=True)
-class Result:
-    index: int
-    key: bytes
-    outcome: bytes  # packed
-
-
-@dataclass(slots=True)
-class Counters:
-    """The next numbers; none is ever given twice."""
-
-    producer: int = 1
-    consumer: int = 1
-    incarnation: int = 1
 
 
 class Tables:
@@ -134,10 +62,13 @@ class Tables:
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
         self.gone: dict[int, Gone] = {}
+        self.removed: dict[int, str] = {}  # brokers that were removed: node -> disk
         self.results: dict[int, Result] = {}  # by index, oldest first
         # Counted from the above.
         self.groups: dict[int, tuple[Topic, int]] = {}
         self.held: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups
+        self.left: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups it is to leave
+        self.moving: set[int] = set()  # groups
         self.led: defaultdict[int, int] = defaultdict(int)
         self.producer_names: dict[str, int] = {}
         self.result_keys: dict[bytes, int] = {}  # key -> index
@@ -156,9 +87,39 @@ class Tables:
         number = len(topic.partitions)
         topic.partitions.append(partition)
         self.groups[partition.group] = (topic, number)
-        for node in partition.nodes:
-            self.held[node].add(partition.group)
+        self._count(partition)
+        self.touch(PARTITIONS, topic.uid, number // CHUNK)
+
+    def _count(self, partition: Partition) -> None:
+        group = partition.group
+        for node, _ in partition.replicas:
+            self.held[node].add(group)
+        for node, _ in partition.leaving:
+            self.left[node].add(group)
         self.led[partition.nodes[0]] += 1
+        if partition.is_moving:
+            self.moving.add(group)
+
+    def _discount(self, partition: Partition) -> None:
+        group = partition.group
+        for node, _ in partition.replicas:
+            self.held[node].discard(group)
+        for node, _ in partition.leaving:
+            self.left[node].discard(group)
+        self.led[partition.nodes[0]] -= 1
+        self.moving.discard(group)
+
+    def partition(self, group: int) -> Partition | None:
+        found = self.groups.get(group)
+        return found[0].partitions[found[1]] if found else None
+
+    @contextmanager
+    def changing(self, partition: Partition) -> Iterator[None]:
+        """Within, its replicas may be changed; what is counted follows."""
+        topic, number = self.groups[partition.group]
+        self._discount(partition)
+        yield
+        self._count(partition)
         self.touch(PARTITIONS, topic.uid, number // CHUNK)
 
     def remove_topic(self, topic: Topic) -> None:
@@ -167,9 +128,7 @@ class Tables:
         self.touch(TOPIC, topic.uid)
         for number, partition in enumerate(topic.partitions):
             del self.groups[partition.group]
-            for node in partition.nodes:
-                self.held[node].discard(partition.group)
-            self.led[partition.nodes[0]] -= 1
+            self._discount(partition)
             self.touch(PARTITIONS, topic.uid, number // CHUNK)
         for producer in [one for one in self.producers.values() if one.topic_uid == topic.uid]:
             self.remove_producer(producer)
@@ -180,6 +139,15 @@ class Tables:
     def put_broker(self, broker: BrokerRow) -> None:
         self.brokers[broker.node] = broker
         self.touch(BROKER, broker.node)
+
+    def remove_broker(self, node: int) -> None:
+        """It is known as removed from now on; other daemons of this number are welcome."""
+        self.removed[node] = self.brokers.pop(node).disk
+        for gone in [one for one in self.gone.values() if node in one.nodes]:
+            gone.replicas = [one for one in gone.replicas if one[0] != node]
+            self.put_gone(gone)
+        self.touch(BROKER, node)
+        self.touch(REMOVED, node)
 
     def put_manager(self, manager: ManagerRow) -> None:
         self.managers[manager.node] = manager
@@ -201,9 +169,15 @@ class Tables:
         self.consumers[consumer.id] = consumer
         self.touch(CONSUMER, consumer.id)
 
+    def add_gone(self, group: int, replicas: Iterable[tuple[int, int]], index: int) -> None:
+        """These are to be removed as well."""
+        gone = self.gone.get(group) or Gone(group, [])
+        gone.replicas += [(node, incarnation, index) for node, incarnation in sorted(replicas)]
+        self.put_gone(gone)
+
     def put_gone(self, gone: Gone) -> None:
         """Forgotten when nobody is left."""
-        if gone.nodes:
+        if gone.replicas:
             self.gone[gone.group] = gone
         else:
             self.gone.pop(gone.group, None)
@@ -256,6 +230,7 @@ class Tables:
         for kind, numbers in (
             (BROKER, self.brokers), (MANAGER, self.managers), (PRODUCER, self.producers),
             (CONSUMER, self.consumers), (GONE, self.gone), (RESULT, self.results),
+            (REMOVED, self.removed),
         ):  # fmt: skip
             for number in numbers:
                 yield row_key(kind, number)
@@ -277,7 +252,12 @@ class Tables:
                 t = topic
                 return [t.uid, t.name, t.replication, t.created_ms, t.settings]
             part = topic.partitions[chunk * CHUNK : (chunk + 1) * CHUNK]
-            return [[one.group, one.replicas] for one in part] or None
+            return [
+                [one.group, one.replicas, one.leaving, one.moved, one.is_moving] for one in part
+            ] or None
+        if kind == REMOVED:
+            disk = self.removed.get(number)
+            return None if disk is None else [number, disk]
         table: Any = {
             BROKER: self.brokers, MANAGER: self.managers, PRODUCER: self.producers,
             CONSUMER: self.consumers, GONE: self.gone, RESULT: self.results,
@@ -300,8 +280,9 @@ class Tables:
             tables.add_topic(Topic(uid, name, replication, created_ms, settings))
         for key, partitions in kinds[PARTITIONS]:
             topic = tables.by_uid[_numbers(key)[0]]
-            for group, replicas in partitions:
-                tables.add_partition(topic, Partition(group, [tuple(one) for one in replicas]))
+            for group, replicas, leaving, *rest in partitions:
+                pairs = [tuple(one) for one in replicas], [tuple(one) for one in leaving]
+                tables.add_partition(topic, Partition(group, *pairs, *rest))
         for _, fields in kinds[BROKER]:
             tables.put_broker(BrokerRow(*fields))
         for _, fields in kinds[MANAGER]:
@@ -310,8 +291,9 @@ class Tables:
             tables.put_producer(Producer(*fields))
         for _, fields in kinds[CONSUMER]:
             tables.put_consumer(Consumer(*fields))
-        for _, fields in kinds[GONE]:
-            tables.put_gone(Gone(*fields))
+        for _, (group, gone) in kinds[GONE]:
+            tables.put_gone(Gone(group, [tuple(one) for one in gone]))
+        tables.removed = dict(fields for _, fields in kinds[REMOVED])
         for _, fields in kinds[RESULT]:
             tables.remember(Result(*fields))
         tables.changed.clear()

@@ -24,7 +24,8 @@ from myqueue.daemons.arguments import (
     changed_settings,
     defaults,
 )
-from myqueue.daemons.tables import ACTIVE, BrokerRow, Gone, Partition, Tables, Topic
+from myqueue.daemons.rows import ACTIVE, BrokerRow, Partition, Topic
+from myqueue.daemons.tables import Tables
 from myqueue.errors import InvalidRequest, TooFewBrokers, TopicExists, UnknownTopic
 
 Answer = dict[str, Any]
@@ -104,7 +105,7 @@ def _choose(tables: Tables, count: int, replication: int, avoid: list[int]) -> l
         )
     most = tables.settings["replicas_per_broker_max"]
     loads = [
-        placement.Load(one.node, _host(one), len(tables.held[one.node]), tables.led[one.node])
+        placement.Load(one.node, host_of(one), len(tables.held[one.node]), tables.led[one.node])
         for one in sorted(tables.brokers.values(), key=lambda one: one.node)
         if one.state == ACTIVE and len(tables.held[one.node]) < most
     ]
@@ -126,7 +127,7 @@ def _choose(tables: Tables, count: int, replication: int, avoid: list[int]) -> l
     return chosen
 
 
-def _host(broker: BrokerRow) -> str:
+def host_of(broker: BrokerRow) -> str:
     """A broker without a label stands for itself: nothing is known of where it is."""
     return broker.host or f"broker {broker.node}"
 
@@ -150,9 +151,9 @@ def delete_topic(call: Call, args: Arguments) -> Answer:
     args.done()
     topic = call.topic(name)
     for partition in topic.partitions:
-        nodes = sorted(partition.nodes)
-        call.tables.put_gone(Gone(partition.group, call.index, nodes))
-        call.tables.bump(nodes, call.index)
+        replicas = {*partition.replicas, *partition.leaving}
+        call.tables.add_gone(partition.group, replicas, call.index)
+        call.tables.bump(partition.all_nodes, call.index)
     call.tables.remove_topic(topic)
     return {"topic_uid": topic.uid}
 
@@ -164,7 +165,7 @@ def alter_topic(call: Call, args: Arguments) -> Answer:
     topic.settings = changed_settings(TOPIC_SETTINGS, topic.settings, given)
     call.tables.add_topic(topic)
     for partition in topic.partitions:
-        call.tables.bump(partition.nodes, call.index)
+        call.tables.bump(partition.all_nodes, call.index)
     return {"settings": dict(topic.settings)}
 
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from myqueue.daemons.arguments import Arguments
 from myqueue.daemons.liveness import Activity, Liveness
-from myqueue.daemons.tables import Tables, Topic
+from myqueue.daemons.rows import DRAINING, BrokerRow, Partition, Topic
+from myqueue.daemons.tables import Tables
 from myqueue.errors import InvalidRequest, UnknownClient, UnknownTopic
 
 CLIENTS_MAX: Final = 1000  # of each kind in one answer
@@ -118,7 +119,8 @@ def brokers(view: View, args: Arguments) -> Answer:
         led = [group for group in liveness.led_by(node) if liveness.leader(group, view.now)[0]]
         rows.append({
             "node": node, "address": row.address, "peer": row.peer, "host": row.host,
-            "disk": row.disk, "state": row.state, "alive": liveness.alive(node, view.now),
+            "disk": row.disk, "state": _state(view, row), "alive": liveness.alive(node, view.now),
+            "draining": row.state == DRAINING, "leaving": len(tables.left.get(node, ())),
             "last_seen_ms": life.beat_wall_ms if life else 0, "since_ms": row.since_ms,
             "replicas": len(tables.held.get(node, ())), "leads": len(led),
             "should_lead": tables.led.get(node, 0), "load": life.load if life else 0,
@@ -126,6 +128,18 @@ def brokers(view: View, args: Arguments) -> Answer:
             "disk_low": life.disk_low if life else False,
         })  # fmt: skip
     return {"brokers": rows}
+
+
+def _state(view: View, row: BrokerRow) -> str:
+    """active, draining, drained (it holds nothing any more), or dead."""
+    if not view.liveness.alive(row.node, view.now):
+        return "dead"
+    tables, node = view.tables, row.node
+    if row.state != DRAINING or tables.held.get(node) or tables.left.get(node):
+        return row.state
+    if any(node in gone.nodes for gone in tables.gone.values()):
+        return row.state
+    return "drained"
 
 
 def managers(view: View, args: Arguments) -> Answer:
@@ -249,16 +263,29 @@ def problems(view: View, args: Arguments) -> Answer:
             at = {"topic": name, "partition": number, "group": partition.group}
             if not liveness.leader(partition.group, now)[0]:
                 found.append({"problem": "leaderless", **at})
-            missing = [node for node in partition.nodes if not _has(view, node, partition.group)]
+            missing = _missing(view, partition)
             if missing:
                 found.append({"problem": "under-replicated", **at, "missing": missing})
     for node, life in sorted(liveness.brokers.items()):
-        strays = [
-            one for one in life.held or () if one not in tables.groups and one not in tables.gone
-        ]
+        strays = [one for one in life.held if one not in tables.groups and one not in tables.gone]
         found += [{"problem": "stray-group", "node": node, "group": one} for one in sorted(strays)]
     omitted = max(0, len(found) - PROBLEMS_MAX)
     return {"problems": found[:PROBLEMS_MAX], "omitted": omitted}
+
+
+def _missing(view: View, partition: Partition) -> list[int]:
+    """Where a copy should be and is not, if there are fewer whole ones than there should be.
+
+    While a replica moves, the one that it replaces is as good as itself.
+    """
+    group = partition.group
+    members = view.liveness.members(group)
+    if members is None:
+        return [node for node in partition.nodes if not _has(view, node, group)]
+    there = {node for (node, _), votes in members.items() if votes and _has(view, node, group)}
+    if len(there) >= len(partition.replicas):
+        return []
+    return [node for node in partition.nodes if node not in there]
 
 
 def _has(view: View, node: int, group: int) -> bool:

@@ -21,8 +21,15 @@ def world() -> World:
 
 
 def orders(**more: Any) -> dict[str, Any]:
-    empty = {"version": 0, "more": False, "wanted": None, "gone": [], "transfers": []}
-    return {**empty, "brokers": None, **more}
+    empty = {"version": 0, "life": 5, "life_from": 0, "more": False, "wanted": None, "gone": []}
+    return {**empty, "transfers": [], "brokers": None, **more}
+
+
+def wanted_row(
+    group: int, replicas: list[list[int]], settings: dict[str, int] | None = None,
+    leaving: list[list[int]] | None = None, moved: int = 0,
+) -> list[Any]:  # fmt: skip
+    return [group, "events", 2, 40, replicas, settings or {}, leaving or [], moved]
 
 
 def answer(world: World, state: dict[str, Any], manager: int = 1, beat: int = 0) -> None:
@@ -49,8 +56,8 @@ def test_every_manager_hears_everything_at_first(world: World) -> None:
     assert first[0] == 1 and second[0] == 2 and first[2] == second[2]
     state = first[2]
     size = len(make_batch(4))
-    assert state["full"] and state["held"] == [GROUP]
-    assert state["groups"] == [[GROUP, True, 2, 1, 0, 4, size]]
+    assert state["full"] and state["held"] == [[GROUP, 1]]
+    assert state["groups"] == [[GROUP, 1, True, 2, 1, 0, 4, size, []]]
     assert (state["disk"], state["incarnation"], state["host"]) == ("disk-a", 5, "here")
     assert (state["address"], state["peer"], state["disk_low"]) == ("me:1", "me:2", False)
     assert (state["producers"], state["consumers"], state["version"]) == ([9], [12], 0)
@@ -90,14 +97,13 @@ def test_load_is_messages_a_second(world: World) -> None:
 
 
 def test_wanted_groups_are_made(world: World) -> None:
-    mine = [5, "events", 2, 40, [[1, 7], [2, 8], [3, 9]], {"message_bytes_max": 100}]
-    second = [6, "events", 3, 40, [[2, 8], [1, 11]], {}]
-    others = [7, "events", 4, 40, [[2, 8], [3, 9]], {}]
+    mine = wanted_row(5, [[1, 7], [2, 8], [3, 9]], {"message_bytes_max": 100})
+    second, others = wanted_row(6, [[2, 8], [1, 11]]), wanted_row(7, [[2, 8], [3, 9]])
     brokers = [[1, "one:1", "one:2", "h"], [2, "two:1", "two:2", "h"]]
     answer(world, orders(version=9, wanted=[mine, second, others], brokers=brokers))
     assert set(world.engine.replicas) == {GROUP, 5, 6}
     made = world.engine.replicas[5]
-    assert made.node.voters == tuple(t.replica_id(n, i) for n, i in ((1, 7), (2, 8), (3, 9)))
+    assert made.node.config.voters == tuple(t.replica_id(n, i) for n, i in ((1, 7), (2, 8), (3, 9)))
     assert made.about == protocol.pack(["events", 2, 40, {"message_bytes_max": 100}])
     assert (made.campaigns, world.engine.replicas[6].campaigns) == (1, 0)
     assert world.engine.peers == {("broker", 2): "two:2"}
@@ -105,7 +111,7 @@ def test_wanted_groups_are_made(world: World) -> None:
     world.engine.lead(made)
     (row,) = world.produce(make_batch(1, size=2_000), group=5)
     assert row[1] == errors.MessageTooLarge.code
-    changed = [*mine[:5], {"message_bytes_max": 5_000}]
+    changed = wanted_row(5, [[1, 7], [2, 8], [3, 9]], {"message_bytes_max": 5_000})
     answer(world, orders(version=10, wanted=[changed]))
     assert world.produce(make_batch(1, size=2_000), group=5)[0][1] == 0
     assert made.campaigns == 1
@@ -113,7 +119,7 @@ def test_wanted_groups_are_made(world: World) -> None:
 
 def test_older_orders_are_not_followed(world: World) -> None:
     answer(world, orders(version=9, wanted=[]))
-    answer(world, orders(version=8, wanted=[[5, "events", 2, 40, [[1, 7]], {}]]))
+    answer(world, orders(version=8, wanted=[wanted_row(5, [[1, 7]])]))
     assert set(world.engine.replicas) == {GROUP}  # and what is neither wanted nor gone stays (W6)
 
 
@@ -124,7 +130,7 @@ def test_gone_groups_are_removed_and_all_are_told(world: World) -> None:
     world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch()])
     world.ask(protocol.OFFSETS, "a", None, [GROUP])
     world.ask(protocol.COMMIT, "a", [[GROUP, 0, 0, 0]])
-    answer(world, orders(version=9, gone=[GROUP, 1234]))
+    answer(world, orders(version=9, wanted=[], gone=[[GROUP, 1], [1234, 7]]))
     found = {envelope[1]: envelope for envelope, _ in world.turn()}
     unknown, gone = errors.OutcomeUnknown.code, errors.UnknownPartition.code
     assert sorted(row[1] for row in found[protocol.PRODUCED][3]) == sorted((unknown, gone))

@@ -29,7 +29,7 @@ class Heard:
 
 
 def row(group: int, leads: bool, term: int, end: int = 0) -> list[Any]:
-    return [group, leads, term, 0, 0, end, 0]
+    return [group, 50 + group, leads, term, 0, 0, end, 0, None]
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_new_life_of_a_broker_begins_with_nothing(heard: Heard) -> None:
 
 def test_what_a_full_beat_does_not_name_is_gone(heard: Heard) -> None:
     heard.beat(1, row(7, True, 3), row(8, True, 1))
-    heard.beat(1, row(8, True, 2), full=True, held=[8, 9])
+    heard.beat(1, row(8, True, 2), full=True, held=[[8, 58], [9, 59]])
     life = heard.liveness.brokers[1]
     assert [life.has(group) for group in (7, 8, 9)] == [False, True, True]
     assert heard.leader(7) == (0, 0)
@@ -119,7 +119,8 @@ def test_sizes_are_the_leaders_or_the_longest(heard: Heard) -> None:
     "changes",
     [
         {"disk": 5}, {"incarnation": -1}, {"version": None}, {"full": 1}, {"held": ["x"]},
-        {"groups": [[1, 2, 3]]}, {"groups": [[7, 1, 3, 0, 0, 0, 0]]}, {"load": 1.5},
+        {"groups": [[1, 2, 3]]}, {"groups": [[7, 5, 1, 3, 0, 0, 0, 0, None]]},
+        {"groups": [[7, 5, True, 3, 0, 0, 0, 0, [[1, 2]]]]}, {"lost": [7]}, {"load": 1.5},
         {"producers": [True]},
     ],
 )  # fmt: skip

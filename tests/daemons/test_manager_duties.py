@@ -26,7 +26,8 @@ def test_brokers_register_by_their_beats() -> None:
     cluster.brokers[1] = FakeBroker(1)
     orders = cluster.beat(1)
     assert orders == {
-        "version": 0, "more": False, "wanted": None, "gone": [], "transfers": [], "brokers": None,
+        "version": 0, "life": 0, "life_from": 0, "more": False, "wanted": None, "gone": [],
+        "transfers": [], "brokers": None,
     }  # fmt: skip
     cluster.turn()
     row = cluster.tables.brokers[1]
@@ -77,7 +78,7 @@ def test_orders_name_what_a_broker_should_hold() -> None:
     assert orders["version"] == cluster.tables.brokers[1].version
     assert orders["wanted"] == [
         [partition.group, "orders", 0, topic.uid, [list(one) for one in partition.replicas],
-         topic.settings]
+         topic.settings, [], 0]
     ]  # fmt: skip
     assert orders["brokers"] == [
         [n, f"tcp://127.0.0.1:{9291 + n}", f"127.0.0.1:{9391 + n}", f"host-{n}"] for n in (1, 2)
@@ -111,7 +112,7 @@ def test_w6_a_deleted_group_is_gone_when_no_broker_has_it() -> None:
     cluster.update("create_topic", topic="orders", partitions=2, replication=2)
     cluster.beat_all()
     cluster.beat_all()
-    groups = sorted(cluster.brokers[1].groups)
+    groups = [[g, cluster.brokers[1].incarnation_of(g)] for g in sorted(cluster.brokers[1].groups)]
     cluster.brokers[2].removes = False
     cluster.update("delete_topic", topic="orders")
     orders = cluster.beat(1)
@@ -119,7 +120,7 @@ def test_w6_a_deleted_group_is_gone_when_no_broker_has_it() -> None:
     cluster.live(3000)
     assert [one.nodes for one in cluster.tables.gone.values()] == [[2], [2]]
     assert cluster.beat(1)["gone"] == []
-    assert cluster.beat(2)["gone"] == groups
+    assert [group for group, _ in cluster.beat(2)["gone"]] == [group for group, _ in groups]
     cluster.brokers[2].removes = True
     cluster.live(3000)
     assert cluster.tables.gone == {}
@@ -329,9 +330,10 @@ def test_problems_are_named() -> None:
     assert problems(cluster) == ["leaderless", "under-replicated"]
     cluster.lead_all()
     assert problems(cluster) == []
-    stray = [[555, False, 1, 0, 0, 0, 0]]
+    stray = [[555, 9, False, 1, 0, 0, 0, 0, None]]
     cluster.brokers[1].full = True
-    cluster.beat(1, held=[*cluster.brokers[1].groups, 555], groups=stray, disk_low=True)
+    held = [[group, 1] for group in cluster.brokers[1].groups]
+    cluster.beat(1, held=[*held, [555, 9]], groups=stray, disk_low=True)
     assert problems(cluster) == ["disk-low", "stray-group"]
     cluster.engine.now += SILENT_MS + 1
     assert problems(cluster) == [

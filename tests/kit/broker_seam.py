@@ -25,8 +25,10 @@ GROUP = 77
 
 
 class FakeReplica:
-    def __init__(self, uid: int, machine: Partition, about: bytes, node: int, voters: Any) -> None:
-        self.uid, self.machine, self.about = uid, machine, about
+    def __init__(
+        self, uid: int, machine: Partition, about: bytes, name: int, voters: Any, learners: Any
+    ) -> None:
+        self.uid, self.machine, self.about, self.replica_id = uid, machine, about, name
         self.log = RaftLog()
         self.is_ready = False
         self.leader_node = 0
@@ -35,8 +37,10 @@ class FakeReplica:
         self.broken: errors.MyQueueError | None = None  # what reading raises
         self.times: int | None = None
         self.node = SimpleNamespace(
-            term=1, role=t.Role.FOLLOWER, log=self.log, commit_index=0, voters=tuple(voters),
-            story=lambda: {"group": uid},
+            term=1, role=t.Role.FOLLOWER, log=self.log, commit_index=0, replica=name,
+            story=lambda: {"group": uid}, configs=SimpleNamespace(current_index=0),
+            config=t.Config(tuple(voters), tuple(learners)),
+            leading=SimpleNamespace(followers={}), is_heard=lambda _member, _now: True,
         )  # fmt: skip
 
     @property
@@ -79,8 +83,14 @@ class FakeEngine:
         self.refused: dict[int, str] = {}
         self.counts = Counts()
         self.log = SimpleNamespace(
-            identity=SimpleNamespace(disk="disk-a"), journal=SimpleNamespace(space_low=False)
-        )
+            identity=SimpleNamespace(disk="disk-a"),
+            journal=SimpleNamespace(
+                space_low=False, recovered=SimpleNamespace(unknown_loss=False)
+            ),
+        )  # fmt: skip
+        self.names: dict[int, int] = {}  # replicas that can't take part, by group
+        self.removing: set[int] = set()
+        self.changes: list[tuple[int, t.Config]] = []
         self.proposals: list[tuple[int, list[t.Item]]] = []
         self.refusal: errors.MyQueueError | None = None  # of the next proposals
         self.replies: list[tuple[Client, list[Any], list[Any]]] = []
@@ -101,12 +111,23 @@ class FakeEngine:
     def create(self, uid: int, replica: int, voters: Any, learners: Any, about: bytes) -> Any:
         if uid in self.replicas:
             raise errors.GroupExists()
-        made = FakeReplica(uid, self.owner.make_machine(uid, about), about, self.node, voters)
+        if uid in self.removing:
+            raise errors.NotReady()
+        machine = self.owner.make_machine(uid, about)
+        made = FakeReplica(uid, machine, about, replica, voters, learners)
         self.replicas[uid] = made
         return made
 
     def remove(self, uid: int) -> None:
-        del self.replicas[uid]
+        self.replicas.pop(uid, None)
+        self.refused.pop(uid, None)
+        self.names.pop(uid, None)
+
+    def held(self) -> dict[int, int]:
+        return {uid: one.replica_id for uid, one in self.replicas.items()} | self.names
+
+    def change(self, replica: FakeReplica, config: t.Config) -> None:
+        self.changes.append((replica.uid, config))
 
     def propose(self, replica: FakeReplica, items: list[t.Item], *, urgent: bool = False) -> int:
         if self.refusal is not None:

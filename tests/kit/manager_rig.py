@@ -261,7 +261,9 @@ class FakeBroker:
     def __init__(self, node: int) -> None:
         self.node, self.incarnation = node, 1000 + node
         self.version, self.full = 0, True
-        self.groups: dict[int, list[Any]] = {}  # group -> wanted row
+        self.groups: dict[int, list[Any]] = {}  # group -> wanted row, as it was made
+        self.members: dict[int, list[list[Any]]] = {}  # of groups that it leads
+        self.lost: list[list[int]] = []
         self.leads: dict[int, int] = {}  # group -> term
         self.ends: dict[int, int] = {}
         self.transfers: list[list[int]] = []
@@ -274,25 +276,40 @@ class FakeBroker:
             "address": f"127.0.0.1:{9291 + self.node}", "peer": f"127.0.0.1:{9391 + self.node}",
             "host": f"host-{self.node}", "version": self.version, "full": self.full,
             "groups": [
-                [group, group in self.leads, self.leads.get(group, 0), 0, 0,
-                 self.ends.get(group, 0), 10 * self.ends.get(group, 0)]
+                [group, self.incarnation_of(group), group in self.leads, self.leads.get(group, 0),
+                 0, 0, self.ends.get(group, 0), 10 * self.ends.get(group, 0),
+                 self.members_of(group) if group in self.leads else None]
                 for group in sorted(self.groups)
             ],
+            "lost": self.lost,
             "producers": [], "consumers": [], "disk_low": False, "free_bytes": 1 << 30, "load": 5,
         }  # fmt: skip
         if self.full:
-            state["held"] = sorted(self.groups)
+            held = {group: self.incarnation_of(group) for group in self.groups} | dict(self.lost)
+            state["held"] = [list(one) for one in sorted(held.items())]
         return state | changes
+
+    def incarnation_of(self, group: int) -> int:
+        return next((drawn for node, drawn in self.groups[group][4] if node == self.node), 0)
+
+    def members_of(self, group: int) -> list[list[Any]]:
+        """Founders, unless the test says something else."""
+        founders = [[node, drawn, True] for node, drawn in self.groups[group][4]]
+        return self.members.get(group, founders)
 
     def obey(self, orders: dict[str, Any]) -> None:
         self.full = orders["more"]
+        if orders["life"] != self.incarnation:
+            return
         self.transfers += orders["transfers"]
-        if self.removes:
-            for group in orders["gone"]:
-                self.groups.pop(group, None)
+        for group, incarnation in orders["gone"] if self.removes else ():
+            self.lost = [one for one in self.lost if one != [group, incarnation]]
+            if group in self.groups and self.incarnation_of(group) == incarnation:
+                self.groups.pop(group)
                 self.leads.pop(group, None)
         if orders["version"] >= self.version:
             self.version = orders["version"]
             for row in orders["wanted"] or ():
-                if self.makes:
+                mine = any(node == self.node for node, _ in row[4])
+                if self.makes and mine and row[0] not in self.groups | dict(self.lost):
                     self.groups[row[0]] = row

@@ -8,6 +8,7 @@ started is ended with it, by pid.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -97,6 +98,19 @@ class Cluster:
         for key, value in self.settings.items():
             out += [f"--{key.replace('_', '-')}", str(value)]
         return out
+
+    def add_broker(self) -> Name:
+        """One more, which registers by itself."""
+        name = ("broker", max(number for kind, number in self.names if kind == "broker") + 1)
+        client, peer = free_ports(2)
+        self.ports[name] = (client, peer)
+        self.names.append(name)
+        self.start(name)
+        return name
+
+    def wipe(self, name: Name) -> None:
+        """What is left after its disk was replaced."""
+        shutil.rmtree(self.data(name))
 
     def start(self, *names: Name) -> None:
         for name in names or self.names:

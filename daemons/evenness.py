@@ -1,0 +1,88 @@
+"""What is uneven between brokers, and the next step to less of that. Pure arithmetic.
+
+Even means: everybody within 10 % of the mean, or within 1. Less is not moved for: each move copies
+data, and the next topic changes the picture anyway.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+
+Groups = Iterable[tuple[int, list[int]]]  # (group, its nodes, the preferred leader first)
+
+
+def is_uneven(most: int, least: int, mean: float) -> bool:
+    return most - least > 1 and (most > 1.1 * mean or least < 0.9 * mean)
+
+
+def next_move(
+    groups: Groups, held: Mapping[int, int], hosts: Mapping[int, str], nodes: Sequence[int]
+) -> tuple[int, int, int] | None:
+    """(group, from, to): of the fullest broker that has something for an emptier one."""
+    mean = sum(held[node] for node in nodes) / len(nodes)
+    known = list(groups)
+    for giver in sorted(nodes, key=lambda one: (-held[one], one)):
+        for taker in sorted(nodes, key=lambda one: (held[one], one)):
+            if not is_uneven(held[giver], held[taker], mean):
+                break
+            for group, members in known:
+                if giver in members and taker not in members:
+                    others = [hosts.get(one, "") for one in members if one != giver]
+                    if hosts[taker] not in others or hosts[giver] in others:
+                        return group, giver, taker
+    return None
+
+
+def better_leaders(groups: Groups, nodes: Sequence[int]) -> list[tuple[int, int]]:
+    """(group, node that should lead it): all steps until nobody should lead 2 more than another.
+
+    A broker with too many may share no partition with one that has too few; then others between
+    them pass one on.
+    """
+    order = {group: list(members) for group, members in groups}
+    led = Counter(dict.fromkeys(nodes, 0))
+    led.update(members[0] for members in order.values())
+    out: dict[int, int] = {}
+    for _ in range(len(order)):
+        chain = _chain(order, led, nodes)
+        if not chain:
+            break
+        for group, giver, taker in chain:
+            order[group].remove(taker)
+            order[group].insert(0, taker)
+            led[giver] -= 1
+            led[taker] += 1
+            out[group] = taker
+    return list(out.items())
+
+
+def _chain(
+    order: Mapping[int, list[int]], led: Mapping[int, int], nodes: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """The shortest way from who leads most to somebody who leads at least 2 fewer."""
+    by_leader: dict[int, list[int]] = {}
+    for group, members in order.items():
+        by_leader.setdefault(members[0], []).append(group)
+    for start in sorted(led, key=lambda one: (-led[one], one)):
+        came: dict[int, tuple[int, int]] = {}  # node -> (group, node before)
+        queue = deque([start])
+        while queue:
+            at = queue.popleft()
+            if at != start and led[at] + 2 <= led[start]:
+                return _way(came, start, at)
+            for group in by_leader.get(at, ()):
+                for node in order[group][1:]:
+                    if node in nodes and node not in came and node != start:
+                        came[node] = (group, at)
+                        queue.append(node)
+    return []
+
+
+def _way(came: Mapping[int, tuple[int, int]], start: int, end: int) -> list[tuple[int, int, int]]:
+    way = []
+    while end != start:
+        group, before = came[end]
+        way.append((group, before, end))
+        end = before
+    return way[::-1]

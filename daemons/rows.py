@@ -1,0 +1,117 @@
+"""What stands in the tables of the metadata: topics, partitions, daemons, clients; no behaviour.
+
+A *replica* is named by (node, incarnation): incarnations are drawn from one counter and used once,
+for one group on one disk, so that whoever lost its data never speaks under its old name (R2, W7).
+
+Invariants of a `Partition`: no node is twice among its replicas; no replica is both wanted and
+leaving; `is_moving` as long as any is leaving.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+ACTIVE: Final = "active"
+DRAINING: Final = "draining"  # it gives its replicas away, and gets none
+
+
+@dataclass(slots=True)
+class Partition:
+    """Who should hold it. Who does is what its own Raft group says, and its leader reports."""
+
+    group: int
+    replicas: list[tuple[int, int]]  # (node, incarnation); the first should lead
+    leaving: list[tuple[int, int]] = field(default_factory=list)  # may still be members
+    moved: int = 0  # index of the entry that changed them last; 0: they are its founders
+    is_moving: bool = False  # its group is not known to consist of exactly these replicas
+
+    @property
+    def nodes(self) -> list[int]:
+        return [node for node, _ in self.replicas]
+
+    @property
+    def all_nodes(self) -> list[int]:
+        """Those that are to go included, each once."""
+        return sorted({node for node, _ in (*self.replicas, *self.leaving)})
+
+
+@dataclass(slots=True)
+class Topic:
+    uid: int
+    name: str
+    replication: int
+    created_ms: int
+    settings: dict[str, int]
+    partitions: list[Partition] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class BrokerRow:
+    node: int
+    disk: str
+    address: str  # of its clients' door
+    peer: str  # of its peers' door
+    host: str
+    since_ms: int
+    state: str = ACTIVE
+    version: int = 0  # index of the last entry that changed what this broker is ordered
+    life: int = 0  # incarnation of the process whose orders these are
+    life_from: int = 0  # replicas with this incarnation or a later one were drawn in this life
+    disk_from: int = 0  # its disk was replaced: what was drawn before this is not on it
+
+
+@dataclass(slots=True)
+class ManagerRow:
+    node: int
+    disk: str
+    address: str
+    peer: str
+    host: str
+    since_ms: int
+
+
+@dataclass(slots=True)
+class Producer:
+    id: int
+    name: str  # "": none
+    topic_uid: int  # 0: it was opened, not registered for a topic
+    epoch: int
+    seen_ms: int
+
+
+@dataclass(slots=True)
+class Consumer:
+    id: int
+    topic_uid: int
+    seen_ms: int
+
+
+@dataclass(slots=True)
+class Gone:
+    """Replicas of a group that are to be removed, until no broker holds them: of a deleted group,
+    or such as left their group. `index` is of the entry that said so.
+    """
+
+    group: int
+    replicas: list[tuple[int, int, int]]  # (node, incarnation, index)
+
+    @property
+    def nodes(self) -> list[int]:
+        return sorted({node for node, _, _ in self.replicas})
+
+
+@dataclass(slots=True)
+class Result:
+    index: int
+    key: bytes
+    outcome: bytes  # packed
+
+
+@dataclass(slots=True)
+class Counters:
+    """The next numbers; none is ever given twice."""
+
+    producer: int = 1
+    consumer: int = 1
+    incarnation: int = 1
