@@ -199,21 +199,24 @@ def test_nothing_goes_by_settings_that_may_be_of_yesterday() -> None:
 
 
 def test_who_is_current() -> None:
-    """A majority of managers answered lately."""
+    """A majority of managers that know of this process's life answered lately."""
     world = World()
     reports = world.broker.reports
     orders = {
         "version": 1, "more": False, "wanted": None, "gone": [], "transfers": [], "brokers": None,
+        "life_from": 0,
     }  # fmt: skip
 
-    def answer(node: int) -> None:
-        frame = protocol.encode(protocol.ORDERS, 1, orders)
+    def answer(node: int, life: int = world.engine.incarnation) -> None:
+        frame = protocol.encode(protocol.ORDERS, 1, orders | {"life": life})
         world.broker.peer_answer(("manager", node), protocol.decode(frame))
 
     now = world.engine.now
     assert not reports.is_current(now)
     answer(1)
     assert not reports.is_current(now), "one of two is no majority"
+    answer(2, life=4)
+    assert not reports.is_current(now), "of an earlier life: it may lag behind"
     answer(2)
     assert reports.is_current(now) and not reports.is_current(now + 6000)
 
