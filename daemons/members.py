@@ -155,10 +155,11 @@ class Members:
         try:
             if isinstance(step, Config):
                 self._engine.change(replica, step)
+                self._engine.counts["members_changed_total"] += 1
             elif step is not None:
                 self._engine.transfer(replica, node_of(step))
         except MyQueueError:
-            self._engine.counts["changes_postponed_total"] += 1  # not now: at another look
+            self._engine.counts["members_postponed_total"] += 1  # not now: at another look
         return step is not None
 
 

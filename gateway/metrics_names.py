@@ -42,6 +42,8 @@ COUNTERS: Final[dict[str, str]] = {
     "log_starts_moved_total": "Times that a group's log was cut at its beginning.",
     "snapshots_installed_total": "States that this daemon took from a leader, having been away.",
     "raft_elections_total": "Elections that replicas of this daemon have won.",
+    "members_changed_total": "Changes of members that this daemon proposed to groups it leads.",
+    "members_postponed_total": "Of these, those that could not be proposed yet; tried again.",
     "transfers_refused_total": "Hand-overs of leadership that could not be begun.",
     "peer_messages_refused_total": "Messages of other daemons that were refused.",
     "peer_messages_dropped_total": "Messages of other daemons that could not be answered.",
