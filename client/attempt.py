@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from myqueue import protocol as words
 from myqueue.accumulator import Batch
 from myqueue.batch import Buffer
-from myqueue.connection import Connection, Envelope, Waiter, failure
+from myqueue.connection import Connection
 from myqueue.errors import MyQueueError, OutcomeUnknown, error_of
+from myqueue.waiter import Envelope, Waiter, failure
 
 if TYPE_CHECKING:
     from myqueue.sender import Sender

@@ -83,6 +83,7 @@ class SessionSettings(Settings):
     connect_timeout_ms: int = setting(
         3_000, "ms", "how long a connection and its greeting may take", low=10
     )
+    key_file: str = setting("", "path", "this client's key, if the cluster has keys; or MYQ_KEY")
     backoff_ms_max: int = setting(1_000, "ms", "the longest pause between two attempts", low=1)
 
 

@@ -34,7 +34,9 @@ import zmq
 from myqueue import protocol as words
 from myqueue.batch import Buffer
 from myqueue.clock import now_ms
-from myqueue.errors import ClusterMismatch, MyQueueError, OutcomeUnknown, Unreachable, error_of
+from myqueue.errors import ClusterMismatch, MyQueueError, OutcomeUnknown, Unreachable
+from myqueue.keys import ClientKey, Keypair
+from myqueue.waiter import Envelope, Waiter, failure
 
 log = logging.getLogger("myqueue.client")
 
@@ -59,37 +61,12 @@ _SAID: Final[dict[int, str]] = {
     zmq.EVENT_DISCONNECTED: "the connection was lost",
     zmq.EVENT_CLOSED: "connection refused, or no such host",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not accept our key",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "no handshake: it wants a key (MYQ_KEY), or has none",
 }
 
-Envelope = words.Envelope
 
-
-class Waiter:
-    """Who waits for an answer. Each request ends in exactly one of these, or is forgotten."""
-
-    __slots__ = ()
-
-    def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
-        """The answer, ERROR or another, decoded and checked."""
-
-    def produced(self, row: list[Any]) -> None:
-        """One result of a PRODUCED: request, code, offset, time_ms, details."""
-
-    def lost(self, error: MyQueueError) -> None:
-        """There will be no answer. `error.outcome` is "none" if it was never sent."""
-
-
-def failure(envelope: Envelope) -> MyQueueError:
-    """The exception that an ERROR stands for, with the wire's `details`."""
-    code, message, component, details = envelope[words.FIELDS :]
-    error = error_of(code, message, component)
-    error.__dict__["details"] = details
-    return error
-
-
-def details_of(error: BaseException) -> dict[str, Any]:
-    found: dict[str, Any] = getattr(error, "details", None) or {}
-    return found
+def new_keypair() -> Keypair:
+    return Keypair(*zmq.curve_keypair())
 
 
 class Greeting:
@@ -103,8 +80,9 @@ class Greeting:
 class Sockets:
     """A ZeroMQ context, and one poll over all its sockets and a wake-up."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: ClientKey | None = None) -> None:
         self.now = now_ms()  # of this turn
+        self._key = key
         self._context = zmq.Context()
         self._poller = zmq.Poller()
         self._handlers: dict[Any, Callable[[], object]] = {}
@@ -136,6 +114,10 @@ class Sockets:
         socket.setsockopt(zmq.IPV6, ipv6)
         for option, value in _OPTIONS:
             socket.setsockopt(option, value)
+        if self._key is not None:
+            public, secret, door = self._key
+            socket.curve_publickey, socket.curve_secretkey = public, secret
+            socket.curve_serverkey = door
         return socket
 
     def watch(self, socket: zmq.Socket[bytes], handler: Callable[[], None]) -> None:

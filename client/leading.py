@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from myqueue.batch import Buffer
-from myqueue.connection import Connection, Envelope, Waiter, details_of, failure
+from myqueue.connection import Connection
 from myqueue.errors import (
     NONE,
     Busy,
@@ -32,6 +32,7 @@ from myqueue.iothread import Timer
 from myqueue.protocol import ERROR, KIND
 from myqueue.routing import Partition
 from myqueue.session import Answer, Session, resolve
+from myqueue.waiter import Envelope, Waiter, details_of, failure
 
 ATTEMPT_MS_MAX: Final = 2_000
 PAUSE_MS_MIN, PAUSE_MS_MAX = 10, 500

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 from myqueue import protocol as words
 from myqueue.batch import Buffer
-from myqueue.connection import Connection, Envelope, Waiter, details_of, failure
+from myqueue.connection import Connection
 from myqueue.errors import (
     NONE,
     MyQueueError,
@@ -30,6 +30,7 @@ from myqueue.errors import (
     Unreachable,
 )
 from myqueue.iothread import Timer
+from myqueue.waiter import Envelope, Waiter, details_of, failure
 
 # A manager that is asked what it knows answers within milliseconds, or something is wrong with it:
 # the next one is asked soon. An update goes through its log, and only its leader can do it.

@@ -217,11 +217,10 @@ class Producer:
         if lane is None:
             lane = place.sticky
             batch = lane.open
-            full = batch is None or batch.size + size > lane.batch_bytes
-            if full or (batch is not None and batch.count >= COUNT_MAX):
+            if batch is None or batch.size + size > lane.batch_bytes or batch.count >= COUNT_MAX:
                 self._lanes.seal(lane)
-                lane = place.sticky = place.lanes[place.spread.choose()]
-            elif lane.partition in place.spread.avoided:  # its open batch stays as it is
+                batch = None
+            if batch is None or lane.partition in place.spread.avoided:
                 lane = place.sticky = place.lanes[place.spread.choose()]
         return self._lanes.room(lane, size, now_ms(), wall_ms())
 
@@ -360,9 +359,8 @@ class Producer:
 
     def _check(self) -> None:
         """A new exception each time: one that is raised twice gathers foreign traces."""
-        if self._refusal is not None:
-            kind = type(self._refusal)
-            raise kind(str(self._refusal), component=self._refusal.component)
+        if (known := self._refusal) is not None:
+            raise type(known)(str(known), component=known.component)
 
     def _died(self, error: MyQueueError) -> None:
         self._refusal = error

@@ -24,14 +24,7 @@ from myqueue import protocol as words
 from myqueue.batch import Buffer
 from myqueue.clock import now_ms
 from myqueue.config import SessionSettings, addresses
-from myqueue.connection import (
-    Connection,
-    Envelope,
-    Greeting,
-    Sockets,
-    Waiter,
-    failure,
-)
+from myqueue.connection import Connection, Greeting, Sockets
 from myqueue.errors import (
     NONE,
     Closed,
@@ -41,9 +34,11 @@ from myqueue.errors import (
     TimedOut,
 )
 from myqueue.iothread import IoThread, Job, Timer
+from myqueue.keys import read_client_key
 from myqueue.managing import ManagerCall, Managers
 from myqueue.routing import Routes, Topic
 from myqueue.upkeep import Upkeep
+from myqueue.waiter import Envelope, Waiter, failure
 
 log = logging.getLogger("myqueue.client")
 
@@ -112,8 +107,15 @@ class Call(Waiter):
 class Session:
     """See the chapter's head."""
 
-    def __init__(self, cluster: str, *, name: str = "", request_timeout_ms: int = 10_000) -> None:
-        self.settings = SessionSettings(name=name, request_timeout_ms=request_timeout_ms)
+    def __init__(
+        self, cluster: str, *, name: str = "", request_timeout_ms: int = 10_000,
+        key_file: str | None = None,
+    ) -> None:  # fmt: skip
+        """`key_file`: of a cluster with keys; without one MYQ_KEY names it (`myqueue.keys`)."""
+        key_file = os.environ.get("MYQ_KEY", "") if key_file is None else key_file
+        self.settings = SessionSettings(
+            name=name, request_timeout_ms=request_timeout_ms, key_file=key_file
+        )
         bootstrap = addresses(cluster)
         self.name, self.request_timeout_ms = name, request_timeout_ms
         self.managers: Final = MANAGERS
@@ -126,7 +128,7 @@ class Session:
         self._shutters: list[Job] = []
         self._last_index = 0  # of our own updates: what we read afterwards is not older
         self._closed = self._forked = False
-        self._sockets = Sockets()
+        self._sockets = Sockets(read_client_key(key_file) if key_file else None)
         self._upkeep = Upkeep(self, self._managers)
         self._thread = IoThread(self._sockets, self._turn, f"myqueue-{name or 'client'}")
         _sessions.add(self)

@@ -16,11 +16,12 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import protocol as words
-from myqueue.connection import Connection, Waiter
+from myqueue.connection import Connection
 from myqueue.errors import Closed, MyQueueError, TimedOut, TopicExists, UnknownTopic
 from myqueue.iothread import Timer
 from myqueue.managing import Managers
 from myqueue.routing import Topic
+from myqueue.waiter import Waiter
 
 if TYPE_CHECKING:
     from myqueue.session import Answer, Session

@@ -39,6 +39,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("peer_advertise", "", "host:port", "How daemons reach the peers' door."),
     Setting("managers", (), "ID@host:port …", "The peers' doors of all managers."),
     Setting("host", "", "", "Label of this machine; replicas are spread over labels."),
+    Setting("keys", "", "path", "Folder of the cluster's keys; 'myq key generate' makes one."),
     Setting("insecure", False, "", "Listen on other addresses than loopback without keys."),
     Setting("log", "text", "text, json", "Form of the lines on stderr."),
     Setting("heartbeat_ms", 150, "ms", "Between the beats of a daemon to its peers."),
@@ -67,6 +68,7 @@ class DaemonConfig:
     peer_advertise: str
     managers: tuple[tuple[int, str], ...]
     host: str
+    keys: str
     log: str
     heartbeat_ms: int
     election_timeout_ms: int
@@ -113,10 +115,11 @@ def check(kind: str, values: Mapping[str, Any]) -> DaemonConfig:
     insecure = clean.pop("insecure")
     for name in ("listen", "peer_listen"):
         address = _address(name, clean[name])
-        if not insecure and not address.startswith(LOOPBACK):
+        if not (insecure or clean["keys"]) and not address.startswith(LOOPBACK):
             raise InvalidSetting(
                 f"{name} = {address} is not a loopback address, and there are no keys",
-                hint="Anybody on that network could read and write; --insecure asks for just that.",
+                hint="Make keys with 'myq key generate' and name them by --keys; with --insecure"
+                " anybody on that network can read and write.",
             )
     for name, origin in (("advertise", "listen"), ("peer_advertise", "peer_listen")):
         clean[name] = _address(name, clean[name]) if clean[name] else clean[origin]

@@ -9,8 +9,8 @@ consensus goes on under any flood (decision 6). Whatever a client sends, it gets
 counted as dropped; nothing that comes from a socket ends the process, except a broken invariant of
 consensus (`Broken`) and a failed disk: these must.
 
-So not everybody may speak of consensus. There are no keys yet, and a greeting is only a claim; a
-PACKET is heard from a daemon of our kind that
+So not everybody may speak of consensus. Without keys a greeting is only a claim; a PACKET is heard
+from a daemon of our kind that
 
 - we reached ourselves, at the address that the settings or the managers name, and that answered
   with the same node and disk as the greeting;
@@ -18,7 +18,8 @@ PACKET is heard from a daemon of our kind that
 - speaks for replicas on its own node only.
 
 Whoever makes up a node or a disk is refused; who reads a member's disk from the wire and repeats it
-is taken for that member. Against intent only keys help, and until then doors are on loopback (S5).
+is taken for that member. Against intent only keys help: with them nobody comes in by the peers'
+door who does not hold the peers' key (S1), and without them doors are on loopback (S5).
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from myqueue.daemons.manager import Manager
 from myqueue.daemons.raft.types import Broken, Settings
 from myqueue.daemons.transport import Transport
 from myqueue.errors import JournalStopped, MyQueueError
+from myqueue.keys import DoorKeys
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.log import Log
 from myqueue.wal.tuning import tune_process
@@ -74,7 +75,8 @@ class Daemon:
         )  # fmt: skip
         owner = make_owner(config, self.tell)
         engine: Engine | None = None
-        transport = Transport(config.listen, config.peer_listen, greeting)
+        keys = DoorKeys(config.keys) if config.keys else None
+        transport = Transport(config.listen, config.peer_listen, greeting, keys)
         try:
             settings = Settings(
                 heartbeat_ms=config.heartbeat_ms,

@@ -6,6 +6,8 @@ pair has its own, so no socket has to be known by name (Z3), and identities are 
 for each connection (Z2). A link carries nothing before its greeting was answered (Z14); whatever
 can't be sent now is dropped and counted, since Raft and beats repeat themselves.
 
+With keys all connections are encrypted, and `zap` says who is let in by which door (S1, Z12).
+
 Everything here is used by the loop's thread (Z10). Sending never blocks (Z1); "sent" means queued
 and nothing more (Z9). No rule about order or meaning lives here.
 """
@@ -18,9 +20,11 @@ from typing import Any
 import zmq
 
 from myqueue import protocol
+from myqueue.daemons import zap
 from myqueue.daemons.counts import Counts
 from myqueue.daemons.engine import Client, Peer
 from myqueue.errors import DirectoryUnusable, MyQueueError
+from myqueue.keys import DoorKeys
 
 Buffer = bytes | memoryview
 COPY_BELOW_BYTES = 32 << 10  # cheaper copied than handed over
@@ -69,9 +73,11 @@ class _Link:
 class Transport:
     """See the module's docstring. `greeting` is the encoded GREET that opens each link."""
 
-    def __init__(self, listen: str, peer_listen: str, greeting: bytes) -> None:
+    def __init__(
+        self, listen: str, peer_listen: str, greeting: bytes, keys: DoorKeys | None = None
+    ) -> None:
         self.counts = Counts()
-        self._greeting = greeting
+        self._greeting, self._keys = greeting, keys
         self._context = zmq.Context(io_threads=1)
         self._poller = zmq.Poller()
         self._links: dict[tuple[str, int], _Link] = {}
@@ -79,18 +85,30 @@ class Transport:
         self._ready: set[Any] = set()
         self._kept: set[Any] = set()  # doors whose last payloads were large
         self.now = 0
+        self._zap: zmq.Socket[bytes] | None = None
         try:
-            self._client_door = self._door(listen)
-            self._peer_door = self._door(peer_listen)
+            if keys is not None:
+                self._zap = self._context.socket(zmq.REP)
+                self._zap.bind("inproc://zeromq.zap.01")
+                self._poller.register(self._zap, zmq.POLLIN)
+            self._client_door = self._door(listen, zap.CLIENTS, keys.clients if keys else None)
+            self._peer_door = self._door(peer_listen, zap.PEERS, keys.peers if keys else None)
         except BaseException:
             self._context.destroy(linger=0)
             raise
 
-    def _door(self, address: str) -> zmq.Socket[bytes]:
+    def _door(
+        self, address: str, domain: bytes, pair: tuple[bytes, bytes] | None
+    ) -> zmq.Socket[bytes]:
         door = self._context.socket(zmq.ROUTER)
         _common(door, SEND_QUEUE_MESSAGES)
         door.setsockopt(zmq.ROUTER_MANDATORY, 1)
         door.setsockopt(zmq.BACKLOG, 1024)
+        if pair is not None:
+            door.setsockopt(zmq.ZAP_DOMAIN, domain)
+            door.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            door.curve_server = True
+            door.curve_publickey, door.curve_secretkey = pair
         try:
             door.bind(f"tcp://{address}")
         except zmq.ZMQError as error:
@@ -110,6 +128,18 @@ class Transport:
         again" costs more than a message.
         """
         self._ready = {socket for socket, _ in self._poller.poll(timeout_ms)}
+        if self._zap in self._ready:
+            self._let_in()
+
+    def _let_in(self) -> None:
+        """Answer handshakes that wait; ZeroMQ asks one after the other."""
+        if self._zap is None or self._keys is None:
+            return
+        while int(self._zap.getsockopt(_EVENTS)) & _IN:
+            reply, good = zap.answer(self._zap.recv_multipart(_NOW), self._keys)
+            self._zap.send_multipart(reply, _NOW)
+            if not good:
+                self.counts["handshakes_refused_total"] += 1
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -223,6 +253,9 @@ class Transport:
         socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing queues for a peer that is not there (Z4)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        if self._keys is not None:
+            socket.curve_publickey, socket.curve_secretkey = self._keys.peers
+            socket.curve_serverkey = self._keys.peers.public
         try:
             socket.connect(f"tcp://{address}")
         except zmq.ZMQError:

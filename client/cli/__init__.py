@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("myqueue.cli.doctor:doctor", "Check whether this machine is fit for it."),
     "explain": ("myqueue.cli.explain:explain", "Explain an error by its code or name."),
     "context": ("myqueue.cli.context:context", "Name clusters: add, list, use, remove."),
+    "key": ("myqueue.cli.key:key", "Keys of a cluster and its clients: generate, list, revoke."),
     "config": ("myqueue.cli.config:config", "Show every setting, its default and its unit."),
     "completion": ("myqueue.cli.completion:completion", "Print a shell's completion script."),
     "wal": ("myqueue.cli.wal:wal", "Look at write-ahead logs: list, print, check, archive."),

@@ -1,0 +1,52 @@
+"""Who is let in: the answer to each handshake, as ZeroMQ asks it (ZAP, RFC 27).
+
+With keys every connection is encrypted, and before its first message ZeroMQ asks us: which door
+(the domain), and the public key of who knocks. Without this answer any client that knows a
+daemon's public key would be let in (Z12). At the peers' door only the peers' own key is good; at
+the clients' door those that are admitted. Pure but for the look into the folder.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+PEERS, CLIENTS = b"peers", b"clients"
+Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+
+class Admission(Protocol):
+    @property
+    def peers(self) -> tuple[bytes, bytes]: ...
+
+    def admits(self, public: bytes) -> str | None: ...
+
+
+def answer(request: list[bytes], keys: Admission) -> tuple[list[bytes], bool]:
+    """The reply, and whether it lets them in."""
+    number = request[1] if len(request) > 1 else b""
+    name = _name(request, keys)
+    if name is None:
+        return [b"1.0", number, b"400", b"this key is not admitted", b"", b""], False
+    return [b"1.0", number, b"200", b"", name.encode(), b""], True
+
+
+def _name(request: list[bytes], keys: Admission) -> str | None:
+    if len(request) != 7 or request[0] != b"1.0" or request[5] != b"CURVE" or len(request[6]) != 32:
+        return None
+    domain, public = request[2], z85(request[6])
+    if domain == PEERS:
+        return "peer" if public == keys.peers[0] else None
+    return keys.admits(public) if domain == CLIENTS else None
+
+
+def z85(data: bytes) -> bytes:
+    """A key as it is written in files; its length is a multiple of four.
+
+    >>> z85(bytes.fromhex("864fd26fb559f75b"))
+    b'HelloWorld'
+    """
+    out = bytearray()
+    for at in range(0, len(data), 4):
+        number = int.from_bytes(data[at : at + 4], "big")
+        out += bytes(Z85[number // 85**power % 85] for power in (4, 3, 2, 1, 0))
+    return bytes(out)

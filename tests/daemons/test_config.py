@@ -1,0 +1,52 @@
+"""Settings of daemons: what stands where, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from myqueue.daemons.config import load
+from myqueue.errors import InvalidSetting
+
+FLAGS: dict[str, Any] = {
+    "id": 1, "data": "d", "listen": "127.0.0.1:9292", "peer_listen": "127.0.0.1:9392",
+    "managers": ["1@127.0.0.1:9192"],
+}  # fmt: skip
+
+
+def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    file = tmp_path / "b.toml"
+    file.write_text('heartbeat_ms = 100\nhost = "file"\nlog = "json"\n')
+    environment = {"MYQ_HEARTBEAT_MS": "200", "MYQ_HOST": "environment"}
+    config = load("broker", str(file), environment, FLAGS | {"heartbeat_ms": 300})
+    assert (config.heartbeat_ms, config.host, config.log) == (300, "environment", "json")
+    assert config.election_timeout_ms == 500
+
+
+@pytest.mark.parametrize("door", ["listen", "peer_listen"])
+def test_another_address_than_loopback_needs_keys(door: str) -> None:
+    """S5: what is open to a network has to be asked for."""
+    flags = FLAGS | {door: "10.1.2.3:9292"}
+    with pytest.raises(InvalidSetting, match="not a loopback address, and there are no keys"):
+        load("broker", None, {}, flags)
+    assert load("broker", None, {}, flags | {"keys": "folder"}).keys == "folder"
+    assert load("broker", None, {}, flags | {"insecure": True}).keys == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("id", "x", "id = 'x' is not a number"),
+        ("id", 0, "id = 0 is not 1 to 9999"),
+        ("listen", "nowhere", "is not host:port"),
+        ("managers", ["127.0.0.1:1"], "is not ID@host:port"),
+        ("managers", ["1@a:1", "1@b:1"], "1 is named twice"),
+        ("segment_bytes", 4096, "segment_bytes"),
+        ("log", "xml", "neither text nor json"),
+        ("data", "", "data is missing"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, value: Any, told: str) -> None:
+    values = {key: one for key, one in FLAGS.items() if key != name}
+    with pytest.raises(InvalidSetting, match=told):
+        load("broker", None, {}, values | ({name: value} if value != "" else {}))
