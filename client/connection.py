@@ -57,11 +57,11 @@ _EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )  # fmt: skip
+NO_HANDSHAKE: Final = "no handshake: it wants a key (MYQ_KEY), or has none and we do"
 _SAID: Final[dict[int, str]] = {
     zmq.EVENT_DISCONNECTED: "the connection was lost",
     zmq.EVENT_CLOSED: "connection refused, or no such host",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not accept our key",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "no handshake: it wants a key (MYQ_KEY), or has none",
 }
 
 
@@ -265,7 +265,7 @@ class Connection:
                 self._flush()
             else:
                 self._readable()  # what came before the end is still an answer
-                self.broke(_SAID.get(event, "the handshake failed"))
+                self.broke(_SAID.get(event, NO_HANDSHAKE))
 
     def _flush(self) -> None:
         """Send what waits: only the greeting before the welcome, then all."""

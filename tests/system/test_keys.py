@@ -36,9 +36,9 @@ def cluster(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         del os.environ["MYQ_KEY"]
 
 
-def ask(cluster: Cluster, key_file: Path | str) -> list[str]:
+def ask(cluster: Cluster, key_file: Path | str, within_ms: int = 10_000) -> list[str]:
     with Session(cluster.address, key_file=str(key_file)) as session:
-        return list(session.read("topics", timeout_ms=2_000).result()["topics"])
+        return list(session.read("topics", timeout_ms=within_ms).result()["topics"])
 
 
 def test_who_has_a_key_works_as_ever(cluster: Cluster) -> None:
@@ -53,16 +53,16 @@ def test_who_has_none_or_a_foreign_one_is_kept_out(
     cluster: Cluster, folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(errors.Unreachable, match="MYQ_KEY"):
-        ask(cluster, "")
+        ask(cluster, "", 2_000)
     keys.make_cluster(tmp_path / "other", new_keypair)
     keys.make_client(tmp_path / "other", "app", tmp_path / "app.key", new_keypair)
     with pytest.raises(errors.Unreachable):
-        ask(cluster, tmp_path / "app.key")
+        ask(cluster, tmp_path / "app.key", 2_000)
     foreign, door = keys.read_client_key(tmp_path / "app.key"), keys.DoorKeys(folder).clients
     text = f'public="{foreign[0].decode()}"\nsecret="{foreign[1].decode()}"\n'
     (tmp_path / "app.key").write_text(f'{text}door="{door.public.decode()}"\n')
     with pytest.raises(errors.Unreachable, match="does not accept our key"):
-        ask(cluster, tmp_path / "app.key")
+        ask(cluster, tmp_path / "app.key", 2_000)
     assert ask(cluster, folder / "app.key") == ["t"]
 
 
@@ -70,7 +70,7 @@ def test_a_key_that_was_revoked_opens_no_door(cluster: Cluster, folder: Path) ->
     assert ask(cluster, folder / "guest.key") == ["t"]
     keys.revoke(folder, "guest")
     with pytest.raises(errors.Unreachable, match="does not accept our key"):
-        ask(cluster, folder / "guest.key")
+        ask(cluster, folder / "guest.key", 2_000)
 
 
 @pytest.mark.parametrize("with_key", [False, True])
