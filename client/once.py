@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
+from threading import Lock
 from typing import Any, Final
 
 from myqueue import batch
 from myqueue.clock import wall_ms
+from myqueue.config import ProducerSettings
 from myqueue.delivery import RecordMetadata
 from myqueue.errors import NONE, UNKNOWN, InvalidRequest, MyQueueError
 from myqueue.intake import check_size, plain
@@ -33,33 +36,51 @@ Messages = tuple[list[int], list[bytes], list[bytes | None] | None]  # places in
 
 def send_once(
     session: Session, place: Place, values: list[bytes], keys: Sequence[bytes | str | None] | None,
-    partition: int | None, request_id: bytes, codec: int, timeout_ms: int,
-) -> list[RecordMetadata]:  # fmt: skip
-    """Where each message is. Waits; from any thread but the I/O thread."""
+    partition: int | None, request_id: bytes, settings: ProducerSettings,
+) -> Future[list[RecordMetadata]]:  # fmt: skip
+    """Where each message is, in the order of the list."""
     if type(request_id) is not bytes or len(request_id) != ID_BYTES:
         raise InvalidRequest(f"an id is {ID_BYTES} bytes")
     if not values or (keys is not None and len(keys) != len(values)):
         raise InvalidRequest(f"{len(values)} messages, {len(keys or ())} keys")
     given = None if keys is None else [None if key is None else plain(key, "key") for key in keys]
-    asked = [
-        (number, messages[0], _ask(session, place, number, messages, request_id, codec, timeout_ms))
-        for number, messages in _by_partition(place, values, given, partition, request_id).items()
-    ]
-    found: list[Any] = [None] * len(values)
-    errors: list[MyQueueError] = []
-    for number, at, future in asked:
-        try:
-            offset, stored_ms = session.wait(future)
-        except MyQueueError as problem:
-            errors.append(problem)
-            continue
-        for step, index in enumerate(at):
-            found[index] = RecordMetadata(place.topic.name, number, offset + step, stored_ms)
-    for error in errors:
-        if len(errors) < len(asked) or any(one.outcome != NONE for one in errors):
+    wanted = _by_partition(place, values, given, partition, request_id)
+    parts = _Parts(place.topic.name, len(values), len(wanted))
+    for number, messages in wanted.items():
+        asked = _ask(session, place, number, messages, request_id, settings)
+        asked.add_done_callback(partial(parts.done, number, messages[0]))
+    return parts.future
+
+
+class _Parts:
+    """Answers of several partitions become one, when all are there."""
+
+    def __init__(self, topic: str, messages: int, parts: int) -> None:
+        self.future: Future[list[RecordMetadata]] = Future()
+        self._topic, self._left, self._count = topic, parts, parts
+        self._found: list[Any] = [None] * messages
+        self._errors: list[MyQueueError] = []
+        self._lock = Lock()
+
+    def done(self, number: int, at: list[int], future: Future[Any]) -> None:
+        error = future.exception()
+        if isinstance(error, MyQueueError):
+            self._errors.append(error)
+        else:
+            offset, stored_ms = future.result()
+            for step, index in enumerate(at):
+                self._found[index] = RecordMetadata(self._topic, number, offset + step, stored_ms)
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        if not self._errors:
+            self.future.set_result(self._found)
+            return
+        error = self._errors[0]
+        if len(self._errors) < self._count or any(one.outcome != NONE for one in self._errors):
             error.outcome = UNKNOWN  # of the list
-        raise error
-    return found
+        self.future.set_exception(error)
 
 
 def _by_partition(
@@ -84,17 +105,18 @@ def _by_partition(
 
 
 def _ask(
-    session: Session, place: Place, number: int, messages: Messages, request_id: bytes, codec: int,
-    timeout_ms: int,
+    session: Session, place: Place, number: int, messages: Messages, request_id: bytes,
+    settings: ProducerSettings,
 ) -> Future[Any]:  # fmt: skip
     _, values, keys = messages
     data = batch.make(
-        (values, keys, None, None), wall_ms(), codec=codec,
+        (values, keys, None, None), wall_ms(), codec=batch.CODECS[settings.compression],
         producer=int.from_bytes(request_id[:8], "big") | FIRST_BIT, epoch=batch.KEYED_EPOCH,
         sequence=int.from_bytes(request_id[8:], "big"),
     )  # fmt: skip
     check_size(len(data) - batch.HEADER_BYTES, place.limit + 64, place.topic.name)
     partition = place.topic.partitions[number]
     return ask_leader(
-        session, partition, PRODUCE, ([partition.group],), [data], timeout_ms=timeout_ms
-    )
+        session, partition, PRODUCE, ([partition.group],), [data],
+        timeout_ms=settings.delivery_timeout_ms,
+    )  # fmt: skip

@@ -22,12 +22,12 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from time import monotonic
 from typing import Any, Final
 from weakref import WeakSet
 
 from myqueue.accumulator import COUNT_MAX, MESSAGE_BYTES, Accumulator, Batch, Lane
-from myqueue.batch import CODECS
 from myqueue.clock import now_ms, wall_ms
 from myqueue.config import ProducerSettings
 from myqueue.delivery import BatchDelivery, Countdown, Delivery, Failures, RecordMetadata
@@ -176,16 +176,12 @@ class Producer:
     def send_once(
         self, topic: str, values: Iterable[bytes], *, request_id: bytes,
         keys: Sequence[bytes | str | None] | None = None, partition: int | None = None,
-    ) -> list[RecordMetadata]:  # fmt: skip
-        """Store messages once, however often they come with this id of 16 bytes; waits for it.
-
-        Also through other processes; `once.py` says how long. Not in order with other sends.
-        """
+    ) -> Future[list[RecordMetadata]]:  # fmt: skip
+        """Store messages once, however often they come with this id of 16 bytes (`once.py`)."""
         self._check()
         place = self._places.get(topic) or self._find(topic)
-        found, codec = plain_values(values), CODECS[self.settings.compression]
-        limit_ms = self.settings.delivery_timeout_ms
-        return send_once(self.session, place, found, keys, partition, request_id, codec, limit_ms)
+        found = plain_values(values)
+        return send_once(self.session, place, found, keys, partition, request_id, self.settings)
 
     def _put(
         self, place: Place, lane: Lane | None, values: list[bytes],

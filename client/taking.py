@@ -45,10 +45,10 @@ OPENED_MAX: Final = 64  # batches that are kept open: the next message is often 
 
 
 class Taken(NamedTuple):
-    """From one partition. `next_offset` is the consumer's position behind them."""
+    """Messages, and the consumer's position in each partition that was asked."""
 
     messages: list[Message]
-    next_offset: int
+    ends: list[int]
 
 
 class Taker:
@@ -84,11 +84,21 @@ class Taker:
             wait_ms = 0
         deadline = self.session.now_ms() + wait_ms
         while True:
-            found, ends = self._walk(order, consumer_id, max_messages, key, limit_ms)
+            walk = _Walk(self, order, consumer_id, max_messages, key, limit_ms)
+            found = self.session.wait(walk.future)
             left = deadline - self.session.now_ms()
-            if found or left <= 0 or ended():
-                return found
-            self._wait(order, ends, left)
+            if found.messages or left <= 0 or ended():
+                return list(found.messages)
+            self._wait(order, found.ends, left)
+
+    def begin(
+        self, topic: Topic, consumer_id: int, *, partition: int | None = None,
+        max_messages: int = 1, key: bytes | None = None,
+    ) -> Future[Taken]:  # fmt: skip
+        """The same without waiting; for a topic that is known (`session.routes`)."""
+        order = self._order(topic, partition, key)
+        limit_ms = self.session.request_timeout_ms
+        return _Walk(self, order, consumer_id, max_messages, key, limit_ms).future
 
     def left(self, topic: str, consumer_id: int, partition: int | None = None) -> int:
         """How many messages are left for this consumer."""
@@ -119,62 +129,7 @@ class Taker:
         first = next(self._turn) % number if key is None else settled(key, number)
         return partitions[first:] + partitions[:first]
 
-    # -- taking -----------------------------------------------------------------------------------
-
-    def _walk(
-        self, order: tuple[Partition, ...], consumer_id: int, most: int, key: bytes | None,
-        limit_ms: int,
-    ) -> tuple[list[Message], list[int]]:  # fmt: skip
-        """Messages, and the consumer's position in each partition that was asked.
-
-        A partition whose leader is gone does not hide what the others have, unless the way is
-        decided by a key.
-        """
-        found: list[Message] = []
-        ends: list[int] = []
-        refused: MyQueueError | None = None
-        deadline = self.session.now_ms() + limit_ms
-        for at, partition in enumerate(order):
-            share_ms = max(1, (deadline - self.session.now_ms()) // (len(order) - at))
-            try:
-                taken = self._take(partition, consumer_id, most - len(found), key, share_ms, order)
-            except MyQueueError as error:
-                if found:
-                    return found, ends  # they are taken: somebody has to get them
-                if key is not None or error.outcome == UNKNOWN or not error.retriable:
-                    raise
-                refused = error
-                continue
-            found += taken.messages
-            ends.append(taken.next_offset)
-            if len(found) >= most:
-                break
-        if refused is not None and not found:
-            raise refused
-        return found, ends
-
-    def _take(
-        self, partition: Partition, consumer_id: int, most: int, key: bytes | None, limit_ms: int,
-        order: tuple[Partition, ...],
-    ) -> Taken:  # fmt: skip
-        fields = (
-            partition.group, str(consumer_id), key or token_bytes(KEY_BYTES), most,
-            key is not None and len(order) > 1,
-        )  # fmt: skip
-        asked = ask_leader(self.session, partition, TAKE, fields, timeout_ms=limit_ms)
-        answer = self.session.wait(asked)
-        first, behind, offsets = answer.fields
-        messages: list[Message] = []
-        position = first
-        for offset, frame in zip(offsets, answer.frames, strict=True):
-            messages += self._between(partition, offset, frame, position, behind)
-            position = first + len(messages)
-        while position < behind:  # taken, but more than an answer carries
-            messages += self._fetch(partition, position, behind, limit_ms)
-            position = first + len(messages)
-        return Taken(messages, behind)
-
-    def _between(
+    def opened(
         self, partition: Partition, offset: int, frame: batch.Buffer, first: int, behind: int
     ) -> list[Message]:
         """Messages first … behind - 1, as far as this batch has them."""
@@ -184,29 +139,14 @@ class Taker:
             try:
                 head, columns = batch.open_batch(frame)
             except BatchInvalid as error:
-                raise CorruptData(
-                    f"{partition.topic}/{partition.number} at {offset}: {error}"
-                ) from None
+                where = f"{partition.topic}/{partition.number} at {offset}"
+                raise CorruptData(f"{where}: {error}") from None
             opened = messages_of(partition.topic, partition.number, offset, head.time_ms, columns)
             if len(opened) > 1:
                 self._opened[place] = opened
                 while len(self._opened) > OPENED_MAX:
                     self._opened.popitem(last=False)
         return opened[max(0, first - offset) : max(0, behind - offset)]
-
-    def _fetch(self, partition: Partition, first: int, behind: int, limit_ms: int) -> list[Message]:
-        fields = (0, 1, FETCH_BYTES, [[partition.group, first]])
-        asked = ask_leader(self.session, partition, FETCH, fields, timeout_ms=limit_ms)
-        answer = self.session.wait(asked)
-        ((_, code, _, _, batches, _),) = answer.fields[0]
-        if code:
-            raise error_of(code, component=f"{partition.topic}/{partition.number}")
-        found: list[Message] = []
-        for (offset, _), frame in zip(batches, answer.frames, strict=True):
-            found += self._between(partition, offset, frame, first + len(found), behind)
-        if not found:
-            raise TimedOut(f"{partition.topic}/{partition.number}: {first} could not be read")
-        return found
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -244,6 +184,118 @@ class Taker:
             if any(known[one].end > at for one, at in zip(groups, ends, strict=True)):
                 return
             self._wait(order, ends, left)
+
+
+class _Walk:
+    """One way through the partitions, until there are enough messages; in the I/O thread.
+
+    A partition whose leader is gone does not hide what the others have, unless the way is decided
+    by a key. Once something is taken, it is handed out whatever happens next: it is the asker's.
+    """
+
+    def __init__(
+        self, taker: Taker, order: tuple[Partition, ...], consumer_id: int, most: int,
+        key: bytes | None, limit_ms: int,
+    ) -> None:  # fmt: skip
+        self.future: Future[Taken] = Future()
+        self._taker, self._session = taker, taker.session
+        self._order, self._who, self._most, self._key = order, str(consumer_id), most, key
+        self._deadline = self._session.now_ms() + limit_ms
+        self._at = 0
+        self._taken = Taken([], [])
+        self._refused: MyQueueError | None = None
+        self._position = self._behind = 0  # of what was taken here and is not read yet
+        self._take()
+
+    def _take(self) -> None:
+        partition = self._order[self._at]
+        remember = self._key is not None and len(self._order) > 1
+        most = self._most - len(self._taken.messages)
+        key = self._key or token_bytes(KEY_BYTES)
+        fields = (partition.group, self._who, key, most, remember)
+        self._ask(TAKE, fields, self._took)
+
+    def _ask(
+        self, kind: int, fields: tuple[Any, ...], then: Callable[[Future[Any]], object]
+    ) -> None:
+        left = self._deadline - self._session.now_ms()
+        share_ms = max(1, left // (len(self._order) - self._at))
+        partition = self._order[self._at]
+        try:
+            asked = ask_leader(self._session, partition, kind, fields, timeout_ms=share_ms)
+        except MyQueueError as error:  # the session was closed
+            self.future.set_exception(error)
+            return
+        asked.add_done_callback(then)
+
+    def _took(self, asked: Future[Any]) -> None:
+        try:
+            self._position, self._behind, offsets = asked.result().fields
+            self._read(offsets, asked.result().frames)
+        except Exception as error:
+            self._failed(error)
+            return
+        self._go_on()
+
+    def _read(self, offsets: list[int], frames: list[batch.Buffer]) -> None:
+        partition = self._order[self._at]
+        for offset, frame in zip(offsets, frames, strict=True):
+            found = self._taker.opened(partition, offset, frame, self._position, self._behind)
+            self._taken.messages.extend(found)
+            self._position += len(found)
+
+    def _go_on(self) -> None:
+        if self._position < self._behind:  # taken, but more than one answer carries
+            group = self._order[self._at].group
+            fields = (0, 1, FETCH_BYTES, [[group, self._position]])
+            self._ask(FETCH, fields, self._fetched)
+            return
+        self._taken.ends.append(self._behind)
+        self._next()
+
+    def _fetched(self, asked: Future[Any]) -> None:
+        before = self._position
+        try:
+            ((_, code, _, _, batches, _),) = asked.result().fields[0]
+            if code:
+                raise error_of(code, component=str(self._order[self._at].number))
+            self._read([offset for offset, _ in batches], asked.result().frames)
+            if self._position == before:
+                raise TimedOut(f"offset {before} could not be read")
+        except Exception as error:
+            self._failed(error)
+            return
+        self._go_on()
+
+    def _failed(self, error: Exception) -> None:
+        is_bound = (
+            self._key is not None or not isinstance(error, MyQueueError)
+            or error.outcome == UNKNOWN or not error.retriable
+        )  # fmt: skip
+        if self._position < self._behind and isinstance(error, MyQueueError):
+            error.outcome = UNKNOWN  # they are taken, and could not be read
+            self.future.set_exception(error)
+        elif self._taken.messages:
+            self._end()
+        elif is_bound:
+            self.future.set_exception(error)
+        else:
+            self._refused = error  # type: ignore[assignment]
+            self._taken.ends.append(0)
+            self._next()
+
+    def _next(self) -> None:
+        self._at += 1
+        if self._at < len(self._order) and len(self._taken.messages) < self._most:
+            self._take()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        if self._refused is not None and not self._taken.messages:
+            self.future.set_exception(self._refused)
+        else:
+            self.future.set_result(self._taken)
 
 
 def _has_data(future: Future[Any]) -> bool:

@@ -17,6 +17,7 @@ from flask import Blueprint, Flask, Response, current_app, request
 from myqueue import errors
 from myqueue.gateway import answers
 from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.lane import Lane
 from myqueue.gateway.routes import READ
 from myqueue.gateway.sdk import Sdk
 from myqueue.gateway.security import Guard
@@ -46,6 +47,8 @@ def create_app(config: GatewayConfig, sdk: Sdk | None = None) -> Flask:
     app.before_request(guarded)
     app.register_error_handler(errors.MyQueueError, refused)
     app.register_error_handler(Exception, broken)
+    lane = app.extensions["myqueue-lane"] = Lane(app)
+    app.wsgi_app = lane  # type: ignore[method-assign]
     return app
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from myqueue import Message
 from myqueue.gateway import names
 from myqueue.gateway.parameters import BASE64, from_bytes
-from myqueue.gateway.routes import Ask, Facts, Noun
+from myqueue.gateway.routes import Ask, Facts, Later, Noun
 
 blueprint = Noun("consumers")
 
@@ -44,9 +44,26 @@ _TAKEN: Final = {
 }  # fmt: skip
 
 
+def _quick(
+    ask: Ask, topic: str, consumer_id: int, partition: int | None, max: int, wait_ms: int,
+    encoding: str,
+) -> Later | None:  # fmt: skip
+    """What is there now; who wants to wait, and finds nothing, does so in a thread."""
+    known = ask.sdk.knows("consumer", consumer_id, topic, partition)
+    key = ask.key("consume", topic, consumer_id)
+    if known is None or (wait_ms and key is not None):
+        return None
+    taken = ask.sdk.taker.begin(known, consumer_id, partition=partition, max_messages=max, key=key)
+
+    def finish(found: Any) -> Facts | None:
+        return None if wait_ms and not found.messages else _facts(found.messages, max, encoding)
+
+    return Later(taken, finish)
+
+
 @blueprint.operation(
     "GET", "/consumer/consume", "Take the next message", keyed=True, parameters=_CONSUME,
-    adds=_TAKEN,
+    adds=_TAKEN, quick=_quick,
 )  # fmt: skip
 @blueprint.operation(
     "POST",
@@ -55,6 +72,7 @@ _TAKEN: Final = {
     keyed=True,
     parameters=_CONSUME,
     adds=_TAKEN,
+    quick=_quick,
 )
 def consume(
     ask: Ask, topic: str, consumer_id: int, partition: int | None, max: int, wait_ms: int,
@@ -72,7 +90,11 @@ def consume(
     key = ask.key("consume", topic, consumer_id)
     with ask.sdk.room.waiting(wait_ms) as may_wait_ms:
         found = ask.sdk.take(topic, consumer_id, partition, max, may_wait_ms, key)
-    if max > 1:
+    return _facts(found, max, encoding)
+
+
+def _facts(found: list[Message], most: int, encoding: str) -> Facts:
+    if most > 1:
         rows = [_row(message, encoding) for message in found]
         return {"messages": rows} if rows else {"messages": [], "message": None, "empty": True}
     if found:
@@ -101,7 +123,7 @@ def _row(message: Message, encoding: str) -> Facts:
 
 @blueprint.operation(
     "GET", "/logs", "Take from a named partition", also=("/messages",), keyed=True,
-    parameters=(*_CONSUME[:2], names.NAMED_PARTITION, *_CONSUME[3:]), adds=_TAKEN,
+    parameters=(*_CONSUME[:2], names.NAMED_PARTITION, *_CONSUME[3:]), adds=_TAKEN, quick=_quick,
 )  # fmt: skip
 def consume_from_partition(ask: Ask, **values: Any) -> Facts:
     """As /consumer/consume, with the partition named."""

@@ -122,7 +122,7 @@ def run(config: GatewayConfig) -> None:
     app = create_app(config)
     sdk = app.extensions["myqueue"]
     try:
-        server = Server(app, config)
+        server = Server(app, config, app.extensions["myqueue-lane"])
     except OSError as error:
         sdk.close()
         raise InvalidSetting(f"listen = {config.listen}: {error.strerror}") from None

@@ -7,7 +7,7 @@ from typing import Any, Final
 from myqueue.errors import InvalidRequest
 from myqueue.gateway import names
 from myqueue.gateway.parameters import to_bytes
-from myqueue.gateway.routes import WRITE, Ask, Facts, Noun
+from myqueue.gateway.routes import WRITE, Ask, Facts, Later, Noun
 
 blueprint = Noun("producers")
 MESSAGE_NAMES: Final = ("message", "log_message", "value")
@@ -45,6 +45,29 @@ _STORED: Final = {
 }  # fmt: skip
 
 
+def _quick(
+    ask: Ask, topic: str, producer_id: int, message: str | None, messages: list[Any] | None,
+    partition: int | None, key: str | None, encoding: str,
+) -> Later | None:  # fmt: skip
+    """One message, of a producer that is known here."""
+    sdk = ask.sdk
+    producer = sdk.ready_producer()
+    is_one = message is not None and messages is None
+    if producer is None or not is_one or not sdk.knows("producer", producer_id, topic, partition):
+        return None
+    value = to_bytes("message", message, encoding)
+    its_key = None if key is None else to_bytes("key", key, encoding)
+    request_id = ask.key("produce", topic, producer_id)
+    if request_id is None:
+        sent = producer.send(topic, value, key=its_key, partition=partition)
+        return Later(sent, lambda one: {"partition": one.partition, "offset": one.offset})
+    keys = None if its_key is None else [its_key]
+    stored = producer.send_once(
+        topic, [value], request_id=request_id, keys=keys, partition=partition
+    )
+    return Later(stored, lambda all_: {"partition": all_[0].partition, "offset": all_[0].offset})
+
+
 @blueprint.operation(
     "POST",
     "/producer/produce",
@@ -53,6 +76,7 @@ _STORED: Final = {
     keyed=True,
     parameters=_PRODUCE,
     adds=_STORED,
+    quick=_quick,
 )
 def produce(
     ask: Ask, topic: str, producer_id: int, message: str | None, messages: list[Any] | None,
@@ -123,7 +147,7 @@ def _unpacked(
 
 @blueprint.operation(
     "POST", "/logs", "Produce to a named partition", also=("/messages",), role=WRITE, keyed=True,
-    parameters=(*_PRODUCE[:4], names.NAMED_PARTITION, *_PRODUCE[5:]), adds=_STORED,
+    parameters=(*_PRODUCE[:4], names.NAMED_PARTITION, *_PRODUCE[5:]), adds=_STORED, quick=_quick,
 )  # fmt: skip
 def produce_to_partition(ask: Ask, **values: Any) -> Facts:
     """As /producer/produce, with the partition named."""

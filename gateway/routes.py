@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from flask import Blueprint, Response, current_app, request
@@ -54,6 +55,13 @@ class Ask:
         return hashlib.sha256(words.encode()).digest()[:KEY_BYTES]
 
 
+class Later(NamedTuple):
+    """What a quick form gives: the facts are there when the future is done."""
+
+    future: Future[Any]
+    finish: Callable[[Any], Facts | None]  # None: it takes waiting after all
+
+
 class Operation(NamedTuple):
     """One row."""
 
@@ -68,6 +76,7 @@ class Operation(NamedTuple):
     takes_more: str  # what parameters that are not listed mean; "": they are not looked at
     keyed: bool  # an Idempotency-Key makes a repeat harmless
     run: Callable[..., Facts]
+    quick: Callable[..., Later | None] | None  # the same without waiting; None: not possible now
 
 
 OPERATIONS: list[Operation] = []
@@ -83,6 +92,7 @@ class Noun(Blueprint):
         self, method: str, path: str, summary: str, *, parameters: tuple[Parameter, ...] = (),
         role: str | None = READ, adds: dict[str, Schema] | None = None, takes_more: str = "",
         keyed: bool = False, also: tuple[str, ...] = (),
+        quick: Callable[..., Later | None] | None = None,
     ) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:  # fmt: skip
         """`also`: other paths of the same operation."""
 
@@ -90,7 +100,7 @@ class Noun(Blueprint):
             for spelling in (path, *also):
                 row = Operation(
                     method, spelling, function.__name__, summary, (function.__doc__ or "").strip(),
-                    parameters, role, adds or {}, takes_more, keyed, function,
+                    parameters, role, adds or {}, takes_more, keyed, function, quick,
                 )  # fmt: skip
                 OPERATIONS.append(row)
                 name = f"{function.__name__}-{method}-{spelling}".replace("/", "-")
@@ -120,7 +130,15 @@ def perform(
     row: Operation, sdk: Sdk, query: str, body: bytes, key: str | None, path: dict[str, str]
 ) -> Facts:
     """Check, and do."""
+    ask, values = prepare(row, sdk, query, body, key, path)
+    return row.run(ask, **values)
+
+
+def prepare(
+    row: Operation, sdk: Sdk, query: str, body: bytes, key: str | None, path: dict[str, str]
+) -> tuple[Ask, Facts]:
+    """What the function gets; raises what is wrong with it."""
     if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
         raise InvalidRequest(f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
     values, more = parameters.read(row.parameters, query, body, path)
-    return row.run(Ask(sdk, key, more), **values)
+    return Ask(sdk, key, more), values

@@ -165,6 +165,22 @@ class Sdk:
         finally:
             self.session.off_routes(look)
 
+    def knows(self, kind: str, number: int, topic: str, partition: int | None) -> Any:
+        """What `check` and `check_partition` say, if it can be said without asking anybody."""
+        known = self.session.routes.topic(topic)
+        if known is None or self._known.get((kind, number)) != known.uid:
+            return None
+        if partition is not None and partition >= len(known.partitions):
+            return None
+        self.heard_of(kind, number)
+        return known
+
+    def ready_producer(self) -> Producer | None:
+        """One that takes a message without waiting."""
+        producer = self._producer
+        has_room = producer is not None and producer.buffered_bytes < BUFFER_BYTES // 2
+        return producer if has_room else None
+
     # -- messages ---------------------------------------------------------------------------------
 
     def produce(
@@ -175,7 +191,7 @@ class Sdk:
         try:
             stored = producer.send(topic, value, key=message_key, partition=partition).result()
         except MyQueueError as error:
-            self._after(error, producer)
+            self.after(error, producer)
             raise
         return stored.partition, stored.offset
 
@@ -198,7 +214,7 @@ class Sdk:
             return [(one.result().partition, one.result().offset) for one in sent]
         except MyQueueError as error:
             first = _first_of(error) if isinstance(error, DeliveryFailed) else error
-            self._after(first, producer)
+            self.after(first, producer)
             raise _of_a_part(first) if sent or first is not error else error from None
 
     def produce_once(
@@ -210,7 +226,7 @@ class Sdk:
         known = keys if any(key is not None for key in keys) else None
         stored = producer.send_once(
             topic, values, request_id=request_id, keys=known, partition=partition
-        )
+        ).result()
         return [(one.partition, one.offset) for one in stored]
 
     def take(
@@ -236,7 +252,7 @@ class Sdk:
                 raise Closed("this gateway is about to end")
             return self._producer
 
-    def _after(self, error: MyQueueError, producer: Producer) -> None:
+    def after(self, error: MyQueueError, producer: Producer) -> None:
         """A producer that was fenced, or lost its place, stops for good: the next one is new."""
         if isinstance(error, Fenced | OutOfSequence | Closed):
             self._make_producer(producer)

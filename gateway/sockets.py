@@ -1,8 +1,8 @@
-"""One connection of the HTTP server: bytes in, bytes out, and until when it may take.
+"""One connection of the HTTP server: what came, what is to go, and until when it may take.
 
-Belongs to one thread at a time: the server arms it for one event, and whoever gets the event owns
-it until it is armed again. Reading and writing never wait, except in `send_all`, which a stream
-uses that holds its thread anyway. TLS is spoken here, so that nobody else has to know of it.
+Reading belongs to the server's own thread. Sending belongs to whoever has the answer, one at a
+time. Neither ever waits, except `send_all`, which a stream uses that holds its thread anyway. TLS
+is spoken here, so that nobody else has to know of it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Final
 
 from myqueue.gateway.http1 import Head
 
+# IDLE: waits for a request; HEAD, BODY: has a part of one; WORKING: the answer is being made;
+# WRITING: a part of it is sent; LINGERING: all is sent, and what still comes is thrown away.
 IDLE, HEAD, BODY, WORKING, WRITING, LINGERING = range(6)
 RECEIVE_BYTES: Final = 64 << 10
 
@@ -22,38 +24,44 @@ class Connection:
     """See the chapter's head."""
 
     __slots__ = (
-        "address", "closes", "data", "deadline", "head", "out", "sock", "state", "wants_write",
+        "address", "closes", "data", "deadline", "gone", "head", "is_deaf", "is_watched", "number",
+        "out", "sock", "state", "wants_write",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str, deadline: float) -> None:
-        self.sock, self.address = sock, address
+        self.sock, self.address, self.number = sock, address, sock.fileno()
         self.data = bytearray()  # received, not yet used
         self.out: memoryview | None = None  # to be sent
         self.head: Head | None = None  # of the request that is being received
         self.state = IDLE
         self.deadline = deadline  # on the monotonic clock: the server ends it then
         self.closes = False  # after what is to be sent
+        self.gone = False  # the other side has ended it
+        self.is_watched = True  # its events are asked for
+        self.is_deaf = False  # so much came ahead that nothing more is read for now
         self.wants_write = False  # TLS has to write before it can go on reading
 
-    def receive(self) -> bool:
-        """Take what is there. False: it was closed by the other side, or broke."""
+    def receive(self) -> None:
+        """Take what is there; `gone` if that is the end."""
         self.wants_write = False
         while True:
             try:
                 chunk = self.sock.recv(RECEIVE_BYTES)
             except (BlockingIOError, ssl.SSLWantReadError):
-                return True
+                return
             except ssl.SSLWantWriteError:
                 self.wants_write = True
-                return True
+                return
             except OSError:
-                return False
+                self.gone = True
+                return
             if not chunk:
-                return False
+                self.gone = True
+                return
             self.data += chunk
             # TLS keeps bytes that no event would tell of; a plain socket is asked once.
-            if not isinstance(self.sock, ssl.SSLSocket) or len(self.data) > 4 * RECEIVE_BYTES:
-                return True
+            if not isinstance(self.sock, ssl.SSLSocket) or not self.sock.pending():
+                return
 
     def send(self, data: bytes | memoryview) -> bool:
         """As much as goes without waiting; the rest is kept in `out`. False: it broke."""
@@ -62,32 +70,27 @@ class Connection:
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             sent = 0
         except OSError:
+            self.out = None
             return False
         self.out = memoryview(data)[sent:] if sent < len(data) else None
         return True
 
     def send_all(self, data: bytes, timeout_s: float) -> bool:
         """Waits; False: it broke, or the other side took nothing for so long."""
-        waits = select.poll()
-        waits.register(self.sock.fileno(), select.POLLOUT)
         left: memoryview | None = memoryview(data)
         while left:
             if not self.send(left):
                 return False
             left, self.out = self.out, None
-            if left and not waits.poll(timeout_s * 1000):
-                return False
+            if left:
+                room = select.poll()
+                room.register(self.number, select.POLLOUT)
+                if not room.poll(timeout_s * 1000):
+                    return False
         return True
-
-    def end(self) -> None:
-        """Tell whoever owns it that it is over; from any thread."""
-        try:
-            self.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it is closed already
 
     def end_output(self) -> None:
         try:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError:
-            pass
+            self.gone = True

@@ -18,6 +18,7 @@ from myqueue.gateway.http1 import Head
 log = logging.getLogger("myqueue.gateway")
 
 Headers = list[tuple[str, str]]
+Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 _BODILESS: Final = ("1", "204", "304")
 
 
@@ -49,6 +50,9 @@ class Answer:
             close()
 
 
+Respond = Callable[[Answer | None], None]  # None: a thread of the pool has to do it after all
+
+
 def refusal(error: MyQueueError) -> Answer:
     """To a request that never came to the application. The connection can't be used any more."""
     status, facts, headers = describe(error, lambda address: address)
@@ -58,7 +62,7 @@ def refusal(error: MyQueueError) -> Answer:
 
 
 def run(
-    application: Callable[..., Iterable[bytes]], config: GatewayConfig, address: str, head: Head,
+    application: Application, config: GatewayConfig, address: str, head: Head,
     body: bytes,
 ) -> Answer:  # fmt: skip
     """Ask the application. Whatever it does, there is an answer."""
