@@ -22,8 +22,10 @@ from myqueue.wal import format as f
 
 MANAGERS_GROUP = 1
 ALL = 2**64 - 1
-_SPECIAL = 1 << f.GROUP_CREATED | 1 << f.GROUP_REMOVED | 1 << f.TRUNCATE | 1 << f.START
-_COMMITTED = 1 << f.COMMIT | 1 << f.SNAPSHOT
+_SPECIAL = sum(
+    1 << kind for kind in (f.GROUP_CREATED, f.GROUP_REMOVED, f.TRUNCATE, f.START, f.SNAPSHOT)
+)
+_COMMITTED = 1 << f.COMMIT
 DATA, NOOP, CONFIG, COMMAND = 0, 1, 2, 3
 TYPES = {DATA: "data", NOOP: "noop", CONFIG: "config", COMMAND: "command"}
 
@@ -42,6 +44,7 @@ class Piece(NamedTuple):
     next_offset: int
     first_time_ms: int
     last_time_ms: int
+    last_term: int
 
 
 class Cut(NamedTuple):
@@ -63,6 +66,7 @@ class Part:
     about: Any = None  # (replica, voters, learners, about) of its creation
     removed: bool = False
     started_at: Place = (0, 0)
+    snapshots: list[tuple[int, int]] = field(default_factory=list)  # (index, term), complete
 
     def in_force(self) -> list[Piece]:
         """Pieces after cuts, by first index."""
@@ -178,7 +182,7 @@ class _LogReader:
 
     def _commits(self, segment: Segment, uids: set[int]) -> None:
         for record, _ in walked(segment):
-            if record.kind in (f.COMMIT, f.SNAPSHOT) and record.group in uids:
+            if record.kind == f.COMMIT and record.group in uids:
                 part = self._part(record.group)
                 part.commit_index = max(part.commit_index, record.index)
 
@@ -216,6 +220,8 @@ class _LogReader:
     def _special(self, runs: Runs, record: f.Record, payload: bytes | None) -> None:
         part, place = self._part(record.group), (runs.segment.number, record.position)
         kind = record.kind
+        if kind == f.SNAPSHOT and record.flags & f.LAST:
+            part.snapshots.append((record.index, record.term))
         if kind in (f.COMMIT, f.SNAPSHOT):
             part.commit_index = max(part.commit_index, record.index)
         elif kind == f.TRUNCATE:
@@ -247,7 +253,7 @@ def _has_to_be_walked(row: f.FooterRow) -> bool:
 def _piece(segment: Segment, row: f.FooterRow) -> Piece:
     return Piece(
         row.first_index, row.last_index, segment.number, 0, segment.capacity, row.first_offset,
-        row.next_offset, row.first_time_ms, row.last_time_ms,
+        row.next_offset, row.first_time_ms, row.last_time_ms, row.last_term,
     )  # fmt: skip
 
 
@@ -263,14 +269,14 @@ class Runs:
         index, time_ms, end = record.index, record.time_ms, record.offset + record.count
         run = self._open.get(record.group)
         if run is not None and index == run[1] + 1:
-            run[1], run[4], run[6] = index, record.position, end
+            run[1], run[4], run[6], run[9] = index, record.position, end, record.term
             if time_ms:
                 run[7], run[8] = min(run[7] or time_ms, time_ms), max(run[8], time_ms)
             return
         self.broken(record.group)
         self._open[record.group] = [
             index, index, self.segment.number, record.position, record.position, record.offset,
-            end, time_ms, time_ms,
+            end, time_ms, time_ms, record.term,
         ]  # fmt: skip
 
     def broken(self, group: int) -> None:

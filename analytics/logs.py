@@ -213,7 +213,8 @@ def walked(segment: Segment) -> Iterator[tuple[f.Record, memoryview]]:
         pass_ = walk.Walk(file.read, segment.uid, segment.capacity)
         while True:
             yield from pass_.records(segment.capacity, payloads=False)
-            if pass_.problem == walk.END or pass_.position >= pass_.limit:
+            ended = pass_.problem == walk.END and pass_.last_nonzero() == pass_.position
+            if ended or pass_.position >= pass_.limit:
                 return
             before = pass_.position
             pass_.seek(before + 1)

@@ -93,14 +93,18 @@ def committed_ranges(catalog: Catalog, wanted: Wanted) -> Ranges:
 
 
 def entry_tasks(
-    catalog: Catalog, ranges: Ranges, wanted: Wanted, split_bytes: int, *, may_miss: bool
-) -> list[Task]:
-    """Tasks that together hold each entry of the ranges once."""
+    catalog: Catalog, ranges: Ranges, wanted: Wanted, split_bytes: int, *, may_miss: bool,
+    newest_first: bool = False,
+) -> list[Task]:  # fmt: skip
+    """Tasks that together hold each entry of the ranges once. `newest_first` is for ranges that go
+    beyond what is known to be committed: then the log with the highest term is right.
+    """
     spans: defaultdict[tuple[str, int], dict[int, list[Span]]] = defaultdict(dict)
     order = _logs_by_bytes(catalog)
     for uid, (first, behind) in sorted(ranges.items()):
         group = catalog.groups[uid]
-        for disk, piece in _chosen(group, order, first, behind, may_miss):
+        disks = _by_term(group, order) if newest_first else order
+        for disk, piece in _chosen(group, disks, first, behind, may_miss):
             if wanted.may_be_in(piece):
                 span = Span(piece.first, piece.last, piece.begin, piece.end)
                 spans[disk, piece.segment].setdefault(uid, []).append(span)
@@ -119,6 +123,14 @@ def _logs_by_bytes(catalog: Catalog) -> list[str]:
         for log in catalog.logs
     }
     return sorted(sizes, key=lambda disk: (-sizes[disk], disk))
+
+
+def _by_term(group: Group, order: list[str]) -> list[str]:
+    def newest(disk: str) -> tuple[int, int]:
+        pieces = group.parts[disk].in_force()
+        return (-pieces[-1].last_term, -pieces[-1].last) if pieces else (0, 0)
+
+    return sorted((disk for disk in order if disk in group.parts), key=newest)
 
 
 def _chosen(

@@ -1,0 +1,203 @@
+"""One group, all its replicas: does each log tell a possible story, and do they tell the same one?
+
+Pure: rows of `inspect` come in, sorted by disk and place; findings and one summary go out. The
+rules, each with its short name:
+
+| rule | what has to hold |
+|---|---|
+| vote | a replica's term never falls, and it votes for one candidate in a term |
+| term | along a log, terms never fall |
+| gap | indices rise by one; what is not there was cut off by a truncation or a log start |
+| offset | each entry begins at the offset where the one before ended |
+| cut | what was known to be committed is never truncated |
+| hint | what is said to be committed is there |
+| unknown | entries and votes belong to a group that was created |
+| prefix | up to what is committed, all replicas have the same terms at the same indices |
+| majority | every committed entry is on a majority of the voters |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from myqueue.analytics.inspected import WRONG, Event, Finding, Run
+from myqueue.analytics.packed import BadPack, unpack
+from myqueue.analytics.story import Names, Story, Stretch, Teller
+
+MAJORITY_OF = 2
+
+
+class GroupSummary(NamedTuple):
+    group: int
+    topic: str
+    partition: int
+    replicas: int
+    voters: int
+    missing: int  # voters whose logs were not given
+    first: int
+    commit: int
+    entries: int  # in force, up to the commit, on the replica that has most
+    lags: list[tuple[str, int]]  # (daemon, entries behind the longest log)
+    ends: list[tuple[str, int, int, int]]  # (disk, last index, term, first index)
+    removed: bool
+
+
+def judge_group(
+    group: int, rows: Iterable[Run | Event], names: Names
+) -> Iterator[Finding | GroupSummary]:
+    """Rows sorted by (disk, segment, position)."""
+    stories: list[Teller] = []
+    for row in rows:
+        if not stories or stories[-1].story.disk != row.disk:
+            if stories:
+                yield from stories[-1].ended()
+            stories.append(Teller(group, row.disk, names))
+        if isinstance(row, Run):
+            yield from stories[-1].run(row)
+        else:
+            yield from stories[-1].event(row)
+    if stories:
+        yield from stories[-1].ended()
+        yield from _compared(group, [one.story for one in stories], names)
+
+
+# -- over the replicas ----------------------------------------------------------------------------
+
+
+def _compared(group: int, stories: list[Story], names: Names) -> Iterator[Finding | GroupSummary]:
+    topic, partition = _name(stories)
+    alive = [one for one in stories if not one.removed]
+    voters = _voters(stories)
+    commit = max((one.commit for one in alive), default=0)
+    spans = {one.disk: _in_force(one) for one in alive}
+    yield from _prefix(group, alive, spans, commit, names)
+    ids = {one.created[0] for one in alive if _is_described(one.created)}
+    missing = len([one for one in voters if one not in ids])
+    first = max((one.first_index for one in alive), default=1)
+    if voters and alive and len(alive) == len(stories):
+        yield from _majority(group, alive, spans, (first, commit), len(voters), missing, names)
+    longest = max((one.last for one in alive), default=0)
+    counts = [_count(one, commit) for one in spans.values()]
+    yield GroupSummary(
+        group, topic, partition, len(alive), len(voters), missing, first, commit,
+        max(counts, default=0),
+        [(names.daemons.get(one.disk, one.disk), longest - one.last) for one in alive],
+        [(one.disk, one.last, one.term, one.first_index) for one in alive],
+        bool(stories) and len(alive) < len(stories),
+    )  # fmt: skip
+
+
+def _is_described(created: Any) -> bool:
+    return isinstance(created, list) and len(created) == 4 and isinstance(created[1], list)
+
+
+def _name(stories: list[Story]) -> tuple[str, int]:
+    for one in stories:
+        if _is_described(one.created):
+            try:
+                about = unpack(one.created[3])
+            except (BadPack, TypeError):
+                continue
+            if isinstance(about, list) and len(about) >= 2:
+                return str(about[0]), int(about[1])
+    return "", -1
+
+
+def _voters(stories: list[Story]) -> tuple[int, ...]:
+    """By the newest configuration that any of them has, else as they were created."""
+    configs = [one.config for one in stories if one.config is not None]
+    if configs:
+        return max(configs)[1]
+    created = [one.created for one in stories if _is_described(one.created)]
+    return tuple(created[0][1]) if created else ()
+
+
+def _in_force(story: Story) -> list[Stretch]:
+    """From the log start, in order, each index once."""
+    out: list[Stretch] = []
+    for one in sorted(story.stretches, key=lambda s: (s.first, -s.last)):
+        first = max(one.first, story.first_index, out[-1].last + 1 if out else 0)
+        if first <= one.last:
+            out.append(one._replace(first=first))
+    return out
+
+
+def _count(stretches: list[Stretch], commit: int) -> int:
+    return sum(max(0, min(one.last, commit) - one.first + 1) for one in stretches)
+
+
+def _prefix(
+    group: int, stories: list[Story], spans: dict[str, list[Stretch]], commit: int, names: Names
+) -> Iterator[Finding]:
+    """From edge to edge of all replicas' terms; who differs from most others is named, once."""
+    joined = {one.disk: _joined(spans[one.disk]) for one in stories}
+    edges = {one.first for whole in joined.values() for one in whole}
+    told: set[tuple[str, int]] = set()
+    for index in sorted(edge for edge in edges if edge <= commit):
+        terms = {disk: _term_at(whole, index) for disk, whole in joined.items()}
+        known = Counter(term for term in terms.values() if term)
+        if len(known) < 2:
+            continue
+        usual = known.most_common(1)[0][0]
+        for disk, term in terms.items():
+            if not term or term == usual or (disk, term) in told:
+                continue
+            told.add((disk, term))
+            at = next(one for one in spans[disk] if one.first <= index <= one.last)
+            other = next(one for one, its in terms.items() if its == usual)
+            what = (
+                f"committed entry {index} has term {term} here and term {usual} on "
+                f"{names.daemons.get(other, other)}"
+            )
+            yield Finding(
+                WRONG, "prefix", what, names.daemons.get(disk, disk),
+                names.segments.get((disk, at.number), str(at.number)), at.position, group, index,
+            )  # fmt: skip
+
+
+def _term_at(whole: list[Stretch], index: int) -> int:
+    """0 if it is not there."""
+    return next((one.term for one in whole if one.first <= index <= one.last), 0)
+
+
+def _joined(stretches: list[Stretch]) -> list[Stretch]:
+    """Neighbours of one term as one: as many as there are terms, however many segments."""
+    out: list[Stretch] = []
+    for one in stretches:
+        if out and out[-1].term == one.term and out[-1].last + 1 == one.first:
+            out[-1] = out[-1]._replace(last=one.last)
+        else:
+            out.append(one)
+    return out
+
+
+def _majority(
+    group: int, stories: list[Story], spans: dict[str, list[Stretch]], bounds: tuple[int, int],
+    voters: int, missing: int, names: Names,
+) -> Iterator[Finding]:  # fmt: skip
+    """Edges of what each replica has, in order; between two of them the number is the same."""
+    first, commit = bounds
+    needed = voters // MAJORITY_OF + 1 - missing  # logs that were not given may have it
+    edges: dict[int, int] = {first: 0, commit + 1: 0}
+    for story in stories:
+        if story.first_index > first:  # what its state covers
+            _edge(edges, first, min(story.first_index - 1, commit))
+        for one in spans[story.disk]:
+            _edge(edges, max(one.first, first), min(one.last, commit))
+    have, at = 0, 0
+    for edge in sorted(edges):
+        if at and have < needed and at <= commit and edge > at:
+            what = (
+                f"committed entries {at} to {min(edge - 1, commit)} are on {have} of {voters} "
+                f"voters, {missing} of which were not looked at"
+            )
+            yield Finding(WRONG, "majority", what, "", "", 0, group, at)
+        have, at = have + edges[edge], edge
+
+
+def _edge(edges: dict[int, int], first: int, last: int) -> None:
+    if first <= last:
+        edges[first] = edges.get(first, 0) + 1
+        edges[last + 1] = edges.get(last + 1, 0) - 1

@@ -1,0 +1,79 @@
+"""Acknowledged messages, looked for in the log: what was promised against what is there.
+
+Messages are read up to what a majority has, whether a hint in the log says that it is committed or
+not: hints are written once a second, acknowledgements at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from zlib import crc32
+
+from myqueue.analytics import acks, batches
+from myqueue.analytics.catalog import DATA, Catalog, Group
+from myqueue.analytics.compare import Pieces, judge_acks, pieces
+from myqueue.analytics.inspected import Finding
+from myqueue.analytics.planning import Wanted, entry_tasks
+from myqueue.analytics.report import Report
+from myqueue.analytics.rows import chosen
+from myqueue.analytics.seam import Spread
+
+
+def check_acks(
+    ledgers: list[str], split_bytes: int, catalog: Catalog, spread: Spread, report: Report
+) -> None:
+    """Up to what a majority has, whether a hint in the log says so already or not."""
+    ledger = acks.tasks(ledgers, split_bytes)
+    told = spread.run(ledger, _acknowledged)
+    ranges, starts = {}, {}
+    for uid, group in catalog.groups.items():
+        if group.topic and not group.removed:
+            ranges[uid] = (group.first_index, _on_a_majority(group) + 1)
+            start = max((one.start_offset for one in group.parts.values()), default=0)
+            starts[group.topic, group.partition] = start
+    tasks = entry_tasks(catalog, ranges, Wanted(), split_bytes, may_miss=True, newest_first=True)
+    stored = spread.run(list(tasks), _stored)
+
+    def key(row: Any) -> tuple[Any, ...]:
+        return row.topic, row.partition, row.block, row.acknowledged
+
+    def judge(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
+        return judge_acks(rows, starts.get((part[0], part[1]), 0))
+
+    both = spread.join(told, stored)
+    for one in both.judged((Pieces,), key, 3, judge):
+        if isinstance(one, Finding):
+            report.add(one)
+        else:
+            report.count_acks(one)
+    told.forget()
+    stored.forget()
+
+
+def _on_a_majority(group: Group) -> int:
+    lasts = sorted(
+        (max((one.last for one in part.in_force()), default=part.first_index - 1))
+        for part in group.parts.values()
+    )
+    voters = next((len(one.about[1]) for one in group.parts.values() if one.about), len(lasts))
+    needed = voters // 2 + 1
+    return max(lasts[-needed] if len(lasts) >= needed else 0, group.commit_index)
+
+
+def _acknowledged(task: Any) -> Iterator[Pieces]:
+    for one in acks.parsed(task):
+        yield from pieces(one.topic, one.partition, one.offset, one.crcs, True, task.location)
+
+
+def _stored(task: Any) -> Iterator[Pieces]:
+    for record, payload in chosen(task, skip_damage=True):
+        if record.entry_type != DATA:
+            continue
+        topic, partition = task.names[record.group]
+        try:
+            values = batches.columns(payload, batches.head(payload)).values
+        except batches.BadBatch:
+            continue  # a finding of its own
+        crcs = list(map(crc32, values))
+        yield from pieces(topic, partition, record.offset, crcs, False, task.name)

@@ -1,0 +1,153 @@
+"""What a verification found: counts of what was looked at, findings with their places, notes.
+
+The numbers matter as much as the findings: a check that looked at nothing finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from myqueue.analytics.agree import GroupSummary
+from myqueue.analytics.inspected import TORN, Finding, Range
+from myqueue.analytics.logs import Log
+
+FINDINGS_MAX = 10_000
+RULES = {
+    "file": "headers, numbers and owners of segments",
+    "seal": "trailers and footers are there",
+    "footer": "footers against a recount",
+    "header": "checksums of record headers; nothing between records",
+    "payload": "checksums of payloads",
+    "batch": "producers' checksums of batches",
+    "format": "only records of known kinds",
+    "lost": "everything that was synced is there",
+    "tail": "ends of logs that a crash cut off",
+    "mark": "batches and flushes in order",
+    "created": "what a group was created with",
+    "config": "configurations can be read",
+    "vote": "terms never fall; one vote in a term",
+    "term": "terms never fall along a log",
+    "gap": "indices rise by one",
+    "offset": "offsets rise without a gap",
+    "cut": "what was committed is never cut off",
+    "hint": "what is said to be committed is there",
+    "unknown": "records belong to a group that was created",
+    "prefix": "replicas agree about what is committed",
+    "bytes": "same group, index and term: same bytes",
+    "majority": "committed entries are on a majority",
+    "sequence": "producers' sequences without gap or double",
+    "command": "commands can be read",
+    "store": "stores can be read",
+    "ahead": "stores know no more than their logs",
+    "behind": "states reach to where their logs begin",
+    "state": "state rebuilt from the log equals the store",
+    "ack": "acknowledged messages are there once, with their bytes",
+}
+
+
+@dataclass
+class Report:
+    logs: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[GroupSummary] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    rules: Counter[str] = field(default_factory=Counter)
+    left_out: int = 0
+    torn: int = 0
+    segments: int = 0
+    bytes: int = 0
+    records: int = 0
+    entries: int = 0
+    messages: int = 0
+    state_rows: int = 0
+    acks: int = 0
+
+    def add(self, finding: Finding) -> None:
+        if finding.verdict == TORN:
+            self.torn += 1
+        self.rules[finding.rule] += 1
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+        else:
+            self.left_out += 1
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def count_log(self, log: Log) -> None:
+        used = [one for one in log.segments if one.used]
+        self.segments += len(used)
+        self.logs.append({
+            "daemon": log.daemon, "kind": log.kind, "disk": log.disk, "cluster": log.cluster,
+            "segments": len(used), "sealed": sum(one.sealed for one in used),
+            "capacity_bytes": sum(one.capacity for one in used),
+        })  # fmt: skip
+
+    def count_range(self, row: Range) -> None:
+        self.bytes += max(0, row.end - row.begin)
+        self.records += row.records
+        self.entries += row.entries
+        self.messages += row.messages
+
+    def count_group(self, one: GroupSummary) -> None:
+        self.groups.append(one)
+
+    def count_state(self, rows: int) -> None:
+        self.state_rows += rows
+
+    def count_acks(self, acks: int) -> None:
+        self.acks += acks
+
+    @property
+    def wrong(self) -> int:
+        """Findings that break a promise; a torn tail was promised to nobody."""
+        return sum(self.rules.values()) - self.torn
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "ok": self.ok,
+            "wrong": self.wrong,
+            "torn": self.torn,
+            "looked_at": {
+                "logs": len(self.logs), "segments": self.segments, "bytes": self.bytes,
+                "records": self.records, "entries": self.entries, "messages": self.messages,
+                "groups": len(self.groups), "state_rows": self.state_rows, "acks": self.acks,
+            },
+            "rules": {rule: self.rules.get(rule, 0) for rule in RULES},
+            "findings": [plain_finding(one) for one in self.findings],
+            "findings_left_out": self.left_out,
+            "notes": self.notes,
+            "logs": self.logs,
+            "groups": [plain_group(one) for one in sorted(self.groups)],
+        }  # fmt: skip
+
+
+def plain_finding(one: Finding) -> dict[str, Any]:
+    fields = one._asdict()
+    fields["group"] = f"{one.group:016x}" if one.group else None
+    fields["index"] = one.index or None
+    return fields
+
+
+def plain_group(one: GroupSummary) -> dict[str, Any]:
+    return {
+        "group": f"{one.group:016x}", "topic": one.topic, "partition": one.partition,
+        "replicas": one.replicas, "voters": one.voters, "voters_not_given": one.missing,
+        "first_index": one.first, "commit_index": one.commit, "committed_entries": one.entries,
+        "behind": dict(one.lags), "removed": one.removed,
+    }  # fmt: skip
+
+
+def told(one: Finding) -> str:
+    """A line for people."""
+    whose = f" (group {one.group:016x}, index {one.index})" if one.group else ""
+    place = " ".join(word for word in (one.daemon, one.segment) if word)
+    at = f" at position {one.position}" if one.segment and one.segment != "store" else ""
+    return f"{one.verdict}: {one.rule}: {place}{at}: {one.what}{whose}".replace(" : ", " ")

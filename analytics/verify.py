@@ -1,0 +1,332 @@
+"""`myq spark verify`: a second opinion about all logs at once, with the stores and a ledger.
+
+    logs ─▶ catalog ─▶ orders ─▶ inspect (executors) ─┬─ ranges, findings ─▶ ranges.judge_ranges
+                                                      ├─ runs, events      ─▶ agree.judge_group
+                                                      ├─ blocks            ─▶ compare.judge_block
+    stores ─▶ what state is asked for ────────────────┴─ steps ─▶ replay ─▶ stores.judge_rows
+    ledger ─▶ pieces ─┬─▶ compare.judge_acks
+    messages ─────────┘
+
+Each byte is read once (what the ledger speaks of, twice). What judges is plain Python; Spark reads,
+sorts what belongs together, and keeps nothing on this side but findings and a row for each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from myqueue.analytics import stores
+from myqueue.analytics.agree import GroupSummary, judge_group
+from myqueue.analytics.catalog import ALL, MANAGERS_GROUP, Catalog, Group, make_catalog
+from myqueue.analytics.compare import judge_block
+from myqueue.analytics.inspect import inspect
+from myqueue.analytics.inspected import (
+    TORN,
+    Block,
+    Event,
+    Finding,
+    Inspection,
+    Range,
+    Replayed,
+    Run,
+    Step,
+)
+from myqueue.analytics.ledger import check_acks
+from myqueue.analytics.logs import Log, Segment, find_logs
+from myqueue.analytics.planning import Task
+from myqueue.analytics.ranges import judge_files, judge_ranges
+from myqueue.analytics.replay import Rebuilt, replay
+from myqueue.analytics.report import Report
+from myqueue.analytics.seam import Rows, Spread
+from myqueue.analytics.story import Names
+from myqueue.wal import format as f
+
+SPLIT_BYTES = 32 << 20
+
+# (log, its part of the managers' group, upto) → the rows that its store should hold, in order
+Metadata = Callable[[Log, Group, Catalog, int], Iterator[tuple[bytes, bytes]]]
+
+
+@dataclass
+class Asked:
+    """What is to be verified, and with what."""
+
+    paths: list[str]
+    ledgers: list[str] = field(default_factory=list)
+    store_files: list[str] = field(default_factory=list)
+    with_stores: bool = True
+    split_bytes: int = SPLIT_BYTES
+    metadata: Metadata | None = None
+
+
+def quiet(_label: str) -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+def verify(
+    asked: Asked, spread: Spread, scratch: Path,
+    progress: Callable[[str], AbstractContextManager[Any]] = quiet,
+) -> Report:  # fmt: skip
+    """`scratch` is a folder for what the stores hold."""
+    report = Report()
+    logs = find_logs(asked.paths)
+    with progress("Looking at footers"):
+        catalog = make_catalog(logs)
+    states = _store_states(asked, logs, report, scratch)
+    names = Names(
+        {log.disk: log.name for log in logs},
+        {(log.disk, one.number): one.name for log in logs for one in log.segments},
+    )
+    orders = _orders(catalog, states, asked.split_bytes)
+    rows = spread.run(orders, inspect)
+    try:
+        with progress("Reading segments"):
+            _check_logs(logs, rows, report)
+        with progress("Comparing replicas"):
+            summaries = _check_groups(rows, names, report)
+            _check_blocks(rows, names, report)
+        with progress("Rebuilding state"):
+            _check_states(catalog, rows, states, names, summaries, report)
+    finally:
+        rows.forget()
+    if asked.metadata is not None:
+        _check_metadata(catalog, states, asked.metadata, report)
+    if asked.ledgers:
+        with progress("Looking for acknowledged messages"):
+            check_acks(asked.ledgers, asked.split_bytes, catalog, spread, report)
+    return report
+
+
+# -- stores ---------------------------------------------------------------------------------------
+
+
+def _store_states(
+    asked: Asked, logs: list[Log], report: Report, scratch: Path
+) -> dict[str, stores.StoreState]:
+    found: dict[str, stores.StoreState] = {}
+    for path in asked.store_files:
+        state = stores.load(Path(path))
+        found[state.disk] = state
+    for log in logs:
+        if not asked.with_stores or log.disk in found:
+            continue
+        loaded, finding, why = stores.dump(log, scratch / f"{log.disk}.jsonl")
+        if finding is not None:
+            report.add(finding)
+        elif loaded is None:
+            report.note(f"the store of {log.name} was not compared: {why}")
+        else:
+            found[log.disk] = loaded
+    return found
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def _orders(
+    catalog: Catalog, states: dict[str, stores.StoreState], split_bytes: int
+) -> list[Inspection]:
+    replays = {log.disk: _replays(catalog, log, states.get(log.disk)) for log in catalog.logs}
+    out = []
+    for log in catalog.logs:
+        for segment in log.segments:
+            if segment.used:
+                out += list(_ranges(catalog, log, segment, split_bytes, replays[log.disk]))
+    return out
+
+
+def _ranges(
+    catalog: Catalog, log: Log, segment: Segment, split_bytes: int, replays: dict[int, Replayed]
+) -> Iterator[Inspection]:
+    capacity = segment.capacity
+    synced = log.synced_to(segment)
+    proven = synced or catalog.certain.get((log.disk, segment.number), 0)
+    if segment.sealed:  # zeros follow the footer
+        rows = len(segment.rows) * f.FOOTER_ROW_BYTES if segment.rows is not None else 0
+        proven = segment.footer_at + f.RECORD_HEADER_BYTES + rows
+    end = capacity - f.RECORD_HEADER_BYTES
+    if segment.rows is not None:
+        here = {row.group for row in segment.rows}
+        replays = {group: one for group, one in replays.items() if group in here}
+    count = max(1, -(-end // split_bytes))
+    step = -(-end // count)
+    for at in range(0, end, step):
+        behind = min(at + step, end)
+        task = Task(
+            segment.location, log.disk, log.name, segment.number, segment.uid, capacity, at, behind,
+            bool(synced),
+        )  # fmt: skip
+        yield Inspection(task, proven, behind == end, replays)
+
+
+def _replays(catalog: Catalog, log: Log, state: stores.StoreState | None) -> dict[int, Replayed]:
+    """Every partition of this disk; up to what is committed, or what the store says it applied."""
+    out = {}
+    for uid, group in catalog.groups.items():
+        part = group.parts.get(log.disk)
+        if part is None or part.removed or uid == MANAGERS_GROUP or not group.topic:
+            continue
+        stored = state.groups.get(uid) if state is not None else None
+        split = stored.applied if stored is not None else 0
+        upto = max(split, group.commit_index)
+        after, snapshot = 0, None
+        if part.first_index > 1:
+            known = [one for one in part.snapshots if part.first_index - 1 <= one[0]]
+            fitting = [one for one in known if one[0] <= (split or ALL)]
+            if not fitting:
+                continue
+            snapshot = min(fitting)
+            after = snapshot[0]
+        cuts = tuple((*cut.place, cut.index) for cut in part.cuts)
+        out[uid] = Replayed(after, upto, split, snapshot, cuts)
+    return out
+
+
+def _check_logs(logs: list[Log], rows: Rows, report: Report) -> None:
+    """Ranges come in the order of the tasks: by log, segment and position."""
+    known = {(log.disk, one.number): (log, one) for log in logs for one in log.segments}
+    for log in logs:
+        report.count_log(log)
+        for finding in judge_files(log):
+            report.add(finding)
+    at: tuple[str, int] | None = None
+    gathered: list[Range] = []
+    bad: set[tuple[str, str]] = set()
+
+    def close() -> None:
+        if at is not None:
+            log, segment = known[at]
+            clean = (log.name, segment.name) not in bad
+            for one in judge_ranges(log, segment, gathered, clean):
+                report.add(one)
+
+    for row in rows.only(Range, Finding):
+        if isinstance(row, Finding):
+            report.add(row)
+            if row.verdict != TORN:
+                bad.add((row.daemon, row.segment))
+            continue
+        report.count_range(row)
+        if (row.disk, row.number) != at:
+            close()
+            at, gathered = (row.disk, row.number), []
+        gathered.append(row)
+    close()
+
+
+# -- groups ---------------------------------------------------------------------------------------
+
+
+def _check_groups(rows: Rows, names: Names, report: Report) -> dict[int, GroupSummary]:
+    summaries = {}
+
+    def key(row: Any) -> tuple[Any, ...]:
+        return row.group, row.disk, row.number, row.position
+
+    def judge(part: tuple[Any, ...], group: Iterator[Any]) -> Iterator[Any]:
+        return judge_group(part[0], group, names)
+
+    for one in rows.judged((Run, Event), key, 1, judge):
+        if isinstance(one, Finding):
+            report.add(one)
+        else:
+            summaries[one.group] = one
+            report.count_group(one)
+    return summaries
+
+
+def _check_blocks(rows: Rows, names: Names, report: Report) -> None:
+    def key(row: Any) -> tuple[Any, ...]:
+        return row.group, row.block, row.disk, row.number
+
+    def judge(part: tuple[Any, ...], blocks: Iterator[Any]) -> Iterator[Any]:
+        return judge_block(part[0], blocks, names)
+
+    for one in rows.judged((Block,), key, 2, judge):
+        report.add(one)
+
+
+def _check_states(
+    catalog: Catalog, rows: Rows, states: dict[str, stores.StoreState], names: Names,
+    summaries: dict[int, GroupSummary], report: Report,
+) -> None:  # fmt: skip
+    """Sequences of every replica; and of those whose store is known, its state."""
+    ends = {(disk, uid): rest for uid, one in summaries.items() for disk, *rest in one.ends}
+    for disk, state in states.items():
+        for uid in state.groups:
+            if (disk, uid) in ends:
+                last, term, first = ends[disk, uid]
+                for finding in stores.judge_place(state, uid, last, term, first):
+                    report.add(finding)
+            else:
+                report.add(stores.stranger(state, uid))
+    orders = {
+        (log.disk, uid): order
+        for log in catalog.logs
+        for uid, order in _replays(catalog, log, states.get(log.disk)).items()
+    }
+
+    def key(row: Any) -> tuple[Any, ...]:
+        is_entry = row.changes[0][0] != "s" if row.changes else True
+        return row.disk, row.group, is_entry, row.first, row.number, row.position
+
+    def judge(part: tuple[Any, ...], steps: Iterator[Any]) -> Iterator[Any]:
+        disk, group = part
+        order = orders[disk, group]
+        return replay(
+            disk, group, steps, names, after=order.after, split=order.split,
+            wants_state=order.split > 0,
+        )  # fmt: skip
+
+    def rebuilt() -> Iterator[Rebuilt]:
+        for row in rows.judged((Step,), key, 2, judge):
+            if isinstance(row, Finding):
+                report.add(row)
+            else:
+                yield row
+
+    compared: set[tuple[str, int]] = set()
+    for disk, group, its in stores.by_group(rebuilt()):
+        compared.add((disk, group))
+        _compare_state(states[disk], group, its, catalog.groups[group], report)
+    for (disk, group), order in orders.items():
+        if order.split and (disk, group) not in compared:
+            where = f"{catalog.groups[group].topic}/{catalog.groups[group].partition}"
+            report.note(f"the state of {where} on {names.daemons[disk]} could not be rebuilt")
+
+
+def _compare_state(
+    state: stores.StoreState, group: int, its: list[Rebuilt], known: Group, report: Report
+) -> None:
+    name = f"{known.topic}/{known.partition}"
+    if len(its) == 1 and not its[0].key:
+        report.note(f"the state of {name} on {state.daemon}: {its[0].value.decode()}")
+        return
+    rows = sorted((one.key, one.value) for one in its)
+    for one in stores.judge_rows(state, group, rows, name):
+        if isinstance(one, Finding):
+            report.add(one)
+        else:
+            report.count_state(one)
+
+
+def _check_metadata(
+    catalog: Catalog, states: dict[str, stores.StoreState], rebuild: Metadata, report: Report
+) -> None:
+    group = catalog.groups.get(MANAGERS_GROUP)
+    for disk, state in states.items():
+        if group is None or disk not in group.parts or MANAGERS_GROUP not in state.groups:
+            continue
+        applied = state.groups[MANAGERS_GROUP].applied
+        if not applied:
+            continue
+        rows = rebuild(catalog.log(disk), group, catalog, applied)
+        for one in stores.judge_rows(state, MANAGERS_GROUP, rows, "metadata"):
+            if isinstance(one, Finding):
+                report.add(one)
+            else:
+                report.count_state(one)
