@@ -135,6 +135,8 @@ class Broker:
             return
         try:
             messages = bool(feed.items)
+            if not messages:
+                self._engine.disk.check_reserve()
             items = feed.take_items(wall_ms)
             first = self._engine.propose(replica, items, urgent=not messages)
         except errors.NotLeader:

@@ -9,8 +9,9 @@ tables still do not show it then, it is asked for once more.
 - A topic whose partitions hold more messages than `partition_growth` each gets one more (R3).
 - Deleted groups are forgotten when the broker no longer holds them.
 - Replicas move: away from the dead and the drained, to the empty (`moves.py`).
-- Leadership goes back to the preferred replicas, few at a time, when their broker has been alive
-  for some time: these are no commands but `transfers` in orders to the broker that leads now.
+- Leadership goes to the preferred replicas (the first with room on its disk), few at a time, when
+  their broker has been alive for some time: these are no commands but `transfers` in orders to the
+  broker that leads now.
 """
 
 from __future__ import annotations
@@ -151,12 +152,17 @@ class Duties:
         return out
 
     def _preferred(self, tables: Tables, group: int) -> int:
-        """Who should lead it; 0 if that one is not known to be a voter by now."""
+        """Who should lead it: the first replica whose disk has room, or the first of all; 0 if that
+        one is not known to be a voter by now.
+        """
         partition = tables.partition(group)
         if partition is None:
             return 0
-        members = self._liveness.members(group)
-        first = partition.replicas[0]
+        members, lives = self._liveness.members(group), self._liveness.brokers
+        low = {one for one in partition.nodes if one in lives and lives[one].disk_low}
+        first = next(
+            (one for one in partition.replicas if one[0] not in low), partition.replicas[0]
+        )
         return first[0] if members is None or members.get(first) else 0
 
 

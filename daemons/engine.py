@@ -21,6 +21,7 @@ from myqueue import errors
 from myqueue.daemons import peerwire
 from myqueue.daemons.clock import Clock
 from myqueue.daemons.counts import Counts
+from myqueue.daemons.diskwatch import DiskWatch
 from myqueue.daemons.opening import (
     MakeMachine,
     Opening,
@@ -46,10 +47,6 @@ from myqueue.wal.log import Log
 from myqueue.wal.writer import Persisted, Stopped
 
 Buffer = bytes | memoryview
-LOOK_EVERY_MS = 5000  # at the disk's free space, for reports
-STALL_MS = 1500  # a disk that reports nothing for so long: its leaders make way (W17)
-QUEUE_BYTES_MAX = 48 << 20  # waiting for the disk; beyond it proposals are refused
-STORE_WORKS_MAX = 2000  # turns that the store is behind; beyond it proposals are refused
 
 
 class Engine:
@@ -78,9 +75,9 @@ class Engine:
         self._reads: dict[int, tuple[int, int]] = {}  # context -> group and index, once confirmed
         self._removing: dict[int, int] = {}  # group -> batch with the record of its removal
         self._serving = Serving(self)
-        self._busy_since = 0  # when the disk began to work without a report; 0: it is idle
-        self._stalled = self._stirred = False
-        self._last_stamp = self._next_look = 0
+        self.disk = DiskWatch(self)
+        self._stirred = False
+        self._last_stamp = 0
         owner.attach(self)
 
     def open_groups(self) -> None:
@@ -134,23 +131,13 @@ class Engine:
         self._hard_states = deque(one for one in self._hard_states if one[1] != uid)
         self._snapshots = deque(one for one in self._snapshots if one[1] != uid)
 
-    def check_room(self) -> None:
-        """Whether new data may be taken; votes, commits and reads go on in any case (W15)."""
-        journal = self.log.journal
-        if journal.space_low:
-            raise errors.DiskFull("the data disk is below its soft limit of free space")
-        if journal.queued_bytes > QUEUE_BYTES_MAX:
-            raise errors.Busy(f"{journal.queued_bytes} bytes wait for the disk")
-        if self.log.index.works_waiting > STORE_WORKS_MAX:
-            raise errors.Busy("the store is behind the log")
-
     def propose(self, replica: Replica, items: list[t.Item], *, urgent: bool = False) -> int:
         """Index of the first of these entries; they are on their way with the end of the turn.
 
         Small commands are `urgent`: they go on when there is no room for messages (W15).
         """
         if not urgent:
-            self.check_room()
+            self.disk.check_room()
         node = self.host.touch(replica.uid)
         if node is None:
             raise errors.UnknownPartition("this replica was removed")
@@ -214,7 +201,7 @@ class Engine:
         for event in self.log.poll():
             if isinstance(event, Persisted):
                 self._persisted(event)
-                self._busy_since = self.now if self.log.journal.queued_bytes else 0
+                self.disk.works(reported=True)
             elif isinstance(event, Stopped):
                 self.failure = event.error
 
@@ -244,27 +231,11 @@ class Engine:
 
     def tick(self) -> None:
         self.host.tick(self.now)
-        self._watch_disk()
+        self.disk.tick()
         self._saver.tick(self.now)
         self.starts.tick(self.now)
         self._reclaiming.tick(self.now)
         self._serving.tick(self.now)
-        if self.now >= self._next_look:
-            self._next_look = self.now + LOOK_EVERY_MS
-            self.counts["disk_free_bytes"] = self.log.files.free_bytes()
-
-    def _watch_disk(self) -> None:
-        """A disk that does not answer can't lead, however well the network does (W17, R29)."""
-        stalled = bool(self._busy_since) and self.now - self._busy_since > STALL_MS
-        if stalled == self._stalled:
-            return
-        self._stalled = stalled
-        self.counts["disk_stalls_total"] += stalled
-        for uid, replica in self.replicas.items():
-            replica.node.may_lead = not stalled
-            if stalled and replica.is_leader:
-                self.host.touch(uid)
-                replica.node.step_down(self.now, self.host.out)
 
     # -- the end of a turn ---------------------------------------------------------------------
 
@@ -281,8 +252,8 @@ class Engine:
             self._send(packets)
         journal = self.log.journal
         journal.submit()
-        if journal.queued_bytes and not self._busy_since:
-            self._busy_since = self.now
+        if journal.queued_bytes:
+            self.disk.works(reported=False)
         self._stirred = bool(effects.fetch)
         for order in effects.apply:
             self._apply(order)

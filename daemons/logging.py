@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,8 +41,9 @@ class Logger:
         line = {"ts": stamp.isoformat(timespec="milliseconds"), "level": level,
                 "daemon": self._name, "event": event, **fields}  # fmt: skip
         text = json.dumps(line, default=str) if self._json else _text(line)
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        with suppress(OSError):  # a full disk, a closed terminal: no reason to end a daemon
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
 
 
 def _text(line: dict[str, Any]) -> str:

@@ -41,6 +41,7 @@ COUNTERS: Final[dict[str, str]] = {
     "retention_starts_total": "Starts of partitions that retention proposed to move.",
     "log_starts_moved_total": "Times that a group's log was cut at its beginning.",
     "snapshots_installed_total": "States that this daemon took from a leader, having been away.",
+    "disk_full_total": "Times that the log waited for room on a disk that was full.",
     "raft_elections_total": "Elections that replicas of this daemon have won.",
     "members_changed_total": "Changes of members that this daemon proposed to groups it leads.",
     "members_postponed_total": "Of these, those that could not be proposed yet; tried again.",

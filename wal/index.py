@@ -51,8 +51,12 @@ _STOP = _Work([], 0, 0, {}, False)
 class Index:
     """Look-ups for the loop's thread; commits by a thread of its own, or by hand with `step`."""
 
-    def __init__(self, store: Store, threads: bool, on_done: Callable[[], None]) -> None:
-        self.store = store
+    def __init__(
+        self, store: Store, threads: bool, on_done: Callable[[], None],
+        on_full: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`on_full` is called by the store's thread whenever the disk has no room for a commit."""
+        self.store, self._on_full = store, on_full
         self._recent: dict[int, list[RowTuple]] = {}  # group -> rows that the store has not yet
         self._sent: deque[list[Op]] = deque()  # ops of each work on its way, oldest first
         self._works_added = self._works_done = 0
@@ -298,6 +302,7 @@ class Index:
                 self._commit(work)
                 return
             except DiskFull:
+                self._on_full()
                 if self._closing.wait(SPACE_RETRY_S):
                     raise
 

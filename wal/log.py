@@ -112,7 +112,7 @@ class Log:
             )  # fmt: skip
             mine.callback(self.journal.close_signal)
             mine.callback(self.journal.close)
-            self.index = Index(self.store, True, self.journal.wake)
+            self.index = Index(self.store, True, self.journal.wake, self._reserve.release)
             mine.callback(self.index.close)
             self.reader = Reader(self.files, self.index, self.journal.segment_name)
             self._apart = Apart(threads=True)

@@ -4,7 +4,8 @@ A disk that is full to the last byte must not keep a daemon from starting: it ha
 and votes, and to remove what frees the disk again. But a start writes. LMDB's commits take fresh
 pages before they free old ones, and its lock file is mapped, where a page that cannot be had ends
 the process. So a file is kept beside the log, its blocks allocated, and a start with less room than
-its size removes it first. When there is room again, the file is made again.
+its size removes it first. So does a store that finds no room while the daemon runs: without its
+commits nothing could be deleted. When there is room again, the file is made again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ FILE_NAME = "reserve"
 
 
 class Reserve:
-    """The file, in the daemon's directory. `release` at start, `keep` now and then."""
+    """The file, in the daemon's directory. `release` when it is needed, `keep` now and then."""
 
     def __init__(self, files: Files, size_bytes: int) -> None:
         self._files, self._size = files, size_bytes

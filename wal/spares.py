@@ -42,6 +42,7 @@ class Spares:
         self._plans: deque[f.SegmentHeader] = deque()
         self._filled = 0  # bytes of the first planned file that were written; 0: not created yet
         self.low = False
+        self.free_bytes = 1 << 62  # when it was looked at last
 
     def plan(self, number: int, uid: int) -> None:
         """A segment to prepare after those planned before; nothing is done here.
@@ -81,10 +82,15 @@ class Spares:
     def check_space(self) -> None:
         """Not low again before there is room for the segment that could not be made."""
         missing = self._capacity if self._plans and not self._filled else 0
-        free = self._files.free_bytes()
+        self.free_bytes = free = self._files.free_bytes()
         self.set_low(free < max(self._soft_limit, missing))
         if self._reserve is not None and not self.low:
             self._reserve.keep(free - max(self._soft_limit, missing))
+
+    @property
+    def has_next(self) -> bool:
+        """The next segment is there already, and needs no more room."""
+        return not self._plans
 
     def set_low(self, low: bool) -> None:
         if low != self.low:

@@ -128,6 +128,7 @@ class Writer:
         self._pending: deque[Batch] = deque()  # taken from the queue, not yet on disk
         self.flush_began_s: float | None = None  # monotonic; tells a watchdog of a slow disk
         self.stopped = self.closing = False
+        self.out_of_room = False  # what is pending waits for space on the disk
 
     def step(self) -> bool:
         """Write and sync what waits; False if nothing did, or it could not be written."""
@@ -145,12 +146,14 @@ class Writer:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self.fail(error)
             else:
+                self.out_of_room = True
                 self._spares.set_low(True)
             return False
         self.flush_began_s = None
         for _ in batches:
             pending.popleft()
         self._emit(_persisted(batches, monotonic() - began))
+        self.out_of_room = False  # after the report: who watches the disk sees that it works
         return True
 
     @property

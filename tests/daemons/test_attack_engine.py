@@ -8,7 +8,7 @@ from kit.engine_rig import Net, Node
 from kit.wal_logs import flip
 
 from myqueue import protocol
-from myqueue.daemons.engine import STALL_MS
+from myqueue.daemons.diskwatch import STALL_MS
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig

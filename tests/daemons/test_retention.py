@@ -10,7 +10,7 @@ import pytest
 from kit.batches import make_batch
 from kit.broker_seam import GROUP, World
 
-from myqueue import protocol
+from myqueue import errors, protocol
 from myqueue.daemons import retention
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.retention import Cut, Goal, advance, goal_of
@@ -181,6 +181,19 @@ def test_one_start_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     leader.world.engine.apply_at_once = True
     leader.look()
     assert leader.machine.bytes_kept == size and leader.machine.start == 8
+
+
+def test_on_a_full_disk_a_start_goes_where_commits_do_not() -> None:
+    """W15: the last room is for votes, and for what gives room back."""
+    leader = Leader(retention_bytes=1)
+    world = leader.world
+    world.produce(*(make_batch(1) for _ in range(9)))
+    world.engine.is_full = True
+    world.ask(protocol.COMMIT, "group/g", [[GROUP, 3, 0, 0]])
+    ((answer, _),) = world.turn()
+    assert answer[3][0][1] == errors.DiskFull.code
+    leader.look()
+    assert leader.machine.start == 8
 
 
 def test_nothing_goes_by_settings_that_may_be_of_yesterday() -> None:

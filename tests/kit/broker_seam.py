@@ -91,6 +91,8 @@ class FakeEngine:
         self.names: dict[int, int] = {}  # replicas that can't take part, by group
         self.removing: set[int] = set()
         self.changes: list[tuple[int, t.Config]] = []
+        self.disk = SimpleNamespace(check_reserve=self._check_reserve)
+        self.is_full = False  # to the last byte
         self.proposals: list[tuple[int, list[t.Item]]] = []
         self.refusal: errors.MyQueueError | None = None  # of the next proposals
         self.replies: list[tuple[Client, list[Any], list[Any]]] = []
@@ -138,6 +140,10 @@ class FakeEngine:
         first = replica.log.last_index + 1
         replica.log.make(items, replica.node.term)
         return first
+
+    def _check_reserve(self) -> None:
+        if self.is_full:
+            raise errors.DiskFull("the data disk is full")
 
     def read(self, replica: FakeReplica, context: int) -> None:
         if not replica.is_leader:
