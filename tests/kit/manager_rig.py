@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from myqueue import protocol
-from myqueue.daemons.config import DaemonConfig, check
+from myqueue.daemons.config import SETTINGS, DaemonConfig, check
 from myqueue.daemons.counts import Counts
 from myqueue.daemons.manager import GROUP, Manager
 from myqueue.daemons.raft.types import NOOP, Config, Item, Role, replica_id
@@ -106,7 +106,7 @@ def config_of(node: int, managers: int) -> DaemonConfig:
         "segment_bytes": 1 << 26, "soft_limit_bytes": 0, "stop_within_ms": 3000,
         "log_entries": 20_000,
     }  # fmt: skip
-    return check("manager", names | values)
+    return check("manager", {one.name: one.default for one in SETTINGS} | names | values)
 
 
 class Cluster:
