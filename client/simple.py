@@ -8,13 +8,15 @@ consumer has an id per topic, given out by the managers and shown by `myq health
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Final, Self
 
 from myqueue.admin import Admin
 from myqueue.consumer import Consumer
-from myqueue.delivery import Delivery
-from myqueue.errors import Closed, MisuseError
+from myqueue.delivery import RecordMetadata
+from myqueue.errors import Closed
+from myqueue.http import HttpConsumer, HttpProducer, is_http
 from myqueue.message import Message
 from myqueue.producer import Producer
 from myqueue.session import Session
@@ -22,14 +24,33 @@ from myqueue.session import Session
 STOP_S: Final = 5.0
 
 
-def _session(broker: str, name: str) -> Session:
-    """`broker` as users write it; the gateway's addresses are told apart from managers'."""
-    if "http://" in broker or "https://" in broker:
-        raise MisuseError(
-            f"{broker!r}: speaking through the HTTP gateway is not possible yet",
-            hint="Name managers instead: '127.0.0.1:9092', or several with commas between.",
-        )
-    return Session(broker, name=name)
+class _Direct:
+    """What `MyProducer` does over ZeroMQ; `http.HttpProducer` does the same over gateways."""
+
+    def __init__(self, broker: str) -> None:
+        self.producer_ids: dict[str, int] = {}
+        self._session = Session(broker, name="MyProducer")
+        self._admin = Admin(self._session)
+        self._producer = Producer(self._session)
+
+    def register(self, topic: str) -> None:
+        if topic not in self.producer_ids:
+            number = self._admin.register_producer(topic)["producer_id"]
+            self.producer_ids[topic] = number
+            self._session.keep_alive(producer=number)
+
+    def can_send(self) -> bool:
+        room = self._producer.settings.max_buffered_bytes
+        return self._producer.buffered_bytes < room
+
+    def send(self, topic: str, value: bytes) -> Future[RecordMetadata]:
+        return self._producer.send(topic, value)
+
+    def stop(self) -> None:
+        try:
+            self._producer.close()
+        finally:
+            self._session.close()
 
 
 class MyProducer:
@@ -40,35 +61,27 @@ class MyProducer:
     ...     producer.send("orders", b"17 apples")
     >>> producer.stop()  # doctest: +SKIP
 
-    `broker` names the cluster: host:port of one or more managers, with commas between.
+    `broker` names the cluster: host:port of one or more managers, with commas between; or its
+    gateways, http://host:port[,…], and all goes through the HTTP endpoints.
     """
 
     def __init__(self, topics: Iterable[str], broker: str) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
-        self._session = _session(broker, "MyProducer")
         self._stopped = False
-        self.producer_ids: dict[str, int] = {}  # by topic
+        self._way = HttpProducer(broker) if is_http(broker) else _Direct(broker)
+        self.producer_ids: dict[str, int] = self._way.producer_ids  # by topic
         try:
-            self._admin = Admin(self._session)
-            self._producer = Producer(self._session)
             for topic in names:
-                self._register(topic)
+                self._way.register(topic)
         except BaseException:
-            self._session.close()
+            self._way.stop()
             raise
-
-    def _register(self, topic: str) -> None:
-        if topic not in self.producer_ids:
-            number = self._admin.register_producer(topic)["producer_id"]
-            self.producer_ids[topic] = number
-            self._session.keep_alive(producer=number)
 
     def can_send(self) -> bool:
         """Would `send` take a message at once? False: stopped, or the buffer is full."""
-        room = self._producer.settings.max_buffered_bytes
-        return not self._stopped and self._producer.buffered_bytes < room
+        return not self._stopped and self._way.can_send()
 
-    def send(self, topic: str, value: bytes) -> Delivery:
+    def send(self, topic: str, value: bytes) -> Future[RecordMetadata]:
         """Takes the message and delivers it in the background; the result tells when it is done.
 
         A topic that was not named before is registered on the way. While the buffer is full it
@@ -76,21 +89,17 @@ class MyProducer:
         """
         if self._stopped:
             raise Closed("this producer was stopped")
-        self._register(topic)
-        return self._producer.send(topic, value)
+        self._way.register(topic)
+        return self._way.send(topic, value)
 
     def stop(self) -> None:
         """Waits until everything that was sent is delivered or has expired, then ends.
 
         Raises DeliveryFailed, with each of them, if messages were not delivered.
         """
-        if self._stopped:
-            return
-        self._stopped = True
-        try:
-            self._producer.close()
-        finally:
-            self._session.close()
+        if not self._stopped:
+            self._stopped = True
+            self._way.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +121,7 @@ class MyConsumer:
     Topics must exist, else UnknownTopic. `get_next` waits while there is nothing; it ends after
     `stop`, or after `idle_timeout` seconds without a message. A message that was returned is
     consumed: positions are committed under this consumer's ids, and a consumer that is given the
-    `consumer_ids` of an earlier one goes on behind them.
+    `consumer_ids` of an earlier one goes on behind them. `broker` is as for MyProducer.
     """
 
     def __init__(
@@ -124,10 +133,15 @@ class MyConsumer:
         consumer_ids: Mapping[str, int] | None = None,
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
-        self._session = _session(broker, "MyConsumer")
+        known = consumer_ids or {}
+        self._http: HttpConsumer | None = None
+        if is_http(broker):
+            self._http = HttpConsumer(names, broker, idle_timeout, known)
+            self.consumer_ids = self._http.consumer_ids
+            return
+        self._session = Session(broker, name="MyConsumer")
         try:
             admin = Admin(self._session)
-            known = consumer_ids or {}
             self.consumer_ids = {
                 name: known[name]
                 if name in known
@@ -144,11 +158,16 @@ class MyConsumer:
 
     def get_next(self) -> Iterator[Message]:
         """Messages one after the other, with .topic .partition .offset .key .value .timestamp."""
-        if not self._consumer.is_closed():
+        if self._http is not None:
+            yield from self._http.get_next()
+        elif not self._consumer.is_closed():
             yield from self._consumer
 
     def stop(self) -> None:
         """Ends `get_next`, from any thread, and commits what it returned."""
+        if self._http is not None:
+            self._http.stop()
+            return
         self._consumer.close(STOP_S, commit=True)
         self._session.close()
 

@@ -49,8 +49,10 @@ class Cluster:
         self.data = data
         self._clients: list[Any] = []
         self._held = False
-        doors = [row["address"] for row in self.daemons() if row["kind"] == "manager"]
+        status = self._status()
+        doors = [row["address"] for row in status["daemons"] if row["kind"] == "manager"]
         self.address = ",".join(doors)
+        self.gateway: str | None = status["gateway"]  # http://host:port
 
     # -- clients; closed with the cluster ---------------------------------------------------------
 
@@ -158,16 +160,19 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(
-    *, brokers: int = 3, managers: int = 3, data: str | None = None, timeout: float = START_S
-) -> Iterator[Cluster]:
+    *, brokers: int = 3, managers: int = 3, gateway: bool = False, data: str | None = None,
+    timeout: float = START_S,
+) -> Iterator[Cluster]:  # fmt: skip
     """Start a cluster, wait until it is healthy, and stop it in the end.
 
-    It lives in a temporary folder that is removed, unless `data` names one that stays.
+    `gateway`: with HTTP as well, at `.gateway`. It lives in a temporary folder that is removed,
+    unless `data` names one that stays.
     """
     folder = data or tempfile.mkdtemp(prefix="myqueue-")
     keeper = _start_keeper(folder, remove=data is None)
     try:
         words = ["--brokers", str(brokers), "--managers", str(managers), "--wait", str(timeout)]
+        words += ["--gateway" if gateway else "--no-gateway"]
         done = _myq("up", "--detach", "--data", folder, "--port-base", "0", *words)
         if done.returncode:
             raise TroubleError(f"myq up: {done.stderr.strip()}", hint=_last_words(folder))

@@ -26,11 +26,12 @@ from typing import Any
 from myqueue.errors import DirectoryLocked, FormatUnknown, InvalidSetting, TroubleError
 from myqueue.wal.files import RealFiles
 
-MANAGER, BROKER = "manager", "broker"
+MANAGER, BROKER, GATEWAY = "manager", "broker", "gateway"
 COUNT = 3  # of managers and of brokers, where nothing else is said
 PORT_BASE = 9092
 # The n-th daemon of a kind has this door: base + first of the kind + n - 1; peers' doors + 100.
-FIRST_PORT = {MANAGER: 0, BROKER: 200}
+# The gateway has one door, and its usual port is that of a web server.
+FIRST_PORT = {MANAGER: 0, BROKER: 200, GATEWAY: 8080 - PORT_BASE}
 PEERS_PORT = 100
 DAEMONS_MAX = 100
 CHOSEN_PORTS = range(12_000, 32_000)
@@ -42,7 +43,9 @@ _FILE = "cluster.json"
 
 @dataclass
 class Daemon:
-    """One daemon of the cluster. Addresses are host:port; `pid` is None while it does not run."""
+    """One daemon of the cluster. Addresses are host:port; `pid` is None while it does not run. A
+    gateway has no door for peers.
+    """
 
     kind: str
     id: int
@@ -56,6 +59,11 @@ class Daemon:
     def name(self) -> str:
         return f"{self.kind}-{self.id}"
 
+    @property
+    def url(self) -> str:
+        """How clients name it."""
+        return f"{'http' if self.kind == GATEWAY else 'tcp'}://{self.address}"
+
 
 @dataclass
 class Cluster:
@@ -68,6 +76,11 @@ class Cluster:
 
     def of_kind(self, kind: str) -> list[Daemon]:
         return [daemon for daemon in self.daemons if daemon.kind == kind]
+
+    @property
+    def gateway(self) -> str | None:
+        """Where HTTP is spoken."""
+        return next((daemon.url for daemon in self.of_kind(GATEWAY)), None)
 
     @property
     def address(self) -> str:
@@ -139,8 +152,9 @@ class Folder:
 
 
 def plan(
-    found: Cluster | None, managers: int | None, brokers: int | None, port_base: int | None
-) -> Cluster:
+    found: Cluster | None, managers: int | None, brokers: int | None, port_base: int | None,
+    gateway: bool = False,
+) -> Cluster:  # fmt: skip
     """The cluster to start: the one that was found, with more brokers or other ports if asked."""
     cluster = found or Cluster(f"local-{secrets.token_hex(4)}")
     counts = {MANAGER: managers, BROKER: brokers}
@@ -152,8 +166,8 @@ def plan(
     # Daemons keep their doors, unless others are asked for.
     old = {daemon.name: daemon for daemon in cluster.daemons if port_base is None}
     rows = []
-    for kind in (MANAGER, BROKER):
-        for number in range(1, (counts[kind] or 0) + 1):
+    for kind, count in (*counts.items(), (GATEWAY, int(gateway))):
+        for number in range(1, (count or 0) + 1):
             known = old.get(f"{kind}-{number}")
             rows.append(known or Daemon(kind, number, *_doors(kind, number, base)))
     _choose_ports(rows)
@@ -165,6 +179,8 @@ def check_ports(cluster: Cluster) -> None:
     for daemon in cluster.daemons:
         doors = (("clients", daemon.address), ("peers", daemon.peer_address))
         for who, address in doors:
+            if not address:
+                continue
             host, _, port = address.rpartition(":")
             try:
                 _bound(host, int(port)).close()
@@ -209,8 +225,12 @@ def _port(address: str) -> int:
 def _doors(kind: str, number: int, base: int) -> tuple[str, str]:
     """The addresses of a new daemon; with base 0 they are still to be chosen."""
     if not base:
-        return f"{LOOPBACK}:0", f"{LOOPBACK}:0"
+        return f"{LOOPBACK}:0", "" if kind == GATEWAY else f"{LOOPBACK}:0"
     port = base + FIRST_PORT[kind] + number - 1
+    if kind == GATEWAY:
+        # With a base so low that this is no port, far behind the peers' doors.
+        port = port if port > 0 else base + FIRST_PORT[BROKER] + 2 * PEERS_PORT
+        return f"{LOOPBACK}:{port}", ""
     if port < 1 or port + PEERS_PORT > 65535:
         raise InvalidSetting(f"there is no port {port + PEERS_PORT}", hint="Use a lower base.")
     return f"{LOOPBACK}:{port}", f"{LOOPBACK}:{port + PEERS_PORT}"
@@ -220,10 +240,11 @@ def _choose_ports(rows: list[Daemon]) -> None:
     """Free ports for the doors that have none, apart from those that connections get by chance:
     one of these could be in use just while its daemon is started again.
     """
-    taken = {_port(row.address) for row in rows} | {_port(row.peer_address) for row in rows}
+    doors = [address for row in rows for address in (row.address, row.peer_address) if address]
+    taken = set(map(_port, doors))
 
     def chosen(address: str) -> str:
-        if _port(address):
+        if not address or _port(address):
             return address
         for _ in range(1000):
             port = CHOSEN_PORTS[secrets.randbelow(len(CHOSEN_PORTS))]

@@ -1,6 +1,6 @@
-"""The agent: the process behind `myq up` that runs the daemons of this machine.
+"""The agent: the process behind `myq up` that runs the daemons of this machine, and the gateway.
 
-It writes each daemon's configuration, starts them, starts again what dies, and stops brokers
+It writes each one's configuration, starts them, starts again what dies, and stops brokers
 before managers, so that the managers hear of every leader that hands over. It knows nothing of
 topics or Raft: whether the cluster is *well* is for clients to ask.
 """
@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from myqueue.daemons.local import Cluster, Daemon, Folder
 from myqueue.errors import InvalidSetting, MyQueueError
 
 STOP_S = 13.0
-# Brokers go first.
-STAGES = {local.BROKER: 0, local.MANAGER: 1}
+# Who asks goes before whom it asks.
+STAGES = {local.GATEWAY: 0, local.BROKER: 1, local.MANAGER: 2}
 # What comes on stderr, besides going to the log.
 ECHO = {"info": ("info", *supervisor.LOUD), "warning": supervisor.LOUD, "none": ()}
 
@@ -52,13 +53,19 @@ class Node:
     """A cluster on this machine, while it runs. Its folder's lock is held by the caller."""
 
     def __init__(
-        self, folder: Folder, cluster: Cluster, command: list[str], echo: str = "info"
-    ) -> None:
-        """`command` starts a daemon when its kind and its options are added."""
+        self, folder: Folder, cluster: Cluster, command: list[str], echo: str = "info",
+        gateway: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """`command` starts a daemon when its kind and its options are added; `gateway` one."""
         self._folder, self._cluster = folder, cluster
         self._voice = Voice(folder.node / "node.log", ECHO[echo])
         self._supervisor = supervisor.Supervisor(
-            [self._program(daemon, command) for daemon in cluster.daemons],
+            [
+                self._program(daemon, gateway)
+                if daemon.kind == local.GATEWAY
+                else self._program(daemon, [*command, daemon.kind])
+                for daemon in cluster.daemons
+            ],
             folder.node,
             self._voice,
             changed=self._changed,
@@ -100,15 +107,17 @@ class Node:
         except OSError as error:
             self._voice("warning", f"can't write {self._folder.node}: {error.strerror}")
 
-    def _program(self, daemon: Daemon, command: list[str]) -> supervisor.Program:
+    def _program(self, daemon: Daemon, command: Sequence[str]) -> supervisor.Program:
         path = self._folder.node / f"{daemon.name}.toml"
         path.write_text(settings_of(daemon, self._cluster, self._folder), encoding="utf-8")
-        words = [*command, daemon.kind, "--config", str(path)]
+        words = [*command, "--config", str(path)]
         return supervisor.Program(daemon.name, words, STAGES[daemon.kind])
 
 
 def settings_of(daemon: Daemon, cluster: Cluster, folder: Folder) -> str:
     """A daemon's configuration file."""
+    if daemon.kind == local.GATEWAY:
+        return _toml({"cluster": cluster.address, "listen": daemon.address, "log": "json"})
     managers = cluster.of_kind(local.MANAGER)
     settings = {
         "id": daemon.id,
@@ -119,6 +128,10 @@ def settings_of(daemon: Daemon, cluster: Cluster, folder: Folder) -> str:
         "managers": [f"{manager.id}@{manager.peer_address}" for manager in managers],
         "log": "json",
     }
+    return _toml(settings)
+
+
+def _toml(settings: dict[str, Any]) -> str:
     # Numbers, texts and lists of texts are written alike in JSON and TOML.
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()]
     return "\n".join(["# Written by 'myq up' at each start.", *lines, ""])
@@ -159,12 +172,16 @@ def read_config(context: click.Context, parameter: click.Parameter, value: str |
     help="First port; 0: any that are free.",
 )  # fmt: skip
 @click.option(
+    "--gateway/--no-gateway", default=False, help="Run a gateway beside them (HTTP, console)."
+)
+@click.option(
     "--echo", type=click.Choice(list(ECHO)), default="info",
     help="From which level on lines go to stderr, besides node/node.log.",
 )  # fmt: skip
 def main(
-    data: str, managers: int | None, brokers: int | None, port_base: int | None, echo: str
-) -> None:
+    data: str, managers: int | None, brokers: int | None, port_base: int | None, gateway: bool,
+    echo: str,
+) -> None:  # fmt: skip
     """Run managers and brokers on this machine, and start again what dies.
 
     DATA gets a folder for each daemon (manager-1 …, broker-1 …) and node/ for this agent:
@@ -172,12 +189,13 @@ def main(
     """
     own_environment()
     folder = Folder(data)
-    command = [sys.executable, "-P", "-m", "myqueue.daemons.main"]
+    python = [sys.executable, "-P", "-m"]
     try:
         with folder.locked():
-            cluster = local.plan(folder.load(), managers, brokers, port_base)
+            cluster = local.plan(folder.load(), managers, brokers, port_base, gateway)
             local.check_ports(cluster)
-            Node(folder, cluster, command, echo).run()
+            daemon, http = [*python, "myqueue.daemons.main"], [*python, "myqueue.gateway.main"]
+            Node(folder, cluster, daemon, echo, http).run()
     except InvalidSetting as error:
         raise click.UsageError(f"{error}. {error.hint}") from None
     except MyQueueError as error:

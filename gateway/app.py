@@ -24,7 +24,16 @@ from myqueue.gateway.security import Guard
 
 log = logging.getLogger("myqueue.gateway")
 
-NOUNS: Final = ("topics", "producers", "consumers", "partitions", "brokers", "cluster", "probes")
+NOUNS: Final = (
+    "topics",
+    "producers",
+    "consumers",
+    "partitions",
+    "brokers",
+    "cluster",
+    "probes",
+    "openapi",
+)
 # Pages for people and numbers for machines; made apart from the API.
 BESIDES: Final = (("myqueue.gateway.console", "/console"), ("myqueue.gateway.metrics", None))
 

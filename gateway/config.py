@@ -39,6 +39,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("tls_certificate", "", "path", "Certificate chain (PEM); with it, HTTPS is spoken."),
     Setting("tls_key", "", "path", "Its private key (PEM)."),
     Setting("insecure", False, "", "Listen on other addresses than loopback without tokens."),
+    Setting("key", "", "path", "This gateway's key, if the cluster has keys."),
     Setting("log", "text", "text, json", "Form of the lines on stderr."),
     Setting("threads", 32, "threads", "Requests that are worked on at once.", 4, 512),
     Setting(
@@ -70,6 +71,7 @@ class GatewayConfig:
     tokens: str = ""
     tls_certificate: str = ""
     tls_key: str = ""
+    key: str = ""
     log: str = "text"
     threads: int = 32
     waiting_max: int = 10
@@ -133,7 +135,7 @@ def check(values: Mapping[str, Any]) -> GatewayConfig:
             f"waiting_max = {clean['waiting_max']} leaves none of {clean['threads']} threads"
             " for other requests"
         )
-    for name in ("tokens", "tls_certificate", "tls_key"):
+    for name in ("tokens", "tls_certificate", "tls_key", "key"):
         clean[name] = os.path.abspath(clean[name]) if clean[name] else ""
     return GatewayConfig(**clean)
 

@@ -42,7 +42,9 @@ class Sdk:
 
     def __init__(self, config: GatewayConfig, name: str = "gateway") -> None:
         self.timeout_ms = config.request_timeout_ms
-        self.session = Session(config.cluster, name=name, request_timeout_ms=self.timeout_ms)
+        self.session = Session(
+            config.cluster, name=name, request_timeout_ms=self.timeout_ms, key_file=config.key
+        )
         self.admin = Admin(self.session, timeout=self.timeout_ms / 1000)
         self.taker = Taker(self.session)
         self.room = Room(config.waiting_max, config.wait_ms_max)

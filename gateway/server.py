@@ -23,7 +23,6 @@ import logging
 import os
 import select
 import socket
-import ssl
 import threading
 from collections import deque
 from email.utils import formatdate
@@ -42,12 +41,13 @@ from myqueue.gateway.sockets import (
     WORKING,
     WRITING,
     Connection,
+    listen,
+    tls_of,
 )
 from myqueue.gateway.wsgi import Answer, Application, Respond, refusal, run
 
 log = logging.getLogger("myqueue.gateway")
 
-BACKLOG: Final = 1024
 EVENTS_AT_ONCE: Final = 256
 ACCEPT_AT_ONCE: Final = 64
 SWEEP_S: Final = 0.5
@@ -81,8 +81,8 @@ class Server:
         self._waiting: SimpleQueue[tuple[Connection, http1.Head, bytes] | None] = SimpleQueue()
         self._stopping = False
         self._door_shut_until = 0.0
-        self._tls = _tls_of(config)
-        self._listener = _listen(config.listen)
+        self._tls = tls_of(config)
+        self._listener = listen(config.listen)
         self._door = self._listener.fileno()
         self._epoll.register(self._door, IN)
         self._second, self._date = 0, ""
@@ -377,28 +377,3 @@ class Server:
             self._date = formatdate(usegmt=True)
             self._second = second
         return self._date
-
-
-def _listen(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, int(port)))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener
-
-
-def _tls_of(config: GatewayConfig) -> ssl.SSLContext | None:
-    if not config.tls_certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(config.tls_certificate, config.tls_key)
-    return context

@@ -12,12 +12,14 @@ import socket
 import ssl
 from typing import Final
 
+from myqueue.gateway.config import GatewayConfig
 from myqueue.gateway.http1 import Head
 
 # IDLE: waits for a request; HEAD, BODY: has a part of one; WORKING: the answer is being made;
 # WRITING: a part of it is sent; LINGERING: all is sent, and what still comes is thrown away.
 IDLE, HEAD, BODY, WORKING, WRITING, LINGERING = range(6)
 RECEIVE_BYTES: Final = 64 << 10
+BACKLOG: Final = 1024
 
 
 class Connection:
@@ -94,3 +96,28 @@ class Connection:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError:
             self.gone = True
+
+
+def listen(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, int(port)))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def tls_of(config: GatewayConfig) -> ssl.SSLContext | None:
+    if not config.tls_certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(config.tls_certificate, config.tls_key)
+    return context

@@ -50,6 +50,16 @@ def find(cluster: str | None, data: str | None) -> str:
     return _running(DATA) or _nothing(f"no cluster is running on ./{DATA}, and none is named", "")
 
 
+def find_gateway(data: str | None) -> str:
+    """Where the gateway of a running 'myq up' is."""
+    folder = Folder(data or DATA)
+    found = folder.load() if folder.holder() else None
+    if found is None or found.gateway is None:
+        hint = "Name one with --gateway http://host:port, or start a cluster with 'myq up'."
+        raise Unreachable(f"no gateway is running on {data or DATA}", hint=hint)
+    return found.gateway
+
+
 def _running(data: str) -> str | None:
     folder = Folder(data)
     found = folder.load() if folder.holder() else None

@@ -148,6 +148,25 @@ def e2e(rate: float, seconds: float, **options: Any) -> None:
         _tell("e2e", options, found)
 
 
+@bench.command()
+@click.option("--gateway", metavar="URL", help="http://host:port. [default: that of 'myq up']")
+@click.option("--token", default="", help="A bearer token, if the gateway asks for one.")
+@click.option("--connections", default=16, show_default=True, help="Kept open, all busy.")
+@click.option("--batch", default=100, show_default=True, help="Messages of a batch.")
+@click.option("--size", default=100, show_default=True, help="Bytes of a message.")
+@click.option("--partitions", default=1, show_default=True, help="Partitions of the topic.")
+@click.option("--keys", is_flag=True, help="With an Idempotency-Key in each request.")
+@_seconds
+@address.data_option
+@output.json_option
+def http(gateway: str | None, data: str | None, **options: Any) -> None:
+    """A gateway: single messages in and out, then batches; each phase so many seconds."""
+    from myqueue.cli import bench_http
+
+    url = gateway or address.find_gateway(data)
+    _tell("http", options, bench_http.measure(url, **options))
+
+
 @bench.command(name="all")
 @_common
 @_load_options

@@ -15,9 +15,12 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from itertools import repeat
+from secrets import token_hex
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from myqueue.cli.bench_parts import percentiles
 from myqueue.errors import InvalidSetting, TroubleError, Unreachable
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
@@ -158,3 +161,48 @@ def _loop(
             line.send(next(streams[number]))
         is_over = is_over or time.perf_counter() - begin > seconds
     return Outcome(len(ns), time.perf_counter() - begin, ns, failures, first)
+
+
+def measure(
+    url: str, *, token: str, connections: int, batch: int, size: int, partitions: int,
+    seconds: float, keys: bool, as_json: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Singles in, singles out (a consumer for each connection), batches in; a topic of its own."""
+    target = target_of(url, token)
+    topic = f"bench-{token_hex(5)}"
+    target.ask("POST", "/topics", topic=topic, partitions=partitions)
+    try:
+        number = target.ask("POST", "/producer/register", topic=topic)["producer_id"]
+        said = {"topic": topic, "producer_id": number}
+        one = json.dumps({**said, "message": "x" * size}).encode()
+        many = json.dumps({**said, "messages": ["x" * size] * batch}).encode()
+
+        def produce(body: bytes) -> Callable[[], Iterator[bytes]]:
+            return lambda: _repeat(target, "POST", "/producer/produce", body, keys)
+
+        def consume() -> Iterator[bytes]:
+            mine = target.ask("POST", "/consumer/register", topic=topic)["consumer_id"]
+            path = f"/consumer/consume?topic={topic}&consumer_id={mine}"
+            return _repeat(target, "GET", path, b"", keys)
+
+        found: dict[str, Any] = {"connections": connections, "keys": keys, "errors": []}
+        for name, requests, each in (
+            ("http_produce", produce(one), 1), ("http_consume", consume, 1),
+            ("http_batch", produce(many), batch),
+        ):  # fmt: skip
+            drive(target, requests, connections, min(1.0, seconds / 5))  # warm
+            outcome = drive(target, requests, connections, seconds)
+            found[f"{name}_msgs_s"] = round(outcome.done * each / outcome.seconds)
+            found |= percentiles(outcome.ns, name)
+            if outcome.failures:
+                found["errors"].append(f"{name}: {outcome.failures}: {outcome.first_failure}")
+        return found
+    finally:
+        target.ask("DELETE", f"/topics/{topic}")
+
+
+def _repeat(target: Target, method: str, path: str, body: bytes, keys: bool) -> Iterator[bytes]:
+    if not keys:
+        yield from repeat(target.request(method, path, body))
+    while True:
+        yield target.request(method, path, body, token_hex(8))

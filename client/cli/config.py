@@ -8,6 +8,7 @@ from myqueue.cli import output
 from myqueue.config import ConsumerSettings, ProducerSettings, SessionSettings, rows
 from myqueue.daemons.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS
 from myqueue.daemons.config import SETTINGS
+from myqueue.gateway.config import SETTINGS as GATEWAY_SETTINGS
 
 CLIENTS = {
     "session": SessionSettings,
@@ -22,7 +23,9 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("part", required=False, type=click.Choice(["daemon", "topic", "cluster", *CLIENTS]))
+@click.argument(
+    "part", required=False, type=click.Choice(["daemon", "gateway", "topic", "cluster", *CLIENTS])
+)
 @output.json_option
 def show(part: str | None, as_json: bool) -> None:
     """Show every setting, its default, its unit, and what it does."""
@@ -42,6 +45,7 @@ def show(part: str | None, as_json: bool) -> None:
 
 def settings() -> list[dict[str, output.Cell]]:
     all_rows = [("daemon", *setting) for setting in SETTINGS]
+    all_rows += [("gateway", *setting[:4]) for setting in GATEWAY_SETTINGS]
     for of, known in (("topic", TOPIC_SETTINGS), ("cluster", CLUSTER_SETTINGS)):
         # Their units are in their names, and said in the text.
         all_rows += [(of, name, row.default, "", row.what) for name, row in known.items()]

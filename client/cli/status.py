@@ -58,12 +58,15 @@ def write_json(cluster: Cluster, problems: list[str]) -> None:
             "kind": daemon.kind,
             "id": daemon.id,
             "state": daemon.state,
-            "address": f"tcp://{daemon.address}",
+            "address": daemon.url,
             "pid": daemon.pid,
         }
         for daemon in cluster.daemons
     ]
-    answer = {"healthy": not problems, "daemons": daemons, "gateway": None, "problems": problems}
+    answer = {
+        "healthy": not problems, "daemons": daemons, "gateway": cluster.gateway,
+        "problems": problems,
+    }  # fmt: skip
     output.write_json("myq.status/1", answer)
 
 

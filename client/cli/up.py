@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import signal
 import subprocess
@@ -43,17 +44,20 @@ print(next(MyConsumer(["hello"], "{door}").get_next()).value)"""
 @click.option("--brokers", type=int, help="How many. [default: as the data has, or 3]")
 @click.option(
     "--port-base", type=int,
-    help="Managers' ports begin here, brokers' 200 later, peers' 100 after each; 0: any that are"
-    " free. [default: as the data has, or 9092]",
+    help="Managers' ports begin here, brokers' 200 later, peers' 100 after each, the gateway's 1012"
+    " before; 0: any that are free. [default: as the data has, or 9092]",
 )  # fmt: skip
+@click.option(
+    "--gateway/--no-gateway", default=True, show_default=True, help="HTTP and the web console."
+)
 @click.option("--detach", is_flag=True, help="Return when it is healthy; 'myq down' stops it.")
 @click.option(
     "--wait", "wait_s", type=float, default=60, show_default=True, metavar="SECONDS",
     help="How long it may take to be healthy.",
 )  # fmt: skip
 def up(
-    data: str, managers: int | None, brokers: int | None, port_base: int | None, detach: bool,
-    wait_s: float,
+    data: str, managers: int | None, brokers: int | None, port_base: int | None, gateway: bool,
+    detach: bool, wait_s: float,
 ) -> None:  # fmt: skip
     """Start a cluster on this machine and wait until it is healthy; Ctrl-C stops it in order.
 
@@ -65,8 +69,10 @@ def up(
     is written anywhere else.
     """
     folder = Folder(data)
-    refuse(folder, managers, brokers, port_base)
+    gateway = gateway and can_run_gateway()
+    refuse(folder, managers, brokers, port_base, gateway)
     words = ["--data", str(folder.data), "--echo", "none" if detach else "warning"]
+    words += ["--gateway" if gateway else "--no-gateway"]
     for flag, value in (("managers", managers), ("brokers", brokers), ("port-base", port_base)):
         words += [] if value is None else [f"--{flag}", str(value)]
     agent = start_agent(folder, words, detach)
@@ -105,9 +111,17 @@ def signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def can_run_gateway() -> bool:
+    if importlib.util.find_spec("flask") is not None:
+        return True
+    click.echo("Without the gateway: it needs 'pip install myqueue[gateway]'.", err=True)
+    return False
+
+
 def refuse(
-    folder: Folder, managers: int | None, brokers: int | None, port_base: int | None
-) -> None:
+    folder: Folder, managers: int | None, brokers: int | None, port_base: int | None,
+    gateway: bool,
+) -> None:  # fmt: skip
     """Say at once what the agent would find as well: it is running, a port is taken."""
     holder = folder.holder()
     if holder:
@@ -116,7 +130,7 @@ def refuse(
             hint="Use it ('myq status'), stop it ('myq down'), or give another --data.",
         )
     try:
-        cluster = local.plan(folder.load(), managers, brokers, port_base)
+        cluster = local.plan(folder.load(), managers, brokers, port_base, gateway)
     except InvalidSetting as error:
         raise click.UsageError(f"{error}. {error.hint}") from None
     local.check_ports(cluster)
@@ -201,6 +215,8 @@ def tell(cluster: Cluster, data: str, detach: bool) -> None:
     click.echo(f"Cluster {cluster.cluster} is healthy. Its data is in {data}.")
     click.echo(f"  managers  {cluster.address}")
     click.echo(f"  brokers   {', '.join(daemon.address for daemon in brokers)}")
+    if cluster.gateway is not None:
+        click.echo(f"  gateway   {cluster.gateway} (HTTP; in a browser, the console)")
     click.echo(f"\nThree lines of Python ({os.path.relpath(sys.executable)}):\n")
     click.echo(EXAMPLE.format(door=managers[0].address))
     click.echo(f"\nNext: myq status{where} · myq demo{where} · myq topic create NAME{where}")
@@ -214,7 +230,7 @@ def stop(agent: subprocess.Popen[bytes]) -> None:
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     with contextlib.suppress(OSError):  # the terminal may be gone
         if agent.poll() is None:
-            click.echo("\nStopping brokers, then managers …", err=True)
+            click.echo("\nStopping the gateway, brokers, then managers …", err=True)
     agent.terminate()
     how = "Stopped."
     try:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def myq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Myq]:
     yield made
     pids = made.pids()
     made.run("down")
-    assert len(pids) == 7
+    assert len(pids) == 8
     assert are_gone(pids)
 
 
@@ -94,14 +95,23 @@ def test_the_example_that_up_prints_works(myq: Myq) -> None:
 def test_status_names_all_daemons(myq: Myq) -> None:
     found = myq.ask("status")
     assert found["healthy"] is True, found
-    assert found["gateway"] is None
     names = [(row["kind"], row["id"]) for row in found["daemons"]]
-    assert names == [(kind, number) for kind in ("manager", "broker") for number in (1, 2, 3)]
+    three = [(kind, number) for kind in ("manager", "broker") for number in (1, 2, 3)]
+    assert names == [*three, ("gateway", 1)]
+    assert found["gateway"] == found["daemons"][-1]["address"]
     for row in found["daemons"]:
         assert row["state"] == "running"
-        assert row["address"].startswith("tcp://127.0.0.1:")
+        kind = "http" if row["kind"] == "gateway" else "tcp"
+        assert row["address"].startswith(f"{kind}://127.0.0.1:")
         assert Path(f"/proc/{row['pid']}").exists()
     assert "healthy" in myq.run("status")
+
+
+def test_the_gateway_speaks_for_the_cluster(myq: Myq) -> None:
+    gateway = myq.ask("status")["gateway"]
+    assert gateway in myq.environment["EXAMPLE"]
+    with urllib.request.urlopen(f"{gateway}/readyz", timeout=30) as answer:
+        assert json.load(answer)["status"] == "success"
 
 
 def test_a_second_up_is_refused_with_the_pid(myq: Myq) -> None:
@@ -196,7 +206,7 @@ def test_the_demo_keeps_the_promise(myq: Myq) -> None:
 
 def test_up_in_the_foreground_continues_and_stops_at_ctrl_c(tmp_path: Path) -> None:
     myq = Myq(tmp_path)
-    words = ("up", "--managers", "1", "--brokers", "1")
+    words = ("up", "--managers", "1", "--brokers", "1", "--no-gateway")
     found = []
     for more in (("--port-base", "0"), ()):
         with myq.start(*words, *more) as process:

@@ -74,7 +74,7 @@ def test_what_is_said_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_config_names_settings_of_all_parts(capsys) -> None:
     rows = answer(capsys, "config", "show")["settings"]
     assert {row["of"] for row in rows} == {
-        *("daemon", "topic", "cluster", "session", "producer", "consumer"),
+        *("daemon", "gateway", "topic", "cluster", "session", "producer", "consumer"),
     }
     assert all(row["text"] for row in rows)
     linger = next(row for row in rows if row["name"] == "linger_ms")

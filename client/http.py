@@ -1,0 +1,376 @@
+"""`MyProducer` and `MyConsumer` over the HTTP endpoints of gateways, for `http://` addresses (Q10).
+
+Nothing but the standard library's HTTP: connections that are kept, requests that are repeated. A
+repeat carries the `Idempotency-Key` of the first attempt, so an answer that was lost, a gateway
+that died in between, or another gateway that goes on change nothing: no message is stored or taken
+twice. What keeps the order: of each topic one request is under way at a time, and each names its
+partition.
+
+Compared with ZeroMQ it is slow, and a message that was taken by `get_next` counts as consumed at
+once. It is for places that only HTTP reaches.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from secrets import token_hex
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from myqueue.delivery import FailedRecord, RecordMetadata
+from myqueue.errors import (
+    NONE,
+    BufferFull,
+    Closed,
+    DeliveryFailed,
+    InvalidRequest,
+    InvalidSetting,
+    MyQueueError,
+    OutcomeUnknown,
+    TimedOut,
+    TroubleError,
+    Unreachable,
+    error_of,
+)
+from myqueue.message import Message
+
+REQUEST_S: Final = 20.0  # for one attempt, beyond the time that it may wait
+TRY_S: Final = 120.0  # for one request with all its repeats
+REGISTER_S = 10.0  # for the first one: somebody waits for it
+PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 1.0
+BATCH_MESSAGES, BATCH_BYTES = 500, 1 << 20
+BUFFER_BYTES: Final = 64 << 20
+BLOCK_S: Final = 60.0
+HEARTBEAT_S: Final = 10.0
+WAIT_MS: Final = 1_000  # of a consumer that finds nothing
+PARTITIONS_S: Final = 5.0  # how old the number of partitions may become
+
+
+class Gateways:
+    """One connection to one of several gateways; the next one if that fails. For one thread."""
+
+    def __init__(self, addresses: str, token: str = "") -> None:
+        """`http://host:port[,…]`; those behind the first comma may leave out http://."""
+        found = [part.strip().rstrip("/") for part in addresses.split(",") if part.strip()]
+        scheme = "https" if found and found[0].startswith("https://") else "http"
+        self._urls = [part if "://" in part else f"{scheme}://{part}" for part in found]
+        for url in self._urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path:
+                raise InvalidSetting(f"not a gateway's address: {url!r}; write http://host:port")
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._at = 0
+        self._connection: HTTPConnection | None = None
+
+    def ask(
+        self, method: str, path: str, values: Mapping[str, Any], *, key: str = "",
+        try_s: float = TRY_S, stopped: threading.Event | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What a success says; else the error. Repeats what is retriable: with a key or a GET
+        whatever happened, else only what was certainly not done.
+        """
+        end = time.monotonic() + try_s
+        pause, doubt = PAUSE_S_MIN, False
+        while True:
+            try:
+                return self._once(method, path, values, key)
+            except MyQueueError as error:
+                doubt = doubt or error.outcome != NONE
+                may_repeat = error.retriable and (key or method == "GET" or not doubt)
+                if not may_repeat or time.monotonic() + pause > end:
+                    if doubt and error.outcome == NONE:
+                        raise TimedOut(f"{method} {path}: {error}") from None
+                    raise
+                if stopped is not None and stopped.is_set():
+                    raise Closed("it was stopped") from None
+            self._drop()
+            self._at = (self._at + 1) % len(self._urls)
+            (stopped or threading.Event()).wait(pause)
+            pause = min(PAUSE_S_MAX, pause * 2)
+
+    def _once(self, method: str, path: str, values: Mapping[str, Any], key: str) -> dict[str, Any]:
+        url = self._urls[self._at]
+        headers = self._headers | ({"Idempotency-Key": key} if key else {})
+        body = None
+        if method == "GET":
+            path += "?" + urlencode(values)
+        else:
+            body = json.dumps(values)
+        was_sent = False
+        try:
+            connection = self._connect(url, values)
+            was_sent = True
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            data = response.read()
+        except (OSError, HTTPException) as error:
+            self._drop()
+            text = f"{url}: {type(error).__name__} {error}"
+            kind = OutcomeUnknown if was_sent else Unreachable
+            raise kind(text, component=url) from None
+        if response.will_close:
+            self._drop()
+        return _open(url, response.status, data)
+
+    def _connect(self, url: str, values: Mapping[str, Any]) -> HTTPConnection:
+        timeout = REQUEST_S + int(values.get("wait_ms", 0)) / 1000
+        if self._connection is None:
+            parts = urlsplit(url)
+            kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+            connection = kind(parts.hostname or "", parts.port, timeout=timeout)
+            connection.connect()
+            self._connection = connection
+        return self._connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        self._drop()
+
+
+def _open(url: str, status: int, data: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(data)
+        if answer["status"] == "success":
+            return dict(answer)
+        code, text = int(answer["code"]), str(answer["message"])
+    except (ValueError, TypeError, KeyError):
+        raise TroubleError(f"{url}: status {status}, and no answer of a gateway") from None
+    error = error_of(code, text, str(answer.get("component", "")))
+    error.retriable = bool(answer.get("retriable"))
+    error.outcome = str(answer.get("outcome"))
+    raise error
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"message": base64.b64encode(value).decode(), "encoding": "base64"}
+
+
+class _Waiting(NamedTuple):
+    """A message on its way."""
+
+    value: bytes
+    future: Future[RecordMetadata]
+
+
+class HttpProducer:
+    """What `MyProducer` does over gateways. One thread sends, topic by topic."""
+
+    def __init__(self, broker: str) -> None:
+        self.producer_ids: dict[str, int] = {}
+        self._broker = broker
+        self._register_at = Gateways(broker)
+        self._registering = threading.Lock()
+        self._queues: dict[str, deque[_Waiting]] = {}
+        self._partitions: dict[str, tuple[int, float]] = {}  # how many, and as of when
+        self._turns: dict[str, int] = {}
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._failed: list[FailedRecord] = []
+        self._thread = threading.Thread(target=self._run, name="myqueue-http", daemon=True)
+        self._thread.start()
+
+    def register(self, topic: str) -> None:
+        with self._registering:
+            if topic not in self.producer_ids:
+                asked = {"topic": topic}
+                found = self._register_at.ask(
+                    "POST", "/producer/register", asked, key=token_hex(16), try_s=REGISTER_S
+                )
+                self.producer_ids[topic] = int(found["producer_id"])
+
+    def can_send(self) -> bool:
+        return self._bytes < BUFFER_BYTES
+
+    def send(self, topic: str, value: bytes) -> Future[RecordMetadata]:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise InvalidRequest(f"a value is bytes, not {type(value).__name__}; encode it first")
+        one = _Waiting(bytes(value), Future())
+        with self._changed:
+            room = self._changed.wait_for(lambda: self._bytes < BUFFER_BYTES, BLOCK_S)
+            if not room:
+                raise BufferFull(f"{self._bytes} bytes wait to be delivered")
+            self._bytes += len(one.value)
+            self._queues.setdefault(topic, deque()).append(one)
+            self._changed.notify_all()
+        return one.future
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._register_at.close()
+        if self._failed:
+            failed = tuple(self._failed)
+            text = f"{len(failed)} messages were not delivered; first: {failed[0].error}"
+            raise DeliveryFailed(text, failed=failed)
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        gateways = Gateways(self._broker)
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._stopping or any(self._queues.values()), HEARTBEAT_S
+                )
+                ready = [topic for topic, queue in self._queues.items() if queue]
+                if not ready and self._stopping:
+                    break
+            if not ready:
+                self._heartbeat(gateways)
+            for topic in ready:
+                self._send_some(gateways, topic)
+        gateways.close()
+
+    def _heartbeat(self, gateways: Gateways) -> None:
+        """While nothing is sent; every other request counts as one."""
+        for number in tuple(self.producer_ids.values()):
+            with contextlib.suppress(MyQueueError):
+                gateways.ask(
+                    "POST", "/producer/heartbeat", {"producer_id": number}, try_s=PAUSE_S_MAX
+                )
+
+    def _send_some(self, gateways: Gateways, topic: str) -> None:
+        queue, some, size, partition = self._queues[topic], list[_Waiting](), 0, -1
+        while queue and len(some) < BATCH_MESSAGES and size < BATCH_BYTES:
+            some.append(queue.popleft())
+            size += len(some[-1].value)
+        try:
+            partition = self._partition(gateways, topic)
+            values = {
+                "topic": topic, "producer_id": self.producer_ids[topic], "partition": partition,
+                "messages": [_text(one.value) for one in some],
+            }  # fmt: skip
+            found = gateways.ask("POST", "/producer/produce", values, key=token_hex(16))
+            for one, offset in zip(some, found["offsets"], strict=True):
+                # When it was stored is not told over HTTP.
+                one.future.set_result(RecordMetadata(topic, partition, int(offset), 0))
+        except MyQueueError as error:
+            for one in some:
+                one.future.set_exception(error)
+                record = FailedRecord(topic, partition, one.value, None, None, error)
+                self._failed.append(record)
+        with self._changed:
+            self._bytes -= sum(len(one.value) for one in some)
+            self._changed.notify_all()
+
+    def _partition(self, gateways: Gateways, topic: str) -> int:
+        """The next one; a request names it, so that its repeat can't go elsewhere."""
+        count = _partitions(gateways, topic, self._partitions)
+        self._turns[topic] = turn = (self._turns.get(topic, -1) + 1) % count
+        return turn
+
+
+class HttpConsumer:
+    """What `MyConsumer` does over gateways."""
+
+    def __init__(
+        self, topics: list[str], broker: str, idle_timeout: float | None,
+        consumer_ids: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        self._gateways = Gateways(broker)
+        self._idle_s = idle_timeout
+        self._stopped = threading.Event()
+        self._using = threading.Lock()
+        self._partitions: dict[str, tuple[int, float]] = {}
+        self.consumer_ids = {
+            topic: consumer_ids[topic] if topic in consumer_ids else self._register(topic)
+            for topic in topics
+        }
+
+    def _register(self, topic: str) -> int:
+        found = self._gateways.ask(
+            "POST", "/consumer/register", {"topic": topic}, key=token_hex(16), try_s=REGISTER_S
+        )
+        return int(found["consumer_id"])
+
+    def get_next(self) -> Iterator[Message]:
+        heard = time.monotonic()
+        while not self._stopped.is_set():
+            got = False
+            for topic, partition, wait_ms in self._round(idle=time.monotonic() - heard > 0.1):
+                message = self._take(topic, partition, wait_ms)
+                if message is not None:
+                    yield message
+                    got, heard = True, time.monotonic()
+                if self._stopped.is_set():
+                    return
+            if not got and self._idle_s is not None and time.monotonic() - heard >= self._idle_s:
+                return
+
+    def _round(self, idle: bool) -> list[tuple[str, int, int]]:
+        """All partitions, one after the other; who finds nothing for a while waits at each."""
+        places = [
+            (topic, partition)
+            for topic in self.consumer_ids
+            for partition in range(_partitions(self._gateways, topic, self._partitions))
+        ]
+        wait_ms = WAIT_MS // len(places) if idle and places else 0
+        if self._idle_s is not None:
+            wait_ms = min(wait_ms, round(self._idle_s * 1000))
+        return [(*place, wait_ms) for place in places]
+
+    def _take(self, topic: str, partition: int, wait_ms: int) -> Message | None:
+        values = {
+            "topic": topic, "consumer_id": self.consumer_ids[topic], "partition": partition,
+            "wait_ms": wait_ms,
+        }  # fmt: skip
+        with self._using:
+            if self._stopped.is_set():
+                return None
+            try:
+                found = self._gateways.ask(
+                    "GET", "/consumer/consume", values, key=token_hex(16), stopped=self._stopped
+                )
+            except Closed:
+                return None
+        if found.get("message") is None:
+            return None
+        as_base64 = found.get("encoding") == "base64"
+
+        def plain(text: str) -> bytes:
+            return base64.b64decode(text) if as_base64 else text.encode()
+
+        key = found.get("key")
+        return Message(
+            topic, int(found["partition"]), int(found["offset"]),
+            None if key is None else plain(key), plain(found["message"]), None,
+            int(found["timestamp"]),
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        self._stopped.set()
+        with self._using:
+            self._gateways.close()
+
+
+def _partitions(gateways: Gateways, topic: str, known: dict[str, tuple[int, float]]) -> int:
+    count, until = known.get(topic, (0, 0.0))
+    now = time.monotonic()
+    if now >= until:
+        count = len(gateways.ask("GET", "/partitions", {"topic": topic})["partitions"])
+        known[topic] = count, now + PARTITIONS_S
+    return count
+
+
+def is_http(broker: str) -> bool:
+    return broker.lstrip().startswith(("http://", "https://"))
