@@ -6,7 +6,8 @@ messages of one partition, with the CRC-32 of each value. `myqueue/acks.py` writ
     {"schema": "myq.acks/1"}
     {"topic": "orders", "partition": 0, "offset": 17, "crcs": [907060870, 3421780262]}
 
-A last line that was cut by a crash is left out: what was being noted may not have been noted.
+A last line that was cut by a crash is left out: what was being noted may not have been noted. So
+is one in the middle, with an empty one behind it, where a ledger was continued after that.
 """
 
 from __future__ import annotations
@@ -93,19 +94,33 @@ def lines(task: AckTask) -> Iterator[tuple[int, bytes]]:
 
 
 def parsed(task: AckTask) -> Iterator[Ack]:
+    bad = -1
     for at, line in lines(task):
-        try:
-            fields = json.loads(line)
-            topic, partition, offset = fields["topic"], fields["partition"], fields["offset"]
-            crcs = fields["crcs"]
-            right = type(topic) is str and all(
-                type(one) is int and one >= 0 for one in (partition, offset, *crcs)
-            )
-        except (ValueError, KeyError, TypeError):
-            right = False
-        if not right:
-            raise FormatUnknown(f"{task.location}, byte {at}: not an acknowledgement")
-        yield Ack(topic, partition, offset, crcs, at)
+        if not line and bad >= 0:
+            bad = -1  # it was cut, and the ledger continued behind it
+            continue
+        if bad >= 0:
+            break
+        ack = _parsed(line, at)
+        if ack is None:
+            bad = at
+        else:
+            yield ack
+    if bad >= 0:
+        raise FormatUnknown(f"{task.location}, byte {bad}: not an acknowledgement")
+
+
+def _parsed(line: bytes, at: int) -> Ack | None:
+    try:
+        fields = json.loads(line)
+        topic, partition, offset = fields["topic"], fields["partition"], fields["offset"]
+        crcs = fields["crcs"]
+        right = type(topic) is str and all(
+            type(one) is int and one >= 0 for one in (partition, offset, *crcs)
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+    return Ack(topic, partition, offset, crcs, at) if right else None
 
 
 def read(task: AckTask, arrow_schema: Any) -> Iterator[Any]:

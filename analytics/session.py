@@ -46,7 +46,8 @@ def make_session(
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**settings(master, quick), **(conf or {})}.items():
+    quiet = _quiet_logging(CACHE)
+    for key, value in {**settings(master, quick, quiet), **(conf or {})}.items():
         builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()
@@ -55,14 +56,13 @@ def make_session(
             f"no Spark session on {master}: {str(error).splitlines()[0]}",
             hint="Check --master and that it can be reached from here.",
         ) from error
-    session.sparkContext.setLogLevel("ERROR")
     if not is_local(master):
         session.sparkContext.addPyFile(str(package(CACHE)))
     register(session)
     return session
 
 
-def settings(master: str, quick: bool) -> dict[str, str]:
+def settings(master: str, quick: bool, java_options: str = "") -> dict[str, str]:
     """What we set unless `--conf` says otherwise."""
     out = {
         "spark.ui.showConsoleProgress": "false",
@@ -70,15 +70,36 @@ def settings(master: str, quick: bool) -> dict[str, str]:
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
-        "spark.log.level": "ERROR",
     }
     if is_local(master):
         out["spark.driver.host"] = out["spark.driver.bindAddress"] = "127.0.0.1"
         # Files of this machine, a disk's worth of memory for them is the system's business.
         out["spark.driver.memory"] = "1g"
     if quick:
-        out["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        java_options += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    out["spark.driver.extraJavaOptions"] = java_options
     return out
+
+
+_LOGGING = """status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %p %c{1}: %m%n
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+def _quiet_logging(folder: Path) -> str:
+    """Errors only: what Spark says otherwise is about Spark. An option for the driver's JVM."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = folder / "log4j2.properties"
+    part = folder / f"log4j2.{os.getpid()}"
+    part.write_text(_LOGGING)
+    part.replace(target)
+    return f"-Dlog4j2.configurationFile={target.as_uri()}"
 
 
 def register(session: Any) -> None:

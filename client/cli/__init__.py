@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "key": ("myqueue.cli.key:key", "Keys of a cluster and its clients: generate, list, revoke."),
     "config": ("myqueue.cli.config:config", "Show every setting, its default and its unit."),
     "completion": ("myqueue.cli.completion:completion", "Print a shell's completion script."),
+    "spark": ("myqueue.cli.spark:spark", "Verify, count and export logs with Spark."),
     "wal": ("myqueue.cli.wal:wal", "Look at write-ahead logs: list, print, check, archive."),
 }
 

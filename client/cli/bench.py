@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import click
 
 from myqueue import __version__
+from myqueue.acks import AckLedger
 from myqueue.admin import Admin
 from myqueue.cli import address, bench_run, output
 from myqueue.cli.bench_floor import zeromq
@@ -109,10 +110,14 @@ def _tell(kind: str, options: dict[str, Any], found: dict[str, Any]) -> None:
 @_common
 @_load_options
 @_seconds
-def produce(**options: Any) -> None:
+@click.option("--acks", metavar="FILE", help="Note each acknowledgement, for 'spark verify'.")
+def produce(acks: str | None, **options: Any) -> None:
     """As many messages as go; only acknowledged ones count."""
-    with _topic(options) as (session, cluster, topic):
-        _tell("produce", options, bench_run.produce(_load(options, cluster, topic), session))
+    with _topic(options) as (session, cluster, topic), ExitStack() as stack:
+        load = _load(options, cluster, topic)
+        if acks is not None:
+            load = load._replace(acks=stack.enter_context(AckLedger(acks)))
+        _tell("produce", options, bench_run.produce(load, session))
 
 
 @bench.command()

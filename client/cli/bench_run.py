@@ -14,6 +14,7 @@ from collections import deque
 from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple
 
+from myqueue.acks import AckLedger
 from myqueue.cli.bench_parts import Pacer, age_ns, payload, percentiles, timed, used
 from myqueue.consumer import Consumer
 from myqueue.errors import MyQueueError, TimedOut
@@ -36,6 +37,7 @@ class Load(NamedTuple):
     in_flight: int
     single: bool  # every message a batch of its own
     compression: str
+    acks: AckLedger | None = None  # notes what was acknowledged
 
 
 def produce(load: Load, session: Session) -> dict[str, Any]:
@@ -104,7 +106,10 @@ def _send_lists(load: Load, producer: Producer, counter: _Acked) -> None:
                 counter.add(each, done.exception())
                 room.release()
 
-            producer.send_many(load.topic, values).add_done_callback(settled)
+            delivery = producer.send_many(load.topic, values)
+            if load.acks is not None:
+                load.acks.follow_many(delivery, values)
+            delivery.add_done_callback(settled)
     except MyQueueError as error:
         counter.error = error
 
@@ -115,6 +120,8 @@ def _send_singles(load: Load, producer: Producer, counter: _Acked) -> None:
     try:
         while not counter.stop:
             window.append(producer.send(load.topic, value))
+            if load.acks is not None:
+                load.acks.follow(window[-1], value)
             if len(window) >= load.in_flight:
                 window.popleft().result(30)
                 counter.count += 1

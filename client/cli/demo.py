@@ -14,11 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import click
 
+from myqueue.acks import AckLedger
 from myqueue.admin import Admin
 from myqueue.cli import FAILED, address, output
 from myqueue.cli.offsets import ranges
@@ -65,9 +67,10 @@ class Ledger:
 
 @click.command()
 @click.option("--kills", default=2, show_default=True, help="How often the leader is killed.")
+@click.option("--acks", metavar="FILE", help="Note each acknowledgement, for 'spark verify'.")
 @address.data_option
 @output.json_option
-def demo(kills: int, data: str | None, as_json: bool) -> None:
+def demo(kills: int, acks: str | None, data: str | None, as_json: bool) -> None:
     """Kill leaders of the cluster that 'myq up' runs here, and show that nothing is lost.
 
     It makes a topic of its own and deletes it in the end. The exit code is 1 if the promise does
@@ -85,7 +88,10 @@ def demo(kills: int, data: str | None, as_json: bool) -> None:
         copies = admin.describe_topic(topic)["replication"]
         told(f"Topic {topic}: one partition, on the disks of {copies} broker{'s' * (copies > 1)}.")
         ledger = Ledger()
-        with producing(where, topic, ledger):
+        with (
+            AckLedger(acks) if acks else nullcontext() as file,
+            producing(where, topic, ledger, file),
+        ):
             for number in range(kills):
                 time.sleep(PAUSE_S)
                 victim = kill_leader(admin, folder, topic)
@@ -95,7 +101,7 @@ def demo(kills: int, data: str | None, as_json: bool) -> None:
             time.sleep(PAUSE_S)
         told(f"All daemons run again. {ledger.sent:,} sent, {len(ledger.stored):,} acknowledged.")
         problems = verify(list(everything(session, topic, ledger)), ledger)
-        if not problems:
+        if not problems and not acks:  # who keeps a ledger keeps the messages
             admin.delete_topic(topic)
     if as_json:
         output.write_json(
@@ -119,8 +125,8 @@ def demo(kills: int, data: str | None, as_json: bool) -> None:
 class producing:
     """Sends numbered messages from another thread while the block runs; then waits for all."""
 
-    def __init__(self, where: str, topic: str, ledger: Ledger) -> None:
-        self._topic, self._ledger = topic, ledger
+    def __init__(self, where: str, topic: str, ledger: Ledger, file: AckLedger | None) -> None:
+        self._topic, self._ledger, self._file = topic, ledger, file
         self._producer = Producer(where)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo", daemon=True)
@@ -131,6 +137,8 @@ class producing:
                 value = b"message %d" % self._ledger.sent
                 self._ledger.sent += 1
                 delivery = self._producer.send(self._topic, value, partition=0)
+                if self._file is not None:
+                    self._file.follow(delivery, value)
                 delivery.add_done_callback(self._ledger.note(value))
 
     def __enter__(self) -> None:
