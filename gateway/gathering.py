@@ -33,6 +33,7 @@ class Look:
     managers: list[Facts] = field(default_factory=list)
     leader: int = 0  # of the managers, as those know it that were asked
     term: int = 0
+    cluster: Facts = field(default_factory=dict)  # name, version, settings, counts
     problems: list[Facts] | None = None  # None: no manager leads, so nobody may say
     stats: list[Facts] = field(default_factory=list)
     errors: list[MyQueueError] = field(default_factory=list)
@@ -40,6 +41,11 @@ class Look:
     @property
     def is_reachable(self) -> bool:
         return bool(self.managers)
+
+    @property
+    def now_ms(self) -> int:
+        """The time by the clock of the manager that answered: it sees itself at that moment."""
+        return max((int(row["last_seen_ms"]) for row in self.managers), default=0)
 
     @property
     def is_healthy(self) -> bool:
@@ -65,10 +71,12 @@ class Looker:
                 for row in rows
                 if row["address"]
             ]
-            # Nobody's word counts but the leader's; with one already missed, it is not asked.
+            out.cluster = attempt(out.errors, self.admin.cluster) or {}
+            # Of this nobody's word counts but the leader's.
             out.problems = attempt(out.errors, self.admin.problems)
         out.stats = attempt(out.errors, lambda: self.admin.stats(self._daemons)) or []
         out.leader = next((row["node"] for row in out.managers if row["leader"]), 0)
+        out.term = out.cluster.get("term", 0)
         out.took_s = time.monotonic() - begin
         return out
 

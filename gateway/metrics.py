@@ -76,7 +76,6 @@ def gather(looker: Looker) -> cluster.Told:
     told = cluster.Told(look, myqueue.__version__)
     if look.is_reachable:
         admin, errors = looker.admin, look.errors
-        told.cluster = (attempt(errors, admin.cluster) or {}).get("cluster", "")
         told.topics = attempt(errors, lambda: admin.topics(detail=True)) or []
         told.health = attempt(errors, admin.health) or {}
         told.statuses = attempt(errors, looker.statuses) or []

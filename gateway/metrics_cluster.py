@@ -41,7 +41,6 @@ class Told:
 
     look: Look
     version: str
-    cluster: str = ""
     statuses: list[Facts] = field(default_factory=list)
     topics: list[Facts] = field(default_factory=list)
     health: Facts = field(default_factory=dict)
@@ -50,7 +49,8 @@ class Told:
 
 def families(told: Told) -> Iterator[Family]:
     look = told.look
-    yield gauge("build_info", ("version", "cluster"), [((told.version, told.cluster), 1)])
+    name = str(look.cluster.get("cluster", ""))
+    yield gauge("build_info", ("version", "cluster"), [((told.version, name), 1)])
     yield gauge("cluster_reachable", (), [((), look.is_reachable)])
     yield gauge("healthy", (), [((), look.is_healthy)])
     yield gauge("scrape_duration_seconds", (), [((), look.took_s)])

@@ -1,0 +1,115 @@
+"""The web console: what the cluster is doing, for people, in the browser that they have.
+
+Pages are made on the server, one template for each; a few hundred lines of script of our own keep
+them moving and draw the charts. Nothing is built, nothing is fetched from elsewhere, and without
+script every page still says what it knows. DESIGN.md in this folder tells why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import flask
+from flask import Blueprint, Response
+from flask.blueprints import BlueprintSetupState
+
+from myqueue.errors import Internal, MyQueueError
+from myqueue.gateway import failures
+from myqueue.gateway.console import (
+    clients,
+    frame,
+    guard,
+    login,
+    messages,
+    nodes,
+    overview,
+    partitions,
+    tail,
+    topics,
+)
+
+blueprint = Blueprint(
+    "console", __name__, url_prefix="/console", template_folder="templates",
+    static_folder="static", static_url_path="/static",
+)  # fmt: skip
+STATIC_S: Final = 300
+log = logging.getLogger("myqueue.gateway")
+
+for part in (overview, topics, partitions, messages, tail, clients, nodes, login):
+    part.add_to(blueprint)
+
+
+@blueprint.record_once
+def _begin(state: BlueprintSetupState) -> None:
+    extensions = state.app.extensions
+    extensions[frame.NAME] = frame.Console(extensions["myqueue"].session)
+    views = state.app.view_functions
+    for name in [one for one in views if one.startswith("console.")]:
+        views[name] = _open(views[name])
+
+
+def _open(view: Callable[..., Any]) -> Callable[..., Any]:
+    """For the gateway's guard, which asks programs for a header: these pages have their own way."""
+
+    def opened(**values: Any) -> Any:
+        return view(**values)
+
+    opened.role = None  # type: ignore[attr-defined]
+    return opened
+
+
+@blueprint.before_request
+def _check() -> Response | None:
+    guard.limit_form()
+    config = flask.current_app.extensions["myqueue-config"]
+    listens = str(config.listen).rpartition(":")[0]
+    guard.check_host(listens.startswith("127.") or listens in guard.LOOPBACK, bool(config.tokens))
+    elsewhere = login.find_out()
+    if elsewhere is None and flask.request.method not in ("GET", "HEAD", "OPTIONS"):
+        guard.check_form(frame.console().tokens, frame.session_of())
+    return elsewhere
+
+
+@blueprint.after_request
+def _protect(response: Response) -> Response:
+    if flask.request.endpoint == "console.static":
+        response.headers["Cache-Control"] = f"public, max-age={STATIC_S}"
+    return guard.protect(response)
+
+
+@blueprint.errorhandler(MyQueueError)
+def _refused(error: MyQueueError) -> Response:
+    """One readable line with code and component, in the frame of every page."""
+    status, told, headers = failures.describe(error, frame.name_of())
+    if frame.wants_json():
+        response = flask.jsonify(error=told)
+    else:
+        response = frame.draw("console/error.html", "", "That did not work", told=told)
+    response.status_code = status
+    response.headers.extend(headers)
+    return response
+
+
+@blueprint.errorhandler(Exception)
+def _broken(error: Exception) -> Response:
+    """A mistake of this program: told in its log with the trace, here without it."""
+    log.exception("a page of the console failed")
+    return _refused(Internal(f"{type(error).__name__} in the gateway; its log says where"))
+
+
+def _not_http(error: Exception) -> Response:
+    """What Flask itself refuses, below these pages."""
+    code = int(getattr(error, "code", 500))
+    told = {
+        "message": getattr(error, "description", ""), "name": getattr(error, "name", ""),
+        "code": code, "component": "gateway", "hint": "", "outcome": "none",
+    }  # fmt: skip
+    response = frame.draw("console/error.html", "", "That did not work", told=told)
+    response.status_code = code
+    return response
+
+
+for number in (400, 404, 405, 413, 414, 415):
+    blueprint.register_error_handler(number, _not_http)

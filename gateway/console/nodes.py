@@ -1,0 +1,214 @@
+"""Brokers and managers: who is heard, who leads, what each of them holds."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from flask import Blueprint, Response
+
+from myqueue.errors import MyQueueError, NotFound
+from myqueue.gateway.console import words
+from myqueue.gateway.console.frame import Crumb, console, draw, find, link, pages
+from myqueue.gateway.console.troubles import one_line
+from myqueue.gateway.console.watch import Watch
+from myqueue.gateway.console.words import BAD, OK, WARN, Cell, Column, Table, Tile
+from myqueue.gateway.gathering import Facts, Look
+
+BROKER_COLUMNS: Final = (
+    Column("broker", "Number of the broker"),
+    Column("state", "Whether managers hear it"),
+    Column("written", "Messages per second stored in partitions that it leads", True),
+    Column("leads", "Partitions that it leads now, of those that it should lead", True),
+    Column("holds", "Replicas of partitions that it is to hold", True),
+    Column("disk free", "Free room on its disk", True),
+    Column("heard", "Its last beat, as the managers heard it"),
+    Column("address", "Where clients reach it"),
+)
+MANAGER_COLUMNS: Final = (
+    Column("manager", "Number of the manager"),
+    Column("state", "Whether the manager that answered hears it"),
+    Column("role", "The leader takes changes; all of them answer reads"),
+    Column("applied", "Index of the last change of metadata that it has applied", True),
+    Column("heard", "Its last beat"),
+    Column("address", "Where clients reach it"),
+)
+
+
+def add_to(blueprint: Blueprint) -> None:
+    blueprint.add_url_rule("/nodes", "nodes", page)
+    blueprint.add_url_rule("/nodes/broker/<int:node>", "broker", broker_page)
+    blueprint.add_url_rule("/nodes/manager/<int:node>", "manager", manager_page)
+
+
+def page() -> Response:
+    look = console().watch.latest()
+    return draw(
+        "console/nodes.html", "nodes", "Nodes",
+        brokers=brokers_table(console().watch), managers=managers_table(look),
+    )  # fmt: skip
+
+
+def state_of(row: Facts) -> Cell:
+    if not row["alive"]:
+        return Cell("silent", state=BAD, about="Not heard; nothing is sent to it")
+    if row.get("disk_low"):
+        return Cell("disk full", state=BAD, about="It refuses writes until there is room")
+    state = row.get("state") or "active"
+    if state != "active":
+        return Cell(str(state), state=WARN)
+    return Cell("heard", state=OK)
+
+
+def brokers_table(watch: Watch) -> Table:
+    look = watch.latest()
+    table = Table(
+        "Brokers", BROKER_COLUMNS,
+        "No broker is known. Start some: myq up, or myq-broker with --managers.",
+    )  # fmt: skip
+    for row in look.brokers:
+        table.add(
+            Cell(f"broker {row['node']}", link("broker", node=row["node"])), state_of(row),
+            words.per_second(watch.written.get(row["node"]) if row["alive"] else None),
+            f"{row['leads']:,} of {row['should_lead']:,}" if row["alive"] else words.NOTHING,
+            words.count(row["replicas"]),
+            words.bytes_(row["free_bytes"] if row["alive"] else None),
+            words.age(row["last_seen_ms"], look.now_ms), Cell(row["address"], is_code=True),
+        )  # fmt: skip
+    return table
+
+
+def managers_table(look: Look) -> Table:
+    table = Table("Managers", MANAGER_COLUMNS, "No manager answers. Start one: myq up.")
+    for row in look.managers:
+        table.add(
+            Cell(f"manager {row['node']}", link("manager", node=row["node"])), state_of(row),
+            "leader" if row["leader"] else "follower", words.count(row["applied"]),
+            words.age(row["last_seen_ms"], look.now_ms), Cell(row["address"], is_code=True),
+        )  # fmt: skip
+    return table
+
+
+# -- one of them ----------------------------------------------------------------------------------
+
+
+def broker_page(node: int) -> Response:
+    look = console().watch.latest()
+    row = find(look.brokers, "node", node)
+    if row is None:
+        raise NotFound(f"there is no broker {node}")
+    stats = _stats(look, "broker", node)
+    counters, gauges = stats.get("counters", {}), stats.get("gauges", {})
+    held, note = partitions_on(node)
+    rows, pager = pages(len(held.rows))
+    held.rows = held.rows[rows]
+    tiles = [
+        _state_tile(row),
+        Tile("Leads", f"{row['leads']:,}", "Partitions that it leads now",
+             note=f"of {row['should_lead']:,} that it should lead"),
+        Tile("Holds", words.count(row["replicas"]), "Replicas of partitions that it is to hold"),
+        Tile("Written", words.per_second(console().watch.written.get(node)),
+             "Messages per second stored in partitions that it leads"),
+        Tile("Stored since start", words.count(counters.get("messages_stored_total")),
+             "Messages that became durable in partitions that it led, since it was started"),
+        Tile("Sent since start", words.count(counters.get("fetched_messages_total")),
+             "Messages that it sent to consumers, since it was started"),
+        Tile("In flight", words.bytes_(gauges.get("produce_inflight_bytes")),
+             "Bytes of batches that it has not answered yet"),
+        Tile("Consumers waiting", words.count(gauges.get("fetches_waiting")),
+             "Requests of consumers that wait for messages to come"),
+        Tile("Disk free", words.bytes_(row["free_bytes"]), "Free room on its disk"),
+        *_process_tiles(stats),
+    ]  # fmt: skip
+    return draw(
+        "console/node.html", "nodes", f"Broker {node}", crumbs=(Crumb("Nodes", link("nodes")),),
+        tiles=tiles, facts=_facts(row, look), table=held, pager=pager,
+        trouble=note or stats.get("error", ""),
+    )  # fmt: skip
+
+
+def manager_page(node: int) -> Response:
+    look = console().watch.latest()
+    row = find(look.managers, "node", node)
+    if row is None:
+        raise NotFound(f"there is no manager {node}")
+    stats = _stats(look, "manager", node)
+    counters, gauges = stats.get("counters", {}), stats.get("gauges", {})
+    tiles = [
+        _state_tile(row),
+        Tile("Role", "leader" if row["leader"] else "follower",
+             "The leader takes changes of metadata; all managers answer reads"),
+        Tile("Term", words.count(look.term), "Number of the leader's reign"),
+        Tile("Applied", words.count(row["applied"]), "Index of the last change that it applied"),
+        Tile("Updates waiting", words.count(gauges.get("updates_waiting")),
+             "Changes that wait for a majority of the managers"),
+        Tile("Requests since start", words.count(counters.get("requests_total")),
+             "Requests of clients and brokers since it was started"),
+        *_process_tiles(stats),
+    ]  # fmt: skip
+    return draw(
+        "console/node.html", "nodes", f"Manager {node}", crumbs=(Crumb("Nodes", link("nodes")),),
+        tiles=tiles, facts=_facts(row, look), table=None, pager=None,
+        trouble=stats.get("error", ""),
+    )  # fmt: skip
+
+
+def _state_tile(row: Facts) -> Tile:
+    cell = state_of(row)
+    return Tile("State", cell.text, "Whether managers hear it", cell.state)
+
+
+def _process_tiles(stats: Facts) -> list[Tile]:
+    process = stats.get("process", {})
+    cpu_s = process.get("cpu_seconds")
+    return [
+        Tile("Memory", words.bytes_(process.get("resident_bytes")), "Memory that it holds"),
+        Tile("Processor time", words.NOTHING if cpu_s is None else words.duration(cpu_s * 1000),
+             "Processor time that it has used since it was started"),
+    ]  # fmt: skip
+
+
+def _facts(row: Facts, look: Look) -> list[tuple[str, str]]:
+    known: list[tuple[str, Any]] = [
+        ("Clients reach it at", row["address"]), ("Daemons reach it at", row["peer"]),
+        ("Machine", row["host"]), ("Disk", row["disk"]),
+        ("Heard", words.age(row["last_seen_ms"], look.now_ms)),
+    ]  # fmt: skip
+    return [(name, str(value)) for name, value in known if value]
+
+
+def _stats(look: Look, kind: str, node: int) -> Facts:
+    for row in look.stats:
+        if row["daemon"] == kind and row["node"] == node:
+            return row
+    return {"error": "it has not answered"}
+
+
+def partitions_on(node: int) -> tuple[Table, str]:
+    """The replicas that this broker is to hold; and why they are not known, if so."""
+    table = Table(
+        "Partitions",
+        [
+            Column("partition", "Topic and number"),
+            Column("role", "Whether this broker leads it"),
+            Column("messages", "Messages that it keeps", True),
+            Column("size", "Bytes of the batches that it keeps", True),
+            Column("replicas", "All brokers that have a replica, the preferred leader first"),
+        ],
+        "It holds no partition yet.",
+    )
+    try:
+        topics: list[Facts] = console().admin.topics(detail=True)
+    except MyQueueError as error:
+        return table, one_line(error)
+    for topic in topics:
+        for part in topic["partitions"]:
+            if node not in part["replicas"]:
+                continue
+            name, number = topic["topic"], part["partition"]
+            table.add(
+                Cell(f"{name}/{number}", link("topic", name=name), is_code=True),
+                Cell("leader", state=OK) if part["leader"] == node else "follower",
+                words.count(part["end"] - part["start"]), words.bytes_(part["bytes"]),
+                ", ".join(map(str, part["replicas"])),
+            )  # fmt: skip
+    return table, ""

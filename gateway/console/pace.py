@@ -1,0 +1,43 @@
+"""How fast numbers grow that are only looked at now and then: ends of topics, mostly.
+
+Rates here are those between two looks of this gateway, so the first look has none. What nobody
+looked at for a while starts anew, because an average over an hour is no answer to "how fast now".
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final, NamedTuple
+
+BETWEEN_MS_MIN: Final = 900  # two pages at once are one look
+BETWEEN_MS_MAX: Final = 15_000
+KEPT_MAX: Final = 5_000
+
+
+class Seen(NamedTuple):
+    at_ms: int
+    value: int
+    rate: float | None
+
+
+class Paces:
+    """By any key. Called by several threads at once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Seen] = {}
+        self._lock = threading.Lock()
+
+    def seen(self, key: int, value: int, at_ms: int) -> float | None:
+        """Note the value; its growth per second since the look before, if that is known."""
+        with self._lock:
+            before = self._seen.get(key)
+            if before is not None and 0 <= at_ms - before.at_ms < BETWEEN_MS_MIN:
+                return before.rate
+            rate = None
+            if before is not None and at_ms - before.at_ms <= BETWEEN_MS_MAX:
+                passed = at_ms - before.at_ms
+                rate = max(0, value - before.value) * 1000 / passed if passed > 0 else None
+            if len(self._seen) >= KEPT_MAX and key not in self._seen:
+                self._seen.clear()
+            self._seen[key] = Seen(at_ms, value, rate)
+            return rate

@@ -1,0 +1,87 @@
+"""Messages of a topic, from some offsets on: for the browser and the live tail.
+
+Each call is complete in itself: it names the offsets that it begins at, and a consumer of the
+gateway's one session lives for as long as the call. Nothing is committed, nothing is remembered, so
+any gateway can go on where another one stopped. Bounded in messages, bytes and time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from myqueue import Admin, Consumer, Message, Session, TopicPartition
+from myqueue.errors import MyQueueError
+
+BYTES_MAX: Final = 8 << 20  # of messages in one call
+FETCH_BYTES: Final = 1 << 20
+BUFFER_BYTES: Final = 4 << 20
+POLL_S: Final = 0.5
+LIMIT_S: Final = 5.0
+
+
+class Range(NamedTuple):
+    """What a partition keeps: offsets from `start` up to, and without, `end`."""
+
+    start: int
+    end: int
+
+
+class Found(NamedTuple):
+    messages: list[Message]  # in the order of their partitions' offsets
+    error: MyQueueError | None  # why these are not all, if something went wrong
+
+
+def ranges(admin: Admin, topic: str) -> dict[int, Range]:
+    return {name.partition: Range(row.start, row.end) for name, row in admin.offsets(topic).items()}
+
+
+def clamp(at: Mapping[int, int], known: Mapping[int, Range]) -> dict[int, int]:
+    """Offsets that exist, or the next one to come. A partition that is not named: its start."""
+    return {
+        number: min(max(at.get(number, one.start), one.start), one.end)
+        for number, one in known.items()
+    }
+
+
+def read(
+    session: Session, topic: str, at: Mapping[int, int], upto: Mapping[int, int],
+    wait_s: float = 0.0,
+) -> Found:  # fmt: skip
+    """Messages from the offsets `at` up to those of `upto`. If there are none: the first ones to
+    come within `wait_s`.
+    """
+    left = {number: end for number, end in upto.items() if at[number] < end}
+    if not left and wait_s <= 0:
+        return Found([], None)
+    bounded = bool(left)
+    out: list[Message] = []
+    end_s = time.monotonic() + (LIMIT_S if bounded else wait_s)
+    size = 0
+    try:
+        with Consumer(
+            session, [topic], start="latest", on_out_of_range="earliest",
+            fetch_max_bytes=FETCH_BYTES, max_buffered_bytes=BUFFER_BYTES,
+            request_timeout_ms=round(LIMIT_S * 1000),
+        ) as consumer:  # fmt: skip
+            for number in at:
+                consumer.seek(TopicPartition(topic, number), at[number])
+            if bounded:
+                idle = [TopicPartition(topic, number) for number in at if number not in left]
+                consumer.pause(idle)
+            while (rest_s := end_s - time.monotonic()) > 0 and size < BYTES_MAX:
+                for message in consumer.poll(timeout=min(POLL_S, rest_s)):
+                    number = message.partition
+                    if bounded and message.offset >= upto.get(number, 0):
+                        left.pop(number, None)  # newer than the question; the next one gets it
+                        continue
+                    out.append(message)
+                    size += len(message.value)
+                    if message.offset + 1 >= left.get(number, 1 << 63):
+                        del left[number]
+                if not left and (out or bounded):
+                    break
+    except MyQueueError as error:
+        return Found(out, error)
+    return Found(out, None)

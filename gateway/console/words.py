@@ -1,0 +1,151 @@
+"""Numbers, times and states as people read them; and tables of them. Pure.
+
+Every number on a page has a unit and a title that says what it means. So pages are made of
+`Tile`s and `Table`s, which have both, and templates only draw them. Nothing here is markup: what
+users and clients chose (names, keys, messages) is escaped where it is drawn, by Jinja.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+# States: how a thing is, in a word, a colour and a mark; never by colour alone.
+OK, WARN, BAD, OFF = "ok", "warn", "bad", "off"
+NOTHING: Final = "–"
+
+
+class Tile(NamedTuple):
+    """One big number."""
+
+    label: str
+    text: str
+    about: str
+    state: str = ""
+    link: str = ""
+    note: str = ""
+
+
+class Column(NamedTuple):
+    head: str
+    about: str
+    is_number: bool = False
+
+
+class Cell(NamedTuple):
+    """`about` takes the place of the column's title; `state` puts a mark before the text."""
+
+    text: str
+    link: str = ""
+    state: str = ""
+    about: str = ""
+    is_code: bool = False  # bytes or names that should not be wrapped as prose
+
+
+@dataclass(slots=True)
+class Table:
+    """`empty` says what to do when there are no rows yet."""
+
+    caption: str
+    columns: Sequence[Column]
+    empty: str
+    rows: list[list[Cell]] = field(default_factory=list)
+    note: str = ""
+
+    def add(self, *cells: Cell | str) -> None:
+        self.rows.append([Cell(one) if isinstance(one, str) else one for one in cells])
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970, by the clock of this machine: only to say when a page was made."""
+    return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
+
+
+def count(number: float | None) -> str:
+    return NOTHING if number is None else f"{number:,.0f}"
+
+
+def per_second(number: float | None, unit: str = "") -> str:
+    """A rate: 0, 7.3, 212, 18.4 k, 1.2 M."""
+    if number is None:
+        return NOTHING
+    return f"{_short(number)}{unit}/s" if unit else f"{_short(number)} /s"
+
+
+def _short(number: float) -> str:
+    if number < 0.05:
+        return "0"
+    if number < 99.95:
+        return f"{number:.1f}".removesuffix(".0")
+    for scale, letter in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if number >= scale:
+            return f"{number / (1e3 if letter == ' k' else scale):,.1f}{letter}"
+    return f"{number:,.0f}"
+
+
+def bytes_(number: float | None) -> str:
+    """1023 -> "1,023 B", 1536 -> "1.5 KiB"."""
+    if number is None:
+        return NOTHING
+    if number < 1024:
+        return f"{number:,.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        number /= 1024
+        if number < 1023.95 or unit == "TiB":
+            break
+    return f"{number:,.1f} {unit}"
+
+
+def bytes_per_second(number: float | None) -> str:
+    return NOTHING if number is None else f"{bytes_(round(number))}/s"
+
+
+def millis(number: float | None) -> str:
+    if number is None:
+        return NOTHING
+    return f"{number:.1f} ms" if number < 100 else f"{number:,.0f} ms"
+
+
+def duration(ms: float) -> str:
+    """In the largest unit that fits: "850 ms", "12 s", "3 min", "5 h", "9 d"."""
+    if ms < 1000:
+        return f"{max(0, ms):.0f} ms"
+    seconds = ms / 1000
+    for length, unit in ((120, "s"), (120 * 60, "min"), (48 * 3600, "h")):
+        if seconds < length:
+            return f"{seconds / {'s': 1, 'min': 60, 'h': 3600}[unit]:.0f} {unit}"
+    return f"{seconds / 86400:,.0f} d"
+
+
+def age(then_ms: int, now_ms: int) -> str:
+    """How long ago. Whoever was heard within a second and a half was heard "now"."""
+    if not then_ms:
+        return "never"
+    passed = now_ms - then_ms
+    return "now" if passed < 1500 else f"{duration(passed)} ago"
+
+
+def moment(ms: int) -> str:
+    """A time of day with its day, in UTC."""
+    if not ms:
+        return NOTHING
+    try:
+        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):  # messages may carry any number
+        return f"{ms} ms since 1970"
+
+
+def clock(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%H:%M:%S}"
+
+
+def is_digits(text: str) -> bool:
+    """Also other alphabets have digits, and some that are no numbers."""
+    return text.isascii() and text.isdigit()
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
