@@ -60,6 +60,7 @@ def test_other_managers_are_learned_from_one(cluster):
 
 
 def test_an_update_whose_answer_is_lost_is_repeated_with_its_key_and_done_once(cluster, session):
+    """C11: repeats within the deadline, under one key."""
     lost = []
 
     def swallow_first(envelope, frames):
@@ -94,6 +95,7 @@ def test_a_timeout_names_every_address_and_what_it_said(cluster, session):
 
 
 def test_nobody_there_is_unreachable_in_time():
+    """C11: no endless retry; the deadline is the caller's."""
     with EchoCluster(2) as cluster:
         address = cluster.address
     with Session(address) as session:
@@ -104,6 +106,7 @@ def test_nobody_there_is_unreachable_in_time():
 
 
 def test_an_update_that_may_have_been_done_says_so(cluster, session):
+    """Z9: what was sent may have arrived; only an answer says so."""
     for daemon in cluster.daemons:
         daemon.script = lambda envelope, frames: [] if envelope[words.KIND] == 12 else None
     with pytest.raises(errors.TimedOut) as caught:
@@ -145,6 +148,7 @@ def test_one_address_one_attempt(cluster, session):
 
 
 def test_a_daemon_that_comes_back_is_greeted_anew(cluster, session):
+    """Z4, Z14: a new socket, a new greeting; nothing old is delivered late."""
     daemon = cluster.daemons[0]
     call = (daemon.address, words.READ, ("cluster", {}, 0, False))
     session.call(*call).result()
@@ -239,6 +243,7 @@ def test_waiting_in_a_callback_is_refused(session):
 
 
 def test_closing_answers_everybody_and_never_hangs(cluster, session):
+    """Z8: nothing lingers."""
     for daemon in cluster.daemons:
         daemon.script = lambda envelope, frames: []  # not even a greeting
     pending = [session.read("a"), session.update("b", {}), session.ensure_topics(["t"])]
@@ -279,6 +284,7 @@ def test_threads_that_ask_while_it_is_closed_get_closed_and_nothing_else(cluster
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_is_refused(session):
+    """Z10: no socket crosses a fork."""
     session.read("cluster").result()
     child = os.fork()
     if child == 0:

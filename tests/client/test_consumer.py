@@ -243,6 +243,7 @@ def test_a_commit_follows_the_leader(cluster, reads):
 
 
 def test_auto_commit_is_one_poll_behind(cluster, reads):
+    """C9: only what the poll before returned is handled."""
     fill(cluster.topic("t")[0], 10)
     arguments: dict[str, Any] = {"group": "g", "auto_commit": True, "auto_commit_interval_ms": 10}
     with Consumer(cluster.address, ["t"], **arguments) as consumer:
