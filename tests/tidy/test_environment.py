@@ -78,7 +78,7 @@ class Project:
         return done
 
 
-NEW = ["venv", "pip project[server]"]
+NEW = ["venv", "pip project[gateway,server]"]
 RAN = (0, "ran a b c\n", "")
 
 
@@ -98,7 +98,7 @@ def test_first_use_says_what_it_does_and_the_second_is_silent(project: Project) 
     code, out, err = project.run()
     assert (code, out) == (0, "ran a b c\n")
     assert "first use" in err
-    assert "packages for [server]: done" in err
+    assert "packages for [gateway server]: done" in err
     assert project.calls() == NEW
     assert project.run() == RAN
     assert project.calls() == []
@@ -117,14 +117,14 @@ def test_a_change_of_the_packaging_installs_again(ready: Project, name: str) -> 
     with (ready.root / name).open("a") as file:
         file.write("\n# changed\n")
     assert ready.run()[:2] == RAN[:2]
-    assert ready.calls() == ["pip project[server]"]
+    assert ready.calls() == ["pip project[gateway,server]"]
     assert ready.run() == RAN
 
 
 def test_extras_add_up(ready: Project) -> None:
     more = ("bash", "-euc", f". {ready.root}/bin/_env.sh; env_ready test server")
     assert ready.run(*more)[0] == 0
-    assert ready.calls() == ["pip project[server,test]"]
+    assert ready.calls() == ["pip project[gateway,server,test]"]
     assert ready.run(*more) == (0, "", "")
     assert ready.run() == RAN
     assert ready.calls() == []
@@ -142,7 +142,7 @@ def test_an_interrupted_update_is_done_again(ready: Project) -> None:
     with (ready.root / "setup.cfg").open("a") as file:
         file.write("\n# changed\n")
     assert ready.run(FAKE_PIP="kill -KILL $PPID $$")[0] != 0
-    assert ready.calls() == ["pip project[server]"]
+    assert ready.calls() == ["pip project[gateway,server]"]
     assert ready.run()[:2] == RAN[:2]
     assert ready.calls() == NEW
 
@@ -162,7 +162,7 @@ def test_a_moved_project_gets_a_new_environment(ready: Project) -> None:
     code, out, err = ready.run()
     assert (code, out) == RAN[:2]
     assert "was moved" in err
-    assert ready.calls() == ["venv", "pip moved[server]"]
+    assert ready.calls() == ["venv", "pip moved[gateway,server]"]
 
 
 def test_an_environment_whose_python_is_gone_is_made_anew(ready: Project) -> None:
