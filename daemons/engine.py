@@ -68,7 +68,7 @@ class Engine:
         self._opening = Opening(log, settings, random, self.host.heard, make)
         self.starts = Starts(log, self.replicas, self.counts)
         self._saver = Saver(log, self.replicas, self.starts)
-        self._reclaiming = Reclaiming(log, self.counts)
+        self._reclaiming = Reclaiming(log, self.starts, self.counts)
         self._rows = peerwire.RowCache()
         self._hard_states: deque[tuple[int, int, int, int]] = deque()  # batch, group, term, vote
         self._snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index

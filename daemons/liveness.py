@@ -34,9 +34,9 @@ _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
         protocol.row(_int, _int, _bool, _int, _int, _int, _int, _int, protocol.optional(_members))
     ),
     "held": protocol.optional(_pairs), "lost": _pairs, "producers": _ints, "consumers": _ints,
-    "disk_low": _bool, "free_bytes": _int, "load": _int,
+    "disk_low": _bool, "free_bytes": _int, "used_bytes": _int, "load": _int,
 }  # fmt: skip
-_OPTIONAL: Final[dict[str, Any]] = {"held": None, "lost": []}
+_OPTIONAL: Final[dict[str, Any]] = {"held": None, "lost": [], "used_bytes": 0}
 _MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
     "applied": _int, "producers": _pairs, "consumers": _pairs,
@@ -85,6 +85,7 @@ class BrokerLife:
     version: int = 0  # of the orders that it follows
     disk_low: bool = False
     free_bytes: int = 0
+    used_bytes: int = 0  # by its log and store
     load: int = 0  # messages per second
     held: dict[int, int] = field(default_factory=dict)  # group -> incarnation of its replica
     lost: dict[int, int] = field(default_factory=dict)  # those of them that can't take part
@@ -139,6 +140,7 @@ class Liveness:
         life.disk, life.address, life.peer = beat["disk"], url(beat["address"]), beat["peer"]
         life.host, life.version, life.load = beat["host"], beat["version"], beat["load"]
         life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
+        life.used_bytes = beat["used_bytes"]
         life.lost = dict(beat["lost"])
         if beat["full"] and beat["held"] is not None:
             life.held, life.full_at = dict(beat["held"]), now

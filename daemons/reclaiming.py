@@ -1,6 +1,6 @@
 """The pace of reclaim: when a pass over the segments begins, and how fast it goes on.
 
-What may go is the log's to judge (`wal/reclaim`); here is only when. A pass begins some seconds
+What may go is the log's to judge (`wal/reclaim`); here is only when. A pass begins soon
 after anything happened that may have freed a segment: a log's start moved, a group was removed, a
 segment was sealed. Its steps are taken one in a tick. What it appends again competes with the
 messages for the disk, so it is bounded in bytes per second; files are read, renamed and removed in
@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import Final
 
 from myqueue.daemons.counts import Counts
+from myqueue.daemons.starts import Starts
 from myqueue.errors import MyQueueError
 from myqueue.wal.log import Log
 
-PASS_MS: Final = 2000
-AGAIN_MS: Final = 1000  # after a pass that found something
+PASS_MS: Final = 1000  # between two passes
+LATER_MS: Final = 10_000  # if all that is left is to wait whether a segment stays sparse
 REWRITE_BYTES_PER_S: Final = 8 << 20
 LOOK_MS: Final = 5000  # at what the disk holds, for reports
 
@@ -24,10 +25,10 @@ LOOK_MS: Final = 5000  # at what the disk holds, for reports
 class Reclaiming:
     """See the module's docstring. Everything in the loop's thread."""
 
-    def __init__(self, log: Log, counts: Counts) -> None:
-        self._log, self._counts = log, counts
+    def __init__(self, log: Log, starts: Starts, counts: Counts) -> None:
+        self._log, self._starts, self._counts = log, starts, counts
         self._noted = 1  # after a start there may be something left of the last life
-        self._seen = (0, 0)
+        self._seen = (0, 0, 0)
         self._runs = False
         self._next_step = self._next_pass = self._next_look = 0
 
@@ -41,10 +42,11 @@ class Reclaiming:
             if now >= self._next_step:
                 self._step(now)
         elif now >= self._next_pass:
-            state = (self._noted, self._log.journal.end[0])
-            if state != self._seen or reclaimer.has_more:
+            state = (self._noted, self._starts.moved, self._log.journal.end[0])
+            later = reclaimer.has_sparse and now >= self._next_pass + LATER_MS
+            if state != self._seen or reclaimer.has_more or later:
                 self._seen, self._runs = state, True
-                reclaimer.begin()
+                reclaimer.begin(now)
         if now >= self._next_look:
             self._next_look = now + LOOK_MS
             self.count()
@@ -63,7 +65,7 @@ class Reclaiming:
         self._next_step = now + wrote * 1000 // REWRITE_BYTES_PER_S
         if not self._runs:
             counts["reclaim_passes_total"] += 1
-            self._next_pass = now + (AGAIN_MS if reclaimer.has_more else PASS_MS)
+            self._next_pass = now + PASS_MS
             self.count()
 
     def count(self) -> None:

@@ -152,6 +152,7 @@ class Reports:
             "address": config.advertise, "peer": config.peer_advertise, "host": config.host,
             "version": self.version, "producers": producers, "consumers": consumers,
             "disk_low": engine.log.journal.space_low, "load": load,
+            "used_bytes": engine.counts.get("disk_used_bytes", 0),
             "free_bytes": engine.counts.get("disk_free_bytes", 0), "lost": self._lost_here(),
         }  # fmt: skip
 

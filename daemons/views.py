@@ -125,6 +125,7 @@ def brokers(view: View, args: Arguments) -> Answer:
             "replicas": len(tables.held.get(node, ())), "leads": len(led),
             "should_lead": tables.led.get(node, 0), "load": life.load if life else 0,
             "free_bytes": life.free_bytes if life else 0,
+            "used_bytes": life.used_bytes if life else 0,
             "disk_low": life.disk_low if life else False,
         })  # fmt: skip
     return {"brokers": rows}
@@ -186,6 +187,7 @@ def health(view: View, args: Arguments) -> Answer:
             {
                 "id": one["node"], "address": one["address"], "last_seen_ms": one["last_seen_ms"],
                 "active": one["alive"],
+                **{key: one[key] for key in ("used_bytes", "free_bytes") if key in one},
             }
             for one in daemons(view, Arguments("health", {}))[name]
         ]  # fmt: skip

@@ -26,7 +26,7 @@ def _row(found: dict[str, Any]) -> Facts:
         "state": found["state"] if found["alive"] else "silent",
         "last_heartbeat_ms": found["last_seen_ms"], "partitions_led": found["leads"],
         "partitions_held": found["replicas"], "disk_low": found["disk_low"],
-        "free_bytes": found["free_bytes"], "host": found["host"],
+        "free_bytes": found["free_bytes"], "used_bytes": found["used_bytes"], "host": found["host"],
     }  # fmt: skip
 
 

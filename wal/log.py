@@ -33,7 +33,7 @@ from myqueue.wal.identity import FILE_NAME, Identity, claim
 from myqueue.wal.index import Index
 from myqueue.wal.journal import Journal
 from myqueue.wal.reader import Reader
-from myqueue.wal.reclaim import Reclaimer
+from myqueue.wal.reclaim import SETTLE_MS, Reclaimer
 from myqueue.wal.reserve import Reserve
 from myqueue.wal.search import first_at_time, term_runs
 from myqueue.wal.store import Store, delete_store
@@ -118,7 +118,7 @@ class Log:
             self._apart = Apart(threads=True)
             mine.callback(self._apart.close)
             self.reclaimer = Reclaimer(
-                self.files, self.journal, self.index, self.reader, self._apart
+                self.files, self.journal, self.index, self.reader, self._apart, SETTLE_MS
             )
             undo.push(mine.pop_all())
 

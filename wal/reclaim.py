@@ -10,9 +10,10 @@ footer
 - it holds no TRUNCATE, reset or GROUP_REMOVED that a replay would miss, because an older segment
   still has records of that group, or may have: nobody knows what is in a damaged one.
 
-Removal is a rename first and an unlink in the next pass. Segments that are held by few live records
-are emptied: these are appended again at the end (RELOCATED), and they go in a later pass. Damaged
-segments are left alone (W6), and so is one that cannot be read to its end while it is emptied.
+Removal is a rename first, and an unlink when that is durable. Segments that are held by few live
+records are emptied: these are appended again at the end (RELOCATED), and they go in a later pass.
+Damaged segments are left alone (W6), and so is one that cannot be read to its end while it is
+emptied, or that holds the vote of a group that may have cast a newer one.
 
 A pass is a generator on the loop's thread, in steps of bounded size. What the files take their time
 for (reading, renaming, syncing the directory) is done apart, see `apart`; deciding and appending is
@@ -40,7 +41,8 @@ from myqueue.wal.scan import Scan, footer_of, trailer_of
 COMPACT_BELOW_SHARE = 0.25
 STEP_BYTES = 1 << 20  # read, and appended again, at once
 STEP_LOOKUPS = 128  # of entries that may be live
-EMPTY_MAX = 4  # segments in one pass
+EMPTY_MAX = 2  # segments in one pass
+SETTLE_MS = 30_000  # a segment whose share falls by half in this time is left to itself
 ROOM_SEGMENTS = 2  # free disk without which nothing is appended again
 PAUSE_S = 0.002  # after each segment
 NEVER = (0, 0)
@@ -63,23 +65,24 @@ class Reclaimer:
 
     def __init__(
         self, files: Files, journal: Journal, index: Index, reader: Reader,
-        apart: Apart | None = None,
+        apart: Apart | None = None, settle_ms: int = 0,
     ) -> None:  # fmt: skip
         self._files, self._journal, self._index, self._reader = files, journal, index, reader
-        self._work = apart or Apart()
+        self._work, self._settle_ms = apart or Apart(), settle_ms
         self._pass: Iterator[None] = iter(())
         self._trash: list[str] = []
         # Segments that were emptied, and the place in the log that must be durable before they go.
         self._emptied: dict[int, tuple[int, int]] = {}
         self._stuck: set[int] = set()  # cannot be emptied in this process
+        self._sparse: dict[int, tuple[float, int]] = {}  # segment -> its share, and since when
         # Segments with a snapshot that is too large to be moved: uid, segment and position of it.
         self._costly: dict[int, tuple[int, int, int]] = {}
         self.removed_segments = self.removed_bytes = 0
         self.relocated_bytes = 0
 
-    def begin(self) -> None:
+    def begin(self, now_ms: int = 0) -> None:
         """Sync the store up to what is persisted, then judge every sealed segment."""
-        self._pass = self._run()
+        self._pass = self._run(now_ms)
 
     def step(self) -> bool:
         """A piece of the pass; False when it is over. True without progress: it waits for a sync,
@@ -95,8 +98,13 @@ class Reclaimer:
 
     @property
     def has_more(self) -> bool:
-        """Another pass has something to do: to unlink, or to remove what was emptied."""
+        """Another pass has something to do: to remove what was emptied, say."""
         return bool(self._trash or self._emptied)
+
+    @property
+    def has_sparse(self) -> bool:
+        """A pass some time later may have something to empty."""
+        return bool(self._sparse)
 
     def _apart(self, work: Callable[[], T]) -> Pass[T]:
         job = self._work.start(work)
@@ -104,14 +112,14 @@ class Reclaimer:
             yield None
         return job.result()
 
-    def _run(self) -> Iterator[None]:
+    def _run(self, now_ms: int) -> Iterator[None]:
         yield from self._apart(self._unlink)
         target = self._index.added
         self._index.add([], *target, sync=True)
         while self._index.durable < target:
             yield None
         sealed = self._sealed(target)
-        verdict = yield from self._apart(lambda: self._judge(sealed))
+        verdict = yield from self._apart(lambda: self._judge(sealed, now_ms))
         for segment, _ in verdict.gone:  # from now on nobody reads in it
             self._journal.forget_segment(segment.number)
             self._emptied.pop(segment.number, None)
@@ -139,14 +147,16 @@ class Reclaimer:
             self._work.pause(PAUSE_S)
         if gone:
             self._files.sync(None)
+            self._unlink()
 
-    def _judge(self, sealed: list[tuple[SegmentFile, bool]]) -> Verdict:
+    def _judge(self, sealed: list[tuple[SegmentFile, bool]], now_ms: int) -> Verdict:
         """`sealed`: segments, and whether one tells of the one before, which stays."""
         with self._index.store.view() as view:
             groups = view.groups()
         held: set[int] | None = set()  # groups with records in segments that stay; None: any group
         gone: list[tuple[SegmentFile, bool]] = []
         sparse: list[tuple[float, SegmentFile]] = []
+        known, self._sparse = self._sparse, {}
         for segment, tells in sealed:
             rows = self._footer(segment)
             if rows is None:
@@ -159,7 +169,12 @@ class Reclaimer:
             if held is not None:
                 held.update(row.group for row in rows)
             if share <= COMPACT_BELOW_SHARE and self._may_be_emptied(segment.number, groups):
-                sparse.append((share, segment))
+                was, since = known.get(segment.number, (1.0, 0))
+                if share < was / 2:  # what retention is about to free is not written again
+                    was, since = share, now_ms
+                self._sparse[segment.number] = was, since
+                if now_ms - since >= self._settle_ms:
+                    sparse.append((share, segment))
             if not self._work.pause(PAUSE_S):
                 return Verdict([], [])
         sparse.sort(key=lambda one: one[0])
@@ -225,6 +240,10 @@ class Reclaimer:
     def _empty(self, segment: SegmentFile) -> Iterator[None]:
         """Append again, at the end of the log, whatever of this segment is still in force."""
         number, journal = segment.number, self._journal
+        if any(one.doubtful and one.holds(number) for one in journal.groups.by_uid.values()):
+            # A vote that is written again would count as the newest one (R2).
+            self._stuck.add(number)
+            return
         try:
             yield from self._until_indexed()  # a snapshot that is to be read must be on disk
             if (yield from self._is_costly(segment)):

@@ -16,6 +16,7 @@ COLUMNS = (
     "replicas",
     "leads",
     "load",
+    "used_bytes",
     "free_bytes",
 )
 

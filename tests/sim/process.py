@@ -28,6 +28,7 @@ from myqueue.wal.index import Index
 from myqueue.wal.journal import Journal, JournalConfig
 from myqueue.wal.reader import Entry as Stored
 from myqueue.wal.reader import Reader
+from myqueue.wal.reclaim import Reclaimer
 from myqueue.wal.store import Store
 from myqueue.wal.writer import Persisted, Stopped
 
@@ -69,6 +70,7 @@ class Process:
         )  # fmt: skip
         self.index = Index(self.store, False, self.journal.wake)
         self.reader = Reader(self.disk, self.index, self.journal.segment_name)
+        self.reclaimer = Reclaimer(self.disk, self.journal, self.index, self.reader)
         self.flush_due = True
         for group in sorted(self.journal.groups.by_uid.values(), key=lambda g: g.uid):
             if group.doubtful or group.created is None:

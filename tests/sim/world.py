@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from zlib import crc32
 
+from sim import reclaiming
 from sim.checkers import Checkers, Violation, check
 from sim.clients import Clients
 from sim.disk import Crash, SimDisk
@@ -75,6 +76,7 @@ class World:
         )  # fmt: skip
         disk_ms, slow_disks = random.choice((4, 4, 30, 120)), random.choice((0.0, 0.4))
         self.report_ms = random.choice((0, 0, 10, 60))  # a report waits until the loop has time
+        self.reclaim_rate = random.choice((0.0, 0.2, 0.9))  # steps of reclaim in a tick
         self.store_rate = random.choice((0.1, 0.3, 0.9))  # steps of the store in a tick
         self.checkers = Checkers()
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
@@ -288,6 +290,8 @@ class World:
         self.with_process(number, tick)
         if self.random.random() < self.store_rate:
             self.with_process(number, self._store_step)
+        if self.random.random() < self.reclaim_rate:
+            self.with_process(number, lambda process: reclaiming.step(self, process))
         self.after(20, 40, lambda: self._tick(number, incarnation))
 
     def _watch_disk(self, process: Process) -> None:
@@ -303,9 +307,12 @@ class World:
                     node.step_down(process.now, process.host.out)
 
     def _store_step(self, process: Process) -> None:
+        durable = process.index.durable
         process.index.step()
         process.index.poll()
         slot = self.slots[process.number]
+        if process.index.durable != durable:
+            slot.saved = b""  # no crash goes back behind a sync
         if self.random.random() < 0.2:
             with open(os.path.join(slot.store_path, "data.mdb"), "rb") as file:
                 slot.saved = file.read()

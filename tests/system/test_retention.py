@@ -4,7 +4,10 @@ comes back; nobody is told otherwise than in clear words.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +70,12 @@ def test_a_stream_into_a_topic_with_a_byte_limit(cluster: Cluster) -> None:
     for name in BROKERS:  # what is kept, a step of retention, open and prepared segments
         limit = (16 + 2 + 6 * 4) * MIB
         wait_for(f"space of {name}", lambda at=name, most=limit: disk_bytes(cluster, at) < most, 40)
+
+    def told() -> bool:
+        rows = cluster.admin.health()["brokers"]
+        return all(16 * MIB < one["used_bytes"] < 64 * MIB and one["free_bytes"] for one in rows)
+
+    wait_for("what brokers use, as they tell it", told, 30)
     start = part(cluster, "limited")["start"]
     got = read_all(cluster, "limited", end - start)
     assert got == [(number, b"%08d" % number) for number in range(start, end)]
@@ -189,3 +198,43 @@ def test_a_deleted_topic_gives_its_space_back(cluster: Cluster) -> None:
     for name in BROKERS:
         most = before[name] - 32 * MIB
         wait_for(f"space of {name}", lambda at=name, m=most: disk_bytes(cluster, at) < m, 60)
+
+
+def all_bytes(cluster: Cluster, name: Name) -> int:
+    """Of everything that a broker has on its disk."""
+    total = 0
+    for one in cluster.data(name).rglob("*"):
+        with suppress(FileNotFoundError):  # reclaimed since it was named
+            total += one.stat().st_blocks * 512
+    return total
+
+
+@pytest.mark.full
+def test_two_gigabytes_a_minute_into_one(tmp_path: Path) -> None:
+    """W12: for five minutes, into a topic that keeps 1 GB; no replica ever takes 1.5 GB of disk."""
+    gb, minutes, size = 1_000_000_000, 5, 16 << 10
+    with Cluster(tmp_path) as cluster:
+        cluster.admin.create_topic("stream", settings={"retention_bytes": gb})
+        most, begin, sent = 0, time.monotonic(), 0
+        producer = Producer(cluster.address, batch_bytes=256 << 10)
+        next_look = begin
+        while (now := time.monotonic()) < begin + 60 * minutes:
+            while sent * size < (now - begin) * 2 * gb / 60:
+                producer.send("stream", b"%08d" % sent * (size // 8))
+                sent += 1
+            if now >= next_look:
+                next_look = now + 1
+                most = max(most, *(all_bytes(cluster, name) for name in BROKERS))
+            time.sleep(0.01)
+        producer.close(60)
+        took = time.monotonic() - begin
+        found = wait_for(
+            "the end", lambda: (now := part(cluster, "stream"))["end"] == sent and now, 30
+        )
+        print(
+            f"{sent * size / gb:.2f} GB in {took:.0f} s; at most {most / gb:.3f} GB on a disk; "
+            f"kept {found['bytes'] / gb:.3f} GB, start {found['start']}, end {found['end']}; "
+            + ", ".join(f"{name[1]}: {counters(cluster, name)}" for name in BROKERS)
+        )
+        assert sent * size >= 2 * gb * minutes * 0.95
+        assert found["bytes"] >= gb and most < 1.5 * gb

@@ -232,6 +232,24 @@ def holds_removal(world: World, segment: Any) -> bool:
     return any(record.kind == f.GROUP_REMOVED for record, _ in scan.records())
 
 
+def test_the_vote_of_a_doubtful_group_is_not_written_again(worlds: Any) -> None:
+    """R2: it would count as the newest one, and the replica as one that forgot nothing."""
+    world = quiet_world(worlds, 2)
+    world.vote(2, world.models[2], world.journal.groups.by_uid[2])
+    fill(world, 1, 2)
+    drop(world, 1)
+    world.journal.groups.by_uid[2].doubtful = True
+    for _ in range(6):
+        world.reclaim_quietly()
+    assert 1 in world.journal.segments and world.journal.groups.by_uid[2].doubtful
+    world.vote(2, world.models[2], world.journal.groups.by_uid[2])  # the owner knows better
+    fill(world, 1, 1)
+    drop(world, 1)
+    for _ in range(6):
+        world.reclaim_quietly()
+    world.check()
+
+
 def test_entries_taken_back_while_a_segment_is_emptied(worlds: Any) -> None:
     """What was truncated and written anew, but is not persisted yet, is not appended again."""
     world = quiet_world(worlds, 2)

@@ -1,0 +1,25 @@
+"""Reclaim in the simulated world (W12): segments go, and are emptied, while all else goes on.
+
+The world decides when a step is taken, and may end the process within it. Afterwards nobody may
+miss anything: the checkers of the world know all that was acknowledged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.process import Process
+    from sim.world import World
+
+
+def step(world: World, process: Process) -> None:
+    reclaimer = process.reclaimer
+    removed, moved = reclaimer.removed_segments, reclaimer.relocated_bytes
+    for _ in range(world.random.choice((1, 1, 8))):
+        if not reclaimer.step():
+            reclaimer.begin()
+    world.faults["segment reclaimed"] += reclaimer.removed_segments - removed
+    world.faults["entries moved"] += reclaimer.relocated_bytes > moved
+    process.flush_due = process.flush_due or process.journal.queued_bytes > 0
+    world.writer_soon(process.number)
