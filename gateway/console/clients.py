@@ -30,6 +30,7 @@ NO_CONSUMERS: Final = (
     "No consumers yet. MyConsumer(topics, broker) registers itself, and so does"
     " POST /consumers; a Consumer without an id or a group does not."
 )
+UNKNOWN: Final = "Who is there is not known now."
 NO_PRODUCERS: Final = (
     "No producers yet. MyProducer(topics, broker) registers itself, and so does POST /producers."
 )
@@ -55,6 +56,8 @@ def producers_page() -> Response:
     rows, pager = pages(len(found))
     for row in found[rows]:
         table.add(*_common(row, look))
+    if note and not found:
+        table.empty = UNKNOWN
     return draw(
         "console/clients.html", "producers", "Producers", table=table, pager=pager, trouble=note,
         wanted=_wanted(),
@@ -75,6 +78,8 @@ def consumers(look: Look, only: str = "") -> tuple[Table, Pager, str]:
         else:
             cell = Cell(words.count(lag), state=WARN if lag and not row["active"] else "")
         table.add(*_common(row, look), cell)
+    if note and not found:
+        table.empty = UNKNOWN
     return table, pager, note
 
 

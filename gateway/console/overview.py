@@ -121,6 +121,8 @@ def minutes(points: list[Point]) -> Table:
     )
     grouped: dict[int, list[Point]] = {}
     for one in points:
+        if one.messages_in is None:
+            continue  # nobody answered, or it is the first look
         grouped.setdefault(one.at_ms // 60_000, []).append(one)
     for minute, rows in sorted(grouped.items(), reverse=True)[:MINUTES_SHOWN]:
         table.add(

@@ -75,7 +75,9 @@ def page() -> Response:
     except MyQueueError as error:
         note = one_line(error)
         rows, pager = pages(len(names))
-    if wanted:
+    if note:
+        table.empty = "Which topics there are is not known now."
+    elif wanted:
         table.empty = f"No topic has {wanted!r} in its name."
     return draw(
         "console/topics.html", "topics", "Topics", table=table, pager=pager, wanted=wanted,

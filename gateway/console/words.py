@@ -68,11 +68,9 @@ def count(number: float | None) -> str:
     return NOTHING if number is None else f"{number:,.0f}"
 
 
-def per_second(number: float | None, unit: str = "") -> str:
-    """A rate: 0, 7.3, 212, 18.4 k, 1.2 M."""
-    if number is None:
-        return NOTHING
-    return f"{_short(number)}{unit}/s" if unit else f"{_short(number)} /s"
+def per_second(number: float | None) -> str:
+    """A rate: "0/s", "7.3/s", "212/s", "18.4 k/s", "1.2 M/s"."""
+    return NOTHING if number is None else f"{_short(number)}/s"
 
 
 def _short(number: float) -> str:
