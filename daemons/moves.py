@@ -169,7 +169,7 @@ class _Plan:
             return
         members = self.liveness.members(partition.group) or {}
         arriving = [one for one in partition.replicas if not members.get(one)]
-        for node, _ in (*arriving, *partition.leaving):
+        for node in {node for node, _ in (*arriving, *partition.leaving)}:
             if node in self.busy:
                 self.busy[node] += 1
 

@@ -259,9 +259,10 @@ class FakeBroker:
     """What a broker says in its beats, and holds by orders."""
 
     def __init__(self, node: int) -> None:
-        self.node, self.incarnation = node, 1000 + node
+        self.node, self.incarnation, self.disk = node, 1000 + node, f"disk-{node}"
         self.version, self.full = 0, True
         self.groups: dict[int, list[Any]] = {}  # group -> wanted row, as it was made
+        self.wanted: dict[int, list[Any]] = {}  # as it was ordered last
         self.members: dict[int, list[list[Any]]] = {}  # of groups that it leads
         self.lost: list[list[int]] = []
         self.leads: dict[int, int] = {}  # group -> term
@@ -272,7 +273,7 @@ class FakeBroker:
 
     def state(self, **changes: Any) -> dict[str, Any]:
         state = {
-            "disk": f"disk-{self.node}", "incarnation": self.incarnation,
+            "disk": self.disk, "incarnation": self.incarnation,
             "address": f"127.0.0.1:{9291 + self.node}", "peer": f"127.0.0.1:{9391 + self.node}",
             "host": f"host-{self.node}", "version": self.version, "full": self.full,
             "groups": [
@@ -309,7 +310,9 @@ class FakeBroker:
                 self.leads.pop(group, None)
         if orders["version"] >= self.version:
             self.version = orders["version"]
-            for row in orders["wanted"] or ():
+            if orders["wanted"] is not None:
+                self.wanted = {row[0]: row for row in orders["wanted"]}
+            for row in self.wanted.values():
                 mine = any(node == self.node for node, _ in row[4])
                 if self.makes and mine and row[0] not in self.groups | dict(self.lost):
                     self.groups[row[0]] = row

@@ -1,0 +1,161 @@
+"""Replicas that join a group, leave it, and come back under another name: real logs, no network."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit.engine_rig import GROUP, Net, Node
+
+from myqueue import errors, protocol
+from myqueue.daemons.partition import Partition
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.replica import Replica
+from myqueue.wal.config import JournalConfig
+
+CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0)
+
+
+def change(net: Net, voters: list[int], learners: list[int]) -> None:
+    """Until it is committed."""
+    wanted = t.Config(tuple(voters), tuple(learners))
+
+    def done() -> bool:
+        leader = net.leader()
+        replica = leader.replica()
+        node = replica.node
+        if node.config == wanted:
+            return bool(node.configs.current_index <= node.commit_index)
+        try:
+            leader.engine.change(replica, wanted)
+        except errors.NotReady:
+            pass
+        return False
+
+    net.until(f"members are {wanted}", done)
+
+
+def join(node: Node, incarnation: int, others: list[int]) -> Replica:
+    """A replica that came later than its group."""
+    about = protocol.pack(["t", 0, 1, {}])
+    own = t.replica_id(node.number, incarnation)
+    return node.engine.create(GROUP, own, others, [own], about)
+
+
+def is_filled(net: Net, node: Node) -> bool:
+    leader = net.leader().replica().node
+    return bool(node.replica().node.log.persisted_index >= leader.commit_index)
+
+
+def messages(node: Node) -> int:
+    machine = node.replica().machine
+    assert isinstance(machine, Partition)
+    return machine.end
+
+
+A, B, C, D = (t.replica_id(node, 1) for node in (1, 2, 3, 4))
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Net]:
+    with Net(tmp_path, 4, CONFIG) as made:
+        for number in (1, 2, 3):
+            made.nodes[number].create(GROUP, [1, 2, 3])
+        made.write(50, size=2000)
+        yield made
+
+
+def test_p4_r18_a_replica_joins_is_filled_and_votes(net: Net) -> None:
+    change(net, [A, B, C], [D])
+    fourth = net.nodes[4]
+    made = join(fourth, 1, [A, B, C])
+    assert not made.node.is_voter
+    net.until("it is filled", lambda: is_filled(net, fourth))
+    change(net, [A, B, C, D], [])
+    leader = net.leader()
+    gone = next(number for number in (2, 3) if number != leader.number)
+    rest = [t.replica_id(n, 1) for n in (1, 2, 3, 4) if n != gone]
+    change(net, rest, [])
+    net.nodes[gone].engine.remove(GROUP)
+    net.write(5)
+    net.nodes[leader.number].close()  # of three two are left, the new one among them
+    net.until("elected without it", lambda: net.leader().number != leader.number)
+    net.write(5)
+    fourth.restart()
+    net.write(5)
+    net.until("it knows all", lambda: messages(fourth) == 60)
+
+
+def test_w11_w13_a_group_is_made_again_when_its_removal_is_on_disk(net: Net) -> None:
+    """Reports and saved state of the old replica would be taken for the new one's."""
+    third = net.nodes[3]
+    net.until("another leads", lambda: net.leader().number != 3 or hand_over(net))
+    change(net, [A, B], [])
+    third.holds_reports = True
+    net.turn()
+    third.engine.remove(GROUP)
+    new = t.replica_id(3, 2)
+    for _ in range(3):
+        with pytest.raises(errors.NotReady):
+            join(third, 2, [A, B])
+        net.turn()
+    third.holds_reports = False
+    change(net, [A, B], [new])
+
+    def made() -> bool:
+        try:
+            return bool(join(third, 2, [A, B]))
+        except errors.NotReady:
+            return False
+
+    net.until("it may be made", made)
+    net.until("it is filled", lambda: is_filled(net, third))
+    change(net, [A, B, new], [])
+    net.write(20)
+    net.until("it has applied all", lambda: same_state(net, 1, 3))
+    third.restart()
+    assert third.replica().replica_id == new and not third.engine.refused
+    net.until("it has applied all", lambda: same_state(net, 1, 3))
+    assert third.replica().machine.snapshot() == net.nodes[1].replica().machine.snapshot()
+
+
+def same_state(net: Net, *numbers: int) -> bool:
+    states = {net.nodes[n].replica().machine.snapshot() for n in numbers}
+    return len(states) == 1
+
+
+def hand_over(net: Net) -> bool:
+    leader = net.leader()
+    try:
+        leader.engine.transfer(leader.replica(), 1)
+    except errors.NotReady:
+        pass
+    return False
+
+
+def test_r2_a_replica_that_can_not_be_opened_is_removed_and_made_anew(net: Net) -> None:
+    third = net.nodes[3]
+    net.until("another leads", lambda: net.leader().number != 3 or hand_over(net))
+    third.close()
+    lose_the_log(third.folder)
+    third.open()
+    assert GROUP in third.engine.refused and GROUP not in third.engine.replicas
+    assert third.engine.held() == {GROUP: C}
+    change(net, [A, B], [])
+    third.engine.remove(GROUP)
+    assert not third.engine.refused and third.engine.held() == {}
+    net.until("the removal is on disk", lambda: not third.engine._removing)
+    new = t.replica_id(3, 2)
+    change(net, [A, B], [new])
+    join(third, 2, [A, B])
+    net.until("it is filled", lambda: is_filled(net, third))
+    change(net, [A, B, new], [])
+    net.until("it has applied all", lambda: same_state(net, 1, 3))
+
+
+def lose_the_log(folder: Path) -> None:
+    """The store knows of the group; what it voted for is gone."""
+    shutil.rmtree(folder / "wal")
+    (folder / "begun").unlink(missing_ok=True)

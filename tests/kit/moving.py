@@ -1,0 +1,154 @@
+"""Brokers whose groups do what they are ordered, as the managers see it: for tests of moves.
+
+Consensus is played by one table of configurations: the leader of a group knows the orders that its
+broker follows, and takes the steps that a real one takes (`members.next_step`). A replica is whole
+as soon as its broker has made it, unless `fills` is False.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kit.manager_rig import Cluster, FakeBroker
+
+from myqueue.daemons.duties import SETTLED_MS
+from myqueue.daemons.members import Standing, next_step
+from myqueue.daemons.raft.types import Config, node_of, replica_id
+
+
+class Moving(Cluster):
+    """A manager that leads, brokers, and their groups."""
+
+    def __init__(self, brokers: int, **topics: int) -> None:
+        """`topics`: name=partitions, of three replicas or as many as there are brokers."""
+        super().__init__(brokers)
+        self.configs: dict[int, Config] = {}
+        self.leader: dict[int, int] = {}  # group -> replica
+        self.terms: Counter[int] = Counter()
+        self.away: dict[int, FakeBroker] = {}
+        self.fills = True
+        self.busiest = 0
+        self.live(SETTLED_MS + 600)
+        for name, partitions in topics.items():
+            self.update("create_topic", topic=name, partitions=partitions)
+        self.pass_time(1200)
+
+    # -- brokers -------------------------------------------------------------------------------
+
+    def add(self, node: int) -> FakeBroker:
+        self.brokers[node] = FakeBroker(node)
+        return self.brokers[node]
+
+    def kill(self, node: int) -> None:
+        self.away[node] = self.brokers.pop(node)
+
+    def start(self, node: int, disk: str = "") -> None:
+        """Again; with a new disk all that it had is lost."""
+        old = self.away.pop(node)
+        broker = self.add(node)
+        broker.incarnation = old.incarnation + 1000
+        broker.disk = disk or old.disk
+        broker.groups = {} if disk else old.groups
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def pass_time(self, passed_ms: int) -> None:
+        """Beats every 300 ms; the groups take a step between two of them."""
+        for _ in range(passed_ms // 300):
+            self.live(300)
+            self.step_all()
+            self.busiest = max([self.busiest, *self.busy().values()])
+
+    def step_all(self) -> None:
+        for group in self.tables.groups:
+            self._step(group)
+
+    def _founders(self, group: int) -> Config:
+        return Config(tuple(replica_id(*one) for one in self.tables.partition(group).replicas))
+
+    def holds(self, replica: int, group: int) -> bool:
+        broker = self.brokers.get(node_of(replica))
+        if broker is None or group not in broker.groups or group in dict(broker.lost):
+            return False
+        return replica_id(broker.node, broker.incarnation_of(group)) == replica
+
+    def _standing(self, group: int, config: Config) -> dict[int, Standing]:
+        whole = {one: self.holds(one, group) for one in config.members}
+        return {
+            one: Standing(node_of(one) in self.brokers, there and (self.fills or one in config[0]))
+            for one, there in whole.items()
+        }
+
+    def _step(self, group: int) -> None:
+        config = self.configs.setdefault(group, self._founders(group))
+        leader = self.leader.get(group, 0)
+        able = [one for one in config.voters if self.holds(one, group)]
+        if 2 * len(able) <= len(config.voters):
+            self._tell(group, 0, config)
+            return
+        if leader not in able:
+            leader = able[0]
+        row = self.brokers[node_of(leader)].wanted.get(group)
+        if row is not None:
+            wanted = [replica_id(*one) for one in row[4]]
+            step = next_step(config, leader, wanted, self._standing(group, config))
+            if isinstance(step, Config):
+                self.configs[group] = config = step
+            elif step is not None:
+                leader = step
+        self._tell(group, leader, config)
+
+    def _tell(self, group: int, leader: int, config: Config) -> None:
+        if leader != self.leader.get(group, 0):
+            self.leader[group] = leader
+            self.terms[group] += 1
+        for broker in self.brokers.values():
+            broker.leads.pop(group, None)
+        if leader:
+            broker = self.brokers[node_of(leader)]
+            broker.leads[group] = self.terms[group]
+            broker.members[group] = [
+                [node_of(one), one & 0xFFFFFFFF, one in config.voters] for one in config.members
+            ]
+
+    # -- what became of it ---------------------------------------------------------------------
+
+    def busy(self) -> Counter[int]:
+        """Replicas on their way to a broker or from it."""
+        out: Counter[int] = Counter()
+        for group in self.tables.moving:
+            one, config = self.tables.partition(group), self.configs.get(group)
+            voters = config.voters if config else ()
+            arriving = [r for r in one.replicas if replica_id(*r) not in voters]
+            out.update({node for node, _ in (*one.leaving, *arriving)})
+        return out
+
+    def held(self) -> dict[int, int]:
+        """What brokers really have."""
+        return {node: len(broker.groups) for node, broker in sorted(self.brokers.items())}
+
+    def led(self) -> dict[int, int]:
+        count = Counter(node_of(one) for one in self.leader.values() if one)
+        return {node: count[node] for node in sorted(self.brokers)}
+
+    def until(self, what: str, condition: object, limit_ms: int = 120_000) -> None:
+        end = self.engine.now + limit_ms
+        assert callable(condition)
+        while not condition():
+            assert self.engine.now < end, f"never: {what}"
+            self.pass_time(300)
+
+    def is_settled(self) -> bool:
+        """Every group is as it is wanted, and nobody has anything else."""
+        tables = self.tables
+        if tables.moving or tables.gone:
+            return False
+        for group in tables.groups:
+            if set(self._founders(group).voters) != set(self.configs[group].voters):
+                return False
+            if self.configs[group].learners:
+                return False
+        return self.held() == {node: len(tables.held[node]) for node in sorted(self.brokers)}
+
+    def is_settled_without_2(self) -> bool:
+        return self.is_settled() and not self.tables.held[2] and not self.tables.left[2]
