@@ -95,6 +95,7 @@ def test_w11_w13_a_group_is_made_again_when_its_removal_is_on_disk(net: Net) -> 
     change(net, [A, B], [])
     third.holds_reports = True
     net.turn()
+    third.engine._saver.hold(third.replica())  # as if a snapshot of the old one were under way
     third.engine.remove(GROUP)
     new = t.replica_id(3, 2)
     for _ in range(3):
@@ -115,10 +116,16 @@ def test_w11_w13_a_group_is_made_again_when_its_removal_is_on_disk(net: Net) -> 
     change(net, [A, B, new], [])
     net.write(20)
     net.until("it has applied all", lambda: same_state(net, 1, 3))
+    net.until("its state is saved", lambda: saved_index(third) > 50)
     third.restart()
     assert third.replica().replica_id == new and not third.engine.refused
     net.until("it has applied all", lambda: same_state(net, 1, 3))
     assert third.replica().machine.snapshot() == net.nodes[1].replica().machine.snapshot()
+
+
+def saved_index(node: Node) -> int:
+    with node.log.store.view() as view:
+        return int(view.applied_index(GROUP))
 
 
 def same_state(net: Net, *numbers: int) -> bool:
