@@ -11,12 +11,14 @@ import sys
 import traceback
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter, process_time
 
 from sim.checkers import Violation
 from sim.world import Summary, World
+
+TELL_SEEDS = 1000
 
 
 @dataclass
@@ -75,14 +77,19 @@ def play(seed: int) -> tuple[int, Summary | str, float]:
     return seed, outcome, process_time() - began
 
 
-def run(first: int, count: int, processes: int = 0) -> Total:
+def run(
+    first: int, count: int, processes: int = 0, tell: Callable[[str], object] = lambda text: None
+) -> Total:
+    """`tell` hears how far it is, now and then, and at once of a seed that failed."""
     total, began = Total(), perf_counter()
     seeds = range(first, first + count)
     workers = processes or os.cpu_count() or 1
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         for seed, outcome, cpu_s in pool.imap_unordered(play, seeds, chunksize=4):
             total.add(seed, outcome, cpu_s)
-    total.wall_s = perf_counter() - began
+            total.wall_s = perf_counter() - began
+            if seed in total.failures or (total.seeds % TELL_SEEDS == 0 and total.seeds < count):
+                tell(f"{total.seeds:,} of {count:,}: {next(total.lines())}, {total.wall_s:.0f} s")
     return total
 
 
@@ -92,7 +99,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--processes", type=int, default=0, help="0: one for each core")
     arguments = parser.parse_args()
-    total = run(arguments.first, arguments.seeds, arguments.processes)
+    total = run(arguments.first, arguments.seeds, arguments.processes, print)
     for story in total.failures.values():
         sys.stdout.write(story + "\n\n")
     sys.stdout.write("\n".join(total.lines()) + "\n")

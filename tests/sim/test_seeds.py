@@ -42,7 +42,12 @@ def test_new_seeds(
     count = seeds or (1 if first is not None else DEFAULT_SEEDS)
     if first is None:
         first = SystemRandom().randrange(10**6, 10**9)
-    total = run(first, count)
+
+    def tell(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{text}", end="", flush=True)
+
+    total = run(first, count, tell=tell)
     with capsys.disabled():
         print(f"\nseeds {first} to {first + count - 1}")
         print("\n".join(total.lines()))
