@@ -152,6 +152,20 @@ class BrokerInUse(MisuseError):
     hint = "Empty it first ('myq broker drain N --wait'), or insist (--force)."
 
 
+class GroupInUse(MisuseError):
+    """A consumer group with members is not reset, unless that is insisted on."""
+
+    code, name, http_status = 1218, "GROUP_IN_USE", 409
+    hint = "Stop its members first, or insist (--force): they go on from the new positions."
+
+
+class UnknownGroup(MisuseError):
+    """No consumer group of this name ever had a member."""
+
+    code, name, http_status = 1219, "UNKNOWN_GROUP", 404
+    hint = "'myq group list' shows those that there are."
+
+
 class NotLeader(TroubleError):
     """Another replica leads; certainly nothing was done."""
 
@@ -233,6 +247,13 @@ class KeyReused(MisuseError):
 
     code, name, http_status = 1233, "KEY_REUSED", 409
     hint = "Draw a new key for each new request; repeat one only with the same content."
+
+
+class UnknownMember(TroubleError):
+    """The session of this member of a group ended; what it had belongs to others."""
+
+    code, name, outcome, http_status = 1234, "UNKNOWN_MEMBER", NONE, 409
+    hint = "Join again; consumers do so by themselves."
 
 
 class OffsetOutOfRange(MisuseError):

@@ -32,6 +32,7 @@ FRAMES_MAX: Final = 4097
 ITEMS_MAX: Final = 1 << 16
 KEYS_MAX: Final = 1024
 INT_END: Final = 1 << 64
+NO_OFFSET: Final = INT_END - 1  # of a COMMIT that only fences
 SMALL_BYTES_MAX: Final = 64 << 10  # of envelopes that have no reason to be long
 DEPTH_MAX: Final = 8  # of lists and maps in arguments
 SHORT_LIST: Final = 64  # cheap to make room for, even at every level
@@ -43,6 +44,7 @@ KIND, REQUEST, FIELDS = 1, 2, 3
 
 HELLO, WELCOME, ERROR, STATUS, STATS, INFO = 1, 2, 3, 4, 5, 6
 ROUTE, ROUTES, UPDATE, UPDATED, READ, ANSWER, ALIVE, ALIVE_OK = 10, 11, 12, 13, 14, 15, 16, 17
+MEMBER, MEMBERSHIP = 18, 19
 PRODUCE, PRODUCED, FETCH, FETCHED, COMMIT, COMMITTED = 30, 31, 32, 33, 34, 35
 TAKE, TAKEN, OFFSETS, POSITIONS, WHERE = 36, 37, 38, 39, 40
 GREET, GREETED, PACKET, BEAT, ORDERS = 50, 51, 52, 53, 54
@@ -150,6 +152,11 @@ KINDS: Final[dict[int, tuple[str, tuple[Check, ...]]]] = {
     ANSWER: ("ANSWER", (is_int, is_map)),
     ALIVE: ("ALIVE", (_ints, _ints)),
     ALIVE_OK: ("ALIVE_OK", ()),
+    MEMBER: ("MEMBER", (is_text, is_int, is_int, is_int, list_of(row(is_int, is_int)))),
+    MEMBERSHIP: (
+        "MEMBERSHIP",
+        (is_int, is_int, list_of(row(is_int, is_text, is_int, is_int, is_bool, is_bool))),
+    ),
     PRODUCE: ("PRODUCE", (_ints,)),
     PRODUCED: ("PRODUCED", (list_of(row(is_int, is_int, is_int, is_int, optional(is_map))),)),
     FETCH: ("FETCH", (is_int, is_int, is_int, list_of(row(is_int, is_int)))),
@@ -180,8 +187,9 @@ KINDS: Final[dict[int, tuple[str, tuple[Check, ...]]]] = {
 # These name many topics, groups or clients; all others are at most SMALL_BYTES_MAX long.
 LONG: Final = frozenset(
     (
-        *(ERROR, INFO, ROUTE, ROUTES, UPDATED, ANSWER, ALIVE, PRODUCE, PRODUCED, FETCH, FETCHED),
-        *(COMMIT, COMMITTED, TAKEN, OFFSETS, POSITIONS, PACKET, BEAT, ORDERS),
+        *(ERROR, INFO, ROUTE, ROUTES, UPDATED, ANSWER, ALIVE, MEMBER, MEMBERSHIP),
+        *(PRODUCE, PRODUCED, FETCH, FETCHED, COMMIT, COMMITTED),
+        *(TAKEN, OFFSETS, POSITIONS, PACKET, BEAT, ORDERS),
     )
 )
 

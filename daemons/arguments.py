@@ -56,6 +56,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = {
 }
 CLUSTER_SETTINGS: Final[dict[str, Setting]] = {
     "consumers_max": Setting(100_000, 1, _BIG, "registered consumers"),
+    "groups_max": Setting(10_000, 1, _BIG, "consumer groups that are known"),
     "inactive_ms": Setting(30_000, 1000, _BIG, "a client silent for so long counts as inactive"),
     "moves_per_broker": Setting(
         4, 0, 1000, "replicas that one broker takes or gives away at a time; 0: none are moved"
@@ -154,6 +155,12 @@ class Arguments:
         value = self._take(name, [])
         if type(value) is not list or not all(map(protocol.is_int, value)):
             raise InvalidRequest(f"{name} of {self._call} is a list of numbers")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        value = self._take(name, [])
+        if type(value) is not list or not all(map(protocol.is_text, value)):
+            raise InvalidRequest(f"{name} of {self._call} is a list of texts")
         return value
 
     def pairs(self, name: str) -> list[tuple[int, int]]:

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import __version__, errors, protocol
-from myqueue.daemons import views
+from myqueue.daemons import telling, views
 from myqueue.daemons.beats import Beats
+from myqueue.daemons.coordinator import Coordinator
 from myqueue.daemons.metadata import Metadata, command
 from myqueue.daemons.operations import CLIENT_OPERATIONS, PLACING
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Item, node_of, replica_id
@@ -52,6 +53,9 @@ class Manager:
         self._metadata = Metadata(config.cluster)
         self._beats = Beats(config, self._metadata)
         self._waiting = Waiting()
+        self._groups = Coordinator(
+            lambda: self._metadata.tables, self._reply, self._refuse, self._propose_own
+        )
         self._replica: Replica | None = None
         self._beat_at = self._transfer_at = 0
         self._was_ready = self._is_stopping = False
@@ -60,7 +64,7 @@ class Manager:
     # -- the owner's side of the seam ----------------------------------------------------------
 
     def attach(self, engine: Engine) -> None:
-        self._engine = self._beats.engine = engine
+        self._engine = self._beats.engine = self._groups.engine = engine
 
     def make_machine(self, group: int, about: bytes) -> Metadata:
         return Metadata(self._config.cluster, self._config.log_entries)
@@ -90,6 +94,8 @@ class Manager:
             self._update(client, envelope)
         elif kind == protocol.ALIVE:
             self._alive(client, envelope)
+        elif kind == protocol.MEMBER:
+            self._groups.request(client, envelope, self._leading())
         elif kind == protocol.STATUS:
             self._reply(client, protocol.INFO, envelope[2], self._status(envelope[3]))
         elif kind == protocol.STATS:
@@ -167,9 +173,13 @@ class Manager:
         item = Item(0, self._engine.wall_ms(), COMMAND, payload)
         return self._engine.propose(replica, [item], urgent=True)
 
+    def _propose_own(self, operation: str, arguments: dict[str, Any]) -> None:
+        self._propose(self._leading(), command(b"", operation, arguments))
+
     def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
         if self._was_ready:
             self._tell_brokers()
+            self._groups.news()
         updates = self._waiting.updates
         if not updates:
             return
@@ -250,6 +260,8 @@ class Manager:
         )  # fmt: skip
 
     def read_ready(self, context: int) -> None:
+        if self._groups.read_ready(context):
+            return
         reader = self._waiting.rounds.pop(context, None)
         if reader is None:
             return
@@ -262,9 +274,11 @@ class Manager:
         ready = replica.is_leader and replica.is_ready
         if ready and not self._was_ready:
             self._beats.duties.begin(self._engine.now)
+            self._groups.begin(self._engine.now)
             self._tell("info", "leads", term=replica.node.term)
         self._was_ready = ready
         if not replica.is_leader:
+            self._groups.lost(self._not_leader(replica))
             for reader in self._waiting.take_rounds():
                 request = reader.envelope[protocol.REQUEST]
                 self._refuse(reader.client, request, self._not_leader(replica))
@@ -322,6 +336,7 @@ class Manager:
             self._beats.send(self._replica.leader_node)
         if self._replica.is_leader and self._replica.is_ready:
             self._do_duties(self._replica, now)
+            self._groups.tick(now)
         if self._is_stopping and now >= self._transfer_at:
             self._hand_over(self._replica, now)
 
@@ -362,33 +377,11 @@ class Manager:
     # -- for people and for metrics ------------------------------------------------------------
 
     def _status(self, group: int) -> dict[str, Any]:
-        engine, replica = self._engine, self._replica
-        if group not in (0, GROUP):
-            raise errors.UnknownPartition(f"no replica of group {group} is here")
-        known: dict[str, Any] = {"daemon": "manager", "node": engine.node}
-        if replica is None:
-            return known | {"refused": engine.refused.get(GROUP, "")}
-        story: dict[str, Any] = {
-            "group": GROUP, "leads": replica.is_leader, "ready": replica.is_ready,
-            "role": replica.node.role.name.lower(), "term": replica.node.term,
-            "leader": replica.leader_node, "commit": replica.node.commit_index,
-            "members": [node_of(one) for one in replica.node.config.voters],
-            "applied": self._metadata.applied_index,
-        }  # fmt: skip
-        if group:
-            return known | story
-        return known | {"incarnation": engine.incarnation, "groups": [story]}
+        return telling.status(self._engine, self._replica, GROUP, group)
 
     def _stats(self) -> dict[str, Any]:
-        tables, liveness, now = self._metadata.tables, self._beats.liveness, self._engine.now
-        gauges = {
-            "topics": len(tables.topics), "partitions": len(tables.groups),
-            "brokers": len(tables.brokers), "updates_waiting": len(self._waiting.updates),
-            "brokers_alive": sum(liveness.alive(node, now) for node in tables.brokers),
-            "applied": self._metadata.applied_index, "leads": int(self._was_ready),
-        }  # fmt: skip
-        known = {"daemon": "manager", "node": self._engine.node, "gauges": gauges}
-        return known | self._engine.counts.as_map()
+        gauges = {"updates_waiting": len(self._waiting.updates), "leads": int(self._was_ready)}
+        return telling.stats(self._engine, self._metadata, self._beats.liveness, gauges)
 
 
 def with_details(error: errors.MyQueueError, **details: Any) -> errors.MyQueueError:

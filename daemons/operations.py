@@ -6,7 +6,8 @@ a refusal leaves no trace. It returns a map, the result. There is no clock and n
 come from a hash over the entry, replicas' incarnations from a counter (R27).
 
 `CLIENT_OPERATIONS` may be asked for by clients; all others are made by the managers themselves.
-Those on topics are in `topics.py`, those on brokers and replicas in `brokers.py`.
+Those on topics are in `topics.py`, on brokers and replicas in `brokers.py`, on consumer groups in
+`teams.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from myqueue.daemons import brokers, topics
+from myqueue.daemons import brokers, teams, topics
 from myqueue.daemons.arguments import CLUSTER_SETTINGS, Arguments, changed_settings
 from myqueue.daemons.rows import Consumer, ManagerRow, Producer
 from myqueue.daemons.tables import CONSUMER, PRODUCER, Tables
@@ -159,10 +160,12 @@ _FOR_CLIENTS: tuple[Operation, ...] = (
     topics.create_topic, topics.delete_topic, topics.alter_topic, topics.grow_topic,
     register_producer, register_consumer, open_producer, alter_cluster,
     brokers.drain_broker, brokers.undrain_broker, brokers.remove_broker,
+    teams.join_group, teams.leave_group, teams.begin_reset, teams.end_reset,
 )  # fmt: skip
 _FOR_MANAGERS: tuple[Operation, ...] = (
     topics.grow_by_threshold, seen, register_manager, brokers.register_broker,
     brokers.forget_gone, brokers.move_replicas, brokers.settle_replicas, brokers.prefer_replica,
+    teams.balance_groups, teams.release_shares, teams.expire_members,
 )  # fmt: skip
 _BY_NAME: Final = {one.__name__: one for one in _FOR_CLIENTS + _FOR_MANAGERS}
 CLIENT_OPERATIONS: Final = tuple(one.__name__ for one in _FOR_CLIENTS)

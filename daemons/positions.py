@@ -9,6 +9,8 @@ section 5), applied alike on every replica:
   new assignment may go to a member with a lower epoch of its own.
 - Within one assignment a position never goes back: a lower offset is answered with the current
   one. A higher assignment epoch may set any offset (reset).
+- A commit of NO_OFFSET moves nothing: it only makes its epochs known, so that those who had the
+  partition before are fenced from then on. Its sender learns the position, NO_OFFSET if none.
 - Nobody may be past the end of the partition.
 - A take moves the position over the next messages and remembers, by the request's key, which they
   were: the last `KEYS_MAX` keys per consumer. A take that found nothing is not remembered, unless
@@ -39,8 +41,9 @@ class Position:
     __slots__ = ("assignment", "member", "offset", "taken")
 
     def __init__(
-        self, offset: int, member: int = 0, assignment: int = 0, taken: Iterable[list[Any]] = ()
-    ) -> None:
+        self, offset: int | None, member: int = 0, assignment: int = 0,
+        taken: Iterable[list[Any]] = (),
+    ) -> None:  # fmt: skip
         self.offset, self.member, self.assignment = offset, member, assignment
         self.taken: dict[bytes, tuple[int, int]] = {
             key: (first, behind) for key, first, behind in taken
@@ -73,7 +76,7 @@ class Positions:
         """Consumers that are done with this message, at most so many."""
         found: dict[str, int] = {}
         for consumer, known in self._by_consumer.items():
-            if known.offset > offset:
+            if known.offset is not None and known.offset > offset:
                 if len(found) == most:
                     break
                 found[consumer] = known.offset
@@ -84,21 +87,23 @@ class Positions:
     ) -> tuple[int, int]:
         """(code, the position afterwards)"""
         known = self._by_consumer.get(consumer)
-        current = 0 if known is None else known.offset
+        current = 0 if known is None else known.offset or 0
+        fences = offset == protocol.NO_OFFSET
         if known is None:
             if len(self._by_consumer) >= CONSUMERS_MAX:
                 return _FULL, current
         elif (assignment, member) < (known.assignment, known.member):
             return _FENCED, current
-        if offset > end:
+        if offset > end and not fences:
             return _OUT_OF_RANGE, current
         if known is None:
-            known = self._by_consumer[consumer] = Position(offset)
-        elif offset > current or assignment > known.assignment:
+            known = self._by_consumer[consumer] = Position(None)
+        first = known.offset is None
+        if not fences and (first or offset > current or assignment > known.assignment):
             known.offset = offset
         known.member, known.assignment = member, assignment
         self._changed[consumer] = None
-        return DONE, known.offset
+        return DONE, protocol.NO_OFFSET if known.offset is None else known.offset
 
     def taken(self, consumer: str, key: bytes) -> tuple[int, int] | None:
         """What a take with this key got before."""
@@ -108,7 +113,7 @@ class Positions:
     def next_to_take(self, consumer: str, start: int) -> int:
         """A consumer without a position begins at the start; so does one that fell behind it."""
         known = self._by_consumer.get(consumer)
-        return start if known is None else max(known.offset, start)
+        return start if known is None or known.offset is None else max(known.offset, start)
 
     def take(
         self, consumer: str, key: bytes, most: int, start: int, end: int, nothing_too: bool = False

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from myqueue.daemons import team_rows
 from myqueue.daemons.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS, defaults
 from myqueue.daemons.machine import Changes
 from myqueue.daemons.rows import (
@@ -35,6 +36,7 @@ from myqueue.daemons.rows import (
     Result,
     Topic,
 )
+from myqueue.daemons.team_rows import Share, Team
 from myqueue.protocol import pack, unpack
 
 CHUNK: Final = 64  # partitions in a row
@@ -42,7 +44,7 @@ RESULTS_MAX: Final = 10_000
 
 COUNTERS, TOPIC, PARTITIONS, BROKER, MANAGER = b"c", b"t", b"p", b"b", b"m"
 PRODUCER, CONSUMER, GONE, RESULT = b"r", b"o", b"x", b"k"
-REMOVED = b"d"
+REMOVED, TEAM, SHARES = b"d", b"g", b"s"
 
 
 def row_key(kind: bytes, *numbers: int) -> bytes:
@@ -64,6 +66,9 @@ class Tables:
         self.gone: dict[int, Gone] = {}
         self.removed: dict[int, str] = {}  # brokers that were removed: node -> disk
         self.results: dict[int, Result] = {}  # by index, oldest first
+        self.teams: dict[str, Team] = {}  # consumer groups
+        self.teams_by_uid: dict[int, Team] = {}
+        self.unbalanced: set[str] = set()  # teams
         # Counted from the above.
         self.groups: dict[int, tuple[Topic, int]] = {}
         self.held: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups
@@ -73,6 +78,7 @@ class Tables:
         self.producer_names: dict[str, int] = {}
         self.result_keys: dict[bytes, int] = {}  # key -> index
         self.changed: set[bytes] = set()
+        self.layout = 0  # rises in this object whenever partitions come or go
 
     # -- changes -------------------------------------------------------------------------------
 
@@ -87,6 +93,7 @@ class Tables:
         number = len(topic.partitions)
         topic.partitions.append(partition)
         self.groups[partition.group] = (topic, number)
+        self.layout += 1
         self._count(partition)
         self.touch(PARTITIONS, topic.uid, number // CHUNK)
 
@@ -125,6 +132,7 @@ class Tables:
     def remove_topic(self, topic: Topic) -> None:
         """The topic, its partitions, and the clients that were registered for it."""
         del self.topics[topic.name], self.by_uid[topic.uid]
+        self.layout += 1
         self.touch(TOPIC, topic.uid)
         for number, partition in enumerate(topic.partitions):
             del self.groups[partition.group]
@@ -191,6 +199,23 @@ class Tables:
                 broker.version = index
                 self.touch(BROKER, node)
 
+    def put_team(self, team: Team) -> None:
+        """With all its shares."""
+        self.teams[team.name] = self.teams_by_uid[team.uid] = team
+        (self.unbalanced.add if team.unbalanced else self.unbalanced.discard)(team.name)
+        self.touch(TEAM, team.uid)
+        for topic in {one.topic_uid for one in team.shares.values()}:
+            self.touch(SHARES, team.uid, topic)
+
+    def remove_share(self, team: Team, share: Share) -> None:
+        del team.shares[share.group]
+        self.touch(SHARES, team.uid, share.topic_uid)
+
+    def remove_team(self, team: Team) -> None:
+        self.put_team(team)
+        del self.teams[team.name], self.teams_by_uid[team.uid]
+        self.unbalanced.discard(team.name)
+
     def put_counters(self) -> None:
         self.touch(COUNTERS)
 
@@ -227,6 +252,10 @@ class Tables:
             yield row_key(TOPIC, topic.uid)
             for chunk in range(-(-len(topic.partitions) // CHUNK)):
                 yield row_key(PARTITIONS, topic.uid, chunk)
+        for team in self.teams.values():
+            yield row_key(TEAM, team.uid)
+            for uid in {one.topic_uid for one in team.shares.values()}:
+                yield row_key(SHARES, team.uid, uid)
         for kind, numbers in (
             (BROKER, self.brokers), (MANAGER, self.managers), (PRODUCER, self.producers),
             (CONSUMER, self.consumers), (GONE, self.gone), (RESULT, self.results),
@@ -255,6 +284,11 @@ class Tables:
             return [
                 [one.group, one.replicas, one.leaving, one.moved, one.is_moving] for one in part
             ] or None
+        if kind in (TEAM, SHARES):
+            team = self.teams_by_uid.get(number)
+            if team is None:
+                return None
+            return team_rows.packed(team) if kind == TEAM else team_rows.packed_shares(team, chunk)
         if kind == REMOVED:
             disk = self.removed.get(number)
             return None if disk is None else [number, disk]
@@ -293,6 +327,13 @@ class Tables:
             tables.put_consumer(Consumer(*fields))
         for _, (group, gone) in kinds[GONE]:
             tables.put_gone(Gone(group, [tuple(one) for one in gone]))
+        for _, fields in kinds[TEAM]:
+            tables.put_team(team_rows.opened(fields))
+        for key, rows in kinds[SHARES]:
+            uid, topic_uid = _numbers(key)
+            shares = tables.teams_by_uid[uid].shares
+            for group, *rest in rows:
+                shares[group] = Share(group, topic_uid, *rest)
         tables.removed = dict(fields for _, fields in kinds[REMOVED])
         for _, fields in kinds[RESULT]:
             tables.remember(Result(*fields))

@@ -14,6 +14,7 @@ from myqueue.daemons.arguments import Arguments
 from myqueue.daemons.liveness import Activity, Liveness
 from myqueue.daemons.rows import DRAINING, BrokerRow, Partition, Topic
 from myqueue.daemons.tables import Tables
+from myqueue.daemons.team_views import group, groups
 from myqueue.errors import InvalidRequest, UnknownClient, UnknownTopic
 
 CLIENTS_MAX: Final = 1000  # of each kind in one answer
@@ -296,7 +297,7 @@ def _has(view: View, node: int, group: int) -> bool:
 
 
 _ALL: Final[tuple[Callable[[View, Arguments], Answer], ...]] = (
-    topics, topic, brokers, managers, health, producer, consumer, cluster, problems,
+    topics, topic, brokers, managers, health, producer, consumer, groups, group, cluster, problems,
 )  # fmt: skip
 QUERIES: Final = {one.__name__: one for one in _ALL}
 

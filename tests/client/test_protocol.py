@@ -36,6 +36,8 @@ GOOD: dict[int, list[Any]] = {
     protocol.ANSWER: [5, {"topics": ["t"]}],
     protocol.ALIVE: [[1, 2], [3]],
     protocol.ALIVE_OK: [],
+    protocol.MEMBER: ["g", 7, 9, 500, [[5, 8]]],
+    protocol.MEMBERSHIP: [9, 10_000, [[5, "t", 0, 8, False, True]]],
     protocol.PRODUCE: [[5, 5, 6]],
     protocol.PRODUCED: [[[1, 0, 7, 9, None], [2, 1204, 0, 0, {"message": "x"}]]],
     protocol.FETCH: [500, 1, 1 << 20, [[5, 0], [6, 2**64 - 1]]],

@@ -14,6 +14,7 @@ from myqueue.daemons import keys
 from myqueue.daemons.partition import Partition, commit_command, start_command, take_command
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import RaftLog
+from myqueue.protocol import NO_OFFSET
 
 KEY = b"k" * 16
 FENCED, OUT_OF_RANGE = errors.Fenced.code, errors.OffsetOutOfRange.code
@@ -88,6 +89,33 @@ def test_commits_are_fenced_by_assignment_then_member() -> None:
     assert group.commit(7, member=7, assignment=2) == (FENCED, 6)  # a newer session of its own
     assert group.commit(3, member=1, assignment=3) == (0, 3)  # reset, by a new assignment
     assert group.commit(2, member=1, assignment=3) == (0, 3)
+
+
+def test_c7_a_fence_moves_nothing() -> None:
+    group = Group()
+    group.data(10)
+    assert group.commit(NO_OFFSET, member=1, assignment=2) == (0, NO_OFFSET)
+    assert group.machine.positions.offset("a") is None  # it still never committed
+    assert group.machine.positions.past(0, 9) == {}
+    assert group.commit(3, member=1, assignment=1) == (FENCED, 0)
+    assert group.commit(0, member=1, assignment=2) == (0, 0)
+    assert group.commit(5, member=1, assignment=2) == (0, 5)
+    assert group.commit(NO_OFFSET, member=4, assignment=7) == (0, 5)
+    assert group.commit(6, member=1, assignment=2) == (FENCED, 5)
+    assert group.commit(4, member=4, assignment=7) == (0, 5)  # the same assignment: not back
+    group.commit(NO_OFFSET, member=5, assignment=8)
+    assert group.machine.positions.offset("a") == 5
+
+
+def test_c7_a_fence_without_a_position_is_kept_and_takes_go_on() -> None:
+    group = Group()
+    group.data(5)
+    group.commit(NO_OFFSET, member=1, assignment=2)
+    again = Partition()
+    again.restore(group.machine.snapshot())
+    assert again.positions.packed() == group.machine.positions.packed()
+    assert again.positions.offset("a") is None
+    assert group.take(2) == (0, 0, 2)
 
 
 def test_take_moves_and_repeats() -> None:

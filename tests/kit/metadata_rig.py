@@ -100,7 +100,7 @@ def random_script(random: Random, length: int) -> list[Entry]:
 
     for _ in range(length):
         name, number = random.choice(names), random.randint(0, 12)
-        choice = random.randint(0, 13)
+        choice = random.randint(0, 16)
         if choice == 0:
             disk = "" if random.random() < 0.8 else "other"
             add("register_broker", **broker(number or 1, random.randint(1, 4), disk))
@@ -131,11 +131,36 @@ def random_script(random: Random, length: int) -> list[Entry]:
             add("register_manager", **broker(number or 1))
         elif choice == 11:
             add("alter_cluster", settings={"producers_max": number})
-        elif choice == 12:
+        elif choice <= 15:
+            operation, arguments = _of_groups(random, choice, name, number, script.index)
+            add(operation, **arguments)
+        elif choice == 16:
             entries.append(script.raw(random.choice([NOOP, CONFIG]), b""))
         else:
             entries.append(script.raw(COMMAND, random.choice([b"\x00", b"\xc1", b"\x93\xa0\xa0"])))
     return entries
+
+
+def _of_groups(
+    random: Random, choice: int, topic: str, number: int, index: int
+) -> tuple[str, dict[str, Any]]:
+    """Something that happens to a consumer group."""
+    group, member = random.choice(["g1", "g2"]), random.randint(0, index)
+    if choice == 12:
+        return "join_group", {"group": group, "topics": [topic, "orders"]}
+    if choice == 13:
+        shares = [[random.randint(0, 5), index] for _ in range(number)]
+        ways: list[tuple[str, dict[str, Any]]] = [
+            ("leave_group", {"group": group, "member": member}),
+            ("expire_members", {"group": group, "members": [member, number]}),
+            ("release_shares", {"group": group, "member": member, "shares": shares}),
+        ]
+        return random.choice(ways)
+    if choice == 14:
+        return "balance_groups", {"groups": ["g1", "g2", "g3"][: number % 4]}
+    if random.random() < 0.5:
+        return "begin_reset", {"group": group, "force": True}
+    return "end_reset", {"group": group, "epoch": index}
 
 
 def what_it_comes_to(seed: int, length: int) -> str:

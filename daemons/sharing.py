@@ -1,0 +1,146 @@
+"""Who of a consumer group should read which partition: even, sticky, the same everywhere. Pure.
+
+In: which topics each member wants, the partitions that there are, and what was decided before.
+Out: a member for each partition, 0 where nobody wants it. What is promised:
+
+- *Even*: members that want the same topics differ by at most one partition. If they want different
+  topics, no chain of moves brings two of them nearer that differ by two or more.
+- *Sticky*: with equal wishes as few partitions move as evenness allows; otherwise nothing moves
+  that does not make it more even.
+- *Deterministic*: ties go to the lowest member, partitions are looked at in the order given (R27).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heapreplace
+from typing import Final
+
+MOVES_MAX: Final = 2000  # of one decision among different wishes; the next one goes on
+
+Wishes = Mapping[int, frozenset[int]]  # member -> topics
+Decision = dict[int, int]  # partition -> member
+
+
+def share_out(
+    wishes: Wishes, partitions: Sequence[tuple[int, int]], before: Mapping[int, int]
+) -> Decision:
+    """`partitions`: (partition, topic). `before`: who had it by the last decision; may be gone."""
+    spread = _Spread(wishes)
+    homeless = []
+    for partition, topic in partitions:
+        member = before.get(partition, 0)
+        if topic in wishes.get(member, ()):
+            spread.give(member, partition, topic)
+        else:
+            homeless.append((partition, topic))
+    if len(set(wishes.values())) == 1:
+        homeless = spread.cut_down_to_quota(homeless, len(partitions))
+        spread.house(homeless)
+    else:
+        spread.house(homeless)
+        spread.even_out()
+    return {partition: spread.decision.get(partition, 0) for partition, _ in partitions}
+
+
+class _Spread:
+    """Who has what while it is being decided. Newest last: what came last moves first."""
+
+    def __init__(self, wishes: Wishes) -> None:
+        self.counts = dict.fromkeys(sorted(wishes), 0)
+        self.decision: Decision = {}
+        self._has: dict[int, dict[int, list[int]]] = {member: {} for member in self.counts}
+        self._wanting: dict[int, list[int]] = {}  # topic -> members
+        for member in self.counts:
+            for topic in sorted(wishes[member]):
+                self._wanting.setdefault(topic, []).append(member)
+
+    def give(self, member: int, partition: int, topic: int) -> None:
+        self._has[member].setdefault(topic, []).append(partition)
+        self.counts[member] += 1
+        self.decision[partition] = member
+
+    def take(self, member: int, topic: int) -> int:
+        partition = self._has[member][topic].pop()
+        if not self._has[member][topic]:
+            del self._has[member][topic]
+        self.counts[member] -= 1
+        return partition
+
+    def cut_down_to_quota(
+        self, homeless: list[tuple[int, int]], total: int
+    ) -> list[tuple[int, int]]:
+        """Whoever has more than an equal share gives the rest away; all that needs a home then.
+
+        Who has most keeps one more where it does not divide: so the fewest move.
+        """
+        if not any(self._wanting.values()):
+            return homeless
+        quota, more = divmod(total, len(self.counts))
+        freed = []
+        for member in sorted(self.counts, key=lambda one: (-self.counts[one], one)):
+            most = quota + (more > 0)
+            more -= 1
+            while self.counts[member] > most:
+                topic = max(self._has[member], key=lambda one: (len(self._has[member][one]), one))
+                freed.append((self.take(member, topic), topic))
+        return homeless + freed
+
+    def house(self, homeless: Iterable[tuple[int, int]]) -> None:
+        """Each to the member that has least of those that want it."""
+        heaps: dict[int, list[tuple[int, int]]] = {}
+        for partition, topic in homeless:
+            heap = heaps.get(topic)
+            if heap is None:
+                heap = [(self.counts[one], one) for one in self._wanting.get(topic, ())]
+                heapify(heap)
+                heaps[topic] = heap
+            if not heap:
+                continue
+            while heap[0][0] != self.counts[heap[0][1]]:  # it got one of another topic since
+                heapreplace(heap, (self.counts[heap[0][1]], heap[0][1]))
+            member = heap[0][1]
+            self.give(member, partition, topic)
+            heapreplace(heap, (self.counts[member], member))
+
+    def even_out(self) -> None:
+        """Moves along chains of members, from one that has more to one that has less."""
+        for _ in range(MOVES_MAX):
+            chain = self._chain()
+            if not chain:
+                return
+            for giver, topic, taker in chain:
+                self.give(taker, self.take(giver, topic), topic)
+
+    def _chain(self) -> list[tuple[int, int, int]]:
+        """The first that brings two members nearer to each other; [] if there is none."""
+        counts = self.counts
+        least = min(counts.values(), default=0)
+        for giver in sorted(counts, key=lambda one: (-counts[one], one)):
+            if counts[giver] - least < 2:
+                return []
+            steps = self._reachable(giver)
+            taker = min(steps, key=lambda one: counts[one], default=giver)  # the nearest of those
+            if counts[giver] - counts[taker] < 2:
+                continue
+            chain = []
+            while taker != giver:
+                before, topic = steps[taker]
+                chain.append((before, topic, taker))
+                taker = before
+            return chain
+        return []
+
+    def _reachable(self, giver: int) -> dict[int, tuple[int, int]]:
+        """Member -> (from whom, by a partition of which topic), the nearest first."""
+        steps: dict[int, tuple[int, int]] = {}
+        topics: set[int] = set()
+        queue = [giver]
+        for member in queue:  # grows while it is walked
+            for topic in sorted(self._has[member].keys() - topics):
+                topics.add(topic)
+                for taker in self._wanting[topic]:
+                    if taker != giver and taker not in steps:
+                        steps[taker] = (member, topic)
+                        queue.append(taker)
+        return steps
