@@ -88,7 +88,9 @@ def run(
         for seed, outcome, cpu_s in pool.imap_unordered(play, seeds, chunksize=4):
             total.add(seed, outcome, cpu_s)
             total.wall_s = perf_counter() - began
-            if seed in total.failures or (total.seeds % TELL_SEEDS == 0 and total.seeds < count):
+            if isinstance(outcome, str):
+                tell(f"seed {seed}: {outcome}")
+            if total.seeds % TELL_SEEDS == 0 and total.seeds < count:
                 tell(f"{total.seeds:,} of {count:,}: {next(total.lines())}, {total.wall_s:.0f} s")
     return total
 

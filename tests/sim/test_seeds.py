@@ -47,10 +47,9 @@ def test_new_seeds(
         with capsys.disabled():
             print(f"\n{text}", end="", flush=True)
 
+    tell(f"seeds {first} to {first + count - 1}")
     total = run(first, count, tell=tell)
-    with capsys.disabled():
-        print(f"\nseeds {first} to {first + count - 1}")
-        print("\n".join(total.lines()))
+    tell("\n".join(total.lines()))
     assert not total.failures, "\n\n".join(total.failures.values())
 
 
