@@ -30,6 +30,7 @@ from myqueue.errors import (
     Closed,
     ConcurrentUse,
     Forked,
+    InvalidRequest,
     MyQueueError,
     TimedOut,
 )
@@ -312,7 +313,11 @@ class Session:
             return
         call = ManagerCall(self, self._managers, kind, fields, frames, limit_ms, done)
         self._calls.add(call)
-        call.start()
+        try:
+            call.start()
+        except (ValueError, TypeError, OverflowError) as error:
+            # What can't be packed: a number beyond 64 bits, half of a surrogate pair, a set.
+            call.fail(InvalidRequest(f"this can't be sent: {error}"))
 
     def _updated(self, answer: Answer) -> dict[str, Any]:
         index, result = answer.fields

@@ -42,7 +42,7 @@ def _number(
 # -- parameters -----------------------------------------------------------------------------------
 
 TOPIC: Final = Parameter(
-    name="topic", also=("topic_name", "name"), read=kinds.text, required=True,
+    name="topic", also=("topic_name", "name"), read=kinds.topic_name, required=True,
     schema={"type": "string", "pattern": NAME_PATTERN}, example="orders",
     about="Name of the topic: 1 to 200 of A-Z a-z 0-9 . _ -",
 )  # fmt: skip

@@ -21,10 +21,11 @@ from reprlib import repr as brief
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from myqueue.errors import InvalidRequest, Malformed
+from myqueue.errors import InvalidName, InvalidRequest, Malformed
 
 FIELDS_MAX: Final = 100
 INT_MAX: Final = (1 << 63) - 1
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _DIGITS = re.compile(r"[0-9]{1,19}")
 Schema = dict[str, Any]
 Read = Callable[[str, Any], Any]
@@ -58,6 +59,12 @@ def refuse(name: str, value: Any, wanted: str) -> InvalidRequest:
 def text(name: str, value: Any) -> str:
     if type(value) is not str:
         raise refuse(name, value, "a text")
+    return value
+
+
+def topic_name(name: str, value: Any) -> str:
+    if type(value) is not str or _NAME.fullmatch(value) is None:
+        raise InvalidName(f"{name} is {brief(value)}, not a name of 1 to 200 of A-Z a-z 0-9 . _ -")
     return value
 
 

@@ -58,7 +58,10 @@ def test_topics_are_created_once_listed_and_deleted(http: Client, topic: str) ->
         409,
         "TOO_FEW_BROKERS",
     )
-    bad(http.ask("POST", "/topics", {"topic": "a/b"}), 400, "INVALID_NAME")
+    for name in ("a/b", "", "\ud800", 5, "x" * 201):
+        bad(http.ask("POST", "/topics", {"topic": name}), 400, "INVALID_NAME")
+    huge = {"topic": f"{topic}-x", "retention_ms": 1 << 70}
+    bad(http.ask("POST", "/topics", huge), 400, "INVALID_REQUEST")
     good(http.ask("DELETE", f"/topics/{topic}"))
     bad(http.ask("DELETE", f"/topics/{topic}"), 404, "UNKNOWN_TOPIC")
     assert topic not in good(http.ask("GET", "/topics"))["topics"]
@@ -150,7 +153,7 @@ def test_every_spelling_of_a_request(http: Client, new_topic: NewTopic) -> None:
         {"producer_id": 1.5}, {"producer_id": True}, {"message": None}, {"message": 5},
         {"message": "\ud800"}, {"partition": "one"}, {"encoding": "rot13"},
         {"message": "*", "encoding": "base64"}, {"messages": []}, {"messages": "x"},
-        {"messages": ["a"]}, {"topic": 5},
+        {"messages": ["a"]},
     ],
 )  # fmt: skip
 def test_what_is_missing_or_wrong_is_named(
