@@ -167,11 +167,25 @@ def plan(
     old = {daemon.name: daemon for daemon in cluster.daemons if port_base is None}
     rows = []
     for kind, count in (*counts.items(), (GATEWAY, int(gateway))):
-        for number in range(1, (count or 0) + 1):
+        numbers = [daemon.id for daemon in cluster.of_kind(kind)][: count or 0]
+        while len(numbers) < (count or 0):
+            numbers.append(max(numbers, default=0) + 1)
+        for number in numbers:
             known = old.get(f"{kind}-{number}")
             rows.append(known or Daemon(kind, number, *_doors(kind, number, base)))
     _choose_ports(rows)
     return Cluster(cluster.cluster, daemons=rows)
+
+
+def one_more_broker(cluster: Cluster) -> Daemon:
+    """The next broker of a running cluster, its doors behind those of the others."""
+    brokers = cluster.of_kind(BROKER)
+    _check_count(BROKER, len(brokers), len(brokers) + 1)
+    number = max((daemon.id for daemon in brokers), default=0) + 1
+    made = Daemon(BROKER, number, *_doors(BROKER, number, _base_of(cluster)))
+    _choose_ports([*cluster.daemons, made])
+    check_ports(Cluster(cluster.cluster, daemons=[made]))
+    return made
 
 
 def check_ports(cluster: Cluster) -> None:

@@ -1,8 +1,9 @@
 """The agent: the process behind `myq up` that runs the daemons of this machine, and the gateway.
 
 It writes each one's configuration, starts them, starts again what dies, and stops brokers
-before managers, so that the managers hear of every leader that hands over. It knows nothing of
-topics or Raft: whether the cluster is *well* is for clients to ask.
+before managers, so that the managers hear of every leader that hands over. Commands may ask it for
+one more broker, or to let one go (`errands.py`). It knows nothing of topics or Raft: whether the
+cluster is *well* is for clients to ask.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from typing import Any
 
 import click
 
-from myqueue.daemons import local, supervisor
+from myqueue.daemons import errands, local, supervisor
 from myqueue.daemons.local import Cluster, Daemon, Folder
-from myqueue.errors import InvalidSetting, MyQueueError
+from myqueue.errors import InvalidSetting, MyQueueError, TroubleError
 
 STOP_S = 13.0
+DROP_S = 8.0
 # Who asks goes before whom it asks.
 STAGES = {local.GATEWAY: 0, local.BROKER: 1, local.MANAGER: 2}
 # What comes on stderr, besides going to the log.
@@ -59,13 +61,9 @@ class Node:
         """`command` starts a daemon when its kind and its options are added; `gateway` one."""
         self._folder, self._cluster = folder, cluster
         self._voice = Voice(folder.node / "node.log", ECHO[echo])
+        self._command, self._gateway = command, gateway
         self._supervisor = supervisor.Supervisor(
-            [
-                self._program(daemon, gateway)
-                if daemon.kind == local.GATEWAY
-                else self._program(daemon, [*command, daemon.kind])
-                for daemon in cluster.daemons
-            ],
+            [self._program(daemon) for daemon in cluster.daemons],
             folder.node,
             self._voice,
             changed=self._changed,
@@ -83,6 +81,8 @@ class Node:
             self._supervisor.start()
             while not self._stop_asked:
                 self._supervisor.turn()
+                for answer, errand in errands.waiting(self._folder):
+                    self._run_errand(answer, errand)
                 time.sleep(supervisor.TURN_S)
         finally:
             self._cluster.state = supervisor.STOPPING
@@ -91,6 +91,48 @@ class Node:
             self._cluster.state, self._cluster.pid = supervisor.STOPPED, None
             self._changed()
             self._voice("info", f"{self._cluster.cluster}: stopped")
+
+    def _run_errand(self, answer: Path, errand: dict[str, Any]) -> None:
+        """What a command asked for (`errands.py`); a failure is told to it, and nothing else."""
+        broker, what = errand.get("broker", 0), errand.get("errand")
+        self._voice("info", f"asked to {what} {broker or ''}".rstrip())
+        error, hint = f"the agent knows no errand {what!r}", "Use one version of myqueue."
+        try:
+            if what == errands.ADD:
+                broker, error = self._add_broker(), ""
+            elif what == errands.DROP:
+                self._drop_broker(broker)
+                error = ""
+        except MyQueueError as failed:
+            error, hint = str(failed), failed.hint
+        except OSError as failed:
+            error, hint = f"{failed.filename}: {failed.strerror}", "See node/node.log."
+        if error:
+            self._voice("warning", error)
+        with contextlib.suppress(OSError):
+            errands.answer(answer, broker, error, hint)
+
+    def _add_broker(self) -> int:
+        daemon = local.one_more_broker(self._cluster)
+        program = self._program(daemon)
+        self._cluster.daemons.append(daemon)
+        self._supervisor.add(program)
+        self._changed()
+        return daemon.id
+
+    def _drop_broker(self, broker: int) -> None:
+        """Its folder is kept, under another name: a broker of this number begins with none."""
+        found = [one for one in self._cluster.of_kind(local.BROKER) if one.id == broker]
+        if not found:
+            raise TroubleError(f"broker {broker} does not run here")
+        (daemon,) = found
+        self._supervisor.drop(daemon.name, DROP_S)
+        self._cluster.daemons.remove(daemon)
+        self._changed()
+        data = self._folder.data / daemon.name
+        if data.exists():
+            count = sum(1 for _ in data.parent.glob(f"{daemon.name}.removed-*"))
+            data.rename(data.with_name(f"{daemon.name}.removed-{count + 1}"))
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._stop_asked = True
@@ -107,7 +149,9 @@ class Node:
         except OSError as error:
             self._voice("warning", f"can't write {self._folder.node}: {error.strerror}")
 
-    def _program(self, daemon: Daemon, command: Sequence[str]) -> supervisor.Program:
+    def _program(self, daemon: Daemon) -> supervisor.Program:
+        is_gateway = daemon.kind == local.GATEWAY
+        command = self._gateway if is_gateway else [*self._command, daemon.kind]
         path = self._folder.node / f"{daemon.name}.toml"
         path.write_text(settings_of(daemon, self._cluster, self._folder), encoding="utf-8")
         words = [*command, "--config", str(path)]

@@ -103,8 +103,21 @@ class Supervisor:
             Child(program, LogFile(logs / f"{program.name}.log", log_bytes_max))
             for program in programs
         ]
+        self._logs, self._log_bytes_max = logs, log_bytes_max
         self._report = report
         self._changed = changed
+
+    def add(self, program: Program) -> None:
+        """One more, started at once. The caller tells that something changed."""
+        log = LogFile(self._logs / f"{program.name}.log", self._log_bytes_max)
+        self.children.append(Child(program, log))
+        self._spawn(self.children[-1])
+
+    def drop(self, name: str, seconds: float) -> None:
+        """Stop this one and forget it. The caller tells that something changed."""
+        (child,) = [one for one in self.children if one.program.name == name]
+        self._stop_stage([child], seconds)
+        self.children.remove(child)
 
     def start(self) -> None:
         for child in self.children:

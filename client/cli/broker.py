@@ -1,23 +1,39 @@
-"""`myq broker`: the daemons that hold the messages."""
+"""`myq broker`: the daemons that hold the messages: list them, add one, empty one, let one go."""
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
 import click
 
+from myqueue.admin import Admin
 from myqueue.cli import address, asking, output
+from myqueue.cli.waiting import Line
+from myqueue.daemons import errands, local
+from myqueue.daemons.local import Folder
+from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, UnknownBroker, Unreachable
 
+REGISTERED_S = 60.0
+LOOK_S = 0.5
 COLUMNS = (
     "node",
     "address",
     "host",
     "state",
-    "alive",
     "last_seen_ms",
     "replicas",
+    "leaving",
     "leads",
     "load",
-    "used_bytes",
     "free_bytes",
+)
+
+ELSEWHERE = (
+    "On another machine start one: bin/myq-broker --id N --cluster NAME --data DIR "
+    "--managers ID@HOST:PORT …; it registers by itself."
 )
 
 
@@ -30,10 +46,153 @@ def broker() -> None:
 @address.options
 @output.json_option
 def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
-    """List the brokers: state, when they were heard last, what they lead and hold."""
+    """List the brokers: state, when they were heard last, what they hold and lead.
+
+    States: active; draining: it gives its replicas away; drained: it holds nothing any more; dead:
+    it is not heard. `leaving` are replicas that others are about to hold in its place.
+    """
     with asking.admin(cluster, data) as admin:
         rows = asking.facts_of(admin.brokers())
     if as_json:
         output.write_json("myq.broker.list/1", {"brokers": rows})
     else:
         asking.write_rows(rows, COLUMNS)
+
+
+@broker.command()
+@address.data_option
+@output.json_option
+def add(data: str | None, as_json: bool) -> None:
+    """Start one more broker in the cluster that 'myq up' runs on this machine.
+
+    When it has lived for some seconds it is given its share of all replicas, a few at a time, and
+    of the leaders; 'myq broker list' shows how far that is. On another machine a broker is added
+    by starting it there: bin/myq-broker with the addresses of the managers; it registers by itself.
+    """
+    where = data or address.DATA
+    folder = Folder(where)
+    if not folder.holder():
+        raise Unreachable(f"no cluster of 'myq up' runs on {where}", hint=ELSEWHERE)
+    number = errands.ask(folder, errands.ADD)
+    with asking.admin(None, where) as admin:
+        row = wait_for(
+            f"broker {number} registers",
+            REGISTERED_S,
+            lambda: next((r for r in rows_of(admin) if r["node"] == number and r["alive"]), None),
+        )
+    if as_json:
+        output.write_json("myq.broker.add/1", asking.facts_of({"broker": row}))
+    else:
+        click.echo(f"Added broker {number} at {row['address']}; it gets its share in a moment.")
+
+
+@broker.command()
+@click.argument("number", type=int)
+@click.option("--wait", is_flag=True, help="Until it holds nothing any more.")
+@click.option(
+    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up waiting after so long."
+)
+@address.options
+def drain(
+    number: int, wait: bool, timeout_s: float | None, cluster: str | None, data: str | None
+) -> None:
+    """Have the broker NUMBER give all its replicas to others; it gets no new ones.
+
+    Clients go on meanwhile: each replica is whole elsewhere before it goes. Afterwards the broker
+    may be stopped, or removed ('myq broker remove'); 'myq broker undrain' takes it back.
+    """
+    with asking.admin(cluster, data) as admin:
+        count = admin.drain_broker(number)["replicas"]
+        if not wait:
+            click.echo(f"Draining broker {number}: {count} replicas. 'myq broker list' shows more.")
+            return
+        line = Line()
+        try:
+            wait_for(
+                f"broker {number} is drained",
+                timeout_s,
+                lambda: is_drained(admin, number, count, line),
+            )
+        finally:
+            line.clear()
+    click.echo(f"Broker {number} is drained: it holds nothing any more.")
+
+
+def is_drained(admin: Admin, number: int, count: int, line: Line) -> bool:
+    row = next((row for row in rows_of(admin) if row["node"] == number), None)
+    if row is None:
+        raise UnknownBroker(f"broker {number} was removed meanwhile")
+    if not row["draining"]:
+        raise BrokerInUse(f"somebody undrained broker {number}", hint="Ask who, and why.")
+    left = row["replicas"] + row["leaving"]
+    line.show(f"Draining broker {number}: {left} of {max(count, left)} replicas are left")
+    return bool(row["state"] == "drained")
+
+
+@broker.command()
+@click.argument("number", type=int)
+@address.options
+def undrain(number: int, cluster: str | None, data: str | None) -> None:
+    """Let the broker NUMBER hold replicas again."""
+    with asking.admin(cluster, data) as admin:
+        admin.undrain_broker(number)
+    click.echo(f"Broker {number} is active again; it gets its share in a moment.")
+
+
+@broker.command()
+@click.argument("number", type=int)
+@click.option("--force", is_flag=True, help="Even if it holds replicas. Says what is lost, asks.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@address.options
+def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str | None) -> None:
+    """Let the broker NUMBER go for good: one that was drained, or with --force any.
+
+    Replicas of which there are others are made anew from these where there is a broker for it. A
+    broker that 'myq up' runs here is stopped; its folder is kept, with .removed-… behind its name.
+    """
+    with asking.admin(cluster, data) as admin:
+        try:
+            done = admin.remove_broker(number)
+        except BrokerInUse as error:
+            if not force:
+                raise
+            agreed(f"{error}. Remove broker {number} all the same?", yes)
+            done = admin.remove_broker(number, force=True)
+    lost = f" {done['lost']} partitions had no other copy." if done["lost"] else ""
+    click.echo(f"Removed broker {number}.{lost}")
+    folder = Folder(data or address.DATA)
+    found = folder.load() if folder.holder() else None
+    if found is None or found.address != address.find(cluster, data):
+        return
+    if any(daemon.id == number for daemon in found.of_kind(local.BROKER)):
+        errands.ask(folder, errands.DROP, number)
+        click.echo(f"Stopped it; its folder in {folder.data} is kept.")
+
+
+def agreed(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("Nobody is there to be asked: say --yes.")
+    click.confirm(question, abort=True, err=True)
+
+
+def rows_of(admin: Admin) -> list[dict[str, Any]]:
+    """Nobody, while the managers elect a leader: whoever waits looks again."""
+    try:
+        return admin.brokers()
+    except MyQueueError as error:
+        if not error.retriable:
+            raise
+        return []
+
+
+def wait_for(what: str, timeout_s: float | None, look: Callable[[], Any]) -> Any:
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if end is not None and time.monotonic() >= end:
+            raise TimedOut(f"not within {timeout_s:g} s: {what}", hint="It goes on; look again.")
+        time.sleep(LOOK_S)

@@ -1,0 +1,91 @@
+"""`myq broker`: on a cluster of `up` one is added, drained, removed; the agent helps (P4)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from myqueue.daemons import errands, local
+from myqueue.daemons.local import Folder
+from myqueue.errors import InvalidSetting, Unreachable
+
+
+def run(folder: Path, *words: str, code: int = 0) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MYQ_")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "myqueue.cli", *words],
+        cwd=folder, env={**kept, "XDG_CONFIG_HOME": str(folder / "config")}, text=True,
+        capture_output=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == code, (words, done.stdout, done.stderr)
+    return done.stdout if code == 0 else done.stdout + done.stderr
+
+
+def rows(folder: Path) -> dict[int, dict[str, Any]]:
+    found = json.loads(run(folder, "broker", "list", "--json"))["brokers"]
+    return {row["node"]: row for row in found}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    run(tmp_path, "up", "--managers", "1", "--brokers", "1", "--port-base", "0", "--detach")
+    yield tmp_path
+    run(tmp_path, "down")
+
+
+@pytest.mark.slow
+def test_p4_a_broker_is_added_drained_and_removed(home: Path) -> None:
+    run(home, "topic", "create", "t", "--partitions", "6", "--replication", "1")
+    assert "Added broker 2" in run(home, "broker", "add")
+    assert "too few for t" not in run(home, "broker", "drain", "1", "--wait", "--timeout", "60")
+    found = rows(home)
+    assert (found[1]["state"], found[1]["replicas"], found[2]["replicas"]) == ("drained", 0, 6)
+    assert "too few for t" in run(home, "broker", "drain", "2", code=1)
+    refused = run(home, "broker", "remove", "2", code=1)
+    assert "holds 6 replicas" in refused and "t/0" in refused and "--force" in refused
+    assert "say --yes" in run(home, "broker", "remove", "2", "--force", code=2)
+    assert "Stopped it" in run(home, "broker", "remove", "1")
+    assert sorted(rows(home)) == [2]
+    cluster = Folder(home / "myq-data").load()
+    assert cluster is not None
+    assert [daemon.name for daemon in cluster.of_kind(local.BROKER)] == ["broker-2"]
+    assert (home / "myq-data" / "broker-1.removed-1").is_dir()
+    assert "no broker 7" in run(home, "broker", "remove", "7", code=1)
+
+
+def test_without_a_cluster_it_says_how_brokers_are_added_elsewhere(tmp_path: Path) -> None:
+    assert "bin/myq-broker" in run(tmp_path, "broker", "add", code=3)
+    with pytest.raises(Unreachable):
+        errands.ask(Folder(tmp_path / "data"), errands.ADD)
+
+
+def test_numbers_of_brokers_that_went_leave_holes() -> None:
+    cluster = local.plan(None, 1, 3, 0)
+    cluster.daemons = [one for one in cluster.daemons if one.name != "broker-2"]
+    again = local.plan(cluster, None, None, None)
+    assert [one.id for one in again.of_kind(local.BROKER)] == [1, 3]
+    more = local.plan(cluster, None, 4, None)
+    assert [one.id for one in more.of_kind(local.BROKER)] == [1, 3, 4, 5]
+    added = local.one_more_broker(again)
+    assert (added.name, added.address != "127.0.0.1:0") == ("broker-4", True)
+    again.daemons *= 60
+    with pytest.raises(InvalidSetting, match="are not possible"):
+        local.one_more_broker(again)
+
+
+def test_what_is_no_errand_is_taken_away(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.node.mkdir()
+    (folder.node / "errand-1.json").write_text("[]")
+    (folder.node / "errand-2.json").write_text("{")
+    (folder.node / "errand-3.json").write_text('{"errand": "x"}')
+    found = list(errands.waiting(folder))
+    assert [(path.name, what) for path, what in found] == [("done-3.json", {"errand": "x"})]
+    assert list(folder.node.iterdir()) == []
