@@ -22,6 +22,8 @@ Facts = dict[str, Any]
 QUESTION_S: Final = 1.0  # for one question to managers or daemons
 LAGS_S: Final = 1.5  # for the lags of all consumers together
 LAGS_AT_ONCE: Final = 8
+TOPICS_S: Final = 1.0  # for asking topic by topic, where there are too many for one answer
+TOPICS_AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
@@ -82,6 +84,27 @@ class Looker:
 
     def statuses(self) -> list[Facts]:
         return self.admin.statuses(self._daemons)
+
+    def topics(self, partitions_max: int, known: int) -> list[Facts]:
+        """All about the topics: all of them if they have so many partitions at most, as `known`
+        says; else as many, in the order of names, as have so many together and answer in time.
+        """
+        if known <= partitions_max:
+            return list(self.admin.topics(detail=True))
+        names, out, total = self.admin.topics(), [], 0
+        end_s = time.monotonic() + TOPICS_S
+        for first in range(0, len(names), TOPICS_AT_ONCE):
+            some = names[first : first + TOPICS_AT_ONCE]
+            with ThreadPoolExecutor(TOPICS_AT_ONCE, "myqueue-topics") as pool:
+                found = list(pool.map(self._describe, some))
+            out += [one for one in found if one is not None]
+            total = sum(len(one["partitions"]) for one in out)
+            if total >= partitions_max or time.monotonic() > end_s:
+                break
+        return out
+
+    def _describe(self, name: str) -> Facts | None:
+        return attempt([], lambda: self.admin.describe_topic(name))
 
     def lags(self, consumers: Iterable[Facts]) -> dict[int, int | MyQueueError]:
         """How many messages are left for each of these, by id; those not known in time are not in.

@@ -76,7 +76,8 @@ def gather(looker: Looker) -> cluster.Told:
     told = cluster.Told(look, myqueue.__version__)
     if look.is_reachable:
         admin, errors = looker.admin, look.errors
-        told.topics = attempt(errors, lambda: admin.topics(detail=True)) or []
+        many = look.cluster.get("counts", {}).get("partitions", 0)
+        told.topics = attempt(errors, lambda: looker.topics(cluster.PARTITIONS_MAX, many)) or []
         told.health = attempt(errors, admin.health) or {}
         told.statuses = attempt(errors, looker.statuses) or []
         last = sorted(told.health.get("consumers", ()), key=lambda row: -row["last_seen_ms"])

@@ -206,11 +206,13 @@ def _clients(told: Told) -> Iterator[Family]:
         "consumer_lag_messages", ("topic", "consumer"),
         [((topics.get(number, ""), str(number)), lag) for number, lag in sorted(lags.items())],
     )  # fmt: skip
-    partitions = list(accumulate(len(one["partitions"]) for one in told.topics))
+    upto = accumulate(len(one["partitions"]) for one in told.topics)
+    kept = sum(one <= PARTITIONS_MAX for one in upto)
+    topics_known = told.look.cluster.get("counts", {}).get("topics", kept)
     yield gauge(
         "omitted", ("kind",),
         [
-            (("topics",), sum(upto > PARTITIONS_MAX for upto in partitions)),
+            (("topics",), max(0, topics_known - kept)),
             (("clients",), health.get("omitted", 0)),
             (("lags",), max(0, len(topics) - len(lags))),
         ],

@@ -13,7 +13,7 @@ from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError
 from myqueue.gateway.console import words
-from myqueue.gateway.console.frame import FILTER, Pager, console, draw, link, pages
+from myqueue.gateway.console.frame import FILTER, Pager, admin, console, draw, link, pages
 from myqueue.gateway.console.troubles import one_line
 from myqueue.gateway.console.words import OFF, OK, WARN, Cell, Column, Table
 from myqueue.gateway.gathering import Facts, Look, Looker
@@ -91,7 +91,7 @@ def _health(kind: str, only: str) -> tuple[list[Facts], str]:
     """The clients that are asked for, those heard of last in front; and why not all, if so."""
     wanted = _wanted().lower()
     try:
-        told = console().admin.health()
+        told = admin().health()
     except MyQueueError as error:
         return [], one_line(error)
     rows = [

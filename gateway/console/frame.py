@@ -54,6 +54,14 @@ def console() -> Console:
     return found
 
 
+def admin() -> Admin:
+    """For questions of a page. Who knows that nobody answers does not wait to hear it again."""
+    look = console().watch.latest()
+    if look.errors and not look.is_reachable:
+        raise look.errors[0].with_traceback(None)
+    return console().admin
+
+
 def name_of() -> Callable[[str], str]:
     found: Callable[[str], str] = flask.current_app.extensions["myqueue"].name_of
     return found

@@ -13,6 +13,7 @@ from myqueue.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, Timed
 from myqueue.gateway.console import payload, reading, topics, words
 from myqueue.gateway.console.frame import (
     Crumb,
+    admin,
     console,
     draw,
     link,
@@ -90,7 +91,7 @@ def page(name: str) -> Response:
     table = Table("Messages", COLUMNS, "")
     found: list[Message] = []
     try:
-        known = reading.ranges(console().admin, name)
+        known = reading.ranges(admin(), name)
         if ask.partition is not None and ask.partition not in known:
             raise InvalidRequest(f"{name} has no partition {ask.partition}")
         found, error = _find(name, ask, known)
@@ -114,7 +115,7 @@ def _find(name: str, ask: Asked, known: dict[int, Range]) -> reading.Found:
     if ask.begin == "latest":
         at = {number: max(one.start, one.end - share) for number, one in some.items()}
     elif ask.begin == "time":
-        rows = console().admin.offsets(name, time_ms=ask.time_ms)
+        rows = admin().offsets(name, time_ms=ask.time_ms)
         times = {place.partition: row.at_time for place, row in rows.items()}
         at = {n: one.end if times.get(n) is None else times[n] or 0 for n, one in some.items()}
     else:
@@ -192,7 +193,7 @@ def one_page(name: str, partition: int, offset: int) -> Response:
 
 
 def fetch(name: str, partition: int, offset: int) -> tuple[Message, Range]:
-    known = reading.ranges(console().admin, name)
+    known = reading.ranges(admin(), name)
     one = known.get(partition)
     if one is None:
         raise InvalidRequest(f"{name} has no partition {partition}")
@@ -224,7 +225,7 @@ def _where(name: str, partition: int, offset: int) -> tuple[Table, str]:
         "Nobody says where it is.",
     )
     try:
-        found = console().admin.where(name, partition, offset)
+        found = admin().where(name, partition, offset)
     except MyQueueError as error:
         return table, one_line(error)
     for row in found["replicas"]:

@@ -8,7 +8,7 @@ from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError, NotFound
 from myqueue.gateway.console import words
-from myqueue.gateway.console.frame import Crumb, console, draw, find, link, pages
+from myqueue.gateway.console.frame import Crumb, admin, console, draw, find, link, pages
 from myqueue.gateway.console.troubles import one_line
 from myqueue.gateway.console.watch import Watch
 from myqueue.gateway.console.words import BAD, OK, WARN, Cell, Column, Table, Tile
@@ -197,7 +197,7 @@ def partitions_on(node: int) -> tuple[Table, str]:
         "It holds no partition yet.",
     )
     try:
-        topics: list[Facts] = console().admin.topics(detail=True)
+        topics: list[Facts] = admin().topics(detail=True)
     except MyQueueError as error:
         return table, one_line(error)
     for topic in topics:

@@ -8,7 +8,7 @@ import flask
 from flask import Blueprint, Response
 
 from myqueue.gateway.console import clients, settings, topics, words
-from myqueue.gateway.console.frame import console, draw, link, pages
+from myqueue.gateway.console.frame import admin, console, draw, link, pages
 from myqueue.gateway.console.words import BAD, OK, WARN, Cell, Column, Table, Tile
 from myqueue.gateway.gathering import Facts, Look
 
@@ -36,7 +36,7 @@ def add_to(blueprint: Blueprint) -> None:
 
 def page(name: str) -> Response:
     look = console().watch.latest()
-    topic = console().admin.describe_topic(name)
+    topic = admin().describe_topic(name)
     rows, pager = pages(len(topic["partitions"]))
     return draw(
         "console/topic.html", "topics", name, crumbs=(topics.crumb(),), name=name, tab="topic",
@@ -94,7 +94,7 @@ def _state(leader: int, gone: list[int]) -> Cell:
 
 def consumers_page(name: str) -> Response:
     look = console().watch.latest()
-    topic = console().admin.describe_topic(name)
+    topic = admin().describe_topic(name)
     table, pager, note = clients.consumers(look, only=topic["topic"])
     return draw(
         "console/topic_consumers.html", "topics", name, crumbs=(topics.crumb(),), name=name,

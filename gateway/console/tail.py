@@ -19,7 +19,7 @@ from flask import Blueprint, Response
 from myqueue import Message
 from myqueue.errors import InvalidRequest, MyQueueError
 from myqueue.gateway.console import payload, reading, topics, words
-from myqueue.gateway.console.frame import console, draw, link
+from myqueue.gateway.console.frame import admin, console, draw, link
 from myqueue.gateway.console.troubles import one_line
 
 WAIT_S: Final = 2.0
@@ -34,7 +34,7 @@ def add_to(blueprint: Blueprint) -> None:
 
 
 def page(name: str) -> Response:
-    known = reading.ranges(console().admin, name)
+    known = reading.ranges(admin(), name)
     return draw(
         "console/tail.html", "topics", name, crumbs=(topics.crumb(),), name=name, tab="tail",
         at=spell({number: one.end for number, one in known.items()}), known=known, given={},
@@ -43,7 +43,7 @@ def page(name: str) -> Response:
 
 
 def more(name: str) -> Response:
-    known = reading.ranges(console().admin, name)
+    known = reading.ranges(admin(), name)
     at = reading.clamp(positions(flask.request.args.get("at", "")), known)
     share = max(1, ROWS_MAX // max(1, len(known)))
     begin = {number: max(at[number], one.end - share) for number, one in known.items()}

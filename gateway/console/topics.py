@@ -16,6 +16,7 @@ from myqueue.errors import InvalidName, InvalidRequest, MyQueueError
 from myqueue.gateway.console import words
 from myqueue.gateway.console.frame import (
     Crumb,
+    admin,
     console,
     draw,
     link,
@@ -66,7 +67,7 @@ def page() -> Response:
     note, table = "", Table("Topics", COLUMNS, "No topics yet: create one.")
     names: list[str] = []
     try:
-        names = [one for one in console().admin.topics() if wanted.lower() in one.lower()]
+        names = [one for one in admin().topics() if wanted.lower() in one.lower()]
         rows, pager = pages(len(names))
         for topic in _details(names[rows], look):
             _row(table, topic, look)
@@ -86,10 +87,10 @@ def page() -> Response:
 
 
 def _details(names: list[str], look: Look) -> list[Facts]:
-    admin, wanted = console().admin, set(names)
+    wanted = set(names)
     if look.cluster.get("counts", {}).get("partitions", 0) <= DETAIL_PARTITIONS_MAX:
-        return [one for one in admin.topics(detail=True) if one["topic"] in wanted]
-    return [admin.describe_topic(name) for name in names]
+        return [one for one in admin().topics(detail=True) if one["topic"] in wanted]
+    return [admin().describe_topic(name) for name in names]
 
 
 def _row(table: Table, topic: Facts, look: Look) -> None:
@@ -147,7 +148,7 @@ def create() -> Response:
         partitions = whole("partitions", form.get("partitions", ""), 1, PARTITIONS_MAX)
         copies = form.get("replication", "").strip()
         replication = whole("copies", copies, 1, REPLICATION_MAX) if copies else 0
-        console().admin.create_topic(name, partitions=partitions, replication=replication)
+        admin().create_topic(name, partitions=partitions, replication=replication)
     except MyQueueError as error:
         return create_page(_failed(error), error.http_status)
     return see(link("topic", name=name, done="created"))
@@ -167,7 +168,7 @@ def see(address: str) -> Response:
 
 
 def grow_page(name: str, error: str = "", status: int = 200) -> Response:
-    topic = console().admin.describe_topic(name)
+    topic = admin().describe_topic(name)
     response = draw(
         "console/grow.html", "topics", f"Grow {name}",
         crumbs=(crumb(), Crumb(name, link("topic", name=name))), name=name,
@@ -185,7 +186,7 @@ def grow(name: str) -> Response:
         count = whole("partitions to add", form.get("count", ""), 1, PARTITIONS_MAX)
         # By the total that the form showed: sent twice, it is done once.
         had = whole("partitions before", form.get("had", ""), 1, PARTITIONS_MAX)
-        console().admin.grow_topic(name, to=had + count)
+        admin().grow_topic(name, to=had + count)
     except MyQueueError as error:
         return grow_page(name, _failed(error), error.http_status)
     return see(link("topic", name=name, done="grown"))
@@ -195,7 +196,7 @@ def grow(name: str) -> Response:
 
 
 def delete_page(name: str, error: str = "", status: int = 200) -> Response:
-    topic = console().admin.describe_topic(name)
+    topic = admin().describe_topic(name)
     response = draw(
         "console/delete.html", "topics", f"Delete {name}",
         crumbs=(crumb(), Crumb(name, link("topic", name=name))), name=name, topic=topic,
@@ -209,7 +210,7 @@ def delete(name: str) -> Response:
     if flask.request.form.get("name", "").strip() != name:
         return delete_page(name, "The name that was typed is another one; nothing was deleted", 400)
     try:
-        console().admin.delete_topic(name)
+        admin().delete_topic(name)
     except MyQueueError as error:
         return delete_page(name, _failed(error), error.http_status)
     return see(link("topics", deleted=name))

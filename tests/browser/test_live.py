@@ -9,9 +9,9 @@ import pytest
 from browser.chromium import Page
 from browser.conftest import PICTURES, script
 from browser.gateway import Gateway
-from kit.processes import Cluster
+from kit.processes import Cluster, wait_for
 
-from myqueue import Producer
+from myqueue import Consumer, Producer
 
 Note = Callable[[str, float], None]
 FIRST_VALUE = "document.querySelector('#tail tbody td:nth-child(5)')?.innerText"
@@ -50,6 +50,51 @@ def test_focus_stays_while_numbers_move_and_pause_stops_them(page: Page, gateway
     assert page.run(size) == before
     page.click("#pause")
     page.wait("messages move again", f"{size} !== {script(before)}")
+
+
+def test_a_lag_goes_down_while_somebody_looks(
+    page: Page, gateway: Gateway, cluster: Cluster
+) -> None:
+    page.go(f"{gateway.console}/consumers")
+    lag = f"{row_of(2)}?.cells[4].innerText"
+    page.wait("it has something to read", f"parseInt({lag}) > 0")
+    with Consumer(cluster.address, ["orders"], consumer_id=2) as consumer:
+
+        def read_all() -> bool:
+            consumer.poll(timeout=0.5)
+            consumer.commit()
+            return sum(consumer.lag().values()) == 0
+
+        wait_for("all was read", read_all, 30)
+        page.wait("no lag", f"{lag} === '0'")
+        assert page.run(f"{row_of(2)}.cells[3].innerText") == "now"
+
+
+def test_who_is_silent_is_marked_as_inactive(
+    page: Page, gateway: Gateway, cluster: Cluster
+) -> None:
+    """P5, R7: the last activity of every client, and who is not active any more."""
+    page.go(f"{gateway.console}/consumers")
+    mark = f"{row_of(3)}?.cells[2].innerText"
+    cluster.admin.alter_cluster({"inactive_ms": 1_000})
+    try:
+        page.wait("inactive", f"{mark} === 'inactive'")
+        assert page.run(f"{row_of(3)}.cells[3].innerText").endswith(" ago")
+        page.go(f"{gateway.console}/producers")
+        page.wait(
+            "inactive", "document.querySelector('tbody td:nth-child(3)').innerText === 'inactive'"
+        )
+        cluster.admin.alter_cluster({"inactive_ms": 86_400_000})
+        page.go(f"{gateway.console}/consumers")
+        page.wait("active again by the longer measure", f"{mark} === 'active'")
+    finally:
+        cluster.admin.alter_cluster({"inactive_ms": None})
+
+
+def row_of(client: int) -> str:
+    """The table's row of a producer or consumer, for a script."""
+    rows = "[...document.querySelectorAll('tbody tr')]"
+    return f"{rows}.find(one => one.cells[0].innerText === '{client}')"
 
 
 def test_the_tail_shows_a_message_at_once(

@@ -6,7 +6,7 @@
 (() => {
   const EVERY_MS = 1000;
   const TIMEOUT_MS = 8000;
-  const STALE_MS = 5000;
+  const STALE_MS = 3000;
   const live = document.getElementById("live");
   const health = document.getElementById("health");
   const stale = document.getElementById("stale");
