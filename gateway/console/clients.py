@@ -30,6 +30,8 @@ NO_CONSUMERS: Final = (
     "No consumers yet. MyConsumer(topics, broker) registers itself, and so does"
     " POST /consumers; a Consumer without an id or a group does not."
 )
+DELETED: Final = Cell("deleted", about="Its topic was deleted")
+NO_TOPIC: Final = Cell("any", about="It may write to all topics; or its topic was deleted")
 UNKNOWN: Final = "Who is there is not known now."
 NO_PRODUCERS: Final = (
     "No producers yet. MyProducer(topics, broker) registers itself, and so does POST /producers."
@@ -55,7 +57,7 @@ def producers_page() -> Response:
     found, note = _health("producers", "")
     rows, pager = pages(len(found))
     for row in found[rows]:
-        table.add(*_common(row, look))
+        table.add(*_common(row, look, NO_TOPIC))
     if note and not found:
         table.empty = UNKNOWN
     return draw(
@@ -77,7 +79,7 @@ def consumers(look: Look, only: str = "") -> tuple[Table, Pager, str]:
             cell = Cell(words.NOTHING, about=one_line(lag))
         else:
             cell = Cell(words.count(lag), state=WARN if lag and not row["active"] else "")
-        table.add(*_common(row, look), cell)
+        table.add(*_common(row, look, DELETED), cell)
     if note and not found:
         table.empty = UNKNOWN
     return table, pager, note
@@ -107,11 +109,11 @@ def _health(kind: str, only: str) -> tuple[list[Facts], str]:
     )
 
 
-def _common(row: Facts, look: Look) -> list[Cell]:
+def _common(row: Facts, look: Look, without: Cell) -> list[Cell]:
     topic = Cell(row["topic"], link("topic", name=row["topic"]), is_code=True)
     return [
         Cell(str(row["id"])),
-        topic if row["topic"] else Cell("deleted", about="Its topic was deleted"),
+        topic if row["topic"] else without,
         Cell("active", state=OK) if row["active"] else Cell("inactive", state=OFF),
         Cell(words.age(row["last_seen_ms"], look.now_ms), about=words.moment(row["last_seen_ms"])),
     ]

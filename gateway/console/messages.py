@@ -242,13 +242,11 @@ def _where(name: str, partition: int, offset: int) -> tuple[Table, str]:
 
 
 def _place(row: Facts) -> list[Cell]:
-    return [
-        Cell(str(row.get("segment") or words.NOTHING), is_code=True),
-        *(
-            Cell(words.NOTHING if row.get(key) is None else f"{row[key]:,}")
-            for key in ("position", "length", "index", "term")
-        ),
-    ]
+    def number(key: str, unit: str = "") -> Cell:
+        return Cell(words.NOTHING if row.get(key) is None else f"{row[key]:,}{unit}")
+
+    segment = Cell(str(row.get("segment") or words.NOTHING), is_code=True)
+    return [segment, number("position"), number("length", " B"), number("index"), number("term")]
 
 
 def value(name: str, partition: int, offset: int) -> Response:
