@@ -92,6 +92,8 @@ class Duties:
         )
         for operation, lives, rows in kinds:
             for node, life in sorted(lives.items()):
+                if isinstance(life, BrokerLife) and tables.removed.get(node) == life.disk:
+                    continue  # heard last before it was removed
                 news = _is_news(life, rows.get(node), now)
                 if news and self._may_ask(now, operation, node):
                     arguments = {

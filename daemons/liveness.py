@@ -225,14 +225,16 @@ class Liveness:
     def members(self, group: int) -> dict[tuple[int, int], bool] | None:
         """Replica -> whether it votes, as the newest leader's committed configuration has it.
 
-        None if that is not known: nobody leads, or another replica knows of a later term, in which
-        it may be another one by now.
+        None if that is not known: nobody leads, or a member knows of a later term, in which it may
+        be another one by now. Who is no member can't be elected, whatever term it knows.
         """
         reports = self._reports.get(group, {})
-        newest = max((one.term for one in reports.values()), default=0)
-        for report in reports.values():
-            if report.leads and report.term == newest and report.members is not None:
-                return {(node, number): bool(votes) for node, number, votes in report.members}
+        for report in sorted(reports.values(), key=lambda one: -one.term):
+            if report.leads and report.members is not None:
+                nodes = {node for node, _, _ in report.members}
+                newest = max(one.term for node, one in reports.items() if node in nodes)
+                if newest <= report.term:
+                    return {(node, number): bool(votes) for node, number, votes in report.members}
         return None
 
     def led_by(self, node: int) -> list[int]:

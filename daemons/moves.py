@@ -209,13 +209,19 @@ class _Plan:
 
     def _anew(self, group: int, node: int) -> None:
         """On the same broker, under a new name."""
-        if self._room(node) and group not in self.planned:
+        if self._is_led(group) and self._room(node):
             self._move(group, node, node)
+
+    def _is_led(self, group: int) -> bool:
+        """Nobody changes the members of a group that has no leader; and its founders, if they were
+        never made, must not be taken for such as came later and vote for nobody.
+        """
+        return group not in self.planned and self.liveness.members(group) is not None
 
     def _away(self, group: int, node: int, is_dead: bool) -> None:
         """To another broker, if there is one. From a dead one nothing is taken: no limit for it."""
         partition = self.tables.partition(group)
-        if partition is None or group in self.planned:
+        if partition is None or not self._is_led(group):
             return
         if not is_dead and (partition.is_moving or not self._room(node)):
             return

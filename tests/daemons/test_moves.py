@@ -109,6 +109,21 @@ def test_a_manager_that_stood_still_replaces_nobody() -> None:
     cluster.until("replaced", lambda: not cluster.tables.held[3], 2 * MINUTE)
 
 
+def test_a_group_that_was_never_led_is_not_moved() -> None:
+    """Its founders may not be made yet; made after a move, none of them would vote for itself."""
+    cluster = Moving(4)
+    for broker in cluster.brokers.values():
+        broker.makes = False
+    cluster.update("create_topic", topic="t", partitions=3)
+    cluster.update("drain_broker", node=cluster.tables.topics["t"].partitions[0].nodes[0])
+    cluster.pass_time(10_000)
+    assert not cluster.tables.moving
+    for broker in cluster.brokers.values():
+        broker.makes = True
+    cluster.until("it moves when it is led", lambda: bool(cluster.tables.moving))
+    cluster.until("and arrives", cluster.is_settled)
+
+
 def test_r2_a_lost_replica_is_made_anew_on_its_broker() -> None:
     cluster = Moving(3, t=4)
     broker = cluster.brokers[2]
@@ -248,6 +263,15 @@ def test_not_on_the_word_of_a_leader_that_may_be_deposed() -> None:
     assert verdict(cluster, group) == (0, False)
 
 
+def test_a_later_term_of_who_is_no_member_says_nothing() -> None:
+    """It can't be elected; and if it kept its own removal up, its data would stay for ever."""
+    cluster, group = midway()
+    (left,) = cluster.tables.partition(group).leaving
+    row = [group, left[1], False, 99, 0, 0, 0, 0, None]
+    cluster.beat(left[0], groups=[row])
+    assert verdict(cluster, group) == (1, True)
+
+
 def test_not_after_a_restart_before_the_new_life_follows() -> None:
     cluster, group = midway()
     node = cluster.tables.partition(group).nodes[0]
@@ -291,6 +315,11 @@ def test_an_empty_broker_is_removed_and_does_not_come_back() -> None:
     cluster.update("remove_broker", node=4)
     assert [row["node"] for row in cluster.read("brokers")["brokers"]] == [1, 2, 3]
     assert "was removed" in cluster.manager.greeted("broker", 4, "disk-4")
+    gone = cluster.brokers.pop(4)
+    before = cluster.replica.machine.applied_index
+    cluster.pass_time(6000)
+    assert cluster.replica.machine.applied_index == before, "nobody tries to register it again"
+    cluster.brokers[4] = gone
     with pytest.raises(errors.IdentityMismatch):
         cluster.beat(4)
     cluster.brokers[4].disk = "another"

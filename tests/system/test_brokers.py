@@ -6,6 +6,7 @@ time. The long version has 60 partitions, and managers and brokers that are kill
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -90,6 +91,21 @@ def replace_disk(cluster: Cluster, name: Name) -> None:
         lambda: brokers(cluster).get(name[1], {"disk": known})["disk"] != known,
         60,
     )
+
+
+def lose_log(cluster: Cluster, name: Name, groups: int) -> None:
+    """R2: what is left knows its groups and not how it voted. All are made anew on this disk."""
+    cluster.kill(name)
+    shutil.rmtree(cluster.data(name) / "wal")
+    (cluster.data(name) / "begun").unlink()
+    before = len(cluster.log(name))
+    cluster.start(name)
+    wait_for(
+        "all replicas are made anew",
+        lambda: cluster.log(name)[before:].count("replica-made") == groups,
+        120,
+    )
+    assert cluster.log(name)[before:].count("replica-stays-out") == groups
 
 
 def held_by(cluster: Cluster, name: Name) -> int:
@@ -244,9 +260,13 @@ def test_p4_sixty_partitions_while_daemons_are_killed(
             assert held_by(cluster, added) == 0
             cluster.admin.remove_broker(added[1])
             cluster.stop(added)
+            cluster.wipe(added)  # else the next one of this number is known as removed
             cluster.names.remove(added)
             victim = ("broker", 1 + round_ % 3)
-            replace_disk(cluster, victim)
+            if round_ % 2:
+                lose_log(cluster, victim, 60)
+            else:
+                replace_disk(cluster, victim)
             wait_for("filled", lambda: is_at_rest(cluster), 240)
         counted = load.judged()
         print(counted)
