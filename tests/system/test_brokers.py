@@ -17,6 +17,7 @@ import pytest
 from kit.processes import Cluster, Name, wait_for
 from kit.traffic import Reader, Writer, judge, wait_until_read
 
+from myqueue import protocol
 from myqueue.errors import BrokerInUse, MyQueueError
 
 Row = dict[str, Any]
@@ -100,18 +101,28 @@ def lose_log(cluster: Cluster, name: Name, groups: int) -> None:
     (cluster.data(name) / "begun").unlink()
     before = len(cluster.log(name))
     cluster.start(name)
-    wait_for(
-        "all replicas are made anew",
-        lambda: cluster.log(name)[before:].count("replica-made") == groups,
-        120,
-    )
-    assert cluster.log(name)[before:].count("replica-stays-out") == groups
+    wait_for("its replicas stay out", lambda: "stays-out" in cluster.log(name)[before:])
+    wait_for("all are made anew", lambda: takes_part(cluster, name) == groups, 120)
+
+
+def takes_part(cluster: Cluster, name: Name) -> int:
+    try:
+        return int(status(cluster, name)["groups_total"])
+    except MyQueueError:
+        return 0
+
+
+def status(cluster: Cluster, name: Name) -> Row:
+    """What it says itself."""
+    address = f"tcp://127.0.0.1:{cluster.ports[name][0]}"
+    asked = cluster.session.call(address, protocol.STATUS, (0,), timeout_ms=3000)
+    found: Row = asked.result().envelope[3]
+    return found
 
 
 def held_by(cluster: Cluster, name: Name) -> int:
-    """Groups on its disk, as it says itself."""
-    address = f"tcp://127.0.0.1:{cluster.ports[name][0]}"
-    found = cluster.session.call(address, 4, (0,), timeout_ms=3000).result().envelope[3]
+    """Groups on its disk."""
+    found = status(cluster, name)
     return int(found["groups_total"]) + len(found["refused"])
 
 
