@@ -61,9 +61,8 @@ class Process:
         watermark = self.store.watermark
         with self.store.view() as view:
             groups = view.groups()
-        config = JournalConfig(
-            segment_bytes=self.world.segment_bytes, soft_limit_bytes=0, queue_bytes_max=1 << 30
-        )
+        size = self.world.segment_bytes
+        config = JournalConfig(segment_bytes=size, soft_limit_bytes=0, queue_bytes_max=1 << 30)
         self.journal = Journal.open(
             self.disk, OWNER, config, self.world.wall_ms, self.random,
             groups=groups, watermark=watermark, sink=self.store.commit, threads=False,
@@ -81,9 +80,7 @@ class Process:
     def _retire(self, group: Group) -> None:
         """Its vote may be lost: it must come back under a new replica id (R2)."""
         self.journal.remove_group(group.uid)
-        with self.store.view() as view:
-            applied = view.applied_index(group.uid)
-        self.world.note(f"node {self.number}: group {group.uid} retired, applied {applied}")
+        self.world.note(f"node {self.number}: group {group.uid} retired")
 
     def _restart(self, group: Group) -> None:
         replica, voters, learners = json.loads(group.created or b"")
@@ -221,7 +218,6 @@ class Process:
             node.group, snapshot.start_index, snapshot.start_term, snapshot.start_offset,
             snapshot.start_chain, reset=True,
         )  # fmt: skip
-        self._save_state(node.group, node.applied_index)
         self.snapshots.append((batch, node.group, snapshot.index))
 
     def _save_snapshot(self, uid: int, snapshot: t.Snapshot) -> int:
@@ -230,6 +226,8 @@ class Process:
         return self.journal.snapshot(uid, snapshot.index, snapshot.term, parts)
 
     def _save_state(self, uid: int, applied: int) -> None:
+        if any(group == uid for _, group, _ in self.snapshots):
+            return  # a state ahead of its log: not before the snapshot is persisted
         self.index.apply({uid: (applied, {b"ledger": self.ledgers[uid].save()}, [])})
 
     def _send(self, packets: dict[int, Packet]) -> None:
@@ -294,7 +292,7 @@ class Process:
         self.world.turn_soon(self.number)
 
     def forget(self, uid: int) -> None:
-        """The group was removed from this node; what is on its way for it means nothing now."""
+        """The group was removed from this node."""
         del self.ledgers[uid]
         self.hard_states = [one for one in self.hard_states if one[1] != uid]
         self.snapshots = [one for one in self.snapshots if one[1] != uid]
@@ -319,10 +317,10 @@ class Process:
             return
         self._save_snapshot(uid, self.make_snapshot(node))
         before = self.reader.entry(uid, start - 1).record
-        offset = before.offset + before.count
-        self.journal.start(uid, start, before.term, offset, before.chain)
+        place = start, before.term, before.offset + before.count, before.chain
+        self.journal.start(uid, *place)
         self.journal.submit()
-        node.start_log_at(start, before.term, offset, before.chain)
+        node.start_log_at(*place)
         self.world.writer_soon(self.number)
 
     # -- the disk ------------------------------------------------------------------------------
@@ -384,7 +382,10 @@ class Process:
             node = host.touch(group)
             if batch <= event.batch and node is not None:
                 node.snapshot_persisted(index, host.out)
+        done = [one for one in self.snapshots if one[0] <= event.batch]
         self.snapshots = [one for one in self.snapshots if one[0] > event.batch]
+        for group in dict.fromkeys(group for _, group, _ in done if group in host.groups):
+            self._save_state(group, host.groups[group].applied_index)
         for group, (term, index) in sorted(event.tails.items()):
             node = host.touch(group)
             if node is not None:
