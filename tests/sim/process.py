@@ -323,8 +323,6 @@ class Process:
         node.start_log_at(*place)
         self.world.writer_soon(self.number)
 
-    # -- the disk ------------------------------------------------------------------------------
-
     def _step_writer(self) -> None:
         self.journal.submit()
         while self.journal.writer.step():
