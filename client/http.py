@@ -292,10 +292,14 @@ class HttpConsumer:
         self._stopped = threading.Event()
         self._using = threading.Lock()
         self._partitions: dict[str, tuple[int, float]] = {}
-        self.consumer_ids = {
-            topic: consumer_ids[topic] if topic in consumer_ids else self._register(topic)
-            for topic in topics
-        }
+        try:
+            self.consumer_ids = {
+                topic: consumer_ids[topic] if topic in consumer_ids else self._register(topic)
+                for topic in topics
+            }
+        except BaseException:
+            self._gateways.close()
+            raise
 
     def _register(self, topic: str) -> int:
         found = self._gateways.ask(

@@ -320,12 +320,19 @@ class Server:
     def _work(self) -> None:
         """A thread of the pool."""
         while (found := self._waiting.get()) is not None:
-            connection, head, body = found
-            answer = run(self._application, self._config, connection.address, head, body)
-            if answer.stream is None:
-                self._answer(connection, answer)
-            else:
-                self._stream(connection, answer)
+            try:
+                self._do(*found)
+            except Exception:
+                log.exception("a request was not answered")
+                found[0].gone = True
+                self._sent(found[0], False)
+
+    def _do(self, connection: Connection, head: http1.Head, body: bytes) -> None:
+        answer = run(self._application, self._config, connection.address, head, body)
+        if answer.stream is None:
+            self._answer(connection, answer)
+        else:
+            self._stream(connection, answer)
 
     def _answer(self, connection: Connection, answer: Answer) -> None:
         connection.closes = answer.close or self._stopping

@@ -1,0 +1,93 @@
+"""`MyProducer` and `MyConsumer` with an http:// address: the same, through the endpoints (Q10)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kit.gateways import Gateway
+from kit.processes import Cluster
+
+from myqueue import MyConsumer, MyProducer, errors
+
+pytestmark = pytest.mark.slow
+
+
+def test_what_is_sent_comes_back(gateway: Gateway, topic: str) -> None:
+    topics = [f"{topic}-1", f"{topic}-2"]
+    producer = MyProducer(topics, gateway.url)
+    assert producer.can_send() and sorted(producer.producer_ids) == topics
+    sent = [producer.send(topics[n % 2], b"%d" % n) for n in range(60)]
+    producer.send(topics[0], b"\xff\x00 no text")
+    producer.send(f"{topic}-3", b"on the way")
+    producer.stop()
+    assert not producer.can_send()
+    assert [one.result(0).offset for one in sent[:4]] == [0, 0, 1, 1]
+    with pytest.raises(errors.Closed):
+        producer.send(topics[0], b"late")
+    with pytest.raises(errors.UnknownTopic):
+        MyConsumer([f"{topic}-none"], gateway.url)
+    consumer = MyConsumer(topics, gateway.url, idle_timeout=1.5)
+    found = []
+    for message in consumer.get_next():
+        found.append(message)
+        if len(found) == 20:
+            break
+    consumer.stop()
+    assert list(consumer.get_next()) == []
+    ids = consumer.consumer_ids
+    with MyConsumer(topics, gateway.url, idle_timeout=1.5, consumer_ids=ids) as again:
+        found += again.get_next()
+    for at, name in enumerate(topics):
+        values = [one.value for one in found if one.topic == name]
+        extra = [b"\xff\x00 no text"] if at == 0 else []
+        assert values == [b"%d" % n for n in range(at, 60, 2)] + extra
+    assert all(one.timestamp > 0 and one.partition == 0 for one in found)
+
+
+def test_stop_ends_a_consumer_that_waits(gateway: Gateway, topic: str) -> None:
+    MyProducer([topic], gateway.url).stop()
+    consumer = MyConsumer([topic], gateway.url)
+    ended = threading.Event()
+
+    def read() -> None:
+        assert list(consumer.get_next()) == []
+        ended.set()
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    time.sleep(0.2)  # it waits by now; if not, it ends all the same
+    consumer.stop()
+    assert ended.wait(30)
+
+
+def test_a_gateway_that_dies_doubles_nothing(
+    gateway: Gateway, topic: str, folder: Path, cluster: Cluster
+) -> None:
+    """No message twice, none lost, each in its place: repeats carry the key of the first."""
+    own = Gateway(folder, cluster.address, "dies").start()
+    addresses = f"{own.url},127.0.0.1:{gateway.port}"
+    with MyProducer([topic], addresses) as producer:
+        cluster.admin.grow_topic(topic, 2)
+        sent = [producer.send(topic, b"%05d" % n) for n in range(300)]
+        sent[0].result(30)
+        own.kill()
+        sent += [producer.send(topic, b"%05d" % n) for n in range(300, 600)]
+        for one in sent:
+            one.result(60)
+    own.start(ready=False)
+    consumer = MyConsumer([topic], addresses, idle_timeout=2.0)
+    found = []
+    for message in consumer.get_next():
+        found.append(message)
+        if len(found) == 150:
+            own.kill()
+    consumer.stop()
+    assert sorted(one.value for one in found) == [b"%05d" % n for n in range(600)]
+    for partition in range(3):
+        mine = [one for one in found if one.partition == partition]
+        assert [one.offset for one in mine] == list(range(len(mine)))
+        assert [one.value for one in mine] == sorted(one.value for one in mine)
+    own.kill()
