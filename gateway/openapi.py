@@ -47,6 +47,7 @@ def describe() -> dict[str, Any]:
         path = _VARIABLE.sub(r"{\1}", row.path)
         paths.setdefault(path, {})[row.method.lower()] = _operation(row)
     paths["/"] = {"get": _plain("heartbeat", "A heartbeat; a browser gets the console")}
+    paths["/openapi.json"] = {"get": _plain("openapi", "This document")}
     return {
         "openapi": "3.1.0",
         "info": {

@@ -1,0 +1,80 @@
+"""Every failure as an answer: its status, its form, and who says so (R1, C1, H5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from myqueue import errors
+from myqueue.gateway.failures import describe, status_of
+
+
+def at(address: str) -> str:
+    return {"tcp://h:1": "manager 2 at h:1"}.get(address, address.removeprefix("tcp://"))
+
+
+@pytest.mark.parametrize("kind", errors.TABLE.values(), ids=lambda kind: kind.name)
+def test_every_error_of_the_table_has_its_answer(kind: type[errors.MyQueueError]) -> None:
+    status, body, headers = describe(kind("why"), at)
+    assert set(body) == {
+        "status", "message", "code", "name", "retriable", "outcome", "component", "hint",
+    }  # fmt: skip
+    assert body["status"] == "failure" and body["hint"] and body["message"] == "why"
+    assert 400 <= status < 600
+    assert ("Retry-After" in headers) == (status in (429, 503))
+    # Without an answer that nobody may read as "it was not done" (C1).
+    if body["outcome"] == errors.UNKNOWN:
+        assert status in (500, 504)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.InvalidRequest(), 400),
+        (errors.InvalidName(), 400),
+        (errors.UnknownTopic(), 404),
+        (errors.UnknownPartition(), 404),
+        (errors.UnknownClient(), 404),
+        (errors.TopicExists(), 409),
+        (errors.WrongTopic(), 409),
+        (errors.KeyReused(), 409),
+        (errors.MessageTooLarge(), 413),
+        (errors.BodyTooLarge(), 413),
+        (errors.Busy(), 429),
+        (errors.BufferFull(), 429),
+        (errors.TooManyWaiting(), 429),
+        (errors.NoQuorum(), 503),
+        (errors.NotLeader(), 503),
+        (errors.Unreachable(), 503),
+        (errors.Stopping(), 503),
+        (errors.OutcomeUnknown(), 504),
+        (errors.TimedOut(), 504),
+        (errors.Unauthorized(), 401),
+        (errors.Forbidden(), 403),
+        (errors.NotFound(), 404),
+        (errors.MethodNotAllowed(), 405),
+        (errors.NotSupportedYet(), 501),
+        (errors.Closed(), 503),
+        (errors.Internal(), 500),
+    ],
+)
+def test_status_codes_of_the_contract(error: errors.MyQueueError, status: int) -> None:
+    assert status_of(error) == status
+
+
+def test_a_deadline_with_nothing_done_is_no_unknown_outcome() -> None:
+    error = errors.TimedOut("nobody was asked")
+    error.outcome = errors.NONE
+    assert status_of(error) == 503
+
+
+def test_components_are_named() -> None:
+    """R1: which manager, which broker."""
+    _, body, _ = describe(
+        errors.TimedOut("tcp://h:1: no answer within 500 ms; tcp://x:2: down"), at
+    )
+    assert body["message"] == "manager 2 at h:1: no answer within 500 ms; x:2: down"
+    assert body["component"] == "manager 2 at h:1"
+    _, body, _ = describe(errors.Busy("full", component="tcp://h:1"), at)
+    assert body["component"] == "manager 2 at h:1"
+    assert describe(errors.Closed(), at)[1]["component"] == "gateway"
+    assert describe(errors.Unauthorized(), at)[2]["WWW-Authenticate"] == "Bearer"

@@ -1,0 +1,135 @@
+"""Parameters: where they come from, their names, and how what is wrong is named."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from myqueue.errors import InvalidName, InvalidRequest, Malformed, MyQueueError
+from myqueue.gateway import names
+from myqueue.gateway.parameters import (
+    BASE64,
+    UTF8,
+    Parameter,
+    from_bytes,
+    from_query,
+    loads,
+    read,
+    to_bytes,
+)
+
+WANTED = (names.TOPIC, names.PRODUCER_ID, names.PARTITION, names.DETAIL, names.SETTINGS)
+
+
+def values(query: str = "", body: bytes = b"", **path: str) -> dict[str, Any]:
+    return read(WANTED, query, body, path)[0]
+
+
+def test_query_body_and_path_are_one_thing() -> None:
+    found = values("producer_id=7", b'{"topic": "t", "partition": null}')
+    assert (found["topic"], found["producer_id"], found["partition"]) == ("t", 7, None)
+    assert values("topic_name=t&id=07")["producer_id"] == 7
+    assert values(b"".decode(), b'{"name": "t", "id": "7", "detail": 1}')["detail"] is True
+    assert values("id=1", topic="t")["topic"] == "t"
+    assert values('id=1&topic=t&settings={"a":1}')["settings"] == {"a": 1}
+
+
+def test_the_same_twice_has_to_be_the_same() -> None:
+    assert values("topic=t&id=7", b'{"topic": "t", "producer_id": "7"}')["producer_id"] == 7
+    for query, body in (
+        ("topic=t&topic=u&id=1", b""), ("topic=t&id=1", b'{"topic": "u"}'),
+        ("topic=t&topic_name=u&id=1", b""), ("topic=t&id=1&producer_id=2", b""),
+    ):  # fmt: skip
+        with pytest.raises(InvalidRequest):
+            values(query, body)
+
+
+def test_more_than_is_wanted_is_handed_on() -> None:
+    assert read(WANTED, "topic=t&id=1&colour=red", b"", {})[1] == {"colour": "red"}
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("id=1", "topic is missing"),
+        ("topic=t", "producer_id is missing"),
+        ("topic=t&id=x", "id is 'x'"),
+        ("topic=t&id=-1", "id is"),
+        ("topic=t&id=1.0", "id is"),
+        ("topic=t&id=%D9%A1", "id is"),
+        ("topic=t&id=99999999999999999999", "id is"),
+        ("topic=t&id=1&detail=yes", "detail"),
+        ("topic=t&id=1&settings=5", "settings"),
+        ("topic=t&id=1&partition=", "partition"),
+    ],
+)
+def test_what_is_wrong_is_named(query: str, named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named):
+        values(query)
+
+
+def test_names_of_topics() -> None:
+    for name in ("a/b", "..%2F", "x" * 201, "ü", ""):
+        with pytest.raises(InvalidName):
+            values(f"id=1&topic={name}")
+
+
+@pytest.mark.parametrize(
+    "text", [b"{", b"[]", b"1", b"NaN", b'{"a": Infinity}', b"\xff", b"[" * 99_999, b"1" * 9_999]
+)
+def test_bodies_that_are_no_objects(text: bytes) -> None:
+    with pytest.raises(Malformed):
+        values("topic=t&id=1", text)
+
+
+def test_query_strings_that_are_none() -> None:
+    for text in ("a=%ff", "&".join(f"a{n}=1" for n in range(200))):
+        with pytest.raises(Malformed):
+            from_query(text)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60), st.binary(max_size=60))
+def test_nothing_but_a_refusal_is_raised(query: str, body: bytes) -> None:
+    try:
+        values(query, body)
+    except MyQueueError as error:
+        assert error.http_status == 400
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=99))
+def test_bytes_survive_base64(data: bytes) -> None:
+    text = from_bytes(data, BASE64)
+    assert text is not None and to_bytes("m", text, BASE64) == data == base64.b64decode(text)
+
+
+def test_text_is_text() -> None:
+    assert to_bytes("m", "ü", UTF8) == "ü".encode() and from_bytes("ü".encode(), UTF8) == "ü"
+    assert from_bytes(None, UTF8) is None
+    for value, how in ((5, UTF8), (None, UTF8), ("\ud800", UTF8), ("*", BASE64), ("ü", BASE64)):
+        with pytest.raises(InvalidRequest, match="m "):
+            to_bytes("m", value, how)
+    with pytest.raises(UnicodeDecodeError):
+        from_bytes(b"\xff", UTF8)
+
+
+def test_each_parameter_says_what_it_is_for() -> None:
+    known = [one for one in vars(names).values() if isinstance(one, Parameter)]
+    assert len(known) > 20
+    for one in known:
+        assert one.about.endswith(".") or "0-9" in one.about
+        if one.default is not None:
+            assert one.read(one.name, one.default) == one.default or one.name == "replication"
+        if one.example is not None:
+            one.read(one.name, one.example)
+
+
+def test_json_and_nothing_beside_it() -> None:
+    assert loads('{"a": [1.5, null]}') == {"a": [1.5, None]}
+    with pytest.raises(ValueError):
+        loads("-Infinity")
