@@ -154,3 +154,37 @@ def _of_any_size(body: bytes, at: int, count: int) -> tuple[list[Any], int]:
     if at > len(body):
         raise BadBatch("a column that is longer than its batch")
     return out, at
+
+
+def value_sizes(batch: memoryview, found: Head) -> list[tuple[int, int]]:
+    """(size, how many in a row) of the values, without making them."""
+    body = body_of(batch, found)
+    try:
+        if body[:1] != b"\x94":
+            raise BadBatch("a body that is not four columns")
+        at = _values_begin(body, found.count)
+        tag = body[at]
+        if found.count > 1 and tag in (0xC4, 0xC5):
+            width = 2 if tag == 0xC4 else 3
+            size = int.from_bytes(body[at + 1 : at + width], "big")
+            step = width + size
+            if at + step * found.count <= len(body) and all(
+                body[at + place : at + step * found.count : step]
+                == body[at + place : at + place + 1] * found.count
+                for place in range(width)
+            ):
+                return [(size, found.count)]
+        values, _ = _of_any_size(body, at, found.count)
+    except IndexError as error:
+        raise BadBatch(f"the body of a batch is not what it should be: {error}") from None
+    return [(len(one), 1) for one in values]
+
+
+def _values_begin(body: bytes, count: int) -> int:
+    """Where the first value's head stands."""
+    tag = body[1]
+    width = {0xDC: 2, 0xDD: 4}.get(tag, 0)
+    size = int.from_bytes(body[2 : 2 + width], "big") if width else tag & 15
+    if size != count or not (width or 0x90 <= tag <= 0x9F):
+        raise BadBatch(f"a column of {size} items in a batch of {count} messages")
+    return 2 + width

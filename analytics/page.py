@@ -24,7 +24,7 @@ p.sub { color: var(--soft); margin: 0 0 20px; }
 .verdict { border-radius: 8px; padding: 14px 18px; font-size: 18px; font-weight: 600;
            border: 1px solid currentColor; background: var(--paper); }
 .good { color: var(--good); } .bad { color: var(--bad); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); gap: 10px;
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 10px;
          margin: 16px 0; }
 .tile { background: var(--paper); border: 1px solid var(--line); border-radius: 8px;
         padding: 10px 14px; }
@@ -70,15 +70,20 @@ def tiles(values: Iterable[tuple[str, str]]) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Numbers to the right; texts that stand in backquotes as code."""
-    body = []
-    for row in rows:
-        cells = "".join(_cell(one) for one in row)
-        body.append(f"<tr>{cells}</tr>")
-    head = "".join(f"<th>{escape(one)}</th>" for one in heads)
+    """Numbers to the right, and the heads of their columns."""
+    whole = [list(row) for row in rows]
+    right = [
+        bool(whole) and all(type(row[place]) in (int, float) for row in whole)
+        for place in range(len(heads))
+    ]
+    head = "".join(
+        f"<th{' class=n' if is_right else ''}>{escape(one)}</th>"
+        for one, is_right in zip(heads, right, strict=True)
+    )
+    body = "".join(f"<tr>{''.join(_cell(one) for one in row)}</tr>" for row in whole)
     return (
         f"<div class='scroll'><table><thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody></table></div>"
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
@@ -135,7 +140,10 @@ def verify_page(facts: dict[str, Any]) -> str:
     body.append("<h2>What was checked</h2>")
     body.append(table(
         ["rule", "what has to hold", "found"],
-        [[rule, RULES[rule], count] for rule, count in facts["rules"].items()],
+        [
+            [rule, RULES[rule], f"{count:,}" if count or facts["checked"][rule] else "not checked"]
+            for rule, count in facts["rules"].items()
+        ],
     ))  # fmt: skip
     if facts["notes"]:
         body.append("<h2>Not looked at</h2><ul>")

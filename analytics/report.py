@@ -46,6 +46,8 @@ RULES = {
     "ack": "acknowledged messages are there once, with their bytes",
 }
 
+OF_STORES = ("store", "ahead", "behind", "state")
+
 
 @dataclass
 class Report:
@@ -61,6 +63,7 @@ class Report:
     records: int = 0
     entries: int = 0
     messages: int = 0
+    stores: int = 0
     state_rows: int = 0
     acks: int = 0
 
@@ -109,6 +112,12 @@ class Report:
     def ok(self) -> bool:
         return not self.wrong
 
+    def was_checked(self, rule: str) -> bool:
+        """Whether there was anything to look at."""
+        if rule in OF_STORES:
+            return bool(self.stores)
+        return bool(self.acks) if rule == "ack" else bool(self.records)
+
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return {
@@ -120,6 +129,7 @@ class Report:
                 "records": self.records, "entries": self.entries, "messages": self.messages,
                 "groups": len(self.groups), "state_rows": self.state_rows, "acks": self.acks,
             },
+            "checked": {rule: self.was_checked(rule) for rule in RULES},
             "rules": {rule: self.rules.get(rule, 0) for rule in RULES},
             "findings": [plain_finding(one) for one in self.findings],
             "findings_left_out": self.left_out,

@@ -106,7 +106,7 @@ def chosen(task: Task, skip_damage: bool = False) -> Iterator[tuple[f.Record, me
         walk.seek(task.begin)
         while True:
             for record, payload in walk.records(task.end):
-                if spans is None or _is_wanted(spans, record):
+                if spans is None or is_wanted(spans, record):
                     yield record, payload
             if walk.position >= task.end or (walk.problem == END and not task.complete):
                 return
@@ -123,7 +123,7 @@ def chosen(task: Task, skip_damage: bool = False) -> Iterator[tuple[f.Record, me
         file.close()
 
 
-def _is_wanted(spans: dict[int, list[Span]], record: f.Record) -> bool:
+def is_wanted(spans: dict[int, list[Span]], record: f.Record) -> bool:
     if record.kind != f.ENTRY:
         return False
     for span in spans.get(record.group, ()):

@@ -81,6 +81,7 @@ def verify(
         {log.disk: log.name for log in logs},
         {(log.disk, one.number): one.name for log in logs for one in log.segments},
     )
+    report.stores = len(states)
     orders = _orders(catalog, states, asked.split_bytes)
     rows = spread.run(orders, inspect)
     try:

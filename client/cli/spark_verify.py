@@ -77,7 +77,7 @@ def _print(facts: dict[str, Any], findings: list[Any]) -> None:
         click.echo(f"note: {note}")
     looked, seconds = facts["looked_at"], max(facts["took_s"], 1e-9)
     rows = [
-        [RULES[rule], "ok" if not count else f"{count:,} found"]
+        [RULES[rule], _result(count, facts["checked"][rule])]
         for rule, count in facts["rules"].items()
     ]
     output.write_table(["checked", "result"], rows)
@@ -92,3 +92,9 @@ def _print(facts: dict[str, Any], findings: list[Any]) -> None:
     )
     torn = f"; {facts['torn']:,} torn ends, which nobody was promised" if facts["torn"] else ""
     click.echo(f"{'All is well' if facts['ok'] else str(facts['wrong']) + ' findings'}{torn}.")
+
+
+def _result(count: int, was_checked: bool) -> str:
+    if count:
+        return f"{count:,} found"
+    return "ok" if was_checked else "not checked"
