@@ -20,6 +20,7 @@ BROKER_COLUMNS: Final = (
     Column("written", "Messages per second stored in partitions that it leads", True),
     Column("leads", "Partitions that it leads now, of those that it should lead", True),
     Column("holds", "Replicas of partitions that it is to hold", True),
+    Column("data", "Bytes of its log and its store", True),
     Column("disk free", "Free room on its disk", True),
     Column("heard", "Its last beat, as the managers heard it"),
     Column("address", "Where clients reach it"),
@@ -71,6 +72,7 @@ def brokers_table(watch: Watch) -> Table:
             words.per_second(watch.written.get(row["node"]) if row["alive"] else None),
             f"{row['leads']:,} of {row['should_lead']:,}" if row["alive"] else words.NOTHING,
             words.count(row["replicas"]),
+            words.bytes_(row.get("used_bytes") if row["alive"] else None),
             words.bytes_(row["free_bytes"] if row["alive"] else None),
             words.age(row["last_seen_ms"], look.now_ms), Cell(row["address"], is_code=True),
         )  # fmt: skip
@@ -116,6 +118,7 @@ def broker_page(node: int) -> Response:
              "Bytes of batches that it has not answered yet"),
         Tile("Consumers waiting", words.count(gauges.get("fetches_waiting")),
              "Requests of consumers that wait for messages to come"),
+        Tile("Data", words.bytes_(row.get("used_bytes")), "Bytes of its log and its store"),
         Tile("Disk free", words.bytes_(row["free_bytes"]), "Free room on its disk"),
         *_process_tiles(stats),
     ]  # fmt: skip
@@ -167,13 +170,16 @@ def _process_tiles(stats: Facts) -> list[Tile]:
     ]  # fmt: skip
 
 
-def _facts(row: Facts, look: Look) -> list[tuple[str, str]]:
-    known: list[tuple[str, Any]] = [
-        ("Clients reach it at", row["address"]), ("Daemons reach it at", row["peer"]),
-        ("Machine", row["host"]), ("Disk", row["disk"]),
-        ("Heard", words.age(row["last_seen_ms"], look.now_ms)),
-    ]  # fmt: skip
-    return [(name, str(value)) for name, value in known if value]
+def _facts(row: Facts, look: Look) -> list[tuple[str, str, str]]:
+    """What it is called, what it is, what that means."""
+    known: list[tuple[str, Any, str]] = [
+        ("Clients reach it at", row["address"], "Its door for clients"),
+        ("Daemons reach it at", row["peer"], "Its door for other daemons"),
+        ("Machine", row["host"], "Label of the machine; replicas are spread over labels"),
+        ("Disk", row["disk"], "Mark of its data; a broker with another one is not the same"),
+        ("Heard", words.age(row["last_seen_ms"], look.now_ms), "Its last beat"),
+    ]
+    return [(name, str(value), about) for name, value, about in known if value]
 
 
 def _stats(look: Look, kind: str, node: int) -> Facts:

@@ -21,7 +21,7 @@ RUN = """axe.run(document, {runOnly: {type: '%s', values: %s}}).then(found =>
         node.target.join(' ') + ' ' + node.failureSummary).join(' | ')))"""
 # Numbers in tables and tiles that no title explains.
 UNTOLD = """[...document.querySelectorAll('tbody td, tbody th, thead th, .tile, .facts dd')]
-    .filter(one => /\\d/.test(one.textContent) && !one.closest('[title]') && !one.closest('.facts'))
+    .filter(one => /\\d/.test(one.textContent) && !one.closest('[title]'))
     .map(one => one.outerHTML.slice(0, 120))"""
 HEADINGS = "[...document.querySelectorAll('h1, h2, h3')].map(one => Number(one.tagName[1]))"
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

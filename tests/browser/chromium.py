@@ -38,6 +38,7 @@ FLAGS: Final = (
     "--remote-debugging-pipe",
 )
 ANSWER_S: Final = 30.0
+FINE: Final = "body:not(:has(#error))"  # any page but that of an error
 WIDE, NARROW = (1280, 900), (390, 844)
 
 
@@ -175,6 +176,16 @@ class Page:
             mobile=width < 600,
         )  # fmt: skip
 
+    def go_for(self, address: str, selector: str = FINE, seconds: float = 60.0) -> None:
+        """To a page that has this element; a cluster that is busy may need several attempts."""
+        end, before = time.monotonic() + seconds, len(self.complaints)
+        while True:
+            self.go(address)
+            if self.run(f"!!document.querySelector({json.dumps(selector)})"):
+                return
+            assert time.monotonic() < end, f"{address} has no {selector}: {self.text()[:800]}"
+            del self.complaints[before:]
+
     def go(self, address: str) -> None:
         self._loaded.clear()
         told = self.call("Page.navigate", url=address)
@@ -213,6 +224,7 @@ class Page:
 
     def fill(self, selector: str, text: str) -> None:
         """Into a field, as if typed."""
+        self.wait(selector, f"!!document.querySelector({json.dumps(selector)})")
         self.run(
             f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
             " one.focus(); one.select?.() })()"

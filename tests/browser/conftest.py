@@ -9,26 +9,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from browser.chromium import Browser, Page, find
+from browser.common import HOSTILE, check
 from browser.gateway import Gateway
 from kit.processes import Cluster
 
 from myqueue import Consumer, MyProducer, Producer
 
-PICTURES = Path(__file__).resolve().parents[2] / "build" / "screenshots"
-# Nobody who may name a key or a message means well.
-HOSTILE = (
-    b"<script>document.title = 'gone'</script>",
-    b'"><img src=x onerror="document.title = \'gone\'">',
-    b"{{ 7 * 7 }} {% raw %}",
-    "a\u202egnp.exe \x1b[31m".encode(),
-    b"\x00\xff\xfe\x80 not text",
-    b"",
-)
 _measured: list[str] = []
 
 
@@ -94,13 +83,6 @@ def page(browser: Browser, gateway: Gateway) -> Iterator[Page]:
         check(page, gateway)
 
 
-def check(page: Page, gateway: Gateway) -> None:
-    assert page.complaints == []
-    # The browser's own icons in fields are data: addresses.
-    ours = (gateway.address, "data:")
-    assert [one for one in page.requests if not one.startswith(ours)] == []
-
-
 @pytest.fixture
 def load(cluster: Cluster) -> Iterator[None]:
     """Messages that come and are read, some hundreds a second."""
@@ -123,8 +105,3 @@ def load(cluster: Cluster) -> Iterator[None]:
     stop.set()
     for thread in threads:
         thread.join(30)
-
-
-def script(what: Any) -> str:
-    """A value for a script."""
-    return json.dumps(what)

@@ -38,9 +38,12 @@ class Gateway:
         return self._log.read_text()[-3000:]
 
     def close(self) -> None:
+        """In order, whatever pages are open."""
         self._process.terminate()
         try:
-            self._process.wait(15)
+            code = self._process.wait(15)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(10)
+            raise AssertionError(f"the gateway did not stop:\n{self.said()}") from None
+        assert code == 0, f"the gateway ended with {code}:\n{self.said()}"

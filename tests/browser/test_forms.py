@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser import axe
 from browser.chromium import Browser, Page
-from browser.conftest import PICTURES
+from browser.common import PICTURES
 from browser.gateway import Gateway
 from kit.processes import Cluster, wait_for
 
@@ -20,7 +20,7 @@ TOKENS = {"reader": "read reader-token-0123456789", "boss": "admin boss-token-01
 def test_a_topic_from_its_creation_to_its_end_by_keys_alone(
     page: Page, gateway: Gateway, cluster: Cluster
 ) -> None:
-    page.go(f"{gateway.console}/topics")
+    page.go_for(f"{gateway.console}/topics")
     page.run("document.querySelector('.heading .button').focus()")
     page.enter()
     page.wait("the form", "!!document.querySelector('#name')")
@@ -30,12 +30,12 @@ def test_a_topic_from_its_creation_to_its_end_by_keys_alone(
     assert "Created" in page.text(".done")
     assert len(cluster.admin.describe_topic("by-keys")["partitions"]) == 3
     page.wait("leaders", "[...document.querySelectorAll('tbody td.ok')].length === 3")
-    page.go(f"{gateway.console}/topics/by-keys/grow")
+    page.go_for(f"{gateway.console}/topics/by-keys/grow", "#count")
     page.fill("#count", "2")
     page.enter()
     page.wait("five partitions", "document.querySelectorAll('tbody tr').length === 5")
     assert len(cluster.admin.describe_topic("by-keys")["partitions"]) == 5
-    page.go(f"{gateway.console}/topics/by-keys/delete")
+    page.go_for(f"{gateway.console}/topics/by-keys/delete", "#name")
     page.fill("#name", "by-keys")
     page.enter()
     page.wait("the list", "/Deleted by-keys/.test(document.querySelector('.done')?.innerText)")
@@ -52,16 +52,16 @@ def test_a_topic_from_its_creation_to_its_end_by_keys_alone(
 
 def test_forms_work_without_script(browser: Browser, gateway: Gateway, cluster: Cluster) -> None:
     with browser.page(script=False) as page:
-        page.go(f"{gateway.console}/create-topic")
+        page.go_for(f"{gateway.console}/create-topic", "#name")
         page.fill("#name", "plain")
         page.leave_by("main form button")
         assert page.text("h1") == "plain"
-        page.go(f"{gateway.console}/topics/plain/messages")
+        page.go_for(f"{gateway.console}/topics/plain/messages", "#send-value")
         page.fill("#send-value", "hello")
         page.leave_by("main form[method=post] button")
         assert "Stored as plain/" in page.text(".done"), page.text()
         assert "hello" in page.text("table")
-        page.go(f"{gateway.console}/topics/plain/delete")
+        page.go_for(f"{gateway.console}/topics/plain/delete", "#name")
         page.fill("#name", "plane")
         page.leave_by("main form button")
         assert "nothing was deleted" in page.text(".trouble")
@@ -72,11 +72,11 @@ def test_forms_work_without_script(browser: Browser, gateway: Gateway, cluster: 
 
 
 def test_what_is_wrong_is_told_beside_the_form(page: Page, gateway: Gateway) -> None:
-    page.go(f"{gateway.console}/topics/orders/delete")
+    page.go_for(f"{gateway.console}/topics/orders/delete", "#name")
     page.run("document.querySelector('#name').value = 'order'")
     page.leave_by("main form button")
     assert "nothing was deleted" in page.text(".trouble")
-    page.go(f"{gateway.console}/create-topic")
+    page.go_for(f"{gateway.console}/create-topic", "#name")
     page.fill("#name", "orders")
     page.leave_by("main form button")
     assert "TOPIC_EXISTS 1211" in page.text(".trouble")

