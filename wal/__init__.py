@@ -13,7 +13,7 @@ A message is safe when, and only when, the journal says *persisted*. Read in thi
 rebuilt.
 - `reader`, `search`, `replay`: entries by index or offset, where terms and times begin, and the
 applied state from the log alone.
-- `reclaim`, `apart`: when a segment may go; file work that the loop does not wait for.
+- `reclaim`, `inforce`, `apart`: when a segment may go; file work that the loop does not wait for.
 - `identity`, `reserve`, `log`: whose data it is, room for a start on a full disk, and all of the
 above behind one door; `forks`, `tuning`: the process.
 - `places`, `survey`, `overview`, `dump`, `check`, `judge`, `onebit`, `verify`, `storecheck`,

@@ -29,10 +29,17 @@ from typing import NamedTuple, TypeVar
 from myqueue.errors import CorruptData, RecordTooLarge
 from myqueue.wal import format as f
 from myqueue.wal.apart import Apart
-from myqueue.wal.entries import Entry
 from myqueue.wal.files import Files
 from myqueue.wal.groups import Group, Groups
 from myqueue.wal.index import Index
+from myqueue.wal.inforce import (
+    append_records,
+    entry_again,
+    has_entries,
+    in_snapshot,
+    live_entry_bytes,
+    snapshot_of,
+)
 from myqueue.wal.inventory import SegmentFile
 from myqueue.wal.journal import Journal
 from myqueue.wal.reader import Reader
@@ -42,7 +49,7 @@ COMPACT_BELOW_SHARE = 0.25
 STEP_BYTES = 1 << 20  # read, and appended again, at once
 STEP_LOOKUPS = 128  # of entries that may be live
 EMPTY_MAX = 2  # segments in one pass
-SETTLE_MS = 30_000  # a segment whose share falls by half in this time is left to itself
+SETTLE_MS = 10_000  # a segment whose share falls by half in this time is left to itself
 ROOM_SEGMENTS = 2  # free disk without which nothing is appended again
 PAUSE_S = 0.002  # after each segment
 NEVER = (0, 0)
@@ -57,7 +64,7 @@ class Verdict(NamedTuple):
     """What a pass does: which segments go, oldest first, and which are emptied, sparsest first."""
 
     gone: list[tuple[SegmentFile, bool]]  # True: what its records cancel has to go first
-    sparse: list[SegmentFile]
+    sparse: list[tuple[SegmentFile, bool]]  # True: there may be live entries in it
 
 
 class Reclaimer:
@@ -124,8 +131,8 @@ class Reclaimer:
             self._journal.forget_segment(segment.number)
             self._emptied.pop(segment.number, None)
         yield from self._apart(lambda: self._rename(verdict.gone))
-        for segment in verdict.sparse:
-            yield from self._empty(segment)
+        for segment, entries in verdict.sparse:
+            yield from self._empty(segment, entries)
 
     # -- apart ---------------------------------------------------------------------------------
 
@@ -155,7 +162,7 @@ class Reclaimer:
             groups = view.groups()
         held: set[int] | None = set()  # groups with records in segments that stay; None: any group
         gone: list[tuple[SegmentFile, bool]] = []
-        sparse: list[tuple[float, SegmentFile]] = []
+        sparse: list[tuple[float, SegmentFile, bool]] = []
         known, self._sparse = self._sparse, {}
         for segment, tells in sealed:
             rows = self._footer(segment)
@@ -173,22 +180,23 @@ class Reclaimer:
                 if share < was / 2:  # what retention is about to free is not written again
                     was, since = share, now_ms
                 self._sparse[segment.number] = was, since
-                if now_ms - since >= self._settle_ms:
-                    sparse.append((share, segment))
+                entries = has_entries(rows, groups)
+                if not entries or now_ms - since >= self._settle_ms:
+                    sparse.append((share, segment, entries))
             if not self._work.pause(PAUSE_S):
                 return Verdict([], [])
         sparse.sort(key=lambda one: one[0])
-        room = ROOM_SEGMENTS * max((one.capacity for _, one in sparse), default=0)
+        room = ROOM_SEGMENTS * max((one.capacity for _, one, _ in sparse), default=0)
         if self._files.free_bytes() < room:
             sparse = []
-        return Verdict(gone, [segment for _, segment in sparse[:EMPTY_MAX]])
+        return Verdict(gone, [(segment, some) for _, segment, some in sparse[:EMPTY_MAX]])
 
     def _may_be_emptied(self, number: int, groups: Groups) -> bool:
         if number in self._emptied or number in self._stuck:
             return False
         if number in self._costly:
             group = groups.by_uid.get(self._costly[number][0])
-            if group is not None and _snapshot_of(group) == self._costly[number]:
+            if group is not None and snapshot_of(group) == self._costly[number]:
                 return False
             del self._costly[number]
         return True
@@ -232,13 +240,16 @@ class Reclaimer:
             if group.holds(segment.number):
                 live += f.RECORD_HEADER_BYTES
             if not emptied:
-                live += _live_entry_bytes(row, group)
+                live += live_entry_bytes(row, group)
         return live / segment.capacity
 
     # -- emptying ------------------------------------------------------------------------------
 
-    def _empty(self, segment: SegmentFile) -> Iterator[None]:
-        """Append again, at the end of the log, whatever of this segment is still in force."""
+    def _empty(self, segment: SegmentFile, entries: bool) -> Iterator[None]:
+        """Append again, at the end of the log, whatever of this segment is still in force.
+
+        Mostly that is a vote or the like, and nothing of the segment needs to be read.
+        """
         number, journal = segment.number, self._journal
         if any(one.doubtful and one.holds(number) for one in journal.groups.by_uid.values()):
             # A vote that is written again would count as the newest one (R2).
@@ -248,13 +259,14 @@ class Reclaimer:
             yield from self._until_indexed()  # a snapshot that is to be read must be on disk
             if (yield from self._is_costly(segment)):
                 return
-            yield from self._append_entries(segment)
+            if entries:
+                yield from self._append_entries(segment)
             yield from self._until_indexed()
             for group in list(journal.groups.by_uid.values()):
                 if not group.holds(number):
                     continue
                 parts: list[bytes] = []
-                if _in_snapshot(group, number):
+                if in_snapshot(group, number):
                     parts = yield from self._snapshot(group)
                 if journal.groups.by_uid.get(group.uid) is group:
                     append_records(journal, group, number, parts)
@@ -274,8 +286,8 @@ class Reclaimer:
         are as sparse to the eye as this one, and so on with every pass.
         """
         for group in list(self._journal.groups.by_uid.values()):
-            if _in_snapshot(group, segment.number):
-                place, parts = _snapshot_of(group), (yield from self._snapshot(group))
+            if in_snapshot(group, segment.number):
+                place, parts = snapshot_of(group), (yield from self._snapshot(group))
                 if sum(map(len, parts)) > COMPACT_BELOW_SHARE * segment.capacity:
                     self._costly[segment.number] = place
                     return True
@@ -301,7 +313,7 @@ class Reclaimer:
                 lookups += 1
                 group = journal.groups.by_uid.get(record.group)
                 if group is not None and self._is_live(record, group, segment.number):
-                    journal.append(record.group, [_entry(record, payload)], relocated=True)
+                    journal.append(record.group, [entry_again(record, payload)], relocated=True)
                     self.relocated_bytes += record.length
                     size += record.length
                 if lookups >= STEP_LOOKUPS or size >= STEP_BYTES:
@@ -352,42 +364,3 @@ def _portion(
         if scan.position >= until:
             return out, False
     return out, True
-
-
-def _in_snapshot(group: Group, segment: int) -> bool:
-    return group.snapshot_from <= segment <= group.snapshot_at
-
-
-def append_records(journal: Journal, group: Group, segment: int, snapshot: list[bytes]) -> None:
-    """Append again what is in force of a group and stands in this segment, entries aside."""
-    uid = group.uid
-    if group.created_at == segment and group.created is not None:
-        journal.create_group(uid, group.created, again=True)
-    if group.hard_state_at == segment:
-        journal.hard_state(uid, group.term, group.vote, group.incomplete)
-    if _in_snapshot(group, segment):
-        journal.snapshot(uid, group.snapshot_index, group.snapshot_term, snapshot)
-    if group.start_at == segment:
-        journal.start(
-            uid, group.first_index, group.start_term, group.start_offset, group.start_chain
-        )
-
-
-def _snapshot_of(group: Group) -> tuple[int, int, int]:
-    return group.uid, group.snapshot_from, group.snapshot_position
-
-
-def _live_entry_bytes(row: f.FooterRow, group: Group) -> float:
-    """Bytes of entries at or after the log's start, as if all were of one size."""
-    if not row.entries or row.last_index < group.first_index:
-        return 0.0
-    span = row.last_index - row.first_index + 1
-    kept = row.last_index - max(row.first_index, group.first_index) + 1
-    return max(1.0, row.entry_bytes * kept / span)
-
-
-def _entry(record: f.Record, payload: memoryview) -> Entry:
-    return (
-        record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
-        record.chain, payload,
-    )  # fmt: skip

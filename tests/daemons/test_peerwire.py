@@ -105,3 +105,18 @@ def test_missing_payloads_are_noticed() -> None:
         (frames,) = peerwire.encode(Packet([sent]), peerwire.RowCache())
         with pytest.raises(peerwire.Malformed):
             peerwire.decode(protocol.decode(frames[0]), [])
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, peerwire.OWN_FRAME_BYTES])
+def test_a_state_is_not_limited_by_the_size_of_a_frame(
+    monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """R20: sent in several frames, each as small as frames have to be; together they are one."""
+    size = 2 * peerwire.OWN_FRAME_BYTES
+    monkeypatch.setattr(peerwire, "STATE_FRAME_BYTES", size)
+    state = Random(more).randbytes(3 * size + more)
+    snapshot = t.Snapshot(7, 2, t.Config((1, 2)), 5, 1, 40, 9, state)
+    sent = Packet([t.InstallSnapshot(1, 2, 3, 4, snapshot), t.TimeoutNow(1, 2, 3, 4)])
+    (frames,) = peerwire.encode(sent, peerwire.RowCache())
+    assert max(map(len, frames)) <= size
+    assert over_the_wire(sent) == sent

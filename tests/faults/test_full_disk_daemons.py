@@ -141,7 +141,7 @@ def test_full_to_the_last_byte(tmp_path: Path, disk: Path) -> None:
         leader = cluster.leader_of("t")
         wait_for("a full disk", lambda: "disk-low" in str(cluster.problems()), 30)
         term = cluster.admin.describe_topic("t")["partitions"][0]["term"]
-        until = time.monotonic() + 5  # several times what counts as a stall
+        until = time.monotonic() + 4  # twice what counts as a stall, and more
         while time.monotonic() < until:
             assert values(cluster, "t", 10) == [b"%08d" % n for n in range(10)]
             found = cluster.admin.describe_topic("t")["partitions"][0]

@@ -1,0 +1,56 @@
+"""What of a sealed segment is still in force, and how it is appended again at the end of the log.
+
+Judged by footers and by what is known of the groups; nothing is read here. `reclaim` uses it.
+"""
+
+from __future__ import annotations
+
+from myqueue.wal import format as f
+from myqueue.wal.entries import Entry
+from myqueue.wal.groups import Group, Groups
+from myqueue.wal.journal import Journal
+
+
+def in_snapshot(group: Group, segment: int) -> bool:
+    return group.snapshot_from <= segment <= group.snapshot_at
+
+
+def append_records(journal: Journal, group: Group, segment: int, snapshot: list[bytes]) -> None:
+    """Append again what is in force of a group and stands in this segment, entries aside."""
+    uid = group.uid
+    if group.created_at == segment and group.created is not None:
+        journal.create_group(uid, group.created, again=True)
+    if group.hard_state_at == segment:
+        journal.hard_state(uid, group.term, group.vote, group.incomplete)
+    if in_snapshot(group, segment):
+        journal.snapshot(uid, group.snapshot_index, group.snapshot_term, snapshot)
+    if group.start_at == segment:
+        journal.start(
+            uid, group.first_index, group.start_term, group.start_offset, group.start_chain
+        )
+
+
+def snapshot_of(group: Group) -> tuple[int, int, int]:
+    return group.uid, group.snapshot_from, group.snapshot_position
+
+
+def has_entries(rows: list[f.FooterRow], groups: Groups) -> bool:
+    return any(
+        (group := groups.by_uid.get(row.group)) and live_entry_bytes(row, group) for row in rows
+    )
+
+
+def live_entry_bytes(row: f.FooterRow, group: Group) -> float:
+    """Bytes of entries at or after the log's start, as if all were of one size."""
+    if not row.entries or row.last_index < group.first_index:
+        return 0.0
+    span = row.last_index - row.first_index + 1
+    kept = row.last_index - max(row.first_index, group.first_index) + 1
+    return max(1.0, row.entry_bytes * kept / span)
+
+
+def entry_again(record: f.Record, payload: memoryview) -> Entry:
+    return (
+        record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
+        record.chain, payload,
+    )  # fmt: skip
