@@ -240,3 +240,26 @@ def test_a_lock_file_without_pages(small_disk: Path) -> None:
         open_log(directory)
     ballast.unlink()
     assert open_log(directory).close()
+
+
+def test_a_full_disk_does_not_keep_a_group_from_being_removed(small_disk: Path) -> None:
+    """W15: its rows go from the store in one commit, which needs fresh pages first: the reserve is
+    given for it. Else nothing could ever be reclaimed.
+    """
+    directory = small_disk / "log"
+    log = open_log(directory, reserve_bytes=700 << 10)
+    reserve = directory / FILE_NAME
+    log.journal.create_group(UID, b"")
+    entries = [(at, 1, at, 1, 1, 0, 0, b"small") for at in range(1, 4001)]
+    batch = log.journal.append(UID, entries)
+    log.journal.submit()
+    poll_until(log, lambda events: any(persisted(event, batch) for event in events))
+    poll_until(log, lambda _: log.index.committed >= log.journal.persisted_at)
+    assert reserve.exists()
+    fill(small_disk)
+    batch = log.journal.remove_group(UID)
+    log.journal.submit()
+    poll_until(log, lambda events: any(persisted(event, batch) for event in events))
+    poll_until(log, lambda _: log.index.committed >= log.journal.persisted_at)
+    assert not reserve.exists() and log.index.row(UID, 1) is None
+    assert log.close()

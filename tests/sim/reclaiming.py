@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 def step(world: World, process: Process) -> None:
     reclaimer = process.reclaimer
     removed, moved = reclaimer.removed_segments, reclaimer.relocated_bytes
-    for _ in range(world.random.choice((1, 1, 8))):
+    for _ in range(world.random.choice((1, 4, 16))):
         if not reclaimer.step():
             reclaimer.begin()
+        if world.random.random() < 0.3:
+            world.store_step(process)  # its thread goes on meanwhile
     world.faults["segment reclaimed"] += reclaimer.removed_segments - removed
     world.faults["entries moved"] += reclaimer.relocated_bytes > moved
     process.flush_due = process.flush_due or process.journal.queued_bytes > 0

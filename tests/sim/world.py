@@ -289,7 +289,7 @@ class World:
 
         self.with_process(number, tick)
         if self.random.random() < self.store_rate:
-            self.with_process(number, self._store_step)
+            self.with_process(number, self.store_step)
         if self.random.random() < self.reclaim_rate:
             self.with_process(number, lambda process: reclaiming.step(self, process))
         self.after(20, 40, lambda: self._tick(number, incarnation))
@@ -306,7 +306,7 @@ class World:
                     process.host.touch(group)
                     node.step_down(process.now, process.host.out)
 
-    def _store_step(self, process: Process) -> None:
+    def store_step(self, process: Process) -> None:
         durable = process.index.durable
         process.index.step()
         process.index.poll()
