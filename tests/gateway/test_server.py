@@ -1,0 +1,216 @@
+"""The HTTP server with small applications and no cluster: order, streams, slow readers, ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from kit.processes import free_ports, wait_for
+
+from myqueue.errors import Internal
+from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.http1 import Head
+from myqueue.gateway.server import Server
+from myqueue.gateway.wsgi import Answer, Respond, refusal
+
+Start = Callable[..., Any]
+BIG = b"x" * 3_000_000
+
+
+class Site:
+    """An application with a page for each thing that can happen; `gate` holds /wait."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.closed = threading.Event()  # the stream was
+        self.seen: list[str] = []
+
+    def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        self.seen.append(path)
+        body = environ["wsgi.input"].read()
+        if path == "/stream":
+            start("200 OK", [("Content-Type", "text/plain")])
+            return self.stream()
+        if path == "/broken":
+            raise RuntimeError("on purpose")
+        if path == "/wait":
+            assert self.gate.wait(30)
+        text = BIG if path == "/big" else path.encode() + body
+        start("200 OK", [("Content-Length", str(len(text)))])
+        return [text]
+
+    def stream(self) -> Iterator[bytes]:
+        try:
+            for number in range(3):
+                yield b"part %d;" % number
+            if not self.gate.wait(30):
+                yield b"late"
+        finally:
+            self.closed.set()
+
+
+class Quick:
+    """Answers /quick at once, /later from another thread, /pool not at all."""
+
+    def begin(self, head: Head, body: bytes, respond: Respond) -> bool:
+        answer = Answer("200 OK", [("Content-Length", str(len(body)))], body, not head.keep_alive)
+        if head.path == "/quick":
+            respond(answer)
+        elif head.path == "/later":
+            threading.Thread(target=respond, args=(answer,)).start()
+        elif head.path == "/after-all":
+            respond(None)
+        else:
+            return False
+        return True
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+@pytest.fixture
+def port(site: Site) -> Iterator[int]:
+    (number,) = free_ports(1)
+    config = GatewayConfig(listen=f"127.0.0.1:{number}", threads=4, stop_within_ms=500)
+    server = Server(site, config, Quick())
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    yield number
+    site.gate.set()
+    server.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+class Line:
+    """A bare connection."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), 30)
+        self.file = self.sock.makefile("rb")
+
+    def send(self, path: str, body: bytes = b"", *, more: str = "") -> None:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+        self.sock.sendall(head.encode() + body)
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        status = int(self.file.readline().split()[1])
+        fields = {}
+        while (line := self.file.readline().decode().strip()) != "":
+            name, _, value = line.partition(": ")
+            fields[name.lower()] = value
+        return status, fields
+
+    def answer(self) -> tuple[int, bytes]:
+        status, fields = self.head()
+        return status, self.file.read(int(fields["content-length"]))
+
+    def close(self) -> None:
+        self.file.close()
+        self.sock.close()
+
+
+@pytest.fixture
+def line(port: int) -> Iterator[Line]:
+    made = Line(port)
+    yield made
+    made.close()
+
+
+def test_requests_that_come_together_are_answered_in_order(line: Line, site: Site) -> None:
+    paths = ["/a", "/quick", "/later", "/b", "/after-all", "/quick", "/later", "/later", "/c"]
+    for number, path in enumerate(paths):
+        line.send(path, b"%d" % number)
+    for number, path in enumerate(paths):
+        status, body = line.answer()
+        plain = path in ("/quick", "/later")
+        assert (status, body) == (200, b"%d" % number if plain else path.encode() + b"%d" % number)
+    assert site.seen == ["/a", "/b", "/after-all", "/c"]
+
+
+def test_bytes_one_by_one_are_a_request_too(line: Line) -> None:
+    for byte in b"\r\nPOST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc":
+        line.sock.sendall(bytes((byte,)))
+    assert line.answer() == (200, b"/xabc")
+
+
+def test_much_that_comes_ahead_waits_its_turn(line: Line, site: Site) -> None:
+    """More than is read while an answer is being made; nothing of it is lost."""
+    line.send("/wait")
+    sender = threading.Thread(
+        target=lambda: [line.send("/quick", b"y" * 10_000) for _ in range(300)]
+    )
+    sender.start()
+    wait_for("the first request to be worked on", lambda: site.seen == ["/wait"])
+    site.gate.set()
+    assert line.answer() == (200, b"/wait")
+    for _ in range(300):
+        assert line.answer() == (200, b"y" * 10_000)
+    sender.join(10)
+
+
+def test_an_answer_larger_than_any_buffer(line: Line, port: int) -> None:
+    line.send("/big")
+    line.send("/quick", b"next")
+    other = Line(port)  # while nobody reads the big one
+    other.send("/quick", b"other")
+    assert other.answer() == (200, b"other")
+    other.close()
+    assert line.answer() == (200, BIG) and line.answer() == (200, b"next")
+
+
+def test_streams_come_in_chunks_and_end_when_nobody_listens(line: Line, site: Site) -> None:
+    line.send("/stream")
+    _, fields = line.head()
+    assert fields["transfer-encoding"] == "chunked"
+    found = b"".join(line.file.readline() for _ in range(6))
+    assert found == b"7\r\npart 0;\r\n7\r\npart 1;\r\n7\r\npart 2;\r\n"
+    site.gate.set()
+    assert line.file.readline() == b"0\r\n" and line.file.readline() == b"\r\n"
+    assert site.closed.wait(10)
+    line.send("/quick", b"still here")
+    assert line.answer() == (200, b"still here")
+
+
+def test_mistakes_of_the_application_are_an_answer(line: Line) -> None:
+    line.send("/broken")
+    status, body = line.answer()
+    assert status == 500 and b"INTERNAL" in body and b"on purpose" not in body
+    assert line.file.read() == b""  # and the connection ends
+    assert refusal(Internal("x")).close
+
+
+def test_who_asks_to_close_or_has_closed_already(port: int, site: Site) -> None:
+    closes = Line(port)
+    closes.send("/quick", b"1", more="Connection: close\r\n")
+    assert closes.answer() == (200, b"1") and closes.file.read() == b""
+    closes.close()
+    half = Line(port)
+    half.send("/wait")
+    half.sock.shutdown(socket.SHUT_WR)  # it only listens from now on
+    wait_for("the request to be worked on", lambda: "/wait" in site.seen)
+    site.gate.set()
+    assert half.answer() == (200, b"/wait")
+    half.close()
+    gone = Line(port)
+    gone.send("/later", b"x")
+    gone.close()
+    last = Line(port)
+    last.send("/quick", b"2")
+    assert last.answer() == (200, b"2")
+    last.close()
+
+
+def test_expect_continue(line: Line) -> None:
+    line.sock.sendall(
+        b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+    )
+    assert line.file.readline() == b"HTTP/1.1 100 Continue\r\n" and line.file.readline() == b"\r\n"
+    line.sock.sendall(b"ok")
+    assert line.answer() == (200, b"/xok")
