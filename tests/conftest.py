@@ -6,6 +6,7 @@ the test. With CI=true in the environment a skip is a failure: there, everything
 
 import argparse
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 
@@ -29,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seeds", type=positive, metavar="N", help="seeds that a simulation runs")
     group.addoption("--seed", type=int, metavar="S", help="the first of them; alone: that one")
     group.addoption("--mutations", action="store_true", help="have the simulator find known bugs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell's background jobs ignore Ctrl-C, and so would every process that a test starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
