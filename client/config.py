@@ -144,6 +144,14 @@ class ConsumerSettings(Settings):
         "error", "", "when the position is no longer, or not yet, in the log",
         choices=("error", "earliest", "latest"),
     )  # fmt: skip
+    session_timeout_ms: int = setting(
+        10_000, "ms", "a member of a group that is silent for so long has lost its partitions",
+        low=1_000, high=3_600_000,
+    )  # fmt: skip
+    max_poll_ms: int = setting(
+        300_000, "ms", "a member of a group that does not ask for messages for so long leaves it",
+        low=100, high=DAY_MS,
+    )  # fmt: skip
     max_poll_messages: int = setting(1_000, "messages", "most that one poll returns", low=1)
     fetch_wait_ms: int = setting(
         500, "ms", "how long a broker may hold a request while there is nothing", low=0, high=60_000

@@ -18,20 +18,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import wait
 from dataclasses import fields
 from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Self
 
 from myqueue.config import ConsumerSettings
-from myqueue.errors import Closed, InvalidSetting, MisuseError, MyQueueError
+from myqueue.errors import Closed, Fenced, InvalidSetting, MisuseError, MyQueueError
+from myqueue.membership import Membership
 from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import Limits
+from myqueue.reading import Reading
 from myqueue.session import Session
+from myqueue.shares import Shares
 from myqueue.standing import SLICE_S, Standing
 from myqueue.subscription import Subscription
 
 PAUSE_S_MAX: Final = 0.5
+LET_GO_S_MAX: Final = 3.0  # for a commit while others wait for the partition
 Callback = Callable[[list[TopicPartition]], object]
 
 
@@ -43,12 +48,15 @@ class Consumer(Standing):
     ...         bill(message.value)
     ...         consumer.commit()
 
-    `cluster`: the managers' addresses, or a Session to share. `group` or `consumer_id` (one id, or
-    one for each topic) is the name under which positions are committed; without one nothing is.
-    `start` is "earliest", "latest" or "committed" (else earliest; the default with a name).
-    Iteration ends after `idle_timeout` seconds without a message. `on_assign` and `on_revoke` get
-    lists of partitions, in the consumer's thread, before their first and after their last message.
-    Further settings: `myq config show consumer`.
+    `cluster`: the managers' addresses, or a Session to share. Consumers of one `group` share the
+    partitions of its topics: each has some. With a `consumer_id` (one id, or one for each topic),
+    or with neither, a consumer reads all of them. Under the group's or the id's name positions are
+    committed; without one nothing is. `start` is "earliest", "latest" or "committed" (else
+    earliest; the default with a name); a group's members begin there only without a position.
+    Iteration ends after `idle_timeout` seconds without a message. `on_assign`, `on_revoke` and
+    `on_lost` (by default `on_revoke`) get lists of partitions, in the consumer's thread: before the
+    first message; after the last one, while positions can still be committed; and when it is too
+    late for that. Further settings: `myq config show consumer`.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class Consumer(Standing):
         idle_timeout: float | None = None,
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
         **settings: Any,
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
@@ -86,10 +95,12 @@ class Consumer(Standing):
         )
         subscription = Subscription(
             who, start=self._settings.start, on_out_of_range=on_out_of_range,
-            limits=_limits(self._settings),
+            limits=_limits(self._settings), shares=Shares() if group else None,
         )  # fmt: skip
         super().__init__(session, subscription, limit_ms)
         self._on_assign, self._on_revoke = on_assign, on_revoke
+        self._on_lost = on_lost or on_revoke
+        self._membership: Membership | None = None
         self._ids = set(ids.values())
         self._commit_at = session.now_ms() + self._settings.auto_commit_interval_ms
         try:
@@ -99,6 +110,9 @@ class Consumer(Standing):
             for number in self._ids:
                 session.keep_alive(consumer=number)
             self._fetcher.start()
+            if group:
+                self._membership = Membership(session, self._fetcher, subscription, self._settings)
+                self._membership.start()
         except BaseException:
             self.close(0)
             raise
@@ -132,12 +146,14 @@ class Consumer(Standing):
         with self._mine():
             pass
         while (run := self._wait_for_run(idle_s)) is not None:
-            if not self._settings.auto_commit:
+            if not self._settings.auto_commit and self._membership is None:
                 yield from run
                 continue
             for message in run:
                 yield message
                 self.note_handled()
+                if self._must_hear():
+                    break  # the rest of it comes again, if it is still ours
 
     def take_run(self) -> Iterator[Message] | None:
         """For who iterates by himself: some messages that are there, None if there are none. What
@@ -149,6 +165,13 @@ class Consumer(Standing):
         """All that was returned is handled; auto_commit may commit it."""
         if self._settings.auto_commit and self._session.now_ms() >= self._commit_at:
             self._handled()
+
+    def _must_hear(self) -> bool:
+        """Before the next message: partitions are wanted back, or are lost."""
+        if self._membership is None:
+            return False
+        self._membership.asked()
+        return self._membership.is_over() or self._subscription.has_word
 
     def on_news(self, callback: Callable[[], object]) -> None:
         """`callback` is called in the I/O thread whenever there may be something to `take_run`."""
@@ -167,6 +190,7 @@ class Consumer(Standing):
 
     def _begin(self) -> None:
         self._handled()
+        self._must_hear()
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -190,6 +214,8 @@ class Consumer(Standing):
             if self._closed:
                 return None
             self._session.check()
+            if self._membership is not None and self._membership.is_over():
+                return None
             run = self._subscription.next_run(self._session.now_ms())
             hungry = self._subscription.is_hungry
         if run is not None and hungry:
@@ -198,13 +224,38 @@ class Consumer(Standing):
 
     def _tell_news(self) -> None:
         """Callbacks run here, in the consumer's thread and without a lock: they may seek."""
+        if self._membership is not None:
+            self._membership.asked()
         with self._changed:
             news, self._subscription.news = self._subscription.news, []
+            lost, self._subscription.lost = self._subscription.lost, []
+            leaving = self._subscription.leaving
+        if lost and self._on_lost is not None:
+            self._on_lost(lost)
+        if leaving:
+            self._let_go(leaving)
         for added, gone in news:
             if gone and self._on_revoke is not None:
                 self._on_revoke(gone)
             if added and self._on_assign is not None:
                 self._on_assign(added)
+
+    def _let_go(self, leaving: list[Reading]) -> None:
+        """The application has come back, so it is done with what it got of them."""
+        try:
+            if self._settings.auto_commit:
+                handled = {one.name: one.handled for one in leaving if one.handled is not None}
+                self._commit_until(time.monotonic() + LET_GO_S_MAX, handled, handled_only=True)
+        except MyQueueError:
+            pass  # they come again, to somebody else
+        try:
+            if self._on_revoke is not None:
+                self._on_revoke([one.name for one in leaving])
+        finally:
+            with self._changed:
+                self._subscription.release(leaving)
+            if self._membership is not None:
+                self._membership.told()
 
     # -- committing -------------------------------------------------------------------------------
 
@@ -235,6 +286,9 @@ class Consumer(Standing):
                 raise MisuseError("nothing to commit under: give the consumer a group= or an id")
             if isinstance(upto, Message):
                 upto = {TopicPartition(upto.topic, upto.partition): upto.offset + 1}
+            if self._membership is not None:
+                for name in set(upto or ()) - set(self.assignment()):
+                    raise Fenced(f"{name} is not this member's, or not any more")
             self._commit_until(self._deadline(timeout), upto, handled_only=False)
             with self._changed:
                 readings = self._subscription.chosen(upto)
@@ -278,6 +332,9 @@ class Consumer(Standing):
             with self._changed:
                 self._subscription.close()
             self._fetcher.close()
+            if self._membership is not None and not self._session.closed:
+                left = self._membership.leave()
+                wait([left], max(0.0, end - time.monotonic()))
             if not self._session.closed:
                 for number in self._ids:
                     self._session.let_die(consumer=number)

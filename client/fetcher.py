@@ -28,7 +28,7 @@ from myqueue.errors import (
     OutcomeUnknown,
     error_of,
 )
-from myqueue.prefetch import Fetch, Lookup, Request
+from myqueue.prefetch import Fence, Fetch, Lookup, Request
 from myqueue.subscription import Commit, Place, Subscription
 
 if TYPE_CHECKING:
@@ -84,6 +84,10 @@ class Fetcher:
         if not (self._nudged or self._closed):
             self._nudged = True
             self._session.on_io(self._pump)
+
+    def take_routes(self) -> None:
+        """In the I/O thread: other partitions are to be read."""
+        self._routed()
 
     # -- the I/O thread ---------------------------------------------------------------------------
 
@@ -155,6 +159,8 @@ class Fetcher:
     def _send(self, request: Request) -> None:
         if isinstance(request, Fetch):
             kind, wait_ms, done = words.FETCH, request.wait_ms, self._fetched
+        elif isinstance(request, Fence):
+            kind, wait_ms, done = words.COMMIT, 0, self._fenced
         else:
             kind, wait_ms, done = words.OFFSETS, 0, self._looked_up
         self._due_at[request] = self._session.now_ms() + wait_ms + OVERDUE_MS
@@ -173,6 +179,16 @@ class Fetcher:
                 self._subscription.prefetch.fetched(request, parts, answer.frames, now)
                 if self._subscription.has_news:
                     self._tell()
+        self._pump()
+
+    def _fenced(self, request: Request, future: Future[Answer]) -> None:
+        answer = self._answer(request, future, words.COMMITTED)
+        if answer is not None and isinstance(request, Fence):
+            parts, now = answer.envelope[words.FIELDS], self._session.now_ms()
+            for group, code, _, details in parts:
+                self._hear(request.address, group, code, details)
+            with self.changed:
+                self._subscription.prefetch.fenced(request, parts, now)
         self._pump()
 
     def _looked_up(self, request: Request, future: Future[Answer]) -> None:

@@ -72,7 +72,7 @@ class Managers:
 
 
 def needs_leader(kind: int, fields: Sequence[Any]) -> bool:
-    return kind == words.UPDATE or (kind == words.READ and bool(fields[3]))
+    return kind in (words.UPDATE, words.MEMBER) or (kind == words.READ and bool(fields[3]))
 
 
 class ManagerCall(Waiter):
@@ -101,6 +101,8 @@ class ManagerCall(Waiter):
         self._pause = PAUSE_MS_MIN
         leader = needs_leader(kind, fields)
         self._attempt_ms = LEADER_ATTEMPT_MS if leader else READ_ATTEMPT_MS
+        if kind == words.MEMBER:  # it is held until there is news
+            self._attempt_ms += fields[3]
         self._was_sent = self._unknown = False
 
     def start(self) -> None:
@@ -209,7 +211,8 @@ class ManagerCall(Waiter):
             self._managers.leader = None
         waited = self._host.now_ms() - began
         self._managers.silent.add(at.address)
-        self._attempt_ms = min(ATTEMPT_MS_MAX, 2 * self._attempt_ms)  # perhaps all are slow
+        slower = min(ATTEMPT_MS_MAX, 2 * self._attempt_ms)  # perhaps all are slow
+        self._attempt_ms = max(self._attempt_ms, slower)
         if (
             waited >= BRIEF_MS or at.address not in self._said
         ):  # else what it said before tells more

@@ -1,10 +1,11 @@
 """What to ask which broker next, and what its answers mean. Pure.
 
 A partition's position is looked up (OFFSETS) unless it is known, then it is fetched, all
-partitions of a broker in one request. Whatever fails only makes it wait, with its position
-unchanged, for news of its leader or a later time. An answer is used only by readings that still
-wait for that very request, so what a seek made useless is dropped by itself. That is how nothing
-is lost or doubled when leaders change.
+partitions of a broker in one request. One that came from another member of the group is fenced
+first (COMMIT): what the other one still commits can't be missed then, it is refused. Whatever
+fails only makes it wait, with its position unchanged, for news of its leader or a later time. An
+answer is used only by readings that still wait for that very request, so what a seek made useless
+is dropped by itself. That is how nothing is lost or doubled when leaders change.
 
 **Requests of one broker.** One FETCH waits there for news of all its partitions. If some of them
 get room or a new position meanwhile, they need not wait for its return: up to EXTRA_MAX more
@@ -22,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from myqueue.batch import Buffer
 from myqueue.errors import BatchInvalid, Internal, MyQueueError, OffsetOutOfRange, error_of
+from myqueue.protocol import NO_OFFSET
 from myqueue.reading import BACKOFF_MS_MIN, Find, Reading
 from myqueue.turns import Turns
 
@@ -69,6 +71,15 @@ class Fetch(Request):
         self.fields = (wait_ms, limits.min_bytes, limits.fetch_bytes, parts)
 
 
+class Fence(Request):
+    """A COMMIT that moves nothing: from now on only the epochs of this member count (C7)."""
+
+    def __init__(self, address: str, readings: list[Reading], who: str) -> None:
+        super().__init__(address, readings)
+        parts = [[one.group, NO_OFFSET, one.member, one.epoch] for one in readings]
+        self.fields = (who, parts)
+
+
 class Lookup(Request):
     """An OFFSETS for readings with one name and one time."""
 
@@ -97,11 +108,15 @@ class Prefetch:
         """What to send now; to be asked after every event and at `next_retry`."""
         hungry: dict[str, list[Reading]] = {}
         lost: dict[tuple[str, str, int | None], list[Reading]] = {}
+        ours: dict[tuple[str, str], list[Reading]] = {}
         room = self.buffered_bytes < self.limits.buffer_bytes
         for reading in self._readings.values():
-            if reading.request is not None or reading.retry_at > now:
+            if reading.request is not None or reading.retry_at > now or reading.leaving:
                 continue
-            if reading.find is not None:
+            if not reading.fenced:
+                if self._has_leader(reading, now):
+                    ours.setdefault((reading.leader, reading.who), []).append(reading)
+            elif reading.find is not None:
                 if self._has_leader(reading, now):
                     key = (reading.leader, reading.who, reading.find.time_ms)
                     lost.setdefault(key, []).append(reading)
@@ -111,6 +126,7 @@ class Prefetch:
             Lookup(address, readings, who, time_ms)
             for (address, who, time_ms), readings in lost.items()
         ]
+        out += [Fence(address, readings, who) for (address, who), readings in ours.items()]
         out += filter(None, (self._fetch(*item) for item in hungry.items()))
         for request in out:
             for reading in request.readings:
@@ -214,6 +230,18 @@ class Prefetch:
             reading.place(reading.find.choose(start, end, position, at_time))
             reading.handled = reading.position
             reading.succeeded()
+
+    def fenced(self, fence: Fence, parts: Sequence[Sequence[Any]], now: int) -> None:
+        """The answer to a COMMIT that fences. Who is fenced itself will hear from the managers."""
+        codes = {row[0]: row[1] for row in parts}
+        for reading in fence.settle():
+            code = codes.get(reading.group, Internal.code)
+            if code:
+                reading.failed(now)
+                self.routes_wanted = True
+            else:
+                reading.fenced = True
+                reading.succeeded()
 
     def failed(self, request: Request, error: MyQueueError, now: int) -> None:
         """A request that got no answer, or an error instead of one."""

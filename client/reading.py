@@ -33,7 +33,9 @@ DAMAGED_MAX: Final = 3  # so often a damaged batch is fetched again before the a
 class Find(NamedTuple):
     """How a position that is not known yet is found; the answer of OFFSETS decides."""
 
-    what: str  # "earliest", "latest", "committed" (else earliest), "time" (else latest)
+    # "earliest", "latest", "committed" (else earliest), "resumed" (committed, else latest), "time"
+    # (else latest)
+    what: str
     time_ms: int | None = None
 
     def choose(self, start: int, end: int, position: int | None, at_time: int | None) -> int:
@@ -41,6 +43,8 @@ class Find(NamedTuple):
             return start
         if self.what == "committed":
             return start if position is None else position
+        if self.what == "resumed" and position is not None:
+            return position
         return end if at_time is None or self.what == "latest" else at_time
 
 
@@ -71,6 +75,10 @@ class Reading:
         self.handled: int | None = None  # position when the last messages were asked for (C9)
         self.request: object = None  # the fetch or look-up under way; any other answer is stale
         self.paused = self.gone = self.queued = False
+        # In a group that shares partitions: under which epochs it is ours, and whether its broker
+        # knows (it has to before anything is read); it is to be given back.
+        self.member = self.epoch = 0
+        self.fenced, self.leaving = True, False
         self.error: MyQueueError | None = None
         self.failures = self.damaged = 0
         self.retry_at = 0
@@ -91,7 +99,7 @@ class Reading:
     @property
     def silent(self) -> bool:
         """Nothing of it may be handed out."""
-        return self.paused or self.gone
+        return self.paused or self.gone or self.leaving
 
     @property
     def has_news(self) -> bool:

@@ -8,8 +8,9 @@ requests and messages out; `now` is given, in ms. Nothing here waits, locks or s
                             ├─ Prefetch: what to ask whom, what answers mean
                             └─ Turns: whose messages are handed out next
 
-Without sharing, a consumer reads all partitions of its topics. A partition that is added to a
-topic later is read from its offset 0: nothing that was written to it is missed.
+Without a group, a consumer reads all partitions of its topics; with one, those of its `shares`. A
+partition that is added to a topic later is read from its offset 0: nothing that was written to it
+is missed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from myqueue.errors import Internal, MisuseError, MyQueueError, UnknownTopic, er
 from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import Limits, Prefetch
 from myqueue.reading import Find, Reading
+from myqueue.shares import Shares
 from myqueue.turns import Turns
 
 STARTS: Final = ("earliest", "latest", "committed")
@@ -61,6 +63,7 @@ class Subscription:
         start: str = "earliest",
         on_out_of_range: str = "error",
         limits: Limits | None = None,
+        shares: Shares | None = None,
     ) -> None:
         if start not in STARTS:
             raise MisuseError(f"start={start!r}: one of {', '.join(STARTS)}")
@@ -71,6 +74,9 @@ class Subscription:
         self.turns = Turns()
         self.prefetch = Prefetch(self.readings, self.turns, limits or Limits(), on_out_of_range)
         self.news: list[tuple[list[TopicPartition], list[TopicPartition]]] = []  # (new, gone)
+        self.shares = shares
+        self.lost: list[TopicPartition] = []  # news as well: of shares, without a word of ours
+        self.failure: MyQueueError | None = None  # why it can't be a member
         self._start = start
         self._names: dict[TopicPartition, Reading] = {}
         self._seen: set[str] = set()
@@ -84,19 +90,30 @@ class Subscription:
         start = "earliest" if grown and self._start == "latest" else self._start
         self._seen.add(topic)
         self._missing.pop(topic, None)
-        places = list(places)
+        places = [one for one in places if self.shares is None or self.shares.has(one.group)]
         removed = self._remove(topic, keep={place.group for place in places})
         added = []
         for number, group, leader in places:
             reading = self.readings.get(group)
             if reading is None:
                 name = TopicPartition(topic, number)
-                reading = Reading(name, group, self.topics[topic], Find(start))
+                reading = self._new_reading(name, group, start)
                 self.readings[group] = self._names[name] = reading
                 added.append(name)
             self.prefetch.led(reading, leader, now)
         if added or removed:
             self.news.append((added, removed))
+
+    def _new_reading(self, name: TopicPartition, group: int, start: str) -> Reading:
+        if self.shares is None:
+            return Reading(name, group, self.topics[name.topic], Find(start))
+        share = self.shares.by_group[group]
+        resumes = self._start == "latest" and not share.is_new
+        find = Find("resumed" if resumes else "committed")
+        reading = Reading(name, group, self.topics[name.topic], find)
+        reading.member, reading.epoch = self.shares.member, share.epoch
+        reading.fenced, reading.leaving = False, share.to_let_go
+        return reading
 
     def unknown(self, topic: str) -> None:
         """Managers say that there is no such topic (any more)."""
@@ -108,11 +125,54 @@ class Subscription:
     def _remove(self, topic: str, keep: set[int]) -> list[TopicPartition]:
         """Partitions of deleted incarnations go, with what was fetched of them (C10)."""
         gone = [r for r in self.readings.values() if r.name.topic == topic and r.group not in keep]
+        return self._drop(gone)
+
+    def _drop(self, gone: list[Reading]) -> list[TopicPartition]:
         for reading in gone:
             reading.gone = True
             reading.forget()
             del self.readings[reading.group], self._names[reading.name]
         return [reading.name for reading in gone]
+
+    # -- shares of a group ------------------------------------------------------------------------
+
+    def shared(self, version: int, rows: Sequence[Sequence[Any]]) -> None:
+        """The managers' answer; `routed` has to follow, for what is new."""
+        shares = self.shares
+        if shares is None or not shares.take(version, rows):
+            return
+        gone = []
+        for reading in self.readings.values():
+            share = shares.by_group.get(reading.group)
+            if share is None or share.epoch != reading.epoch:
+                gone.append(reading)
+            elif share.to_let_go and not reading.leaving:
+                reading.leaving = True
+                reading.hold()
+        self.lost += self._drop(gone)
+
+    def session_ended(self) -> None:
+        """All shares are lost, and so is the way to them."""
+        if self.shares is not None:
+            self.shares.forget()
+            self.lost += self._drop(list(self.readings.values()))
+
+    @property
+    def leaving(self) -> list[Reading]:
+        """Those that wait for the application to be done with what it got."""
+        return [reading for reading in self.readings.values() if reading.leaving]
+
+    def release(self, readings: Iterable[Reading]) -> None:
+        """The application is done with them."""
+        if self.shares is not None:
+            left = [one for one in readings if self.readings.get(one.group) is one]
+            self.shares.released.update({one.group: one.epoch for one in left})
+            self._drop(left)
+
+    @property
+    def has_word(self) -> bool:
+        """The application has to hear something before it gets more."""
+        return bool(self.lost) or any(one.leaving for one in self.readings.values())
 
     def named(self, name: TopicPartition) -> Reading:
         reading = self._names.get(name)
@@ -165,8 +225,9 @@ class Subscription:
         """See Turns. A topic that is not there is an error when all else was handed out."""
         run = self.turns.next_run(now)
         if run is None:
-            for error in self._missing.values():
-                raise error
+            for error in (*self._missing.values(), self.failure):
+                if error is not None:
+                    raise error
         return run
 
     @property
@@ -178,7 +239,8 @@ class Subscription:
     @property
     def has_news(self) -> bool:
         """Would `next_run` give or raise something, or is there news of partitions?"""
-        return bool(self.news or self._missing) or self.turns.has_news
+        told = self.news or self._missing or self.failure
+        return bool(told) or self.turns.has_news or (self.shares is not None and self.has_word)
 
     # -- committing -------------------------------------------------------------------------------
 
@@ -202,7 +264,7 @@ class Subscription:
                 key = (reading.leader, reading.who)
                 commit = out.setdefault(key, Commit(*key, [], []))
                 commit.readings.append(reading)
-                commit.parts.append([reading.group, offset, 0, 0])
+                commit.parts.append([reading.group, offset, reading.member, reading.epoch])
         return list(out.values())
 
     def committed(self, commit: Commit, parts: Sequence[Sequence[Any]]) -> MyQueueError | None:

@@ -25,7 +25,7 @@ class Turns:
 
     def add(self, reading: Reading) -> None:
         """It may have news now; one that is queued already stays where it is."""
-        if not (reading.queued or reading.paused or reading.gone) and reading.has_news:
+        if not (reading.queued or reading.silent) and reading.has_news:
             reading.queued = True
             self._ready.append(reading)
 
@@ -33,7 +33,7 @@ class Turns:
     def has_news(self) -> bool:
         """Would `next_run` give or raise something?"""
         current = self.current
-        if current is not None and current.has_news and not (current.paused or current.gone):
+        if current is not None and current.has_news and not current.silent:
             return True
         return any(reading.has_news and not reading.silent for reading in self._ready)
 

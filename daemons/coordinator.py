@@ -79,8 +79,9 @@ class Coordinator:
 
     def begin(self, now: int) -> None:
         """This manager became the leader: every member has a whole session from now on (C8)."""
-        self._since = self._ticked_at = self._look_at = now
-        self._heard: dict[int, int] = {}  # member -> when its last beat came
+        self._ticked_at = self._look_at = now
+        # Member -> when its last beat came, or when it was first seen here.
+        self._heard: dict[int, int] = {}
         self._ended: dict[int, int] = {}  # member -> when its end may be proposed again
         self._joins: dict[str, tuple[int, int, int]] = {}  # group -> first, last join, its index
         self._resets: dict[tuple[str, int], int] = {}  # (group, epoch) -> since when
@@ -187,7 +188,7 @@ class Coordinator:
     def tick(self, now: int) -> None:
         """Called while this manager leads and is ready."""
         if now - self._ticked_at > STALL_MS:  # who knows what it missed
-            self._since = now
+            self._heard.clear()
         self._ticked_at = now
         self.news()  # and whoever waited for long enough
         self._balance(now)
@@ -203,7 +204,7 @@ class Coordinator:
             living |= team.members.keys()
             over = [
                 one.id for one in team.members.values()
-                if now - max(heard.get(one.id, 0), self._since) >= one.session_ms
+                if now - heard.setdefault(one.id, now) >= one.session_ms
                 and now >= self._ended.get(one.id, 0)
             ]  # fmt: skip
             if over:

@@ -43,8 +43,8 @@ PEER_KINDS = (protocol.GREET, protocol.PACKET, protocol.BEAT, protocol.UPDATE)
 CLIENT_KINDS = frozenset(
     (
         *(protocol.HELLO, protocol.STATUS, protocol.STATS, protocol.ROUTE, protocol.UPDATE),
-        *(protocol.READ, protocol.ALIVE, protocol.PRODUCE, protocol.FETCH, protocol.COMMIT),
-        *(protocol.TAKE, protocol.OFFSETS, protocol.WHERE),
+        *(protocol.READ, protocol.ALIVE, protocol.MEMBER, protocol.PRODUCE, protocol.FETCH),
+        *(protocol.COMMIT, protocol.TAKE, protocol.OFFSETS, protocol.WHERE),
     )
 )
 NODE_END = 1 << 31

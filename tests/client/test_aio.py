@@ -57,7 +57,9 @@ def test_poll_and_iteration(cluster, reads):
     fill(cluster.topic("t")[0], 10)
 
     async def main() -> None:
-        async with AsyncConsumer(cluster.address, ["t"], group="g", idle_timeout=0.2) as consumer:
+        async with AsyncConsumer(
+            cluster.address, ["t"], consumer_id=7, idle_timeout=0.2
+        ) as consumer:
             first = await consumer.poll(max_messages=3)
             rest = []
             async for message in consumer:
@@ -83,7 +85,7 @@ def test_poll_and_iteration(cluster, reads):
 
 def test_who_waits_holds_neither_the_loop_nor_other_tasks(cluster, reads):
     async def main() -> None:
-        async with AsyncConsumer(cluster.address, ["t"], group="g") as consumer:
+        async with AsyncConsumer(cluster.address, ["t"], consumer_id=7) as consumer:
             waiting = [asyncio.create_task(consumer.poll(timeout=None)) for _ in range(1)]
             await asyncio.sleep(0.1)
             begin = time.monotonic()

@@ -211,17 +211,17 @@ def test_a_partition_added_later_is_told_and_read_from_its_beginning(cluster, re
 
 def test_commit_and_go_on_from_there(cluster, reads):
     fill(cluster.topic("t")[0], 10)
-    with Consumer(cluster.address, ["t"], group="g") as consumer:
+    with Consumer(cluster.address, ["t"], consumer_id=7) as consumer:
         assert consumer.committed() == {("t", 0): None}
         consumer.poll(max_messages=4)
         assert consumer.commit() == {("t", 0): 4}
-    with Consumer(cluster.address, ["t"], group="g") as consumer:
+    with Consumer(cluster.address, ["t"], consumer_id=7) as consumer:
         [fourth, fifth, *_] = poll_until(consumer, 6)
         assert fourth.offset == 4
         assert consumer.commit(fifth) == {("t", 0): 6}
         assert consumer.commit({TopicPartition("t", 0): 7}) == {("t", 0): 7}
         assert consumer.committed() == {("t", 0): 7}
-    assert reads.positions == {("group/g", 100): 7}
+    assert reads.positions == {("7", 100): 7}
     with Consumer(cluster.address, ["t"]) as consumer, pytest.raises(errors.MisuseError):
         consumer.commit()
 
@@ -245,18 +245,22 @@ def test_a_commit_follows_the_leader(cluster, reads):
 def test_auto_commit_is_one_poll_behind(cluster, reads):
     """C9: only what the poll before returned is handled."""
     fill(cluster.topic("t")[0], 10)
-    arguments: dict[str, Any] = {"group": "g", "auto_commit": True, "auto_commit_interval_ms": 10}
+    arguments: dict[str, Any] = {
+        "consumer_id": 7,
+        "auto_commit": True,
+        "auto_commit_interval_ms": 10,
+    }
     with Consumer(cluster.address, ["t"], **arguments) as consumer:
         consumer.poll(max_messages=4)
         time.sleep(0.05)
         consumer.poll(max_messages=3)
-    assert reads.positions == {("group/g", 100): 4}
+    assert reads.positions == {("7", 100): 4}
     with Consumer(cluster.address, ["t"], **arguments, idle_timeout=0.2) as consumer:
         for message in consumer:
             time.sleep(0.03)
-            position = reads.positions["group/g", 100]
+            position = reads.positions["7", 100]
             assert position <= message.offset
-    assert reads.positions == {("group/g", 100): 10}  # asked for more, so the last was handled
+    assert reads.positions == {("7", 100): 10}  # asked for more, so the last was handled
 
 
 # -- threads, forks, ends -------------------------------------------------------------------------
@@ -309,7 +313,7 @@ def test_close_in_a_loop_ends_it(cluster, reads):
 
 def test_close_without_a_cluster_takes_no_longer_than_it_may(cluster, reads):
     fill(cluster.topic("t")[0], 10)
-    consumer = Consumer(cluster.address, ["t"], group="g", auto_commit=True)
+    consumer = Consumer(cluster.address, ["t"], consumer_id=7, auto_commit=True)
     assert len(poll_until(consumer, 10)) == 10
     consumer.poll(timeout=0)
     cluster.close()

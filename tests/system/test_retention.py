@@ -129,7 +129,8 @@ def test_below_the_start_is_told_and_done_as_chosen(cluster: Cluster) -> None:
     topic, partition = "moved", TopicPartition("moved", 0)
     cluster.admin.create_topic(topic, settings={"retention_bytes": 1 * MIB})
     group = part(cluster, topic)["group"]
-    with Consumer(cluster.address, [topic], group="slow", idle_timeout=20) as consumer:
+    slow = cluster.admin.register_consumer(topic)["consumer_id"]
+    with Consumer(cluster.address, [topic], consumer_id=slow, idle_timeout=20) as consumer:
         produce(cluster, topic, 1)
         first = next(iter(consumer))
         consumer.commit(first)
@@ -146,13 +147,13 @@ def test_below_the_start_is_told_and_done_as_chosen(cluster: Cluster) -> None:
         said = wait_for(f"{name} knows", lambda ask=below: (row := ask())[1] >= start and row)
         assert said == [errors.OffsetOutOfRange.code, start, end]
     with (
-        Consumer(cluster.address, [topic], group="slow") as consumer,
+        Consumer(cluster.address, [topic], consumer_id=slow) as consumer,
         pytest.raises(errors.OffsetOutOfRange, match=rf"offset 1 .* {start} \(start\) and {end}"),
     ):
         consumer.poll(1, 20)
     for policy, begin in (("earliest", start), ("latest", end)):
         with Consumer(
-            cluster.address, [topic], group="slow", on_out_of_range=policy, idle_timeout=20
+            cluster.address, [topic], consumer_id=slow, on_out_of_range=policy, idle_timeout=20
         ) as consumer:
             wait_for("a place", lambda c=consumer: c.poll(1, 0.1) or c.position(partition) >= start)
             consumer.seek(partition, 0)

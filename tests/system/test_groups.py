@@ -1,0 +1,273 @@
+"""Consumer groups on real daemons: members come, go, die and freeze; managers die too.
+
+What must hold (C7, C8): in each epoch of a partition one member alone gets its messages, no two of
+them at a time; nothing is left out; positions never go back; what a member had goes on soon.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.members import Member, Process, judge_group
+from kit.processes import Cluster, wait_for
+from kit.traffic import Writer
+
+from myqueue.errors import Fenced, MyQueueError
+from myqueue.message import TopicPartition
+
+SESSION_MS = 2000
+PARTITIONS = 24
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("groups")) as running:
+        yield running
+
+
+def describe(cluster: Cluster, group: str) -> Any:
+    return cluster.session.read("group", {"group": group}, timeout_ms=5000).result()
+
+
+def is_dealt_out(cluster: Cluster, group: str, members: int) -> bool:
+    try:
+        found = describe(cluster, group)
+    except MyQueueError:
+        return False
+    owners = [row["member"] for row in found["partitions"]]
+    return found["state"] == "stable" and len(set(owners) - {0}) == members and all(owners)
+
+
+class Positions(threading.Thread):
+    """Watches that committed positions never go back."""
+
+    def __init__(self, cluster: Cluster, topic: str, group: str) -> None:
+        super().__init__(daemon=True)
+        self.cluster, self.topic, self.group = cluster, topic, group
+        self.known: dict[TopicPartition, int] = {}
+        self.looks = 0
+        self.wrong = ""
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        while not self._end.wait(0.2) and not self.wrong:
+            try:
+                found = self.cluster.admin.positions(self.topic, group=self.group)
+            except MyQueueError:
+                continue
+            self.looks += 1
+            for name, position in found.items():
+                if (position or 0) < self.known.get(name, 0):
+                    self.wrong = f"{name} went back from {self.known[name]} to {position}"
+                self.known[name] = position or 0
+
+    def finish(self) -> None:
+        self._end.set()
+        self.join(30)
+        assert not self.wrong, self.wrong
+        assert self.looks > 3
+
+
+class Crowd:
+    """A group of members, some of which die."""
+
+    def __init__(self, cluster: Cluster, topic: str, folder: Path) -> None:
+        self.cluster, self.topic, self.folder = cluster, topic, folder
+        self.living: list[Member] = []
+        self.gone: list[Any] = []
+        self.hand_overs: list[float] = []
+        self._number = 0
+
+    def _name(self) -> str:
+        self._number += 1
+        return f"member-{self._number}"
+
+    def add(self) -> Member:
+        member = Member(
+            self.cluster.address, self.topic, self._name(), group=self.topic,
+            session_timeout_ms=SESSION_MS,
+        )  # fmt: skip
+        member.start()
+        self.living.append(member)
+        return member
+
+    def close(self, member: Member) -> None:
+        self.living.remove(member)
+        member.finish()
+        self.gone.append(member)
+
+    def kill(self, member: Member) -> None:
+        """It vanishes; how long does what it had wait for others?"""
+        had = set(member.assigned)
+        self.living.remove(member)
+        begin = time.monotonic()
+        member.die()
+        self.gone.append(member)
+        if had:
+            self._wait_for_owners(had, begin)
+
+    def kill_process(self) -> None:
+        """The same with SIGKILL of a process."""
+        process = Process(self.folder, self.cluster.address, self.topic, self._name(), self.topic)
+        try:
+            wait_for("messages for it", lambda: process.seen, 30)
+        finally:
+            begin = time.monotonic()
+            process.kill()
+        self.gone.append(process)
+        self._wait_for_owners({one.partition for one in process.seen[-50:]}, begin)
+
+    def _wait_for_owners(self, partitions: set[int], begin: float) -> None:
+        def owned() -> bool:
+            known = [dict(one.assigned) for one in self.living]
+            return all(
+                any(p in of and of[p][1] > begin for of in known) for p in partitions
+            )  # fmt: skip
+
+        wait_for("others to go on with its partitions", owned, 40)
+        self.hand_overs.append(
+            max(one.assigned[p][1] for one in self.living for p in partitions & set(one.assigned))
+            - begin
+        )
+
+    def seen(self) -> list[Any]:
+        return [one for member in (*self.living, *self.gone) for one in member.seen]
+
+
+def churn(cluster: Cluster, tmp_path: Path, topic: str, rounds: int) -> Crowd:
+    """Every round one member comes and one goes, in different ways."""
+    cluster.admin.create_topic(topic, partitions=PARTITIONS)
+    writer = Writer(cluster.address, topic, "w", 300)
+    writer.start()
+    crowd = Crowd(cluster, topic, tmp_path)
+    for _ in range(6):
+        crowd.add()
+    wait_for("all six to have a share", lambda: is_dealt_out(cluster, topic, 6), 40)
+    watch = Positions(cluster, topic, topic)
+    watch.start()
+    for number in range(rounds):
+        if number % 4 == 0:
+            crowd.kill_process()
+        elif number % 4 == 1:
+            crowd.add()
+            crowd.close(crowd.living[0])
+        elif number % 4 == 2:
+            crowd.kill(crowd.living[0])
+            crowd.add()
+        else:
+            leader = cluster.managers_leader()
+            cluster.kill(leader)
+            crowd.kill(crowd.living[0])
+            crowd.add()
+            cluster.start(leader)
+        wait_for("a group at rest", lambda: is_dealt_out(cluster, topic, len(crowd.living)), 60)
+    writer.finish(60)
+    acked: dict[int, int] = defaultdict(int)
+    for one in writer.acked.values():
+        acked[one.partition] = max(acked[one.partition], one.offset + 1)
+    total = sum(acked.values())
+
+    def all_read() -> bool:
+        return len({(one.partition, one.offset) for one in crowd.seen()}) >= total
+
+    wait_for("everything to be read", all_read, 60)
+    watch.finish()
+    for member in list(crowd.living):
+        crowd.close(member)
+    print(judge_group(crowd.seen(), acked), "hand-over s:", [f"{s:.2f}" for s in crowd.hand_overs])
+    assert not any(member.fenced for member in crowd.gone if isinstance(member, Member))
+    return crowd
+
+
+def test_c7_c8_members_come_and_go_and_managers_die(cluster: Cluster, tmp_path: Path) -> None:
+    crowd = churn(cluster, tmp_path, "churn", 4)
+    # At rest session time-out + 1 s; on a busy machine, and with a leader elected between, more.
+    assert max(crowd.hand_overs) < 20
+    assert min(crowd.hand_overs) < SESSION_MS / 1000 + 3
+
+
+@pytest.mark.full
+def test_c7_c8_members_come_and_go_for_long(cluster: Cluster, tmp_path: Path) -> None:
+    churn(cluster, tmp_path, "long", 60)
+
+
+def test_c7_c8_a_member_that_froze_gets_and_commits_nothing(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """It wakes up after others went on: what it has is nobody's, and it joins again."""
+    cluster.admin.create_topic("frozen", partitions=4)
+    writer = Writer(cluster.address, "frozen", "w", 200)
+    writer.start()
+    sleeper = Process(tmp_path, cluster.address, "frozen", "sleeper", "frozen")
+    try:
+        wait_for("messages for it", lambda: sleeper.seen, 30)
+        other = Member(cluster.address, "frozen", "other", group="frozen", session_timeout_ms=2000)
+        other.start()
+        wait_for("two members", lambda: is_dealt_out(cluster, "frozen", 2), 30)
+        sleeper.process.send_signal(signal.SIGSTOP)
+        wait_for("the other one to have all", lambda: len(other.assigned) == 4, 30)
+        before = len(other.seen)
+        wait_for("it to go on", lambda: len(other.seen) > before + 100, 30)
+        sleeper.process.send_signal(signal.SIGCONT)
+        wait_for("both to read again", lambda: is_dealt_out(cluster, "frozen", 2), 30)
+        seen = len(sleeper.seen)
+        wait_for("messages for it", lambda: len(sleeper.seen) > seen, 30)
+        writer.finish(30)
+        acked: dict[int, int] = defaultdict(int)
+        for one in writer.acked.values():
+            acked[one.partition] = max(acked[one.partition], one.offset + 1)
+        total = sum(acked.values())
+
+        def all_read() -> bool:
+            both = (*other.seen, *sleeper.seen)
+            return len({(one.partition, one.offset) for one in both}) >= total
+
+        wait_for("everything to be read", all_read, 30)
+    finally:
+        sleeper.process.send_signal(signal.SIGCONT)
+        sleeper.kill()
+    other.finish()
+    judge_group([*other.seen, *sleeper.seen], acked)
+
+
+def test_c7_what_a_lost_member_commits_is_fenced(cluster: Cluster) -> None:
+    cluster.admin.create_topic("fenced")
+    writer = Writer(cluster.address, "fenced", "w", 100)
+    writer.start()
+    old = Member(cluster.address, "fenced", "old", group="fenced", session_timeout_ms=2000)
+    old.start()
+    wait_for("messages", lambda: old.seen, 30)
+    old.stop()  # it asks for nothing more, and says that it lives no more either:
+    reading = old.consumer._subscription.readings.copy().popitem()[1]
+    old.consumer._membership._state = "resting"  # type: ignore[union-attr]
+    new = Member(cluster.address, "fenced", "new", group="fenced", session_timeout_ms=2000)
+    new.start()
+    wait_for("the new one to go on", lambda: len(new.seen) > 50, 30)
+    assert reading.position is not None
+    reading.committed = 0  # it has not heard of anything
+    with pytest.raises(Fenced):
+        old.consumer.commit(timeout=5)
+    writer.finish(30)
+    new.finish()
+    old.consumer.close(2)
+
+
+def test_a_member_that_is_stuck_leaves_and_comes_back(cluster: Cluster) -> None:
+    cluster.admin.create_topic("stuck", partitions=2)
+    stuck = Member(cluster.address, "stuck", "stuck", group="stuck", max_poll_ms=1000)
+    stuck.start()
+    wait_for("both partitions", lambda: len(stuck.assigned) == 2, 30)
+    stuck.stop()
+    wait_for("it to leave", lambda: describe(cluster, "stuck")["state"] == "empty", 30)
+    stuck.history.clear()
+    wait_for("it to be back", lambda: stuck.consumer.poll(1, 0.1) or len(stuck.assigned) == 2, 30)
+    assert [what for what, _, _ in stuck.history] == ["lost", "assign"]
+    stuck.consumer.close()
+    assert describe(cluster, "stuck")["members"] == []
