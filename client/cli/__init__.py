@@ -49,7 +49,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 EXTRAS = {
     "lmdb": "server",
     "flask": "gateway",
-    "waitress": "gateway",
     "pyspark": "spark",
     "pyarrow": "spark",
 }

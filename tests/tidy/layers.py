@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("daemons/", ("zmq", "click", "<client>", "myqueue.wal", "myqueue.daemons")),
     (
         "gateway/",
-        ("flask", "waitress", "prometheus_client", "click", "<public>", "myqueue.gateway"),
+        ("flask", "prometheus_client", "click", "<public>", "myqueue.gateway"),
     ),
     (
         "analytics/",
@@ -52,7 +52,6 @@ ONE_IMPORTER: dict[str, tuple[str, ...]] = {
     "msgpack": ("client/protocol.py", "client/batch.py"),
     "lmdb": ("wal/store.py",),
     "flask": ("gateway/",),
-    "waitress": ("gateway/",),
     "prometheus_client": ("gateway/",),
     "pyspark": ("analytics/",),
     "pyarrow": ("analytics/",),

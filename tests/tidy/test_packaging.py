@@ -12,7 +12,7 @@ from tidy.tree import PRODUCT, ROOT, files, package_folders, setup_cfg
 import myqueue
 
 # Not part of the base installation, or too slow to be paid by everybody who imports us.
-EXTRAS = ["flask", "waitress", "prometheus_client", "pyspark", "pyarrow", "lmdb"]
+EXTRAS = ["flask", "prometheus_client", "pyspark", "pyarrow", "lmdb"]
 HEAVY = [*EXTRAS, "zmq", "msgpack", "click", "asyncio"]
 
 

@@ -1,0 +1,66 @@
+"""The examples of gateway/API.md, as they stand there, against a real gateway."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from kit.gateways import Client, Gateway, ask
+from kit.processes import Cluster, wait_for
+
+pytestmark = pytest.mark.slow
+
+PAGE = Path(__file__).resolve().parents[2] / "gateway" / "API.md"
+
+
+def examples() -> list[str]:
+    lines = PAGE.read_text("utf-8").splitlines()
+    return [line[2:] for line in lines if line.startswith("$ curl ")]
+
+
+def run(client: Client, line: str) -> int:
+    """What curl would do with these words."""
+    words = iter(shlex.split(line, comments=True)[1:])
+    method, path, body, headers = "", "", None, {}
+    for word in words:
+        match word:
+            case "-s":
+                pass
+            case "-X":
+                method = next(words)
+            case "-d":
+                body = next(words).encode()
+            case "-H":
+                name, _, value = next(words).partition(": ")
+                headers[name] = value
+            case _:
+                assert word.startswith("$G/"), line
+                path = word[2:]
+    status, _ = client.ask(method or "GET", path, body, headers=headers)
+    return status
+
+
+def test_every_example_works(tmp_path: Path) -> None:
+    """Ids are those of a new cluster, so it has one of its own."""
+    with (
+        Cluster(tmp_path, managers=1) as cluster,
+        Gateway(tmp_path, cluster.address) as gateway,
+        Client([gateway.port]) as client,
+    ):
+        for line in examples():
+            wanted = 501 if line.endswith("# 501") else 200
+            if "readyz" in line or "healthz" in line:  # a partition may be a moment old
+
+                def is_ready(line: str = line) -> bool:
+                    return run(client, line) == 200
+
+                wait_for(line, is_ready, 30)
+            else:
+                assert run(client, line) == wanted, line
+        document = ask(gateway.port, "GET", "/openapi.json")[1]
+        gateway.check()
+    shown = " ".join(examples())
+    for path in document["paths"]:
+        plain = path.partition("{")[0].rstrip("/")
+        assert f"$G{plain}" in shown, f"no example of {path}"
