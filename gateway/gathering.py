@@ -82,8 +82,12 @@ class Looker:
         out.took_s = time.monotonic() - begin
         return out
 
-    def statuses(self) -> list[Facts]:
-        return self.admin.statuses(self._daemons)
+    def statuses(self, look: Look) -> list[Facts]:
+        """How Raft stands at those that have just answered; the others would only be waited for."""
+        silent = {(row["daemon"], row["node"]) for row in look.stats if "error" in row}
+        return self.admin.statuses(
+            row for row in self._daemons if (row["daemon"], row["node"]) not in silent
+        )
 
     def topics(self, partitions_max: int, known: int) -> list[Facts]:
         """All about the topics: all of them if they have so many partitions at most, as `known`

@@ -79,7 +79,7 @@ def gather(looker: Looker) -> cluster.Told:
         many = look.cluster.get("counts", {}).get("partitions", 0)
         told.topics = attempt(errors, lambda: looker.topics(cluster.PARTITIONS_MAX, many)) or []
         told.health = attempt(errors, admin.health) or {}
-        told.statuses = attempt(errors, looker.statuses) or []
+        told.statuses = attempt(errors, lambda: looker.statuses(look)) or []
         last = sorted(told.health.get("consumers", ()), key=lambda row: -row["last_seen_ms"])
         # Without a leader of the managers there is no hurry to learn lags that nobody can mend.
         if look.problems is not None:

@@ -23,7 +23,8 @@ class Trouble(NamedTuple):
 def troubles(look: Look) -> list[Trouble]:
     """Everything that a look found wrong. Nothing: all is well."""
     if not look.is_reachable:
-        return [Trouble(True, f"no manager answers: {one_line(look.errors[0])}")]
+        why = one_line(look.errors[0]) if look.errors else "the first of them is still being asked"
+        return [Trouble(True, f"no manager answers: {why}")]
     if look.problems is None:
         missing = ", ".join(str(row["node"]) for row in look.managers if not row["alive"])
         silent = f" (silent: manager {missing})" if missing else ""

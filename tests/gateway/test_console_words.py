@@ -169,6 +169,8 @@ def test_without_a_leader_or_anybody_it_is_said_so() -> None:
     [first, second] = troubles.troubles(look(None, alive=False))
     assert first.text == "no manager leads (silent: manager 2), so nothing can be changed"
     assert second.text == "broker 2 is silent"
+    [waits] = troubles.troubles(Look())
+    assert "still being asked" in waits.text
     dead = Look(errors=[Internal("one\n two", component="tcp://x:1")])
     [only] = troubles.troubles(dead)
     assert only.text == "no manager answers: one two (INTERNAL 1290, tcp://x:1)"

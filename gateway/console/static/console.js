@@ -98,9 +98,9 @@
         await ask();
         tell("");
       } catch (error) {
-        const since = Math.round((Date.now() - heardAt) / 1000);
+        const time = new Date(heardAt).toISOString().slice(11, 19);
         const why = error.name === "TypeError" || error.name === "TimeoutError" ? "The gateway does not answer" : error.message;
-        if (Date.now() - heardAt > STALE_MS) tell(`${why}; this is ${since} s old.`);
+        if (Date.now() - heardAt > STALE_MS) tell(`${why}; what is shown is of ${time} UTC.`);
       }
     }
     setTimeout(turn, Math.max(200, EVERY_MS - (Date.now() - began)));
