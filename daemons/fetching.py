@@ -49,8 +49,13 @@ def read_batches(
         raise errors.EntryMissing(f"offset {offset} is not in the log")
     applied = replica.machine.applied_index
     out: list[Entry] = []
+    entries_max = 0
     while index <= applied and len(out) < frames_max and (bytes_max > 0 or at_least_one):
-        last = min(applied, index + frames_max - len(out) - 1)
+        if offset >= end:
+            break
+        # An entry has a message at least; among commands, which have none, look further each time.
+        entries_max = min(frames_max - len(out), max(2 * entries_max, end - offset))
+        last = min(applied, index + entries_max - 1)
         try:
             entries = replica.read(index, last, max(bytes_max, 1))
         except errors.MyQueueError:
@@ -67,6 +72,7 @@ def read_batches(
             at_least_one = False
             bytes_max -= size
             out.append(entry)
+            offset = entry[OFFSET] + entry[COUNT]
     return out
 
 
