@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from myqueue import protocol as words
+from myqueue.admin_groups import GroupAdmin
 from myqueue.errors import (
     MisuseError,
     MyQueueError,
@@ -39,7 +40,7 @@ PLAIN_S: Final = 10.0  # so long no leader is asked after that
 Facts = dict[str, Any]
 
 
-class Admin:
+class Admin(GroupAdmin):
     """Asks and changes a cluster.
 
     >>> with Admin("127.0.0.1:9092") as admin:  # doctest: +SKIP

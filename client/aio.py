@@ -146,6 +146,8 @@ class AsyncConsumer:
             for message in run:
                 yield message
                 consumer.note_handled()
+                if consumer.must_hear():
+                    break
 
     async def _until(self, timeout: float | None, take: Callable[[], T | None]) -> T | None:
         """What `take` gives, as soon as it gives something. Others may call meanwhile."""

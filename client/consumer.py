@@ -152,7 +152,7 @@ class Consumer(Standing):
             for message in run:
                 yield message
                 self.note_handled()
-                if self._must_hear():
+                if self.must_hear():
                     break  # the rest of it comes again, if it is still ours
 
     def take_run(self) -> Iterator[Message] | None:
@@ -166,7 +166,7 @@ class Consumer(Standing):
         if self._settings.auto_commit and self._session.now_ms() >= self._commit_at:
             self._handled()
 
-    def _must_hear(self) -> bool:
+    def must_hear(self) -> bool:
         """Before the next message: partitions are wanted back, or are lost."""
         if self._membership is None:
             return False
@@ -190,7 +190,7 @@ class Consumer(Standing):
 
     def _begin(self) -> None:
         self._handled()
-        self._must_hear()
+        self.must_hear()
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -228,8 +228,7 @@ class Consumer(Standing):
             self._membership.asked()
         with self._changed:
             news, self._subscription.news = self._subscription.news, []
-            lost, self._subscription.lost = self._subscription.lost, []
-            leaving = self._subscription.leaving
+            lost, leaving = self._subscription.take_word()
         if lost and self._on_lost is not None:
             self._on_lost(lost)
         if leaving:

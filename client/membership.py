@@ -165,6 +165,8 @@ class Membership:
         if error is None:
             version, session_ms, rows = future.result().fields
             with self._changed:
+                if member != self.shares.member:  # the application noticed the end just now
+                    return
                 self._subscription.failure = None
                 ends_at = sent_at + min(session_ms, self._settings.session_timeout_ms)
                 self.shares.ends_at = max(self.shares.ends_at, ends_at)

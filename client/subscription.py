@@ -75,7 +75,8 @@ class Subscription:
         self.prefetch = Prefetch(self.readings, self.turns, limits or Limits(), on_out_of_range)
         self.news: list[tuple[list[TopicPartition], list[TopicPartition]]] = []  # (new, gone)
         self.shares = shares
-        self.lost: list[TopicPartition] = []  # news as well: of shares, without a word of ours
+        self.lost: list[TopicPartition] = []  # shares that are others' without a word of ours
+        self.has_word = False  # some are lost or wanted back: the application has to hear it first
         self.failure: MyQueueError | None = None  # why it can't be a member
         self._start = start
         self._names: dict[TopicPartition, Reading] = {}
@@ -113,6 +114,7 @@ class Subscription:
         reading = Reading(name, group, self.topics[name.topic], find)
         reading.member, reading.epoch = self.shares.member, share.epoch
         reading.fenced, reading.leaving = False, share.to_let_go
+        self.has_word = self.has_word or share.to_let_go
         return reading
 
     def unknown(self, topic: str) -> None:
@@ -147,20 +149,24 @@ class Subscription:
             if share is None or share.epoch != reading.epoch:
                 gone.append(reading)
             elif share.to_let_go and not reading.leaving:
-                reading.leaving = True
+                reading.leaving = self.has_word = True
                 reading.hold()
-        self.lost += self._drop(gone)
+        self._lose(gone)
 
     def session_ended(self) -> None:
         """All shares are lost, and so is the way to them."""
         if self.shares is not None:
             self.shares.forget()
-            self.lost += self._drop(list(self.readings.values()))
+            self._lose(list(self.readings.values()))
 
-    @property
-    def leaving(self) -> list[Reading]:
-        """Those that wait for the application to be done with what it got."""
-        return [reading for reading in self.readings.values() if reading.leaving]
+    def _lose(self, gone: list[Reading]) -> None:
+        self.lost += self._drop(gone)
+        self.has_word = self.has_word or bool(self.lost)
+
+    def take_word(self) -> tuple[list[TopicPartition], list[Reading]]:
+        """What was lost, and what waits for the application to be done with what it got."""
+        lost, self.lost, self.has_word = self.lost, [], False
+        return lost, [reading for reading in self.readings.values() if reading.leaving]
 
     def release(self, readings: Iterable[Reading]) -> None:
         """The application is done with them."""
@@ -168,11 +174,6 @@ class Subscription:
             left = [one for one in readings if self.readings.get(one.group) is one]
             self.shares.released.update({one.group: one.epoch for one in left})
             self._drop(left)
-
-    @property
-    def has_word(self) -> bool:
-        """The application has to hear something before it gets more."""
-        return bool(self.lost) or any(one.leaving for one in self.readings.values())
 
     def named(self, name: TopicPartition) -> Reading:
         reading = self._names.get(name)
@@ -240,7 +241,7 @@ class Subscription:
     def has_news(self) -> bool:
         """Would `next_run` give or raise something, or is there news of partitions?"""
         told = self.news or self._missing or self.failure
-        return bool(told) or self.turns.has_news or (self.shares is not None and self.has_word)
+        return bool(told) or self.has_word or self.turns.has_news
 
     # -- committing -------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ them at a time; nothing is left out; positions never go back; what a member had 
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from kit.members import Member, Process, judge_group
 from kit.processes import Cluster, wait_for
 from kit.traffic import Writer
 
+from myqueue import cli
 from myqueue.errors import Fenced, MyQueueError
 from myqueue.message import TopicPartition
 
@@ -271,3 +273,48 @@ def test_a_member_that_is_stuck_leaves_and_comes_back(cluster: Cluster) -> None:
     assert [what for what, _, _ in stuck.history] == ["lost", "assign"]
     stuck.consumer.close()
     assert describe(cluster, "stuck")["members"] == []
+
+
+def myq(cluster: Cluster, capsys: Any, *words: str, code: int = 0) -> str:
+    assert cli.main([*words, "--cluster", cluster.address]) == code
+    found = capsys.readouterr()
+    return str(found.out if code == 0 else found.err)
+
+
+def test_a_group_is_told_of_and_reset(cluster: Cluster, capsys: Any) -> None:
+    cluster.admin.create_topic("told", partitions=2)
+    writer = Writer(cluster.address, "told", "w", 1000)
+    writer.start()
+    wait_for("messages", lambda: len(writer.acked) >= 40, 30)
+    writer.finish(30)
+    total = len(writer.acked)
+    member = Member(cluster.address, "told", "reader", group="told")
+    member.start()
+    wait_for("all of them", lambda: len(member.seen) == total, 30)
+    wait_for("commits", lambda: cluster.admin.describe_group("told")["lag"] == 0, 30)
+    found = json.loads(myq(cluster, capsys, "group", "describe", "told", "--json"))
+    assert (found["schema"], found["state"]) == ("myq.group.describe/1", "stable")
+    assert [row["member"] for row in found["partitions"]] == [found["members"][0]["member"]] * 2
+    assert "reader" in myq(cluster, capsys, "group", "describe", "told", "--members")
+    assert "stable" in myq(cluster, capsys, "group", "list")
+
+    # The plan alone; not while somebody reads; and if that is insisted on, the reader goes back.
+    plan = myq(cluster, capsys, "group", "reset", "told", "--to", "earliest")
+    assert "--execute" in plan
+    assert cluster.admin.describe_group("told")["lag"] == 0
+    words = ("group", "reset", "told", "--to", "earliest", "--execute")
+    assert "GROUP_IN_USE" in myq(cluster, capsys, *words, code=1)
+    assert "Done." in myq(cluster, capsys, *words, "--force")
+    wait_for("all of them again", lambda: len(member.seen) == 2 * total, 30)
+    assert "lost" in [what for what, _, _ in member.history]
+    wait_for("commits", lambda: cluster.admin.describe_group("told")["lag"] == 0, 30)
+    member.finish()
+
+    rows = cluster.admin.reset_group("told", shift=-5, partitions=[TopicPartition("told", 1)])
+    assert [row["position"] - row["new"] for row in rows] == [5]
+    assert cluster.admin.describe_group("told")["lag"] == 5
+    assert [row["new"] for row in cluster.admin.reset_group("told", time_ms=0)] == [0, 0]
+    rows = cluster.admin.reset_group("told", offset=10**9)
+    assert sum(row["new"] for row in rows) == total
+    with pytest.raises(MyQueueError):
+        cluster.admin.reset_group("told", to="earliest", shift=1)

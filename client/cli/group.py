@@ -1,0 +1,138 @@
+"""`myq group`: consumer groups, their members and lag; and where they go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from myqueue.cli import address, asking, output
+from myqueue.cli.offsets import read_from
+from myqueue.message import TopicPartition
+
+
+@click.group()
+def group() -> None:
+    """Consumer groups: consumers that share the partitions of topics."""
+
+
+@group.command("list")
+@address.options
+@output.json_option
+def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
+    """List the groups."""
+    with asking.admin(cluster, data) as admin:
+        rows = admin.groups()
+    if as_json:
+        output.write_json("myq.group.list/1", {"groups": rows})
+        return
+    output.write_table(
+        ["group", "state", "members", "partitions", "topics"],
+        [
+            [
+                row["group"], row["state"], row["members"], row["partitions"],
+                " ".join(row["topics"]),
+            ]
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+@group.command()
+@click.argument("name")
+@click.option("--members", is_flag=True, help="Show the members instead of the partitions.")
+@address.options
+@output.json_option
+def describe(
+    name: str, members: bool, cluster: str | None, data: str | None, as_json: bool
+) -> None:
+    """Show who of the group NAME has which partition, its position and lag."""
+    with asking.admin(cluster, data) as admin:
+        found = admin.describe_group(name)
+    if as_json:
+        output.write_json("myq.group.describe/1", asking.facts_of(found))
+        return
+    count = len(found["members"])
+    click.echo(
+        f"{name}  {found['state']}  {count} member{'s' * (count != 1)}  lag {found['lag']:,}"
+    )
+    if members:
+        heads = ("member", "name", "host", "partitions", "session_ms", "joined_ms", "topics")
+        rows = [{**row, "session_ms": f"{row['session_ms']:,} ms"} for row in found["members"]]
+        asking.write_rows(rows, heads)
+        return
+    output.write_table(
+        ["topic", "partition", "member", "position", "start", "end", "lag"],
+        [
+            [
+                row["topic"], row["partition"], str(row["member"] or "-"), row["position"],
+                row["start"], row["end"], row["lag"],
+            ]
+            for row in found["partitions"]
+        ],
+    )  # fmt: skip
+
+
+def read_topics(
+    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> list[tuple[str, list[int]]]:
+    """Callback of --topic: NAME, or NAME:0,1,2."""
+    found = []
+    for value in values:
+        name, colon, numbers = value.partition(":")
+        parts = numbers.split(",") if colon else []
+        if not name or not all(part.isascii() and part.isdigit() for part in parts):
+            raise click.BadParameter(f"{value!r} is not TOPIC or TOPIC:0,1,…")
+        found.append((name, [int(part) for part in parts]))
+    return found
+
+
+@group.command()
+@click.argument("name")
+@click.option(
+    "--to", callback=lambda c, p, value: value and read_from(c, p, value), metavar="WHERE",
+    help="earliest, latest, an offset, or a time: @-10m, @MS, @ISO-TIME.",
+)  # fmt: skip
+@click.option("--shift", type=int, help="By so many messages; negative ones go back.")
+@click.option(
+    "--topic", "topics", multiple=True, callback=read_topics, metavar="TOPIC[:0,1,…]",
+    help="Only this topic, or these partitions of it; may be repeated. [default: all it reads]",
+)  # fmt: skip
+@click.option("--execute", is_flag=True, help="Do it; without this the plan is printed only.")
+@click.option("--force", is_flag=True, help="Also if it has members; they go on from there.")
+@address.options
+@output.json_option
+def reset(
+    name: str, to: Any, shift: int | None, topics: list[tuple[str, list[int]]], execute: bool,
+    force: bool, cluster: str | None, data: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Set where the group NAME goes on. Prints the plan; --execute does it."""
+    if (to is None) == (shift is None):
+        raise click.UsageError("Say where: --to WHERE or --shift N.")
+    where: dict[str, Any] = {"shift": shift}
+    if to is not None:
+        if to.kind == "before_end":
+            raise click.UsageError("--to takes no number before the end; --shift goes back.")
+        kinds = {"offset": "offset", "time": "time_ms"}
+        where = {kinds[to.kind]: to.number} if to.kind in kinds else {"to": to.kind}
+    with asking.admin(cluster, data) as admin:
+        chosen: dict[str, Any] = {}
+        if topics and not any(numbers for _, numbers in topics):
+            chosen["topics"] = [topic for topic, _ in topics]
+        elif topics:
+            chosen["partitions"] = [
+                TopicPartition(topic, number)
+                for topic, numbers in topics
+                for number in numbers or range(len(admin.describe_topic(topic)["partitions"]))
+            ]
+        rows = admin.reset_group(name, **where, **chosen, force=force, execute=execute)
+    if as_json:
+        output.write_json(
+            "myq.group.reset/1", {"group": name, "executed": execute, "partitions": rows}
+        )
+        return
+    output.write_table(
+        ["topic", "partition", "position", "new"],
+        [[row["topic"], row["partition"], row["position"], row["new"]] for row in rows],
+    )
+    click.echo("Done." if execute else "Nothing was changed; add --execute to do it.")
