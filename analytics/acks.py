@@ -68,7 +68,7 @@ def tasks(locations: list[str], split_bytes: int) -> list[AckTask]:
 
 
 def lines(task: AckTask) -> Iterator[tuple[int, bytes]]:
-    """(where it begins, the line) of each whole line that begins in the range."""
+    """(where it begins, the line) of each whole line that begins in the range, and of one more."""
     file = storage.open_file(task.location)
     try:
         at = task.begin - 1  # the byte before tells whether a line begins here
@@ -85,9 +85,9 @@ def lines(task: AckTask) -> Iterator[tuple[int, bytes]]:
                 at, rest, skipping = at + len(head) + 1, tail, False
             *whole, rest = rest.split(b"\n")
             for line in whole:
+                yield at, line
                 if at >= task.end:
                     return
-                yield at, line
                 at += len(line) + 1
     finally:
         file.close()
@@ -96,11 +96,12 @@ def lines(task: AckTask) -> Iterator[tuple[int, bytes]]:
 def parsed(task: AckTask) -> Iterator[Ack]:
     bad = -1
     for at, line in lines(task):
-        if not line and bad >= 0:
-            bad = -1  # it was cut, and the ledger continued behind it
-            continue
-        if bad >= 0:
+        if not line:
+            bad = -1  # if one was cut, the ledger was continued behind it
+        if bad >= 0 or at >= task.end:
             break
+        if not line:
+            continue
         ack = _parsed(line, at)
         if ack is None:
             bad = at

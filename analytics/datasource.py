@@ -11,12 +11,15 @@ executors, each by itself. The reading side needs Python and pyarrow, nothing el
 | fromOffset, toOffset | first offset, and the one behind the last |
 | fromTime, toTime | the same by the stamp of the partition's leader: ms since 1970, or ISO 8601 |
 | splitBytes | bytes of a segment for one task, 32 MiB unless set |
+| pushFilters | false: filters are applied by Spark alone; see below |
 | failOnDamage | true: a record that fails its checksum is an error; false: it is left out |
 | failOnDataLoss | true: committed entries that no log has are an error; false: they are left out |
 
-Filters on topic, partition, offset, group, daemon, segment, kind, time and stored are pushed down
-to footers where `spark.sql.python.filterPushdown.enabled` is true; Spark still applies them to the
-rows, so nothing depends on it.
+With `pushFilters=true`, filters on topic, partition, offset, group, daemon, segment and kind are
+compared with footers as well, where `spark.sql.python.filterPushdown.enabled` is true. It is off
+because of what Spark 4 does (seen with 4.3): it keeps the plan of a data frame's filtered query and
+uses it again for a later one of the same data frame without filters, which then lacks rows. Load
+anew for each query there. The options above do the same and are always safe.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ VIEWS = (*SCHEMAS, ACKS)
 OPTIONS = (
     *("path", "paths", "view", "topic", "partition", "fromoffset", "tooffset", "fromtime"),
     *("totime", "splitbytes", "failondamage", "failondataloss", "maxentriespertrigger"),
+    "pushfilters",
 )
 
 
@@ -67,6 +71,7 @@ class Options:
         self.split_bytes = _number("splitBytes", options.get("splitbytes"), SPLIT_BYTES) or 1
         self.skip_damage = not _truth("failOnDamage", options.get("failondamage"))
         self.may_miss = not _truth("failOnDataLoss", options.get("failondataloss"))
+        self.pushes = _truth("pushFilters", options.get("pushfilters", "false"))
         self.entries_max = _number("maxEntriesPerTrigger", options.get("maxentriespertrigger"), 0)
         self.wanted = Wanted(
             topics=_list(options.get("topic")),
@@ -174,8 +179,8 @@ def arrow_schema(schema: Any, view: str) -> Any:
 
 
 class _Pushes:
-    """`pushFilters` for those who ask. Spark refuses a reader that has one while pushing down is
-    switched off; for us it is no harm, as all filters are applied again.
+    """`pushFilters` for who asks for it. Spark refuses a reader that has one while pushing down
+    is switched off; for us it is no harm, as all filters are applied again.
     """
 
     __func__ = DataSourceReader.pushFilters
@@ -192,7 +197,8 @@ class _Pushes:
 class Reader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: Options, schema: Any) -> None:
         self.options, self._schema = options, schema
-        self.pushFilters = _Pushes(self)
+        if options.pushes:
+            self.pushFilters = _Pushes(self)
 
     def partitions(self) -> list[InputPartition]:
         options = self.options
