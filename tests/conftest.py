@@ -10,6 +10,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 
@@ -33,8 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A shell's background jobs ignore Ctrl-C, and so would every process that a test starts."""
+    """A shell's background jobs ignore Ctrl-C, and so would every process that a test starts. And
+    on a busy machine an example may take long: that says nothing about what it shows.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("ours", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("ours")
 
 
 @pytest.fixture(scope="session")
