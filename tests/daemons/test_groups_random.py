@@ -105,8 +105,14 @@ class World(Cluster):
             self.sent[request] = client, shares.member, now
 
     def joined(self, arguments: dict[str, Any]) -> int:
-        self.coming += self.answers()
-        return int(self.update("join_group", **arguments)["member"])
+        """Its id; what others are told meanwhile is on its way."""
+        key = (self._request + 1).to_bytes(16, "big")
+        request = self.ask(protocol.UPDATE, key, "join_group", arguments)
+        self.commit()
+        told = self.answers()
+        (mine,) = [answer for answer in told if answer[1] == request]
+        self.coming += [answer for answer in told if answer is not mine]
+        return int(mine[3]["member"])
 
     def hear(self, answer: Any) -> None:
         kind, request, *fields = answer
