@@ -57,10 +57,10 @@ class World(Cluster):
 
     def step(self) -> None:
         self.turn(self.random.randint(10, 300))
-        if self.leads and self.chance(0.03):
+        if self.leads and self.chance(0.08):
             self.follow(2)
             self.leads = False
-        elif not self.leads and self.chance(0.4):
+        elif not self.leads and self.chance(0.9):
             self.lead()
             self.leads = True
         contexts, self.engine.reads[:] = list(self.engine.reads), []
@@ -92,7 +92,7 @@ class World(Cluster):
         for group, share in shares.by_group.items():
             if share.to_let_go:
                 shares.released.setdefault(group, share.epoch)
-        if self.chance(0.6):
+        if self.chance(0.4):
             released = [list(pair) for pair in shares.released.items()]
             wait_ms = self.random.choice([0, 100, 300])
             try:
