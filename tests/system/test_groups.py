@@ -6,6 +6,7 @@ them at a time; nothing is left out; positions never go back; what a member had 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import threading
@@ -20,7 +21,7 @@ from kit.members import Member, Process, judge_group
 from kit.processes import Cluster, wait_for
 from kit.traffic import Writer
 
-from myqueue import cli
+from myqueue import AsyncConsumer, Consumer, cli
 from myqueue.errors import Fenced, MyQueueError
 from myqueue.message import TopicPartition
 
@@ -273,6 +274,39 @@ def test_a_member_that_is_stuck_leaves_and_comes_back(cluster: Cluster) -> None:
     assert [what for what, _, _ in stuck.history] == ["lost", "assign"]
     stuck.consumer.close()
     assert describe(cluster, "stuck")["members"] == []
+
+
+def test_loops_and_coroutines_share_and_hand_over(cluster: Cluster) -> None:
+    """Iteration hears of a rebalance between two messages; auto_commit commits what is handled."""
+    cluster.admin.create_topic("loops", partitions=4)
+    writer = Writer(cluster.address, "loops", "w", 400)
+    writer.start()
+    seen: dict[str, list[tuple[int, int]]] = {"loop": [], "task": []}
+    settings: dict[str, Any] = {"group": "loops", "auto_commit": True, "idle_timeout": 3}
+    with Consumer(cluster.address, "loops", **settings) as consumer:
+
+        def loop() -> None:
+            for message in consumer:
+                seen["loop"].append((message.partition, message.offset))
+
+        async def task() -> None:
+            async with AsyncConsumer(cluster.address, "loops", **settings) as other:
+                async for message in other:
+                    seen["task"].append((message.partition, message.offset))
+                    if len(seen["task"]) > 200:
+                        break
+
+        thread = threading.Thread(target=loop, daemon=True)
+        thread.start()
+        wait_for("all partitions", lambda: len({p for p, _ in seen["loop"]}) == 4, 30)
+        asyncio.run(asyncio.wait_for(task(), 60))
+        writer.finish(30)
+        thread.join(60)
+        assert not thread.is_alive()
+    both = seen["loop"] + seen["task"]
+    assert len({p for p, _ in seen["task"]}) == 2
+    assert len(set(both)) == len(writer.acked)  # nothing is left out
+    assert len(both) - len(set(both)) < 300  # what the task had in hand when it broke off
 
 
 def myq(cluster: Cluster, capsys: Any, *words: str, code: int = 0) -> str:
