@@ -20,6 +20,7 @@ PRODUCERS_MAX: Final = 10_000
 RUNS_MAX: Final = 64
 CONSUMERS_MAX: Final = 100_000
 KEYS_MAX: Final = 16
+NO_OFFSET: Final = 2**64 - 1
 
 
 class Rebuilt(NamedTuple):
@@ -89,14 +90,15 @@ class Rebuilder:
             raise BadPack(f"operation {operation} is of a newer version")
 
     def _commit(self, consumer: str, offset: int, member: int, assignment: int, end: int) -> None:
-        known = self.positions.get(consumer)
+        """An offset of NO_OFFSET moves nothing; it fences those with older epochs."""
+        known, fences = self.positions.get(consumer), offset == NO_OFFSET
         if known is None:
-            if len(self.positions) < CONSUMERS_MAX and offset <= end:
-                self.positions[consumer] = [offset, member, assignment, {}]
+            if len(self.positions) >= CONSUMERS_MAX or (offset > end and not fences):
+                return
+            known = self.positions[consumer] = [None, 0, 0, {}]
+        elif (assignment, member) < (known[2], known[1]) or (offset > end and not fences):
             return
-        if (assignment, member) < (known[2], known[1]) or offset > end:
-            return
-        if offset > known[0] or assignment > known[2]:
+        if not fences and (known[0] is None or offset > known[0] or assignment > known[2]):
             known[0] = offset
         known[1], known[2] = member, assignment
 
@@ -104,7 +106,7 @@ class Rebuilder:
         known = self.positions.get(consumer)
         if known is not None and key in known[3]:
             return
-        first = self.start if known is None else max(known[0], self.start)
+        first = self.start if known is None else max(known[0] or 0, self.start)
         behind = max(first, min(first + most, end))
         if behind == first:
             return

@@ -13,9 +13,10 @@ from kit.forging import segments, spots
 from kit.plain_spread import PlainSpread
 from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
 
+from myqueue import protocol
 from myqueue.analytics.report import Report
 from myqueue.analytics.verify import Asked, verify
-from myqueue.daemons.partition import take_command
+from myqueue.daemons.partition import commit_command, take_command
 from myqueue.wal import format as f
 from myqueue.wal.storestate import lines
 
@@ -216,6 +217,9 @@ def test_takes_fencing_and_forgetting_are_rebuilt_alike(tmp_path: Path) -> None:
             topic.command(take_command([["taker", one.to_bytes(16, "big"), 9]]))  # a repeat
             topic.commit(f"reader-{one % 3}", one)
             topic.commit("reader-0", one // 2)
+            fence = [[f"reader-{one % 4}", protocol.NO_OFFSET, 1, 2 + one // 50]]
+            topic.command(commit_command(fence))
+            topic.command(take_command([[f"reader-{one % 4}", one.to_bytes(16, "little"), 2]]))
         if one % 50 == 49:
             topic.sequences[1] = 0
             topic.data(2, producer=1, epoch=one, sequence=0)
@@ -225,4 +229,4 @@ def test_takes_fencing_and_forgetting_are_rebuilt_alike(tmp_path: Path) -> None:
     write_cluster(tmp_path / "c", [topic], nodes=[1])
     report = verified(tmp_path / "c", tmp_path, stores=True)
     assert {one.rule for one in report.findings} <= {"sequence"}  # epochs that fell were planted
-    assert report.state_rows == 1 + 3 + 4
+    assert report.state_rows == 1 + 3 + 5
