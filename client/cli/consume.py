@@ -22,6 +22,7 @@ from myqueue.session import Session
 
 POLL_S = 0.5
 ASSIGNED_S = 5.0
+IDLE_S = 3.0
 ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\0": "\0", r"\\": "\\"}
 FIELDS: dict[str, Callable[[Message], bytes]] = {
     "t": lambda message: message.topic.encode(),
@@ -43,6 +44,11 @@ Render = Callable[[Message], bytes]
     help="earliest, latest, an offset, -N: so many before the end, @-10m, @MS, @2026-01-31T12:00.",
 )  # fmt: skip
 @click.option("--partition", type=int, help="[default: all]")
+@click.option(
+    "--group", metavar="NAME",
+    help="As a member of this group: shares partitions, goes on where it is, commits what is"
+    " printed; ends when nothing came for 3 s.",
+)  # fmt: skip
 @click.option("--follow", is_flag=True, help="Wait for more at the end, until Ctrl-C.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="So many messages at most.")
 @click.option(
@@ -52,16 +58,26 @@ Render = Callable[[Message], bytes]
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON object.")
 @address.options
 def consume(
-    topic: str, begin: From, partition: int | None, follow: bool, count: int | None, form: str,
-    as_json: bool, cluster: str | None, data: str | None,
+    topic: str, begin: From, partition: int | None, group: str | None, follow: bool,
+    count: int | None, form: str, as_json: bool, cluster: str | None, data: str | None,
 ) -> None:  # fmt: skip
     """Print the messages of TOPIC, up to those that are there now.
 
-    It reads for itself: no position is kept, nothing is taken away from others.
+    It reads for itself: no position is kept, nothing is taken away from others; unless it is told
+    to be a member of a --group.
     """
     where = address.find(cluster, data)
     render = as_line if as_json else compiled(form)
     with Session(where, name="myq consume") as session:
+        if group is not None:
+            if partition is not None or begin.kind not in ("earliest", "latest"):
+                raise click.UsageError(
+                    "--group goes on where the group is; without a position"
+                    " --from earliest or latest, never with --partition."
+                )
+            with Consumer(session, [topic], group=group, start=begin.kind) as member, quiet_pipe():
+                write_shared(member, follow, count, render)
+            return
         known = ranges(session, topic, begin.number if begin.kind == "time" else None)
         if partition is not None:
             if partition not in known:
@@ -108,6 +124,21 @@ def write(
             if written == count:
                 return
         out.flush()
+
+
+def write_shared(member: Consumer, follow: bool, count: int | None, render: Render) -> None:
+    """As a member of a group; commits what was written."""
+    out, written = sys.stdout.buffer, 0
+    end = time.monotonic() + ASSIGNED_S
+    while (follow or time.monotonic() < end) and (count is None or written < count):
+        messages = member.poll(min(1000, count - written) if count else 1000, POLL_S)
+        for message in messages:
+            out.write(render(message))
+        out.flush()
+        if messages:
+            member.commit()
+            written += len(messages)
+            end = time.monotonic() + IDLE_S
 
 
 def compiled(form: str) -> Render:

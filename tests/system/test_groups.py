@@ -347,6 +347,9 @@ def test_a_group_is_told_of_and_reset(cluster: Cluster, capsys: Any) -> None:
     rows = cluster.admin.reset_group("told", shift=-5, partitions=[TopicPartition("told", 1)])
     assert [row["position"] - row["new"] for row in rows] == [5]
     assert cluster.admin.describe_group("told")["lag"] == 5
+    lines = myq(cluster, capsys, "consume", "told", "--group", "told", "-n", "5").splitlines()
+    assert len(lines) == 5
+    assert cluster.admin.describe_group("told")["lag"] == 0
     assert [row["new"] for row in cluster.admin.reset_group("told", time_ms=0)] == [0, 0]
     rows = cluster.admin.reset_group("told", offset=10**9)
     assert sum(row["new"] for row in rows) == total
