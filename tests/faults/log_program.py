@@ -112,9 +112,8 @@ class Program:
             select.select([self.log.journal], [], [], 0.02)
         self.poll()
         self.turns += 1
-        if self.turns % 40 == 0:
+        if not self.log.reclaimer.step() and self.turns % 40 == 0:
             self.log.reclaimer.begin()
-        self.log.reclaimer.step()
         if self.rng.random() < 0.05:
             self.log.journal.settle()
 

@@ -21,7 +21,7 @@ from kit.members import Member, Process, judge_group
 from kit.processes import Cluster, wait_for
 from kit.traffic import Writer
 
-from myqueue import AsyncConsumer, Consumer, cli
+from myqueue import AsyncConsumer, Consumer, Producer, cli
 from myqueue.errors import Fenced, MyQueueError
 from myqueue.message import TopicPartition
 
@@ -36,7 +36,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def describe(cluster: Cluster, group: str) -> Any:
-    return cluster.session.read("group", {"group": group}, timeout_ms=5000).result()
+    asked = {"group": group}
+    return cluster.session.read("group", asked, linearizable=True, timeout_ms=5000).result()
 
 
 def is_dealt_out(cluster: Cluster, group: str, members: int) -> bool:
@@ -317,11 +318,10 @@ def myq(cluster: Cluster, capsys: Any, *words: str, code: int = 0) -> str:
 
 def test_a_group_is_told_of_and_reset(cluster: Cluster, capsys: Any) -> None:
     cluster.admin.create_topic("told", partitions=2)
-    writer = Writer(cluster.address, "told", "w", 1000)
-    writer.start()
-    wait_for("messages", lambda: len(writer.acked) >= 40, 30)
-    writer.finish(30)
-    total = len(writer.acked)
+    total = 40
+    with Producer(cluster.address) as producer:
+        for number in range(total):
+            producer.send("told", b"%d" % number, partition=number % 2)
     member = Member(cluster.address, "told", "reader", group="told")
     member.start()
     wait_for("all of them", lambda: len(member.seen) == total, 30)
