@@ -40,6 +40,7 @@ from myqueue.partitioner import Spread
 COUNT_MAX: Final = 16_384  # messages of a batch
 MESSAGE_BYTES: Final = 24  # counted for each message besides its own bytes
 PAUSE_MS_MAX: Final = 1_000
+AVOID_MS: Final = 100  # longer than it takes to connect, shorter than an election
 
 
 class Batch:
@@ -136,7 +137,7 @@ class Lane:
 
     __slots__ = (
         "topic", "partition", "group", "batch_bytes", "spread", "open", "queue", "flight",
-        "next_sequence", "retry_at", "pause", "gap", "address",
+        "next_sequence", "retry_at", "pause", "gap", "address", "waits_since",
     )  # fmt: skip
 
     def __init__(
@@ -151,6 +152,18 @@ class Lane:
         self.retry_at = self.pause = 0
         self.gap = -1  # sequence of the first batch that was given up
         self.address = ""  # of whom its batches were sent to last
+        self.waits_since = -1  # it could not be sent to since then
+
+    def waits(self, now: int) -> None:
+        """Nothing can be sent just now; if that lasts, what has no key goes elsewhere."""
+        if self.waits_since < 0:
+            self.waits_since = now
+        elif now - self.waits_since >= AVOID_MS:
+            self.spread.avoid(self.partition)
+
+    def goes_to(self, address: str) -> None:
+        self.address, self.waits_since = address, -1
+        self.spread.welcome(self.partition)
 
     def unsettled(self) -> list[Batch]:
         return [*self.flight, *self.queue, *([self.open] if self.open is not None else [])]

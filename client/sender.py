@@ -133,20 +133,19 @@ class Sender:
             self._stuck.clear()
             for lane in ready:
                 if lane.group not in lanes.lanes or not lane.unsettled():
-                    lane.spread.welcome(lane.partition)
+                    lane.goes_to("")
                     continue
                 if lane.retry_at > now:
                     lanes.ready[lane] = None
-                    lane.spread.avoid(lane.partition)
+                    lane.waits(now)
                     due = lane.retry_at if due is None else min(due, lane.retry_at)
                     continue
                 connection = self._leader(lane, now)
                 if connection is None:
                     self._stuck[lane] = None
-                    lane.spread.avoid(lane.partition)
+                    lane.waits(now)
                     continue
-                lane.spread.welcome(lane.partition)
-                lane.address = connection.address
+                lane.goes_to(connection.address)
                 taken = lanes.take(lane, now, only_repeats=not self._has_epoch)
                 if taken:
                     loads.setdefault(connection, []).extend(taken)
