@@ -8,26 +8,12 @@ so that the command line can show the settings where the gateway is not installe
 from __future__ import annotations
 
 import os
-import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from myqueue.errors import InvalidSetting
-
-LOOPBACK: Final = ("127.", "localhost:", "[::1]")
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/]+):(\d{1,5})")
-
-
-class Setting(NamedTuple):
-    name: str
-    default: Any
-    unit: str
-    meaning: str
-    low: int = 0
-    high: int = 1 << 40
-
+from myqueue.settings import Setting, address, gather, is_loopback, typed
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -59,7 +45,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("idle_timeout_ms", 75_000, "ms", "Between two requests of a connection.", 100),
     Setting("stop_within_ms", 4_000, "ms", "For requests under way when asked to stop.", 0, 60_000),
 )  # fmt: skip
-_NAMES = {setting.name: setting for setting in SETTINGS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,35 +79,14 @@ def load(
     file: str | None, environment: Mapping[str, str], flags: Mapping[str, Any]
 ) -> GatewayConfig:
     """Put the four sources together; whatever is wrong is named with its place."""
-    values: dict[str, Any] = {one.name: one.default for one in SETTINGS}
-    if file is not None:
-        values |= _from_file(file)
-    for name in _NAMES:
-        if (variable := f"MYQ_{name.upper()}") in environment:
-            values[name] = environment[variable]
-    values |= {name: value for name, value in flags.items() if value is not None}
-    return check(values)
-
-
-def _from_file(file: str) -> dict[str, Any]:
-    try:
-        with open(file, "rb") as stream:
-            found = tomllib.load(stream)
-    except OSError as error:
-        raise InvalidSetting(f"{file}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSetting(f"{file}: {error}") from error
-    for name in found:
-        if name not in _NAMES:
-            raise InvalidSetting(f"{file}: there is no setting {name!r}")
-    return found
+    return check(gather(SETTINGS, file, environment, flags))
 
 
 def check(values: Mapping[str, Any]) -> GatewayConfig:
-    clean = {setting.name: _typed(setting, values[setting.name]) for setting in SETTINGS}
+    clean = {setting.name: typed(setting, values[setting.name]) for setting in SETTINGS}
     insecure = clean.pop("insecure")
-    clean["listen"] = _address(clean["listen"])
-    if not insecure and not clean["tokens"] and not clean["listen"].startswith(LOOPBACK):
+    clean["listen"] = address("listen", clean["listen"])
+    if not (insecure or clean["tokens"] or is_loopback(clean["listen"])):
         raise InvalidSetting(
             f"listen = {clean['listen']} is not a loopback address, and there are no tokens",
             hint="Name a file with --tokens; --insecure asks for a gateway that everybody may use.",
@@ -138,31 +102,3 @@ def check(values: Mapping[str, Any]) -> GatewayConfig:
     for name in ("tokens", "tls_certificate", "tls_key", "key"):
         clean[name] = os.path.abspath(clean[name]) if clean[name] else ""
     return GatewayConfig(**clean)
-
-
-def _typed(setting: Setting, value: Any) -> Any:
-    name, default = setting.name, setting.default
-    if isinstance(default, bool):
-        if isinstance(value, bool) or str(value).lower() in ("0", "1", "true", "false"):
-            return str(value).lower() in ("1", "true")
-        raise InvalidSetting(f"{name} = {value!r} is neither true nor false")
-    if isinstance(default, int):
-        try:
-            number = int(value)
-        except (TypeError, ValueError):
-            raise InvalidSetting(f"{name} = {value!r} is not a number") from None
-        if not setting.low <= number <= setting.high:
-            raise InvalidSetting(f"{name} = {number} is not {setting.low} to {setting.high}")
-        return number
-    if not isinstance(value, str):
-        raise InvalidSetting(f"{name} = {value!r} is not a text")
-    if name == "log" and value not in ("text", "json"):
-        raise InvalidSetting(f"log = {value!r} is neither text nor json")
-    return value
-
-
-def _address(value: str) -> str:
-    found = _ADDRESS.fullmatch(value)
-    if found is None or not 0 < int(found[2]) < 65536:
-        raise InvalidSetting(f"listen = {value!r} is not host:port")
-    return found[0]

@@ -44,7 +44,7 @@ def show(part: str | None, as_json: bool) -> None:
 
 
 def settings() -> list[dict[str, output.Cell]]:
-    all_rows = [("daemon", *setting) for setting in SETTINGS]
+    all_rows = [("daemon", *setting[:4]) for setting in SETTINGS]
     all_rows += [("gateway", *setting[:4]) for setting in GATEWAY_SETTINGS]
     for of, known in (("topic", TOPIC_SETTINGS), ("cluster", CLUSTER_SETTINGS)):
         # Their units are in their names, and said in the text.

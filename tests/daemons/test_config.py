@@ -23,6 +23,27 @@ def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
     assert config.election_timeout_ms == 500
 
 
+@pytest.mark.parametrize(
+    "address", ["localhost.example:92", "127.0.0.1.example:92", "[::]:92", "0.0.0.0:92"]
+)
+def test_what_only_looks_like_loopback_needs_keys(address: str) -> None:
+    """S5: a name that begins like one leads who knows where."""
+    with pytest.raises(InvalidSetting, match="not a loopback address"):
+        load("broker", None, {}, FLAGS | {"listen": address})
+
+
+@pytest.mark.parametrize("address", ["localhost:92", "127.8.0.1:92", "[::1]:92", "tcp://[::1]:92"])
+def test_loopback_needs_no_keys(address: str) -> None:
+    assert load("broker", None, {}, FLAGS | {"listen": address}).listen.endswith(":92")
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    file = tmp_path / "b.toml"
+    file.write_bytes(b"host = '\xff'")
+    with pytest.raises(InvalidSetting, match=r"b\.toml"):
+        load("broker", str(file), {}, FLAGS)
+
+
 @pytest.mark.parametrize("door", ["listen", "peer_listen"])
 def test_another_address_than_loopback_needs_keys(door: str) -> None:
     """S5: what is open to a network has to be asked for."""

@@ -56,7 +56,10 @@ def test_the_two_programs_of_the_assignment(cluster: Cluster) -> None:
 
 
 def test_partitions_by_name_by_key_and_by_turns(cluster: Cluster) -> None:
-    """P1, P3, C5: a partition that is named, one for each key, all in turns; order in each."""
+    """P1, P3, P7, C5: a partition that is named, one for each key, all in turns; order in each.
+
+    The client is told where managers are; which brokers lead what, it finds out.
+    """
     for topic in ("parts", "turns"):
         cluster.admin.create_topic(topic, partitions=4)
     with Producer(cluster.address) as producer:

@@ -21,6 +21,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("wal/", ("lmdb", "myqueue.errors", "myqueue.wal")),
     ("daemons/raft/", ("myqueue.daemons.raft",)),
     ("daemons/", ("zmq", "click", "<client>", "myqueue.wal", "myqueue.daemons")),
+    # The one part that all programs share: how settings are put together.
+    ("gateway/config.py", ("myqueue.errors", "myqueue.settings")),
     (
         "gateway/",
         ("flask", "prometheus_client", "click", "<public>", "myqueue.gateway"),
