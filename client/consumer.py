@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from dataclasses import fields
 from itertools import islice
-from types import TracebackType
 from typing import Any, Final, Self
 
 from myqueue.config import ConsumerSettings
@@ -343,10 +342,7 @@ class Consumer(Standing):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -20,6 +20,7 @@ from myqueue.wal.recovery import Recovered, recover
 from myqueue.wal.writer import Batch, Event, Persisted
 
 OWNER = bytes(range(16))
+UID = 0xABCDEF  # of the one group that most tests need
 Watermark = tuple[int, int]
 
 
@@ -214,3 +215,8 @@ def refused(rig: Rig, error: type[Exception], call: Any) -> None:
 def newest_segment(rig: Rig) -> str:
     """The name of the segment that is written now."""
     return rig.journal.segments[rig.journal.persisted_at[0]].name
+
+
+def contents(disk: SimDisk) -> dict[str, bytes]:
+    """Every file, as a process would read it now."""
+    return {name: bytes(disk.contents(name)) for name in disk.list()}

@@ -4,8 +4,6 @@ Stepped by hand, so that every moment of a commit is one that a test can stand i
 the thread is tested with the thread.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from threading import Event
 from time import monotonic
@@ -22,18 +20,6 @@ from myqueue.wal.store import Store
 
 GROUP = 7
 LAST = 2**64 - 1
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(str(tmp_path), sync=False)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def index(store: Store) -> Index:
-    return Index(store, False, lambda: None)
 
 
 def rows(first: int, last: int, term: int = 1, segment: int = 1) -> list[Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from sim.history import play
-from sim.rig import Rig, newest_segment, recovered, refused, state_of, states_of
+from sim.rig import UID, Rig, newest_segment, recovered, refused, state_of, states_of
 
 from myqueue.errors import (
     AppendGap,
@@ -16,15 +16,6 @@ from myqueue.errors import (
 )
 from myqueue.wal import format as f
 from myqueue.wal.writer import Persisted
-
-UID = 0xABCDEF
-
-
-@pytest.fixture
-def rig() -> Rig:
-    rig = Rig()
-    rig.journal.create_group(UID, b"topic/0")
-    return rig
 
 
 def payload_of(rig: Rig, row: Any) -> bytes:

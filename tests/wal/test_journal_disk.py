@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from sim.disk import SimDisk
 from sim.history import play
-from sim.rig import Rig, newest_segment, recovered, refused, states_of
+from sim.rig import UID, Rig, newest_segment, recovered, refused, states_of
 
 from myqueue.errors import DiskFull, IdentityMismatch, JournalStopped
 from myqueue.wal import format as f
@@ -17,15 +17,6 @@ from myqueue.wal.groups import Groups
 from myqueue.wal.recovery import recover
 from myqueue.wal.scan import Scan, footer_of, trailer_of
 from myqueue.wal.writer import Persisted, SpaceLow, Stopped
-
-UID = 0xABCDEF
-
-
-@pytest.fixture
-def rig() -> Rig:
-    rig = Rig()
-    rig.journal.create_group(UID, b"topic/0")
-    return rig
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -11,24 +11,12 @@ from typing import Any
 import pytest
 from sim.disk import AFTER, BEFORE, MIDDLE, Crash, SimDisk
 from sim.history import play
-from sim.rig import Rig, recovered, states_of
+from sim.rig import UID, Rig, contents, recovered, states_of
 
 from myqueue.wal.groups import Groups
 from myqueue.wal.recovery import recover
 
-UID = 0xABCDEF
 MOMENTS = (BEFORE, MIDDLE, AFTER)
-
-
-@pytest.fixture
-def rig() -> Rig:
-    rig = Rig()
-    rig.journal.create_group(UID, b"topic/0")
-    return rig
-
-
-def contents(disk: SimDisk) -> dict[str, bytes]:
-    return {name: bytes(disk.contents(name)) for name in disk.list()}
 
 
 def changing(disk: SimDisk) -> list[int]:

@@ -1,6 +1,5 @@
 """Where terms and times begin: the same answers as a scan of every row, from few look-ups."""
 
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from random import Random
@@ -17,18 +16,6 @@ from myqueue.wal.search import first_at_time, term_runs
 from myqueue.wal.store import Store
 
 GROUP, LAST = 7, 2**64 - 1
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(str(tmp_path), sync=False)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def index(store: Store) -> Index:
-    return Index(store, False, lambda: None)
 
 
 def row(at: int, term: int, time_ms: int, group: int = GROUP) -> Any:
