@@ -10,7 +10,7 @@ executors, each by itself. The reading side needs Python and pyarrow, nothing el
 | topic, partition | one or several, separated by commas |
 | fromOffset, toOffset | first offset, and the one behind the last |
 | fromTime, toTime | the same by the stamp of the partition's leader: ms since 1970, or ISO 8601 |
-| splitBytes | bytes of a segment for one task, 32 MiB unless set |
+| splitBytes | bytes of a segment for one task, 64 MiB unless set |
 | pushFilters | false: filters are applied by Spark alone; see below |
 | failOnDamage | true: a record that fails its checksum is an error; false: it is left out |
 | failOnDataLoss | true: committed entries that no log has are an error; false: they are left out |

@@ -1,10 +1,11 @@
 """How work is spread: a thin layer over Spark's RDDs, so that all that judges stays plain Python.
 
-    Spread(session).run(orders, function)      a task for each order, its rows kept for several uses
-    rows.judged(take, key, part, judge)        rows that belong together, in order, to one judge
+    Spread(session).judged(orders, function, judges)
 
-RDDs and not data frames, as the rows are few and of many shapes: what is heavy was made small where
-it was read. Sorting spills to disk, so no step depends on the size of the log.
+One job of two stages: tasks read and hand on few rows, these are sorted to their judges. Every byte
+is read once, by all cores at a time. RDDs and not data frames, as the rows are of many shapes: what
+is heavy was made small where it was read. Sorting spills to disk, and what judges say is kept by
+Spark until it is asked for, part by part, so no step depends on the size of the log.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 from zlib import crc32
 
+from myqueue.analytics.seam import Judge
+
+# A task costs some 10 ms besides its reading, so an order does not always get one of its own.
+ORDERS_PER_TASK = 2
+TASKS_PER_CORE = 4
 PARTS_PER_CORE = 2
 PARTS_MAX = 2000
+UNJUDGED = -1
 LOOK_S = 0.3
 
 
@@ -28,57 +35,52 @@ def stable(part: Any) -> int:
     return crc32(repr(part).encode())
 
 
-class Rows:
-    """What tasks handed on; read once, used by several."""
-
-    def __init__(self, spread: Spread, rdd: Any) -> None:
-        self._spread, self._rdd = spread, rdd
-
-    def only(self, *kinds: type) -> Iterator[Any]:
-        """Rows of these kinds in the order of the tasks, a task's at a time."""
-        return iter(self._rdd.filter(lambda row: isinstance(row, kinds)).toLocalIterator(True))
-
-    def judged(
-        self, kinds: tuple[type, ...], key: Callable[[Any], tuple[Any, ...]], width: int,
-        judge: Callable[[tuple[Any, ...], Iterator[Any]], Iterator[Any]],
-    ) -> Iterator[Any]:  # fmt: skip
-        """What `judge(first `width` items of the key, rows sorted by the whole key)` says."""
-
-        def keyed(row: Any) -> tuple[Any, Any]:
-            return key(row), row
-
-        def each(pairs: Iterator[Any]) -> Iterator[Any]:
-            for part, rows in groupby(pairs, lambda pair: pair[0][:width]):
-                yield from judge(part, (row for _, row in rows))
-
-        moved = (
-            self._rdd.filter(lambda row: isinstance(row, kinds))
-            .map(keyed)
-            .repartitionAndSortWithinPartitions(
-                self._spread.parts, lambda whole: stable(whole[:width])
-            )
-        )
-        return iter(moved.mapPartitions(each).toLocalIterator(True))
-
-    def forget(self) -> None:
-        self._rdd.unpersist()
-
-
 class Spread:
     def __init__(self, session: Any) -> None:
         self._context = session.sparkContext
-        cores = max(1, self._context.defaultParallelism)
-        self.parts = min(PARTS_MAX, PARTS_PER_CORE * cores)
+        self._cores = max(1, self._context.defaultParallelism)
 
-    def run(self, orders: list[Any], function: Callable[[Any], Iterator[Any]]) -> Rows:
+    def judged(
+        self, orders: list[Any], function: Callable[[Any], Iterator[Any]], judges: Sequence[Judge]
+    ) -> Iterator[Any]:
         from pyspark import StorageLevel
 
-        tasks = self._context.parallelize(orders, max(1, len(orders)))
-        rows = tasks.flatMap(function).persist(StorageLevel.MEMORY_AND_DISK)
-        return Rows(self, rows)
+        fewest = min(len(orders), TASKS_PER_CORE * self._cores)
+        tasks = max(1, fewest, -(-len(orders) // ORDERS_PER_TASK))
+        parts = min(PARTS_MAX, PARTS_PER_CORE * self._cores)
+        rows = self._context.parallelize(orders, tasks).flatMap(function)
+        told = _sorted(rows, judges, parts).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            # Counted in the JVM, for nothing but to have all of it made at once: the iterator
+            # would have one part made after the other.
+            told._jrdd.count()
+            yield from told.toLocalIterator(True)
+        finally:
+            told.unpersist()
 
-    def join(self, *rows: Rows) -> Rows:
-        return Rows(self, self._context.union([one._rdd for one in rows]))
+
+def _sorted(rows: Any, judges: Sequence[Judge], parts: int) -> Any:
+    places = {kind: place for place, one in enumerate(judges) for kind in one.kinds}
+    keys = {place: one.key for place, one in enumerate(judges)}
+    widths = {place: 1 + one.width for place, one in enumerate(judges)} | {UNJUDGED: 1}
+
+    def keyed(row: Any) -> tuple[tuple[Any, ...], Any]:
+        place = places.get(type(row), UNJUDGED)
+        return ((place,) if place == UNJUDGED else (place, *keys[place](row))), row
+
+    def part_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
+        return key[: widths[key[0]]]
+
+    def each(pairs: Iterator[Any]) -> Iterator[Any]:
+        for part, its in groupby(pairs, lambda pair: part_of(pair[0])):
+            its_rows = (row for _, row in its)
+            place = part[0]
+            yield from its_rows if place == UNJUDGED else judges[place].judge(part[1:], its_rows)
+
+    moved = rows.map(keyed).repartitionAndSortWithinPartitions(
+        parts, lambda key: stable(part_of(key))
+    )
+    return moved.mapPartitions(each)
 
 
 @contextmanager

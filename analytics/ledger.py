@@ -17,15 +17,13 @@ from myqueue.analytics.inspected import Finding
 from myqueue.analytics.planning import Wanted, entry_tasks
 from myqueue.analytics.report import Report
 from myqueue.analytics.rows import chosen
-from myqueue.analytics.seam import Spread
+from myqueue.analytics.seam import Judge, Spread
 
 
 def check_acks(
     ledgers: list[str], split_bytes: int, catalog: Catalog, spread: Spread, report: Report
 ) -> None:
     """Up to what a majority has, whether a hint in the log says so already or not."""
-    ledger = acks.tasks(ledgers, split_bytes)
-    told = spread.run(ledger, _acknowledged)
     ranges, starts = {}, {}
     for uid, group in catalog.groups.items():
         if group.topic and not group.removed:
@@ -33,22 +31,24 @@ def check_acks(
             start = max((one.start_offset for one in group.parts.values()), default=0)
             starts[group.topic, group.partition] = start
     tasks = entry_tasks(catalog, ranges, Wanted(), split_bytes, may_miss=True, newest_first=True)
-    stored = spread.run(list(tasks), _stored)
-
-    def key(row: Any) -> tuple[Any, ...]:
-        return row.topic, row.partition, row.block, row.acknowledged
 
     def judge(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
         return judge_acks(rows, starts.get((part[0], part[1]), 0))
 
-    both = spread.join(told, stored)
-    for one in both.judged((Pieces,), key, 3, judge):
+    judges = [Judge((Pieces,), _place_of, 3, judge)]
+    for one in spread.judged([*acks.tasks(ledgers, split_bytes), *tasks], _pieces, judges):
         if isinstance(one, Finding):
             report.add(one)
         else:
             report.count_acks(one)
-    told.forget()
-    stored.forget()
+
+
+def _place_of(row: Pieces) -> tuple[Any, ...]:
+    return row.topic, row.partition, row.block, row.acknowledged
+
+
+def _pieces(task: Any) -> Iterator[Pieces]:
+    return _acknowledged(task) if isinstance(task, acks.AckTask) else _stored(task)
 
 
 def _on_a_majority(group: Group) -> int:

@@ -19,7 +19,7 @@ from myqueue.analytics.logs import Log, Segment
 from myqueue.errors import CorruptData
 from myqueue.wal import format as f
 
-SPLIT_BYTES = 32 << 20
+SPLIT_BYTES = 64 << 20
 
 
 class Span(NamedTuple):

@@ -76,6 +76,10 @@ class Report:
         else:
             self.left_out += 1
 
+    def sort(self) -> None:
+        """By place: they came in the order in which executors happened to be done."""
+        self.findings.sort(key=lambda one: (one.daemon, one.segment, one.position, one))
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 

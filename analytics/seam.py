@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 
-class Rows(Protocol):
-    """See `engine.Rows`."""
+class Judge(NamedTuple):
+    """Rows of these kinds whose keys begin with the same `width` items are judged together.
 
-    def only(self, *kinds: type) -> Iterator[Any]: ...
+    `judge(those items, the rows sorted by the whole key)` says what is handed on.
+    """
 
-    def judged(
-        self, kinds: tuple[type, ...], key: Callable[[Any], tuple[Any, ...]], width: int,
-        judge: Callable[[tuple[Any, ...], Iterator[Any]], Iterator[Any]],
-    ) -> Iterator[Any]: ...  # fmt: skip
-
-    def forget(self) -> None: ...
+    kinds: tuple[type, ...]
+    key: Callable[[Any], tuple[Any, ...]]
+    width: int
+    judge: Callable[[tuple[Any, ...], Iterator[Any]], Iterator[Any]]
 
 
 class Spread(Protocol):
     """See `engine.Spread`."""
 
-    def run(self, orders: list[Any], function: Callable[[Any], Iterator[Any]]) -> Rows: ...
-
-    def join(self, *rows: Any) -> Rows: ...
+    def judged(
+        self, orders: list[Any], function: Callable[[Any], Iterator[Any]], judges: Sequence[Judge]
+    ) -> Iterator[Any]:
+        """`function(order)` makes rows, judges take them; what they say comes here, and the rows
+        that no judge takes. What one call of a judge says comes together, all else in any order.
+        """
+        ...

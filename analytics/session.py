@@ -34,7 +34,9 @@ def make_session(
     master: str = "local[*]", *, name: str = "myqueue", conf: Mapping[str, str] | None = None,
     quick: bool = False,
 ) -> Any:  # fmt: skip
-    """`quick` is for short work: the JVM starts faster and runs slower."""
+    """`quick` is for work that is done in Python: the JVM here starts faster, and leaves the cores
+    alone that it would need for making its own code faster.
+    """
     home = find_java(os.environ, CACHE)
     if home is not None:
         os.environ["JAVA_HOME"] = home
@@ -70,6 +72,10 @@ def settings(master: str, quick: bool, java_options: str = "") -> dict[str, str]
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
+        # An export keeps a file open for each partition that a task meets, up to this many, and
+        # need not sort; what they hold back until it is written is bounded by a share of the heap.
+        "spark.sql.maxConcurrentOutputFileWriters": "16",
+        "spark.hadoop.parquet.memory.pool.ratio": "0.3",
     }
     if is_local(master):
         out["spark.driver.host"] = out["spark.driver.bindAddress"] = "127.0.0.1"

@@ -18,6 +18,7 @@ from myqueue.analytics.catalog import Catalog, make_catalog
 from myqueue.analytics.counting import Count, Election, Spread
 from myqueue.analytics.logs import find_logs
 from myqueue.analytics.planning import SPLIT_BYTES, Wanted, committed_ranges, entry_tasks
+from myqueue.analytics.seam import Judge
 from myqueue.analytics.seam import Spread as Spreader
 from myqueue.analytics.verify import quiet
 
@@ -39,20 +40,17 @@ def stats(
     wanted = Wanted(topics=topics)
     ranges = committed_ranges(catalog, wanted)
     tasks = entry_tasks(catalog, ranges, wanted, split_bytes, may_miss=True)
-    rows = spread.run(list(tasks), counting.count)
     totals = _Totals()
-    try:
-        with progress("Counting"):
-            for count in rows.judged((Count,), lambda row: row[:4], 4, _summed_counts):
-                totals.count(count)
+    with progress("Counting"):
+        for one in spread.judged(list(tasks), counting.count, _JUDGES):
+            if isinstance(one, Count):
+                totals.count(one)
                 if sink is not None:
-                    sink(count)
-        for one in rows.judged((Spread,), lambda row: row[:3], 3, _summed_spreads):
-            totals.spread(one)
-        for one in rows.only(Election):
-            totals.elections.append(one)
-    finally:
-        rows.forget()
+                    sink(one)
+            elif isinstance(one, Spread):
+                totals.spread(one)
+            else:
+                totals.elections.append(one)
     return {
         "paths": paths,
         "bytes_read": sum(one.end - one.begin for one in tasks),
@@ -69,6 +67,12 @@ def _summed_counts(key: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Count]
 
 def _summed_spreads(key: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Spread]:
     yield counting.sum_spreads(key, rows)
+
+
+_JUDGES = [
+    Judge((Count,), lambda row: row[:4], 4, _summed_counts),
+    Judge((Spread,), lambda row: row[:3], 3, _summed_spreads),
+]
 
 
 class _Totals:
@@ -117,7 +121,9 @@ class _Totals:
             "sizes": self._told(counting.SIZE), "batches": self._told(counting.BATCH),
             "sent_to_stamped_ms": self._told(counting.SENT),
             "stamped_to_hint_ms": self._told(counting.HINT),
-            "elections": [one._asdict() for one in sorted(self.elections, key=lambda e: e.time_ms)],
+            "elections": [
+                one._asdict() for one in sorted(self.elections, key=lambda e: (e.time_ms, e))
+            ],
         }  # fmt: skip
 
     def _sum(self, kind: str) -> int:

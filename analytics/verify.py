@@ -7,8 +7,9 @@
     ledger ─▶ pieces ─┬─▶ compare.judge_acks
     messages ─────────┘
 
-Each byte is read once (what the ledger speaks of, twice). What judges is plain Python; Spark reads,
-sorts what belongs together, and keeps nothing on this side but findings and a row for each group.
+Each byte is read once (what the ledger speaks of, twice), and all of the upper half is one job.
+What judges is plain Python; Spark reads, sorts what belongs together, and hands over to this side
+but findings, a row for each range and one for each group.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from myqueue.analytics import stores
-from myqueue.analytics.agree import GroupSummary, judge_group
+from myqueue.analytics.agree import judge_group
 from myqueue.analytics.catalog import ALL, MANAGERS_GROUP, Catalog, Group, make_catalog
 from myqueue.analytics.compare import judge_block
 from myqueue.analytics.inspect import inspect
 from myqueue.analytics.inspected import (
-    TORN,
+    CORRUPT,
     Block,
     Event,
     Finding,
@@ -37,15 +38,13 @@ from myqueue.analytics.inspected import (
 )
 from myqueue.analytics.ledger import check_acks
 from myqueue.analytics.logs import Log, Segment, find_logs
-from myqueue.analytics.planning import Task
+from myqueue.analytics.planning import SPLIT_BYTES, Task
 from myqueue.analytics.ranges import judge_files, judge_ranges
 from myqueue.analytics.replay import Rebuilt, replay
 from myqueue.analytics.report import Report
-from myqueue.analytics.seam import Rows, Spread
+from myqueue.analytics.seam import Judge, Spread
 from myqueue.analytics.story import Names
 from myqueue.wal import format as f
-
-SPLIT_BYTES = 32 << 20
 
 # (log, its part of the managers' group, upto) → the rows that its store should hold, in order
 Metadata = Callable[[Log, Group, Catalog, int], Iterator[tuple[bytes, bytes]]]
@@ -82,23 +81,20 @@ def verify(
         {(log.disk, one.number): one.name for log in logs for one in log.segments},
     )
     report.stores = len(states)
-    orders = _orders(catalog, states, asked.split_bytes)
-    rows = spread.run(orders, inspect)
-    try:
-        with progress("Reading segments"):
-            _check_logs(logs, rows, report)
-        with progress("Comparing replicas"):
-            summaries = _check_groups(rows, names, report)
-            _check_blocks(rows, names, report)
-        with progress("Rebuilding state"):
-            _check_states(catalog, rows, states, names, summaries, report)
-    finally:
-        rows.forget()
+    replays = {log.disk: _replays(catalog, log, states.get(log.disk)) for log in logs}
+    orders = _orders(catalog, replays, asked.split_bytes)
+    seen = _Seen()
+    with progress("Reading and comparing"):
+        told = spread.judged(orders, inspect, _judges(names, replays))
+        _check_states(catalog, seen.rest(told, report), states, replays, names, report)
+    _check_logs(logs, seen, report)
+    _check_places(states, seen, report)
     if asked.metadata is not None:
         _check_metadata(catalog, states, asked.metadata, report)
     if asked.ledgers:
         with progress("Looking for acknowledged messages"):
             check_acks(asked.ledgers, asked.split_bytes, catalog, spread, report)
+    report.sort()
     return report
 
 
@@ -129,9 +125,8 @@ def _store_states(
 
 
 def _orders(
-    catalog: Catalog, states: dict[str, stores.StoreState], split_bytes: int
+    catalog: Catalog, replays: dict[str, dict[int, Replayed]], split_bytes: int
 ) -> list[Inspection]:
-    replays = {log.disk: _replays(catalog, log, states.get(log.disk)) for log in catalog.logs}
     out = []
     for log in catalog.logs:
         for segment in log.segments:
@@ -187,117 +182,110 @@ def _replays(catalog: Catalog, log: Log, state: stores.StoreState | None) -> dic
     return out
 
 
-def _check_logs(logs: list[Log], rows: Rows, report: Report) -> None:
-    """Ranges come in the order of the tasks: by log, segment and position."""
-    known = {(log.disk, one.number): (log, one) for log in logs for one in log.segments}
+# -- judging --------------------------------------------------------------------------------------
+
+
+def _judges(names: Names, replays: dict[str, dict[int, Replayed]]) -> list[Judge]:
+    """Which rows belong together, in which order, and who judges them; run by executors."""
+
+    def group(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
+        return judge_group(part[0], rows, names)
+
+    def block(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
+        return judge_block(part[0], rows, names)
+
+    def steps(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
+        disk, uid = part
+        order = replays[disk][uid]
+        return replay(
+            disk, uid, rows, names, after=order.after, split=order.split,
+            wants_state=order.split > 0,
+        )  # fmt: skip
+
+    return [
+        Judge((Run, Event), lambda row: (row.group, row.disk, row.number, row.position), 1, group),
+        Judge((Block,), lambda row: (row.group, row.block, row.disk, row.number), 2, block),
+        Judge((Step,), _place_of_step, 2, steps),
+    ]
+
+
+def _place_of_step(row: Step) -> tuple[Any, ...]:
+    is_entry = row.changes[0][0] != "s" if row.changes else True
+    return row.disk, row.group, is_entry, row.first, row.number, row.position
+
+
+@dataclass
+class _Seen:
+    """What came from executors and is looked at when all of it is here."""
+
+    ranges: dict[tuple[str, int], list[Range]] = field(default_factory=dict)  # by segment
+    damaged: set[tuple[str, str]] = field(default_factory=set)  # (daemon, segment)
+    ends: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+
+    def rest(self, told: Iterator[Any], report: Report) -> Iterator[Rebuilt]:
+        """Takes all but rebuilt rows, which are too many to be kept."""
+        for row in told:
+            if isinstance(row, Rebuilt):
+                yield row
+            elif isinstance(row, Finding):
+                report.add(row)
+                if row.verdict == CORRUPT:
+                    self.damaged.add((row.daemon, row.segment))
+            elif isinstance(row, Range):
+                report.count_range(row)
+                self.ranges.setdefault((row.disk, row.number), []).append(row)
+            else:
+                report.count_group(row)
+                for disk, last, term, first in row.ends:
+                    self.ends[disk, row.group] = last, term, first
+
+
+def _check_logs(logs: list[Log], seen: _Seen, report: Report) -> None:
     for log in logs:
         report.count_log(log)
         for finding in judge_files(log):
             report.add(finding)
-    at: tuple[str, int] | None = None
-    gathered: list[Range] = []
-    bad: set[tuple[str, str]] = set()
-
-    def close() -> None:
-        if at is not None:
-            log, segment = known[at]
-            clean = (log.name, segment.name) not in bad
-            for one in judge_ranges(log, segment, gathered, clean):
-                report.add(one)
-
-    for row in rows.only(Range, Finding):
-        if isinstance(row, Finding):
-            report.add(row)
-            if row.verdict != TORN:
-                bad.add((row.daemon, row.segment))
-            continue
-        report.count_range(row)
-        if (row.disk, row.number) != at:
-            close()
-            at, gathered = (row.disk, row.number), []
-        gathered.append(row)
-    close()
+        for segment in log.segments:
+            ranges = sorted(seen.ranges.get((log.disk, segment.number), ()), key=_begin_of)
+            clean = (log.name, segment.name) not in seen.damaged
+            for finding in judge_ranges(log, segment, ranges, clean) if ranges else ():
+                report.add(finding)
 
 
-# -- groups ---------------------------------------------------------------------------------------
+def _begin_of(row: Range) -> int:
+    return row.begin
 
 
-def _check_groups(rows: Rows, names: Names, report: Report) -> dict[int, GroupSummary]:
-    summaries = {}
-
-    def key(row: Any) -> tuple[Any, ...]:
-        return row.group, row.disk, row.number, row.position
-
-    def judge(part: tuple[Any, ...], group: Iterator[Any]) -> Iterator[Any]:
-        return judge_group(part[0], group, names)
-
-    for one in rows.judged((Run, Event), key, 1, judge):
-        if isinstance(one, Finding):
-            report.add(one)
-        else:
-            summaries[one.group] = one
-            report.count_group(one)
-    return summaries
-
-
-def _check_blocks(rows: Rows, names: Names, report: Report) -> None:
-    def key(row: Any) -> tuple[Any, ...]:
-        return row.group, row.block, row.disk, row.number
-
-    def judge(part: tuple[Any, ...], blocks: Iterator[Any]) -> Iterator[Any]:
-        return judge_block(part[0], blocks, names)
-
-    for one in rows.judged((Block,), key, 2, judge):
-        report.add(one)
+# -- stores against what was rebuilt ---------------------------------------------------------------
 
 
 def _check_states(
-    catalog: Catalog, rows: Rows, states: dict[str, stores.StoreState], names: Names,
-    summaries: dict[int, GroupSummary], report: Report,
+    catalog: Catalog, rebuilt: Iterator[Rebuilt], states: dict[str, stores.StoreState],
+    replays: dict[str, dict[int, Replayed]], names: Names, report: Report,
 ) -> None:  # fmt: skip
-    """Sequences of every replica; and of those whose store is known, its state."""
-    ends = {(disk, uid): rest for uid, one in summaries.items() for disk, *rest in one.ends}
-    for disk, state in states.items():
-        for uid in state.groups:
-            if (disk, uid) in ends:
-                last, term, first = ends[disk, uid]
-                for finding in stores.judge_place(state, uid, last, term, first):
-                    report.add(finding)
-            else:
-                report.add(stores.stranger(state, uid))
-    orders = {
-        (log.disk, uid): order
-        for log in catalog.logs
-        for uid, order in _replays(catalog, log, states.get(log.disk)).items()
-    }
-
-    def key(row: Any) -> tuple[Any, ...]:
-        is_entry = row.changes[0][0] != "s" if row.changes else True
-        return row.disk, row.group, is_entry, row.first, row.number, row.position
-
-    def judge(part: tuple[Any, ...], steps: Iterator[Any]) -> Iterator[Any]:
-        disk, group = part
-        order = orders[disk, group]
-        return replay(
-            disk, group, steps, names, after=order.after, split=order.split,
-            wants_state=order.split > 0,
-        )  # fmt: skip
-
-    def rebuilt() -> Iterator[Rebuilt]:
-        for row in rows.judged((Step,), key, 2, judge):
-            if isinstance(row, Finding):
-                report.add(row)
-            else:
-                yield row
-
+    """Of those whose store is known; group by group as they come."""
     compared: set[tuple[str, int]] = set()
-    for disk, group, its in stores.by_group(rebuilt()):
+    for disk, group, its in stores.by_group(rebuilt):
         compared.add((disk, group))
         _compare_state(states[disk], group, its, catalog.groups[group], report)
-    for (disk, group), order in orders.items():
-        if order.split and (disk, group) not in compared:
-            where = f"{catalog.groups[group].topic}/{catalog.groups[group].partition}"
-            report.note(f"the state of {where} on {names.daemons[disk]} could not be rebuilt")
+    for disk, its_replays in replays.items():
+        for group, order in its_replays.items():
+            if order.split and (disk, group) not in compared:
+                where = f"{catalog.groups[group].topic}/{catalog.groups[group].partition}"
+                report.note(f"the state of {where} on {names.daemons[disk]} could not be rebuilt")
+
+
+def _check_places(
+    states: dict[str, stores.StoreState], seen: _Seen, report: Report
+) -> None:  # fmt: skip
+    """No store knows more than its log."""
+    for disk, state in states.items():
+        for uid in state.groups:
+            if (disk, uid) not in seen.ends:
+                report.add(stores.stranger(state, uid))
+                continue
+            for finding in stores.judge_place(state, uid, *seen.ends[disk, uid]):
+                report.add(finding)
 
 
 def _compare_state(

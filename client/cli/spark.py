@@ -62,7 +62,9 @@ def given(paths: tuple[str, ...]) -> list[str]:
 
 
 @contextmanager
-def session_on(master: str, conf: tuple[str, ...], name: str) -> Iterator[Any]:
+def session_on(
+    master: str, conf: tuple[str, ...], name: str, *, quick: bool = False
+) -> Iterator[Any]:  # fmt: skip
     """A Spark session that ends with the block; what hindered the work is exit code 3."""
     from myqueue.analytics.session import make_session
 
@@ -73,7 +75,7 @@ def session_on(master: str, conf: tuple[str, ...], name: str) -> Iterator[Any]:
             raise click.UsageError(f"--conf {one!r}: write KEY=VALUE.")
         settings[key] = value
     with told():
-        session = make_session(master, name=name, conf=settings)
+        session = make_session(master, name=name, conf=settings, quick=quick)
     try:
         with told():
             yield session

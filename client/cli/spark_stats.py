@@ -37,7 +37,10 @@ def stats(
     from myqueue.analytics.stats_page import stats_page
 
     where = given(paths)
-    with session_on(master, conf, "myq spark stats") as session, count_writer(parquet) as sink:
+    with (
+        session_on(master, conf, "myq spark stats", quick=True) as session,
+        count_writer(parquet) as sink,
+    ):
         begin = time.monotonic()
         facts = counted(
             where, Spread(session), topics=topics or None, sink=sink,

@@ -48,7 +48,7 @@ def verify(
 
     asked = Asked(given(paths), list(acks), list(store_state), with_stores=stores, metadata=rebuild)
     with (
-        session_on(master, conf, "myq spark verify") as session,
+        session_on(master, conf, "myq spark verify", quick=True) as session,
         tempfile.TemporaryDirectory() as scratch,
     ):
         begin = time.monotonic()

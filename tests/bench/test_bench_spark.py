@@ -1,19 +1,22 @@
 """Spark over the log on local[2]: verify, stats, messages to Parquet; beside Spark's own scan.
 
 `MYQ_BENCH_SPARK_MIB` is the size of the log (1,024 unless set), of batches of 16 KiB with messages
-of 100 B. Each measurement is made after a warm-up on a small log; memory is the most that the JVM
-and the Python workers held at once, looked at some times a second, for one and for twice the data.
+of 100 B; half as much is measured too, for what twice the data takes. Logs are in the disk's cache,
+as they were just written. Each command runs in a process of its own (see `spark_work.py`), whose
+start-up is told apart; the quickest of `ROUNDS` runs counts. Memory is the most that JVM, Python
+workers and driver held at once, looked at some times a second.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import pytest
 from bench.figures import Row
@@ -22,7 +25,17 @@ from kit.queue_logs import Broker, Topic
 MIB = int(os.environ.get("MYQ_BENCH_SPARK_MIB", "1024"))
 BATCH_MESSAGES = 160
 MESSAGE_BYTES = 100
-LOOK_S = 0.2
+ROUNDS = 2
+MEMORY_MAX = 2 << 30
+TIMES_MAX = 2.1  # what twice the data may take
+WORK = Path(__file__).with_name("spark_work.py")
+
+
+class Logs(NamedTuple):
+    small: Path
+    once: Path
+    twice: Path
+    messages: dict[Path, int]
 
 
 def write_log(folder: Path, mib: int) -> int:
@@ -50,104 +63,66 @@ def bytes_in(folder: Path) -> int:
     return sum(one.stat().st_size for one in (folder / "broker-1" / "wal").glob("*.seg"))
 
 
-def resident(root: int) -> int:
-    """Of a process and all below it, without what they share with the disk's cache."""
-    children: dict[int, list[int]] = {}
-    sizes: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                status = Path("/proc", name, "status").read_text()
-            except OSError:
-                continue
-            fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-            children.setdefault(int(fields["PPid"]), []).append(int(name))
-            sizes[int(name)] = int(fields.get("RssAnon", "0 kB").split()[0]) << 10
-    total, left = 0, [root]
-    while left:
-        one = left.pop()
-        total += sizes.get(one, 0)
-        left += children.get(one, [])
-    return total
-
-
-@contextmanager
-def memory() -> Iterator[list[int]]:
-    most, ended = [0], threading.Event()
-
-    def look() -> None:
-        while not ended.wait(LOOK_S):
-            most[0] = max(most[0], resident(os.getpid()))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield most
-    finally:
-        ended.set()
-        thread.join()
-
-
 @pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logs]:
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
-    from myqueue.analytics.session import make_session
-
-    made = make_session("local[2]", name="bench")
-    yield made
-    made.stop()
-
-
-def timed(work: Callable[[], Any]) -> tuple[float, int]:
-    begin = time.monotonic()
-    with memory() as most:
-        work()
-    return time.monotonic() - begin, most[0]
+    base = os.environ.get("MYQ_BENCH_DIR")
+    folder = Path(base) if base else tmp_path_factory.mktemp("spark")
+    paths = [folder / name for name in ("small", "once", "twice")]
+    sizes = (16, MIB // 2, MIB)
+    written = {path: write_log(path, mib) for path, mib in zip(paths, sizes, strict=True)}
+    yield Logs(*paths, written)
 
 
-def test_spark_over_the_log(session: Any, disk: Path, report: list[Row]) -> None:
-    from myqueue.analytics.engine import Spread
-    from myqueue.analytics.export import export
-    from myqueue.analytics.stats import stats
-    from myqueue.analytics.verify import Asked, verify
+def measured(work: str, logs: Logs, report: list[Row]) -> dict[str, dict[str, Any]]:
+    """The quickest run for each log, and the rows that all works have."""
+    command = [sys.executable, "-P", str(WORK), work, str(ROUNDS), *map(str, logs[:3])]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    best: dict[str, dict[str, Any]] = {}
+    for run in found["runs"]:
+        name = Path(run["log"]).name
+        if work != "binaryFile":
+            assert run["messages"] == logs.messages[Path(run["log"])]
+        if name not in best or run["seconds"] < best[name]["seconds"]:
+            best[name] = run
+    runs = [f"{one['seconds']:.1f}" for one in found["runs"] if one["log"] == str(logs.twice)]
+    once, twice = best["once"], best["twice"]
+    memory = max(one["memory"] for one in found["runs"])
+    seconds = f"runs of {', '.join(runs)} s, {twice['cpu_seconds']:.1f} s of CPU"
+    report += [
+        Row(f"spark {work}: start-up, not counted", found["started_s"], "s"),
+        Row(f"spark {work}: {MIB} MiB", twice["seconds"], "s", seconds),
+        Row(f"spark {work}: {MIB} by {MIB // 2} MiB", twice["seconds"] / once["seconds"], "times",
+            "", TIMES_MAX if work != "binaryFile" else None, -1),
+        Row(f"spark {work}: memory", memory / 1e6, "MB", "",
+            MEMORY_MAX / 1e6 if work != "binaryFile" else None, -1),
+    ]  # fmt: skip
+    return best
 
-    def works(folder: Path) -> dict[str, Callable[[], Any]]:
-        def checked() -> None:
-            found = verify(Asked([str(folder)], with_stores=False), Spread(session), disk)
-            assert found.ok and found.messages == sizes[folder]
 
-        def counted() -> None:
-            assert stats([str(folder)], Spread(session))["messages"] == sizes[folder]
+@pytest.mark.parametrize(
+    ("work", "goal"), [("verify", 400), ("stats", 300), ("binaryFile", None)]
+)  # fmt: skip
+def test_spark_reads(work: str, goal: float | None, logs: Logs, report: list[Row]) -> None:
+    twice = measured(work, logs, report)["twice"]
+    speed = bytes_in(logs.twice) / twice["seconds"] / 1e6
+    report.append(Row(f"spark {work}: {MIB} MiB", speed, "MB/s", "", goal))
 
-        def exported() -> None:
-            out = disk / f"out-{folder.name}-{time.monotonic_ns()}"
-            assert export(session, [str(folder)], str(out), (), restart=False) == sizes[folder]
 
-        def scanned() -> None:
-            frame = session.read.format("binaryFile").load(f"{folder}/broker-1/wal/*.seg")
-            frame.selectExpr("sum(crc32(content))").collect()
+def test_spark_exports_to_parquet(logs: Logs, report: list[Row]) -> None:
+    twice = measured("export", logs, report)["twice"]
+    speed = twice["messages"] / twice["seconds"]
+    report.append(Row(f"spark export: {MIB} MiB", speed, "msg/s", "", 400_000))
 
-        return {"verify": checked, "stats": counted, "export": exported, "binaryFile": scanned}
 
-    sizes: dict[Path, int] = {}
-    for name, mib in (("small", 16), ("once", MIB // 2), ("twice", MIB)):
-        sizes[disk / name] = write_log(disk / name, mib)
-    for work in works(disk / "small").values():
-        work()
-    figures = {
-        (name, kind): timed(work)
-        for name in ("once", "twice")
-        for kind, work in works(disk / name).items()
-    }
-    size = bytes_in(disk / "twice") / 1e6
-    bare = size / figures["twice", "binaryFile"][0]
-    for kind, goal in (("verify", 400), ("stats", 300)):
-        speed = size / figures["twice", kind][0]
-        beside = f"binaryFile {bare:,.0f} MB/s"
-        report.append(Row(f"spark {kind}, {MIB} MiB", speed, "MB/s", beside, goal))
-    messages = sizes[disk / "twice"] / figures["twice", "export"][0]
-    report.append(Row(f"spark export to Parquet, {MIB} MiB", messages, "msg/s", "", 400_000))
-    for kind in ("verify", "stats", "export", "binaryFile"):
-        most, before = figures["twice", kind][1], figures["once", kind][1]
-        beside = f"{before / 1e6:,.0f} MB at half the data"
-        report.append(Row(f"spark {kind}: memory", most / 1e6, "MB", beside))
+def test_the_plain_check_beside_spark(logs: Logs, report: list[Row]) -> None:
+    """`myq wal verify`: one process, with its start."""
+    program = [sys.executable, "-P", "-m", "myqueue.cli", "wal", "verify", "--json"]
+    took = []
+    for _ in range(ROUNDS):
+        began = perf_counter()
+        subprocess.run([*program, logs.twice / "broker-1"], check=True, stdout=subprocess.DEVNULL)
+        took.append(perf_counter() - began)
+    speed = bytes_in(logs.twice) / min(took) / 1e6
+    report.append(Row(f"myq wal verify beside spark: {MIB} MiB", speed, "MB/s", "", 1000))

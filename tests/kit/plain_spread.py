@@ -5,33 +5,25 @@ What belongs together is brought together and sorted, as Spark does it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-
-class PlainRows:
-    def __init__(self, rows: list[Any]) -> None:
-        self.rows = rows
-
-    def only(self, *kinds: type) -> Iterator[Any]:
-        return (row for row in self.rows if isinstance(row, kinds))
-
-    def judged(
-        self, kinds: tuple[type, ...], key: Callable[[Any], tuple[Any, ...]], width: int,
-        judge: Callable[[tuple[Any, ...], Iterator[Any]], Iterator[Any]],
-    ) -> Iterator[Any]:  # fmt: skip
-        rows = sorted(self.only(*kinds), key=key)
-        for part, its in groupby(rows, lambda row: key(row)[:width]):
-            yield from judge(part, its)
-
-    def forget(self) -> None:
-        self.rows = []
+from myqueue.analytics.seam import Judge
 
 
 class PlainSpread:
-    def run(self, orders: list[Any], function: Callable[[Any], Iterator[Any]]) -> PlainRows:
-        return PlainRows([row for one in orders for row in function(one)])
+    def judged(
+        self, orders: list[Any], function: Callable[[Any], Iterator[Any]], judges: Sequence[Judge]
+    ) -> Iterator[Any]:
+        rows = [row for one in orders for row in function(one)]
+        taken = {kind for judge in judges for kind in judge.kinds}
+        yield from (row for row in rows if type(row) not in taken)
+        for judge in judges:
+            yield from _judged([row for row in rows if type(row) in judge.kinds], judge)
 
-    def join(self, *rows: PlainRows) -> PlainRows:
-        return PlainRows([row for one in rows for row in one.rows])
+
+def _judged(rows: list[Any], judge: Judge) -> Iterator[Any]:
+    rows.sort(key=judge.key)
+    for part, together in groupby(rows, lambda row: judge.key(row)[: judge.width]):
+        yield from judge.judge(part, together)
