@@ -191,6 +191,8 @@ class _Walk:
 
     A partition whose leader is gone does not hide what the others have, unless the way is decided
     by a key. Once something is taken, it is handed out whatever happens next: it is the asker's.
+    With a key that would be the end of the matter, though this call or one before it may have taken
+    more, from the partition that does not answer; so there is the error, and the repeat gets all.
     """
 
     def __init__(
@@ -275,9 +277,11 @@ class _Walk:
         if self._position < self._behind and isinstance(error, MyQueueError):
             error.outcome = UNKNOWN  # they are taken, and could not be read
             self.future.set_exception(error)
-        elif self._taken.messages:
+        elif self._taken.messages and self._key is None:
             self._end()
         elif is_bound:
+            if self._taken.messages and isinstance(error, MyQueueError):
+                error.outcome = UNKNOWN  # of the call
             self.future.set_exception(error)
         else:
             self._refused = error  # type: ignore[assignment]
