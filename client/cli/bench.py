@@ -17,9 +17,10 @@ import click
 from myqueue import __version__
 from myqueue.acks import AckLedger
 from myqueue.admin import Admin
-from myqueue.cli import address, bench_run, output
+from myqueue.cli import FAILED, address, bench_nemesis, bench_run, output
 from myqueue.cli.bench_floor import zeromq
 from myqueue.cli.bench_parts import STAMP_BYTES, sync_floor
+from myqueue.daemons.local import Folder
 from myqueue.errors import InvalidRequest, UnknownTopic
 from myqueue.session import Session
 
@@ -29,6 +30,30 @@ DURABILITY = "Raft quorum, fdatasync of the log on each of them before the ackno
 @click.group()
 def bench() -> None:
     """Measure throughput and latency of a cluster."""
+
+
+def _nemesis(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--yes", is_flag=True, help="Do not ask whether --nemesis is meant."),
+        click.option(
+            "--nemesis", is_flag=True,
+            help="Kill and freeze daemons of the cluster that 'myq up' runs here meanwhile, and say"
+            " what clients felt. Exit code 1 if anything acknowledged is lost or doubled.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def _victim(options: dict[str, Any], other: str | None) -> Folder | None:
+    """The cluster that is to be hurt meanwhile; asked for before anything is done."""
+    if not options.get("nemesis"):
+        return None
+    return bench_nemesis.agreed(options["data"], other, options["yes"])
+
+
+def _measure(victim: Folder | None, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    return measure() if victim is None else bench_nemesis.under(victim, measure)
 
 
 def _common(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,10 +88,14 @@ def _load_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _topic(options: dict[str, Any]) -> Iterator[tuple[Session, str, str]]:
-    """(session, cluster, name of the topic); one that was made here goes afterwards."""
+    """(session, cluster, name of the topic); one that was made here goes afterwards. Who is to be
+    hurt, if anybody, is noted in `options`.
+    """
     if options["size"] < STAMP_BYTES:
         raise InvalidRequest(f"--size {options['size']}: at least {STAMP_BYTES} bytes")
-    cluster = address.find(options["cluster"], options["data"])
+    victim = options["victim"] = _victim(options, options["cluster"])
+    data = options["data"] if victim is None else str(victim.data)
+    cluster = address.find(options["cluster"], data)
     name = options["topic"]
     with Session(cluster, name="bench") as session, Admin(session) as admin:
         if name is None:
@@ -95,19 +124,24 @@ def _tell(kind: str, options: dict[str, Any], found: dict[str, Any]) -> None:
         "peer": "myqueue", "size": options["size"], "partitions": options["partitions"],
         "durability": DURABILITY, "versions": {"myqueue": __version__}, **found,
     }  # fmt: skip
+    felt = facts.get("nemesis")
     if options["as_json"]:
         output.write_json(f"myq.bench.{kind}/1", facts)
-        return
-    rows = [
-        [name, str(value) if isinstance(value, dict | list) else value]
-        for name, value in facts.items()
-        if value not in (None, [], {})
-    ]
-    output.write_table(["what", "value"], rows)
+    else:
+        rows = [
+            [name, str(value) if isinstance(value, dict | list) else value]
+            for name, value in facts.items()
+            if value not in (None, [], {}) and name != "nemesis"
+        ]
+        output.write_table(["what", "value"], rows)
+        click.echo("\n".join(bench_nemesis.lines(felt) if felt else ()), nl=bool(felt))
+    if felt and not felt["whole"]:
+        click.get_current_context().exit(FAILED)
 
 
 @bench.command()
 @_common
+@_nemesis
 @_load_options
 @_seconds
 @click.option("--acks", metavar="FILE", help="Note each acknowledgement, for 'spark verify'.")
@@ -117,11 +151,16 @@ def produce(acks: str | None, **options: Any) -> None:
         load = _load(options, cluster, topic)
         if acks is not None:
             load = load._replace(acks=stack.enter_context(AckLedger(acks)))
-        _tell("produce", options, bench_run.produce(load, session))
+        _tell(
+            "produce",
+            options,
+            _measure(options["victim"], lambda: bench_run.produce(load, session)),
+        )
 
 
 @bench.command()
 @_common
+@_nemesis
 @_load_options
 @_seconds
 def consume(**options: Any) -> None:
@@ -129,27 +168,38 @@ def consume(**options: Any) -> None:
     with _topic(options) as (session, cluster, topic):
         if options["topic"] is None:
             bench_run.produce(_load(options, cluster, topic), session)
-        _tell("consume", options, bench_run.consume(cluster, topic, options["seconds"]))
+        found = _measure(
+            options["victim"], lambda: bench_run.consume(cluster, topic, options["seconds"])
+        )
+        _tell("consume", options, found)
 
 
 @bench.command()
 @_common
+@_nemesis
 @_messages
 def latency(messages: int, **options: Any) -> None:
     """One message at a time, each waited for."""
     with _topic(options) as (_, cluster, topic):
-        found = bench_run.latency(cluster, topic, options["size"], messages)
+        size = options["size"]
+        found = _measure(
+            options["victim"], lambda: bench_run.latency(cluster, topic, size, messages)
+        )
         _tell("latency", options, found)
 
 
 @bench.command()
 @_common
+@_nemesis
 @_rate
 @_seconds
 def e2e(rate: float, seconds: float, **options: Any) -> None:
     """From send in one process to receipt in another, at a steady rate."""
     with _topic(options) as (_, cluster, topic):
-        found = bench_run.end_to_end(cluster, topic, options["size"], rate, seconds)
+        size = options["size"]
+        found = _measure(
+            options["victim"], lambda: bench_run.end_to_end(cluster, topic, size, rate, seconds)
+        )
         _tell("e2e", options, found)
 
 
@@ -162,14 +212,18 @@ def e2e(rate: float, seconds: float, **options: Any) -> None:
 @click.option("--partitions", default=1, show_default=True, help="Partitions of the topic.")
 @click.option("--keys", is_flag=True, help="With an Idempotency-Key in each request.")
 @_seconds
+@_nemesis
 @address.data_option
 @output.json_option
 def http(gateway: str | None, data: str | None, **options: Any) -> None:
     """A gateway: single messages in and out, then batches; each phase so many seconds."""
     from myqueue.cli import bench_http
 
+    victim = _victim({**options, "data": data}, gateway)
     url = gateway or address.find_gateway(data)
-    _tell("http", options, bench_http.measure(url, **options))
+    given = {name: value for name, value in options.items() if name not in ("nemesis", "yes")}
+    found = _measure(victim, lambda: bench_http.measure(url, **given))
+    _tell("http", options, found)
 
 
 @bench.command(name="all")

@@ -7,7 +7,6 @@ everything is read back and held against the ledger.
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 import threading
@@ -23,6 +22,7 @@ import click
 from myqueue.acks import AckLedger
 from myqueue.admin import Admin
 from myqueue.cli import FAILED, address, output
+from myqueue.cli.bench_nemesis import send_signal
 from myqueue.cli.offsets import ranges
 from myqueue.cli.waiting import Line
 from myqueue.consumer import Consumer
@@ -158,7 +158,7 @@ def kill_leader(admin: Admin, folder: Folder, topic: str) -> str:
     cluster = folder.load()
     for daemon in cluster.of_kind(local.BROKER) if cluster else ():
         if daemon.id == leader and daemon.pid and cluster and cluster.pid:
-            kill(daemon.pid, cluster.pid)
+            send_signal(daemon, cluster.pid, signal.SIGKILL)
             return daemon.name
     raise Unreachable(f"broker {leader}, which leads, does not run on this machine")
 
@@ -168,18 +168,6 @@ def leader_of(admin: Admin, topic: str) -> int:
     members = admin.raft_status(topic, 0)["members"]
     leading = [row for row in members if row.get("leads")]
     return int(max(leading, key=lambda row: int(row["term"]))["node"]) if leading else 0
-
-
-def kill(pid: int, agent: int) -> None:
-    """Only if it is a child of the agent, and not another process with its old number."""
-    handle = os.pidfd_open(pid)
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            parent = int(file.read().rpartition(")")[2].split()[1])
-        if parent == agent:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-    finally:
-        os.close(handle)
 
 
 def back_again(folder: Folder, name: str) -> None:

@@ -237,3 +237,25 @@ def test_an_up_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
         process.kill()
         process.communicate(timeout=10)
     assert are_gone(pids, 15)
+
+
+def test_c8_bench_under_the_nemesis(myq: Myq) -> None:
+    """Daemons are killed and frozen, those of this cluster alone; the ledger is whole."""
+    before = myq.pids()
+    words = ("bench", "e2e", "--rate", "100", "--seconds", "8", "--nemesis")
+    assert "--yes" in myq.run(*words, code=2)
+    assert "--data" in myq.run(*words, "--yes", "--cluster", "127.0.0.1:1", code=1)
+    assert myq.pids() == before
+    found = myq.ask(*words, "--yes")
+    felt = found["nemesis"]
+    assert felt["kills"] + felt["freezes"] == len(felt["faults"]) > 0, felt
+    assert felt["whole"] and not felt["failed"], felt
+    assert felt["acknowledged"] == felt["sent"] > 1000
+    assert found["e2e_n"] > 0 and "server_cores" not in found
+    assert myq.pids()[0] == before[0], "the agent was left alone"
+    frozen = [pid for pid in myq.pids() if state_of(pid) == "T"]
+    assert not frozen, "all that was frozen goes on"
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
