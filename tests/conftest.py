@@ -22,6 +22,13 @@ def positive(text: str) -> int:
     return number
 
 
+def some_minutes(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 10_000:
+        raise argparse.ArgumentTypeError(f"{text} is no number of minutes")
+    return number
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("myqueue")
     group.addoption("--full", action="store_true", help="the long versions as well (hours)")
@@ -30,6 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--seeds", type=positive, metavar="N", help="seeds that a simulation runs")
     group.addoption("--seed", type=int, metavar="S", help="the first of them; alone: that one")
+    group.addoption(
+        "--minutes", type=some_minutes, metavar="M", help="how long the nemesis hurts a cluster"
+    )
     group.addoption("--mutations", action="store_true", help="have the simulator find known bugs")
 
 
@@ -62,6 +72,11 @@ def seeds(request: pytest.FixtureRequest) -> int | None:
 @pytest.fixture(scope="session")
 def seed(request: pytest.FixtureRequest) -> int | None:
     return request.config.getoption("--seed")
+
+
+@pytest.fixture(scope="session")
+def minutes(request: pytest.FixtureRequest) -> float | None:
+    return request.config.getoption("--minutes")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -74,9 +74,14 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        return ",".join(
-            f"127.0.0.1:{self.ports[name][0]}" for name in self.names if name[0] == "manager"
-        )
+        return ",".join(self.door(name) for name in self.names if name[0] == "manager")
+
+    def at(self, name: Name) -> str:
+        """The address of its machine."""
+        return "127.0.0.1"
+
+    def door(self, name: Name) -> str:
+        return f"{self.at(name)}:{self.ports[name][0]}"
 
     def data(self, name: Name) -> Path:
         return self.folder / f"{name[0]}-{name[1]}"
@@ -99,9 +104,12 @@ class Cluster:
             out += [f"--{key.replace('_', '-')}", str(value)]
         return out
 
+    def next_broker(self) -> Name:
+        return ("broker", max(number for kind, number in self.names if kind == "broker") + 1)
+
     def add_broker(self) -> Name:
         """One more, which registers by itself."""
-        name = ("broker", max(number for kind, number in self.names if kind == "broker") + 1)
+        name = self.next_broker()
         client, peer = free_ports(2)
         self.ports[name] = (client, peer)
         self.names.append(name)
@@ -227,7 +235,7 @@ class Cluster:
     def managers_leader(self) -> Name:
         def find() -> int:
             for name in self.running("manager"):
-                address = f"tcp://127.0.0.1:{self.ports[name][0]}"
+                address = f"tcp://{self.door(name)}"
                 try:
                     asked = self.session.call(address, protocol.STATUS, (0,), timeout_ms=1000)
                     groups = asked.result().envelope[3]["groups"]

@@ -1,0 +1,170 @@
+"""The checker of histories: pure, and a program of its own, so that an old one is judged again.
+
+    PYTHONPATH=tests .venv/bin/python -m faults.check FILE
+
+It prints what was counted, how long clients had to wait during each kind of fault, and every rule
+that was broken, with the place; the exit code is 1 then.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from faults.judges import Messages
+from faults.judges_of_positions import Members, Positions, Takes, Topics
+
+SHOWN_MAX = 20  # of each rule
+AFTER_S = 3.0  # what a fault did may show so long after it was healed
+
+
+class Violation(NamedTuple):
+    rule: str
+    what: str
+
+
+class Fault(NamedTuple):
+    number: int
+    kind: str
+    victims: list[str]
+    majority: bool  # every group kept one, so an interruption has a bound
+    begin_s: float
+    end_s: float
+
+
+class Report(NamedTuple):
+    counts: dict[str, Any]
+    violations: list[Violation]
+    interruptions: dict[str, list[float]]  # kind of fault -> the longest gap of each
+    errors: Counter[str]
+
+    def lines(self) -> Iterator[str]:
+        yield ", ".join(f"{count:,} {what}" for what, count in self.counts.items())
+        for error, count in self.errors.most_common(8):
+            yield f"  failed {count:5} x {error}"
+        gaps = sorted(gap for of in self.interruptions.values() for gap in of)
+        if gaps:
+            parts = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "longest": 1.0}
+            told = ", ".join(f"{name} {share(gaps, part):.2f} s" for name, part in parts.items())
+            yield f"interruptions, {len(gaps)} faults with a majority left: {told}"
+        for kind, of in sorted(self.interruptions.items()):
+            middle = share(sorted(of), 0.5)
+            yield f"  {kind:24} {len(of):4} x  p50 {middle:5.2f} s  longest {max(of):5.2f} s"
+        broken: Counter[str] = Counter()
+        for rule, what in self.violations:
+            broken[rule] += 1
+            if broken[rule] <= SHOWN_MAX:
+                yield f"{rule}: {what}"
+        for rule, count in broken.items():
+            yield f"BROKEN: {rule}, {count} times"
+
+
+def share(ordered: list[float], part: float) -> float:
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+
+def check(events: Iterable[list[Any]]) -> Report:
+    """The verdict about a history."""
+    violations: list[Violation] = []
+
+    def found(rule: str, what: str) -> None:
+        violations.append(Violation(rule, what))
+
+    messages = Messages(found)
+    takes, positions = Takes(found, messages), Positions(found)
+    judges = [messages, takes, positions, Members(found, messages), Topics(found)]
+    waits = Waits()
+    hearers: dict[str, list[Any]] = {}
+    for at, verb, *fields in events:
+        if verb not in hearers:
+            known = [getattr(one, f"on_{verb}", None) for one in (*judges, waits)]
+            hearers[verb] = [one for one in known if one is not None]
+        for hear in hearers[verb]:
+            hear(at, *fields)
+    for judge in judges:
+        judge.judge()
+    counts = messages.counts() | {
+        "taken": takes.count, "commits": positions.committed, "faults": len(waits.faults),
+    }  # fmt: skip
+    return Report(counts, violations, waits.by_kind(), waits.errors)
+
+
+class Waits:
+    """How long a partition had no acknowledgement around each fault: the worst partition's."""
+
+    def __init__(self) -> None:
+        self.faults: dict[int, Fault] = {}
+        self.errors: Counter[str] = Counter()
+        self._acks: dict[tuple[str, int], list[float]] = defaultdict(list)
+
+    def on_fault(
+        self, at: float, number: int, kind: str, victims: list[str], majority: bool
+    ) -> None:
+        self.faults[number] = Fault(number, kind, victims, majority, at, at)
+
+    def on_healed(self, at: float, number: int) -> None:
+        self.faults[number] = self.faults[number]._replace(end_s=at)
+
+    def on_fail(
+        self, _at: float, _client: str, _topic: str, _number: int, outcome: str, error: str
+    ) -> None:
+        self.errors[f"{error} (outcome {outcome})"] += 1
+
+    def on_ack(
+        self, at: float, client: str, topic: str, _number: int, partition: int, _offset: int
+    ) -> None:
+        if client.startswith("steady"):  # sends to every partition, whatever happens
+            self._acks[topic, partition].append(at)
+
+    def by_kind(self) -> dict[str, list[float]]:
+        out: dict[str, list[float]] = defaultdict(list)
+        for fault in self.faults.values():
+            if fault.majority and not self._is_shadowed(fault):
+                gaps = [self._gap(times, fault) for times in self._acks.values()]
+                out[fault.kind].append(round(max(gaps, default=0.0), 3))
+        return dict(out)
+
+    def _is_shadowed(self, fault: Fault) -> bool:
+        """Another one left no majority at that time; who waited, waited for that."""
+        return any(
+            not one.majority and one.begin_s < fault.end_s + AFTER_S
+            and fault.begin_s < one.end_s + AFTER_S
+            for one in self.faults.values()
+        )  # fmt: skip
+
+    def _gap(self, times: list[float], fault: Fault) -> float:
+        """The longest one that began while the fault lasted, or soon after."""
+        worst, last = 0.0, fault.begin_s
+        for at in times:
+            if at < fault.begin_s:
+                continue
+            if last > fault.end_s + AFTER_S:
+                break
+            worst, last = max(worst, at - last), at
+        return worst
+
+
+def events_of(path: Path) -> Iterator[list[Any]]:
+    with path.open(encoding="ascii") as file:
+        for line in file:
+            if line.endswith("\n"):  # the last one may have been cut
+                yield json.loads(line)
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        sys.stderr.write("Usage: PYTHONPATH=tests .venv/bin/python -m faults.check FILE\n")
+        return 2
+    path = Path(sys.argv[1])
+    print(f"{path}: {next(events_of(path))[2]}")
+    report = check(events_of(path))
+    print("\n".join(report.lines()))
+    return 1 if report.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Kinds of faults of a daemon's disk, injected into the running process by strace."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+
+from faults.kinds import start
+from faults.nemesis import GENTLE, Fault, Kind, Nemesis
+from kit.processes import Name, wait_for
+
+WRITES = "pwritev2"  # the log's only way to the disk; LMDB has others
+ATTACH_S = 20.0
+
+
+class Tracer:
+    """A strace on a running daemon, until it is asked to let go."""
+
+    def __init__(self, pid: int, *inject: str) -> None:
+        calls = ",".join(dict.fromkeys(one.partition(":")[0] for one in inject))
+        words = [word for one in inject for word in ("-e", f"inject={one}")]
+        self.process = subprocess.Popen(
+            ["strace", "-f", "-o", "/dev/null", "-p", str(pid), "-e", f"trace={calls}", *words],
+            stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        wait_for("strace to hold the daemon", lambda: self._holds(pid), ATTACH_S)
+
+    def _holds(self, pid: int) -> bool:
+        """All its threads; or one of them is gone, by either."""
+        if self.process.poll() is not None:
+            return True
+        try:
+            with open(f"/proc/{pid}/status", encoding="ascii") as file:
+                return f"TracerPid:\t{self.process.pid}\n" in file.read()
+        except OSError:
+            return True
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.wait(ATTACH_S)
+
+
+def what_is_missing() -> str:
+    """Why disks can't be hurt; "" if they can."""
+    if not shutil.which("strace"):
+        return "strace is not installed: faults of disks are not tested"
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        tracer = Tracer(sleeper.pid, f"{WRITES}:error=EIO")
+        attached = tracer.process.poll() is None
+        tracer.end()
+    finally:
+        sleeper.kill()
+        sleeper.communicate()
+    return "" if attached else "strace may not attach to processes here: no faults of disks"
+
+
+def inject(nemesis: Nemesis, name: Name, seconds: tuple[float, float], *what: str) -> Fault:
+    """As long as the fault lasts."""
+    tracers: list[Tracer] = []
+
+    def begin() -> None:
+        tracers.append(Tracer(nemesis.cluster.processes[name].pid, *what))
+
+    def end() -> None:
+        tracers[0].end()
+
+    return Fault((name,), begin, end, seconds)
+
+
+def slow_sync(nemesis: Nemesis) -> Fault | None:
+    """Every write takes a tenth of a second to two; beyond 1.5 s it may not lead (W17)."""
+    name = nemesis.anyone()
+    if name is None:
+        return None
+    delay_us = round(nemesis.random.choice((0.1, 0.3, 2.0)) * 1e6)
+    return inject(nemesis, name, (1.5, 5.0), f"{WRITES}:delay_exit={delay_us}")
+
+
+def no_room(nemesis: Nemesis) -> Fault | None:
+    """ENOSPC for whatever the log writes, and for new segments; it goes on by itself (W15)."""
+    name = nemesis.anyone()
+    if name is None:
+        return None
+    calls = f"{WRITES}:error=ENOSPC", "fallocate:error=ENOSPC"
+    return inject(nemesis, name, (1.0, 4.0), *calls)
+
+
+def broken(nemesis: Nemesis) -> Fault | None:
+    """EIO: the daemon has to end at once, by itself, and does not try again (W3)."""
+    name = nemesis.anyone()
+    if name is None:
+        return None
+    fault = inject(nemesis, name, (0.5, 2.0), f"{WRITES}:error=EIO")
+
+    def begin() -> None:
+        nemesis.doomed.add(name)
+        fault.begin()
+
+    def end() -> None:
+        wait_for(f"{name} to end", lambda: ended(nemesis, name), 30.0)
+        fault.end()
+        nemesis.doomed.discard(name)
+        start(nemesis, name)
+
+    return fault._replace(begin=begin, end=end)
+
+
+def ended(nemesis: Nemesis, name: Name) -> bool:
+    """`check` takes note of it, and of its exit code."""
+    nemesis.check()
+    time.sleep(0.05)
+    return name not in nemesis.cluster.processes
+
+
+DISKS = [
+    Kind("slow sync", GENTLE, 2, slow_sync), Kind("no room", GENTLE, 2, no_room),
+    Kind("EIO", GENTLE, 2, broken),
+]  # fmt: skip

@@ -1,0 +1,142 @@
+"""Real daemons and real clients on several hosts, hurt in every way at hand, and judged.
+
+C1, C3, C8, P4, P12, P13, Q9; W3, W5, W7, W15, W17, R2, R13, C1–C10 of the rules: three managers and
+four brokers while processes are killed, frozen and restarted, links cut in one direction or both,
+disks fill up, fail and slow down, data of one broker are lost or damaged, brokers come and go.
+Clients note what they did and saw; when all is healed everything has to be whole again within a
+bound, and a checker that knows nothing of the cluster judges the notes.
+
+    bin/test faults -k nemesis --minutes 120 [--seed S]
+
+The history of a run that failed stays in build/, and is judged again by the command that it prints.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from faults.check import check, events_of
+from faults.crowd import Crowd, audit
+from faults.history import History
+from faults.kinds import DATA, PEOPLE, PROCESSES
+from faults.kinds_of_disks import DISKS
+from faults.kinds_of_disks import what_is_missing as what_disks_lack
+from faults.kinds_of_links import LINKS
+from faults.nemesis import Kind, Nemesis
+from kit.hosts import ROOT, Hosts
+from kit.hosts import what_is_missing as what_hosts_lack
+from kit.processes import Cluster
+
+from myqueue import keys
+from myqueue.connection import new_keypair
+
+PARTITIONS = 6
+MINUTES = 1.0  # in a run of everything
+EPISODE_MIN = 10.0  # then everything is healed and judged, and a new history begins
+
+
+@pytest.mark.slow
+def test_nemesis(
+    tmp_path: Path, minutes: float | None, seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = int(time.time()) if seed is None else seed
+    left = (minutes or MINUTES) * 60
+    kinds = kinds_here()
+    print(f"nemesis: {left / 60:g} minutes, --seed {chosen}, {len(kinds)} kinds of faults")
+    with a_cluster(tmp_path, chosen, monkeypatch) as cluster:
+        episode = 0
+        while left > 0:
+            seconds = min(left, EPISODE_MIN * 60)
+            one = Episode(cluster, tmp_path, chosen, episode, kinds)
+            one.run(seconds)
+            left, episode = left - seconds, episode + 1
+        cluster.stop(*list(cluster.processes))
+        for name in cluster.names:
+            assert "Traceback" not in cluster.log(name), cluster.log(name)[-5000:]
+
+
+def kinds_here() -> list[Kind]:
+    """Without root there are no hosts; what is left out is said, and `test_hosts` is skipped."""
+    kinds = [*PROCESSES, *PEOPLE, *DATA]
+    for lack, more in ((what_hosts_lack(), LINKS), (what_disks_lack(), DISKS)):
+        if lack:
+            print(f"nemesis: LEFT OUT, {lack}")
+        else:
+            kinds += more
+    return kinds
+
+
+def a_cluster(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """On hosts with keys or, by every other seed, without."""
+    small: dict[str, Any] = {"segment_bytes": 4 << 20}
+    if what_hosts_lack():
+        return Cluster(folder / "cluster", 3, 4, **small)
+    if seed % 2:
+        return Hosts(folder / "cluster", 3, 4, insecure=True, **small)
+    keys.make_cluster(folder / "keys", new_keypair)
+    keys.make_client(folder / "keys", "test", folder / "test.key", new_keypair)
+    monkeypatch.setenv("MYQ_KEY", str(folder / "test.key"))
+    return Hosts(folder / "cluster", 3, 4, keys=str(folder / "keys"), **small)
+
+
+class Episode:
+    """Faults and clients at once, then peace, then the verdict."""
+
+    def __init__(
+        self, cluster: Cluster, folder: Path, seed: int, number: int, kinds: list[Kind]
+    ) -> None:
+        self.cluster, self.name = cluster, f"nemesis-{seed}-{number}"
+        self.topic = f"t{number}"
+        random = Random(f"{seed} {number}")
+        self.history = History(folder / f"{self.name}.jsonl")
+        self.history.note("begin", {"seed": seed, "episode": number})
+        cluster.admin.create_topic(self.topic, partitions=PARTITIONS)
+        cluster.wait_healthy()
+        self.crowd = Crowd(cluster, self.history, self.topic, PARTITIONS, random)
+        self.nemesis = Nemesis(cluster, self.history, self.topic, PARTITIONS, random, kinds)
+
+    def run(self, seconds: float) -> None:
+        try:
+            self._run(seconds)
+        except BaseException as error:
+            self._keep(f"{type(error).__name__} ended it")
+            raise
+        self._judge()
+        self.cluster.admin.delete_topic(self.topic)
+
+    def _run(self, seconds: float) -> None:
+        self.crowd.start()
+        self.nemesis.run(seconds, self.crowd.check)
+        took = self.nemesis.must_be_whole()
+        print(f"whole again {took:.1f} s after the last fault; {dict(self.nemesis.done)}")
+        self.crowd.stop_writing()
+        self.crowd.wait_until_read()
+        self.crowd.finish()
+        self.cluster.kill(*list(self.cluster.processes))  # all at once
+        self.cluster.start()
+        self.nemesis.must_be_whole()
+        audit(self.cluster, self.history, self.topic)
+        self.history.note("end")
+        self.history.close()
+
+    def _judge(self) -> None:
+        report = check(events_of(self.history.path))
+        print("\n".join(report.lines()))
+        assert report.counts["acknowledged"] > 0
+        if report.violations:
+            self._keep("a promise was broken")
+            pytest.fail("\n".join(report.lines()), pytrace=False)
+
+    def _keep(self, why: str) -> None:
+        kept = ROOT / "build" / self.history.path.name
+        self.history.flush()
+        shutil.copy(self.history.path, kept)
+        file = kept.relative_to(ROOT)
+        print(
+            f"{why}; the history is kept: PYTHONPATH=tests .venv/bin/python -m faults.check {file}"
+        )
