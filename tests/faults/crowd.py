@@ -59,6 +59,13 @@ class Crowd:
             if one.error is not None:
                 raise AssertionError(f"{one.name}: {one.error!r}") from one.error
 
+    def abandon(self) -> None:
+        """The run has failed: nobody waits for them."""
+        for one in self.all:
+            one.stopped.set()
+        for member in self.members:
+            member.ask_to_stop()
+
     def stop_writing(self) -> None:
         for writer in (*self.writers, self.volatile):
             writer.stopped.set()

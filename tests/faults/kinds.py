@@ -37,7 +37,9 @@ def kill_now(nemesis: Nemesis, *names: Name) -> None:
 
 
 def start(nemesis: Nemesis, *names: Name) -> None:
-    nemesis.cluster.start(*(name for name in names if name not in nemesis.cluster.processes))
+    down = [name for name in names if name not in nemesis.cluster.processes]
+    if down:
+        nemesis.cluster.start(*down)
 
 
 def freeze(nemesis: Nemesis) -> Fault | None:

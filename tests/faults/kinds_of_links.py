@@ -60,12 +60,14 @@ def both_ways(some: Iterable[str], others: Iterable[str]) -> set[Direction]:
 
 
 def hidden(nemesis: Nemesis) -> Fault | None:
-    """From clients alone; its peers see nothing wrong. One way or both."""
+    """From clients alone, one way or both. Its peers see nothing wrong, so it goes on to lead, and
+    who wants something of its partitions has to wait.
+    """
     name = nemesis.anyone()
     if name is None:
         return None
     pairs = sorted(both_ways([host_of(name)], [CLIENTS]))
-    return cut(nemesis, [name], nemesis.random.sample(pairs, nemesis.random.choice((1, 2))))
+    return cut(nemesis, [name], nemesis.random.sample(pairs, nemesis.random.choice((1, 2))), False)
 
 
 def unmanaged(nemesis: Nemesis) -> Fault | None:
@@ -130,7 +132,7 @@ def ring(nemesis: Nemesis) -> Fault | None:
 
 LINKS = [
     Kind("silenced", GENTLE, 3, silenced), Kind("deafened", GENTLE, 3, deafened),
-    Kind("isolated", GENTLE, 2, isolated), Kind("hidden from clients", GENTLE, 2, hidden),
+    Kind("isolated", GENTLE, 2, isolated), Kind("hidden from clients", ROUGH, 2, hidden),
     Kind("unmanaged", GENTLE, 1, unmanaged), Kind("one pair", GENTLE, 2, one_pair),
     Kind("slow link", GENTLE, 2, slow), Kind("halves", ROUGH, 4, halves),
     Kind("ring", ROUGH, 3, ring),

@@ -61,6 +61,9 @@ class GroupMember(Member):
         self.history_file, self.topic, self.group = history, topic, group
         super().__init__(cluster, topic, name, group=group, session_timeout_ms=6000)
 
+    def ask_to_stop(self) -> None:
+        self._stop_asked.set()
+
     def run(self) -> None:
         who = f"group/{self.group}"
         try:

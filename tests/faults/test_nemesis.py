@@ -104,6 +104,7 @@ class Episode:
         try:
             self._run(seconds)
         except BaseException as error:
+            self.crowd.abandon()
             self._keep(f"{type(error).__name__} ended it")
             raise
         self._judge()
