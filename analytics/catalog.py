@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from myqueue.analytics.logs import Log, Segment, walked
+from myqueue.analytics.logs import Log, Segment, valid_to, walked
 from myqueue.analytics.packed import BadPack, unpack
 from myqueue.wal import format as f
 
@@ -118,11 +118,15 @@ class Catalog:
         return next(log for log in self.logs if log.disk == disk)
 
 
-def make_catalog(logs: list[Log], topics: Iterable[str] | None = None) -> Catalog:
-    """Read what has to be read."""
+def make_catalog(
+    logs: list[Log], topics: Iterable[str] | None = None, *, with_tails: bool = False
+) -> Catalog:  # fmt: skip
+    """Read what has to be read. `with_tails`: of open segments also what no mark proves to be
+    synced, as far as it is whole.
+    """
     catalog = Catalog(logs, {}, {})
     for log in logs:
-        _LogReader(catalog, log).read()
+        _LogReader(catalog, log, with_tails).read()
     for group in catalog.groups.values():
         _name(group)
     if topics is not None:
@@ -145,8 +149,8 @@ def _name(group: Group) -> None:
 class _LogReader:
     """One log into the catalog."""
 
-    def __init__(self, catalog: Catalog, log: Log) -> None:
-        self._catalog, self._log = catalog, log
+    def __init__(self, catalog: Catalog, log: Log, with_tails: bool) -> None:
+        self._catalog, self._log, self._with_tails = catalog, log, with_tails
 
     def _part(self, uid: int) -> Part:
         group = self._catalog.groups.setdefault(uid, Group(uid))
@@ -200,6 +204,8 @@ class _LogReader:
             waiting.append((record, keep))
             if proven and len(waiting) > 1024:
                 self._take(runs, waiting, proven)
+        if self._with_tails and not proven:
+            certain = valid_to(segment, certain)
         self._take(runs, waiting, certain)
         self._catalog.certain[self._log.disk, segment.number] = certain
         for uid, pieces in runs.done().items():

@@ -1,7 +1,9 @@
 """Acknowledged messages, looked for in the log: what was promised against what is there.
 
 Messages are read up to what a majority has, whether a hint in the log says that it is committed or
-not: hints are written once a second, acknowledgements at once.
+not: hints are written once a second, acknowledgements at once. And at the end of a log up to where
+it is whole: the mark that proves the last write to be synced stands in the next one, which a killed
+daemon did not come to.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from typing import Any
 from zlib import crc32
 
 from myqueue.analytics import acks, batches
-from myqueue.analytics.catalog import DATA, Catalog, Group
+from myqueue.analytics.catalog import DATA, Group, make_catalog
 from myqueue.analytics.compare import Pieces, judge_acks, pieces
 from myqueue.analytics.inspected import Finding
+from myqueue.analytics.logs import Log
 from myqueue.analytics.planning import Wanted, entry_tasks
 from myqueue.analytics.report import Report
 from myqueue.analytics.rows import chosen
@@ -21,9 +24,9 @@ from myqueue.analytics.seam import Judge, Spread
 
 
 def check_acks(
-    ledgers: list[str], split_bytes: int, catalog: Catalog, spread: Spread, report: Report
+    ledgers: list[str], split_bytes: int, logs: list[Log], spread: Spread, report: Report
 ) -> None:
-    """Up to what a majority has, whether a hint in the log says so already or not."""
+    catalog = make_catalog(logs, with_tails=True)
     ranges, starts = {}, {}
     for uid, group in catalog.groups.items():
         if group.topic and not group.removed:

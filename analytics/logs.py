@@ -220,3 +220,17 @@ def walked(segment: Segment) -> Iterator[tuple[f.Record, memoryview]]:
             pass_.seek(before + 1)
     finally:
         file.close()
+
+
+def valid_to(segment: Segment, position: int) -> int:
+    """How far records with right checksums follow each other from here on: what a daemon that
+    finds this end of its log keeps, whether it was synced or not.
+    """
+    file = storage.open_file(segment.location)
+    try:
+        pass_ = walk.Walk(file.read, segment.uid, segment.capacity, position)
+        for _ in pass_.records(segment.capacity):
+            pass
+        return pass_.position
+    finally:
+        file.close()

@@ -93,7 +93,7 @@ def verify(
         _check_metadata(catalog, states, asked.metadata, report)
     if asked.ledgers:
         with progress("Looking for acknowledged messages"):
-            check_acks(asked.ledgers, asked.split_bytes, catalog, spread, report)
+            check_acks(asked.ledgers, asked.split_bytes, logs, spread, report)
     report.sort()
     return report
 

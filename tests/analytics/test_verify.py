@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from kit.forging import spots
-from kit.plain_spread import PlainSpread
 from kit.queue_logs import replica_id, some_topics, write_cluster
+from kit.verifying import A, B, C, verified
 
 from myqueue import batch
-from myqueue.analytics.report import RULES, Report
-from myqueue.analytics.verify import Asked, verify
+from myqueue.analytics.report import RULES
 from myqueue.wal import format as f
-
-A, B, C = 100, 101, 102  # groups: a/0, a/1, b/0
-
-
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One segment per broker; the tests of single faults plant them in copies."""
-    path: Path = tmp_path_factory.mktemp("healthy")
-    write_cluster(path, some_topics(20))
-    return path
-
-
-@pytest.fixture
-def cluster(healthy: Path, tmp_path: Path) -> Path:
-    copy = tmp_path / "cluster"
-    shutil.copytree(healthy, copy)
-    return copy
-
-
-def verified(cluster: Path, scratch: Path, *, stores: bool = False, **asked: Any) -> Report:
-    wanted = Asked([str(cluster)], with_stores=stores, **asked)
-    return verify(wanted, PlainSpread(), scratch)
 
 
 def test_a_healthy_cluster_has_no_finding(healthy: Path, tmp_path: Path) -> None:

@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import pytest
-from kit.plain_spread import PlainSpread
-from kit.queue_logs import Topic, some_topics, write_cluster
+from kit.forging import spots
+from kit.queue_logs import Topic, some_topics
+from kit.verifying import verified
 
 from myqueue import batch
-from myqueue.analytics.report import Report
-from myqueue.analytics.verify import Asked, verify
+from myqueue.analytics.catalog import DATA
 from myqueue.daemons.raft import types as t
-
-A, B, C = 100, 101, 102  # groups: a/0, a/1, b/0
-
-
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One segment per broker; the tests of single faults plant them in copies."""
-    path: Path = tmp_path_factory.mktemp("healthy")
-    write_cluster(path, some_topics(20))
-    return path
-
-
-@pytest.fixture
-def cluster(healthy: Path, tmp_path: Path) -> Path:
-    copy = tmp_path / "cluster"
-    shutil.copytree(healthy, copy)
-    return copy
-
-
-def verified(cluster: Path, scratch: Path, *, stores: bool = False, **asked: Any) -> Report:
-    wanted = Asked([str(cluster)], with_stores=stores, **asked)
-    return verify(wanted, PlainSpread(), scratch)
+from myqueue.wal import format as f
 
 
 def ledger(to: Path, rows: list[tuple[str, int, int, list[int]]]) -> str:
@@ -87,3 +64,27 @@ def test_an_acknowledged_message_that_is_not_there(
     report = verified(healthy, tmp_path, ledgers=[ledger(tmp_path / "acks", rows)])
     assert [one.rule for one in report.findings] == ["ack"]
     assert str(report.findings[0].index if what != "lost" else 10_000) in report.findings[0].what
+
+
+def cut(broker: Path, *, keeps_last: bool) -> None:
+    """As SIGKILL may leave a log: behind the last batch, or before it, stands nothing more."""
+    last = [one for one in spots(broker, f.ENTRY) if one.record.entry_type == DATA][-1]
+    raw = bytearray(last.path.read_bytes())
+    begin = last.record.end if keeps_last else last.position
+    raw[begin:] = bytes(len(raw) - begin)
+    last.path.write_bytes(raw)
+
+
+def test_the_last_write_of_a_killed_daemon_has_no_mark_behind_it(
+    cluster: Path, tmp_path: Path
+) -> None:
+    """It was synced and acknowledged: it counts if it is whole, else it is missed."""
+    path = ledger(tmp_path / "acks", everything(some_topics(20)))
+    brokers = [cluster / f"broker-{node}" for node in (1, 2, 3)]
+    for broker in brokers:
+        cut(broker, keeps_last=True)
+    assert verified(cluster, tmp_path, ledgers=[path]).findings == []
+    for broker in brokers:
+        cut(broker, keeps_last=False)
+    lost = verified(cluster, tmp_path, ledgers=[path]).findings
+    assert {one.rule for one in lost} == {"ack"}

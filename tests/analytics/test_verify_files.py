@@ -12,6 +12,7 @@ import pytest
 from kit.forging import segments, spots
 from kit.plain_spread import PlainSpread
 from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
+from kit.verifying import A, verified
 
 from myqueue import protocol
 from myqueue.analytics.report import Report
@@ -19,29 +20,6 @@ from myqueue.analytics.verify import Asked, verify
 from myqueue.daemons.partition import commit_command, take_command
 from myqueue.wal import format as f
 from myqueue.wal.storestate import lines
-
-A, B, C = 100, 101, 102  # groups: a/0, a/1, b/0
-
-
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One segment per broker; the tests of single faults plant them in copies."""
-    path: Path = tmp_path_factory.mktemp("healthy")
-    write_cluster(path, some_topics(20))
-    return path
-
-
-@pytest.fixture
-def cluster(healthy: Path, tmp_path: Path) -> Path:
-    copy = tmp_path / "cluster"
-    shutil.copytree(healthy, copy)
-    return copy
-
-
-def verified(cluster: Path, scratch: Path, *, stores: bool = False, **asked: Any) -> Report:
-    wanted = Asked([str(cluster)], with_stores=stores, **asked)
-    return verify(wanted, PlainSpread(), scratch)
-
 
 Line = dict[str, Any]
 

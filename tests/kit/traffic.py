@@ -12,8 +12,10 @@ import itertools
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from myqueue.acks import AckLedger
 from myqueue.consumer import Consumer
 from myqueue.errors import MyQueueError
 from myqueue.producer import Producer
@@ -26,11 +28,16 @@ class Ack(NamedTuple):
 
 
 class Writer(threading.Thread):
-    """Sends `rate` messages a second, round-robin over the partitions, until it is stopped."""
+    """Sends `rate` messages a second, round-robin over the partitions, until it is stopped. What is
+    acknowledged stands in the ledger as well, if there is one.
+    """
 
-    def __init__(self, cluster: str, topic: str, name: str, rate: float, **settings: Any) -> None:
+    def __init__(
+        self, cluster: str, topic: str, name: str, rate: float, ledger: AckLedger | None = None,
+        **settings: Any,
+    ) -> None:  # fmt: skip
         super().__init__(name=name, daemon=True)
-        self.topic, self.pause_s = topic, 1 / rate
+        self.topic, self.pause_s, self.ledger = topic, 1 / rate, ledger
         self.producer = Producer(cluster, **settings)
         self.acked: dict[str, Ack] = {}
         self.failed: dict[str, MyQueueError] = {}
@@ -50,6 +57,8 @@ class Writer(threading.Thread):
 
     def _send(self, text: str) -> None:
         delivery = self.producer.send(self.topic, text.encode())
+        if self.ledger is not None:
+            self.ledger.follow(delivery, text.encode())
 
         def settled(done: Any) -> None:
             error = done.exception()
@@ -69,6 +78,13 @@ class Writer(threading.Thread):
         assert self.error is None, f"{self.name}: {self.error!r}"
         self.producer.flush(timeout_s)
         self.producer.close(5)
+
+    def abandon(self) -> None:
+        """Stop, although there is nobody any more to take what waits."""
+        self._stop_asked.set()
+        self.join(30)
+        with suppress(MyQueueError):
+            self.producer.close(0)
 
 
 class Reader(threading.Thread):
@@ -108,6 +124,13 @@ class Reader(threading.Thread):
     @property
     def total(self) -> int:
         return sum(map(len, self.seen.values()))
+
+    def abandon(self) -> None:
+        """Stop, although there is nobody any more to hear of it."""
+        self._stop_asked.set()
+        self.join(30)
+        with suppress(MyQueueError):
+            self.consumer.close(0)
 
     def finish(self) -> None:
         self._stop_asked.set()
