@@ -100,7 +100,7 @@ class CorruptData(TroubleError):
     """Bytes on disk fail their checksum. They are never served."""
 
     code, name, outcome, http_status = 1120, "CORRUPT_DATA", NONE, 503
-    hint = "Run 'myq wal verify' for the exact place; a healthy replica has the data."
+    hint = "See 'myq broker repairs'; a replica that is whole has it: start the brokers of all."
 
 
 class EntryMissing(TroubleError):

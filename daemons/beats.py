@@ -131,6 +131,7 @@ class Beats:
         common = {
             "disk": here.disk, "incarnation": self.engine.incarnation, "address": here.address,
             "peer": here.peer, "host": here.host, "applied": here.applied,
+            "damaged": here.damaged,
         }  # fmt: skip
         for node, _ in self._config.managers:
             if node == self.engine.node:
@@ -148,6 +149,7 @@ class Beats:
         return ManagerLife(
             engine.now, engine.wall_ms(), engine.log.identity.disk, url(config.advertise),
             config.peer_advertise, config.host, self.metadata.applied_index,
+            damaged=engine.repair.told(),
         )  # fmt: skip
 
     def due(self, now: int) -> list[Todo]:

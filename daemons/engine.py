@@ -13,7 +13,7 @@ Everything happens in the loop's thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
@@ -34,6 +34,7 @@ from myqueue.daemons.opening import (
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.host import Host, Packet
 from myqueue.daemons.reclaiming import Reclaiming
+from myqueue.daemons.repair import Repair
 from myqueue.daemons.replica import Replica, refusals
 from myqueue.daemons.saving import Saver
 from myqueue.daemons.seam import Client as Client
@@ -76,12 +77,16 @@ class Engine:
         self._removing: dict[int, int] = {}  # group -> batch with the record of its removal
         self._serving = Serving(self)
         self.disk = DiskWatch(self)
+        self.repair = Repair(self)
+        self.scrub_bytes_per_s = 0  # 0: nobody looks for damage by himself
+        self.report: Callable[..., None] = lambda *_, **__: None  # a line for people
         self._stirred = False
         self._last_stamp = 0
         owner.attach(self)
 
     def open_groups(self) -> None:
         """After recovery: every group that was here before."""
+        self.repair.before_groups_open()
         for uid, group in sorted(self.log.journal.groups.by_uid.items()):
             try:
                 replica = open_group(self._opening, group, self.now)
@@ -90,6 +95,7 @@ class Engine:
                 continue
             self._add(replica)
             self.starts.mend(replica)
+        self.repair.groups_are_open()
         self.log.journal.submit()
         self.owner.started(self.now)
 
@@ -195,6 +201,11 @@ class Engine:
         except peerwire.Malformed:
             self.counts["peer_packets_malformed_total"] += 1
             return
+        for message in packet.beside:
+            if isinstance(message, peerwire.Lack):
+                self.repair.asked(message)
+            elif isinstance(message, peerwire.Have):
+                self.repair.given(message)
         self.host.receive(source, packet, self.now)
 
     def journal_news(self) -> None:
@@ -236,6 +247,7 @@ class Engine:
         self.starts.tick(self.now)
         self._reclaiming.tick(self.now)
         self._serving.tick(self.now)
+        self.repair.tick(self.now)
 
     # -- the end of a turn ---------------------------------------------------------------------
 
@@ -264,6 +276,10 @@ class Engine:
             self._stirred = True
         return self._stirred or self.host.is_stirred
 
+    def send_beside(self, packets: dict[int, Packet]) -> None:
+        """What is not of the core; it claims nothing that is not on disk."""
+        self._send(packets)
+
     def _send(self, packets: dict[int, Packet]) -> None:
         for target, packet in packets.items():
             peer = (self.kind, target)
@@ -278,7 +294,7 @@ class Engine:
             if isinstance(order, t.PersistEntries):
                 journal.append(order.group, order.entries, urgent=True)
             elif isinstance(order, t.PersistHardState):
-                batch = journal.hard_state(order.group, order.term, order.vote, order.recovering)
+                batch = journal.hard_state(*order)
                 self._hard_states.append((batch, order.group, order.term, order.vote))
             elif isinstance(order, t.PersistTruncate):
                 journal.truncate(order.group, order.index, order.term, order.offset, order.chain)

@@ -26,6 +26,26 @@ MANAGER_SILENT_MS: Final = 3500  # their beats come once a second
 _int, _text, _bool = protocol.is_int, protocol.is_text, protocol.is_bool
 _ints = protocol.list_of(_int)
 _pairs = protocol.list_of(protocol.row(_int, _int))
+DAMAGED_MAX: Final = 20  # segments that one daemon tells of
+TOLD_CHARACTERS_MAX: Final = 1000
+
+
+def _damaged(value: Any) -> bool:
+    """Segments that are being repaired: short maps of texts and numbers, for people."""
+    return type(value) is list and len(value) <= DAMAGED_MAX and all(map(_is_told, value))
+
+
+def _is_told(one: Any) -> bool:
+    texts, numbers = ("segment", "found", "what", "state"), ("position", "since_ms")
+    return (
+        type(one) is dict
+        and all(_text(one.get(name)) and len(one[name]) <= TOLD_CHARACTERS_MAX for name in texts)
+        and all(_int(one.get(name)) for name in numbers)
+        and _ints(one.get("groups"))
+        and len(one["groups"]) <= DAMAGED_MAX
+    )
+
+
 _members = protocol.list_of(protocol.row(_int, _int, _bool))
 _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
@@ -34,12 +54,12 @@ _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
         protocol.row(_int, _int, _bool, _int, _int, _int, _int, _int, protocol.optional(_members))
     ),
     "held": protocol.optional(_pairs), "lost": _pairs, "producers": _ints, "consumers": _ints,
-    "disk_low": _bool, "free_bytes": _int, "used_bytes": _int, "load": _int,
+    "disk_low": _bool, "free_bytes": _int, "used_bytes": _int, "load": _int, "damaged": _damaged,
 }  # fmt: skip
-_OPTIONAL: Final[dict[str, Any]] = {"held": None, "lost": [], "used_bytes": 0}
+_OPTIONAL: Final[dict[str, Any]] = {"held": None, "lost": [], "used_bytes": 0, "damaged": []}
 _MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
-    "applied": _int, "producers": _pairs, "consumers": _pairs,
+    "applied": _int, "producers": _pairs, "consumers": _pairs, "damaged": _damaged,
 }  # fmt: skip
 
 
@@ -92,6 +112,7 @@ class BrokerLife:
     full_at: int = 0  # 0: no full beat yet
     full_version: int = 0  # what it followed then
     reported: set[int] = field(default_factory=set)
+    damaged: list[dict[str, Any]] = field(default_factory=list)  # segments under repair
 
     def has(self, group: int) -> bool:
         """A replica that takes part."""
@@ -113,6 +134,7 @@ class ManagerLife:
     applied: int
     producers: list[tuple[int, int]] = field(default_factory=list)  # that it heard of: (id, time)
     consumers: list[tuple[int, int]] = field(default_factory=list)
+    damaged: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Liveness:
@@ -140,7 +162,7 @@ class Liveness:
         life.disk, life.address, life.peer = beat["disk"], url(beat["address"]), beat["peer"]
         life.host, life.version, life.load = beat["host"], beat["version"], beat["load"]
         life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
-        life.used_bytes = beat["used_bytes"]
+        life.used_bytes, life.damaged = beat["used_bytes"], beat["damaged"]
         life.lost = dict(beat["lost"])
         if beat["full"] and beat["held"] is not None:
             life.held, life.full_at = dict(beat["held"]), now

@@ -87,7 +87,8 @@ class Daemon:
                 config.kind, config.id, incarnation, log, settings, self.clock, random,
                 transport, owner,
             )  # fmt: skip
-            transport.counts = engine.counts
+            transport.counts, engine.report = engine.counts, self.tell
+            engine.scrub_bytes_per_s = config.scrub_bytes_per_s
             for node, address in config.managers:
                 if (config.kind, config.id) != ("manager", node):
                     transport.set_peer(("manager", node), address)

@@ -256,7 +256,7 @@ class Manager:
             replica.leader_node if replica else 0, node.term if node else 0,
             [node_of(one) for one in node.config.voters] if node else [],
             metadata.applied_index, metadata.tables, beats.liveness, beats.activity,
-            engine.now, engine.wall_ms(),
+            engine.now, engine.wall_ms(), engine.repair.told(),
         )  # fmt: skip
 
     def read_ready(self, context: int) -> None:

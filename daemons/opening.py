@@ -5,7 +5,9 @@ may take part, and for each that may not the reason, which `health` shows. What 
 
 1. *doubtful* (any record may be missing, the newest vote among them): the replica stays out. It
    has to come back under a new replica id (R2), which only the managers can give it.
-2. *damaged*: what is whole up to the first bad entry is kept, the rest comes from the peers; the
+2. *damaged*: all of its log is read. Entries that can't be read and are applied, so committed, are
+   left to `repair`; the replica is lacking until they are back. What is not applied and can't be
+   read, or is not there at all, is cut off with all behind it, and comes from the peers; then the
    replica is recovering (R2) until it has again all that it acknowledged.
 3. The machine is loaded as the store saved it, or from a newer snapshot, and then applies what the
    log knows to be committed. So a daemon that reaches nobody still knows what it knew (reads of
@@ -67,27 +69,23 @@ def open_group(opening: Opening, group: Group, now: int) -> Replica:
     if group.doubtful or group.created is None:
         raise Refused("records of it may be missing, its newest vote too; it needs a new replica")
     replica, voters, learners, about = protocol.unpack(group.created)
-    if group.damaged:
-        _cut_damage(log, group)
     configs = Configs(0, t.Config(tuple(voters), tuple(learners)))
     machine = opening.make_machine(group.uid, about)
     try:
         saved = _load(log, group, machine, configs)
         if machine.applied_index < group.first_index - 1:
             raise Refused(f"its state ends before its log begins at {group.first_index} (W20)")
+        if group.damaged or group.incomplete or group.lacking or not _ends_well(log, group):
+            _examine(log, group, machine.applied_index)
         _catch_up(log, group, machine, configs)
     except CorruptData as error:
         raise Refused(f"what it needs to start can't be read: {error}") from error
-    try:
-        raft_log = _raft_log(log, group)
-    except CorruptData:  # its newest entry, which recovery had no reason to look at
-        _cut_damage(log, group)
-        raft_log = _raft_log(log, group)
+    raft_log = _raft_log(log, group)
     node = RaftNode(
         group.uid, replica, configs, raft_log, term=group.term, vote=group.vote,
         applied_index=machine.applied_index, commit_index=group.commit_index,
         settings=opening.settings, random=opening.random, heard=opening.heard, now=now,
-        recovering=group.incomplete,
+        recovering=group.incomplete, lacking=group.lacking,
     )  # fmt: skip
     found = Replica(node, machine, about, log)
     found.saved_config = configs.at(machine.applied_index) if saved else None
@@ -134,7 +132,14 @@ def _catch_up(log: Log, group: Group, machine: Machine, configs: Configs) -> Non
     at = max(machine.applied_index + 1, group.first_index)
     while at <= group.last_index:
         last = committed if at <= committed else group.last_index
-        entries = [as_entry(one) for one in log.reader.entries(group.uid, at, last, APPLY_BYTES)]
+        try:
+            found = log.reader.entries(group.uid, at, last, APPLY_BYTES)
+        except CorruptData:  # which recovery had no reason to look at
+            _examine(log, group, machine.applied_index)
+            if at <= group.last_index:
+                raise
+            break
+        entries = [as_entry(one) for one in found]
         configs.appended(entries)
         if at <= committed:
             machine.apply(entries)
@@ -147,7 +152,11 @@ def _raft_log(log: Log, group: Group) -> RaftLog:
         _lookup(log, group.uid),
     )  # fmt: skip
     if group.last_index >= group.first_index:
-        tail = as_entry(log.reader.entry(group.uid, group.last_index))
+        row = log.index.row(group.uid, group.last_index)
+        if row is None:
+            raise Refused(f"its last entry, {group.last_index}, is not in the index")
+        # Its bytes are not looked at, so they need not be read.
+        tail = (row.index, row.term, row.offset, row.count, row.time_ms, 0, row.chain, b"")
         # The index may still name entries that were cut off a moment ago.
         runs = [run for run in log.term_runs(group.uid) if run[0] <= group.last_index]
         out.restore(runs, tail)
@@ -158,30 +167,50 @@ def _lookup(log: Log, uid: int) -> Callable[[int], tuple[int, int]]:
     """(offset, chain of the entry before) of an entry that is on disk but not in memory."""
 
     def look(index: int) -> tuple[int, int]:
-        group = log.journal.groups.by_uid[uid]
-        record = log.reader.entry(uid, index).record
-        if index == group.first_index:
-            return record.offset, group.start_chain
-        return record.offset, log.reader.entry(uid, index - 1).record.chain
+        group, row = log.journal.groups.by_uid[uid], log.index.row(uid, index)
+        if index == group.first_index and row is not None:
+            return row.offset, group.start_chain
+        before = log.index.row(uid, index - 1)
+        if row is None or before is None:
+            raise t.Broken(f"entry {index} of group {uid:x} is in the log and not in the index")
+        return row.offset, before.chain
 
     return look
 
 
-def _cut_damage(log: Log, group: Group) -> None:
-    """Keep what is whole up to the first bad entry; the rest comes from the peers.
+def _ends_well(log: Log, group: Group) -> bool:
+    """Whether its newest entry can be read, which recovery may have had no reason to look at."""
+    try:
+        if group.last_index >= group.first_index:
+            log.reader.entry(group.uid, group.last_index)
+    except CorruptData:
+        return False
+    return True
 
-    That something is missing is noted first: a log that was cut looks whole at the next start.
-    """
-    index, before = group.first_index, None
+
+def _examine(log: Log, group: Group, applied: int) -> None:
+    """Read all of it: which entries are lost, and where it has to be cut."""
+    index, lacking = group.first_index, False
     while index <= group.last_index:
         try:
             for one in log.reader.entries(group.uid, index, group.last_index, APPLY_BYTES):
-                before, index = one.record, one.record.index + 1
+                index = one.record.index + 1
         except MyQueueError:
-            break
-    if index > group.last_index:
-        return
-    log.journal.hard_state(group.uid, group.term, group.vote, True)
+            if index > applied or log.index.row(group.uid, index) is None:
+                _cut(log, group, index)
+                break
+            lacking, index = True, index + 1
+    if lacking or group.lacking:
+        log.journal.hard_state(group.uid, group.term, group.vote, group.incomplete, lacking)
+
+
+def _cut(log: Log, group: Group, index: int) -> None:
+    """Keep what is before this entry; the rest comes from the peers.
+
+    That something is missing is noted first: a log that was cut looks whole at the next start.
+    """
+    log.journal.hard_state(group.uid, group.term, group.vote, True, group.lacking)
+    before = log.index.row(group.uid, index - 1) if index > group.first_index else None
     term = before.term if before else group.start_term
     offset = before.offset + before.count if before else group.start_offset
     chain = before.chain if before else group.start_chain

@@ -17,7 +17,7 @@ between. So every number is one, in its range, before the core sees any of a pac
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from myqueue import protocol
 from myqueue.daemons.raft import types as t
@@ -27,7 +27,8 @@ OWN_FRAME_BYTES = 32 << 10
 PACKET_BYTES_MAX = 512 << 10  # of an envelope; then a second one begins
 PACKET_FRAMES_MAX = 1000
 STATE_FRAME_BYTES = 8 << 20  # a frame has a limit, a state has none
-_VOTE, _VOTED, _APPEND, _APPENDED, _INSTALL, _TIMEOUT = 1, 2, 3, 4, 5, 6
+_VOTE, _VOTED, _APPEND, _APPENDED, _INSTALL, _TIMEOUT, _LACK, _HAVE = 1, 2, 3, 4, 5, 6, 7, 8
+LACKS_MAX = 256  # entries asked for in one message
 _BEAT, _BEAT_REPLY, _LEADS = 1, 2, 3
 _INT_END, _WORD_END = 1 << 63, 1 << 32  # of indexes, terms, …; of counts, lengths, chains
 _TYPES_END = max(t.DATA, t.NOOP, t.CONFIG, t.COMMAND) + 1
@@ -37,6 +38,29 @@ Buffer = bytes | memoryview
 
 class Malformed(Exception):
     """A packet that is not what its envelope says."""
+
+
+class Lack(NamedTuple):
+    """Committed entries that can't be read here any more; whoever has them may give them.
+
+    The core never sees it. The term is not looked at: what is committed is the same in all terms.
+    """
+
+    group: int
+    source: int  # replica
+    target: int  # replica
+    term: int
+    indexes: list[int]
+
+
+class Have(NamedTuple):
+    """One of them."""
+
+    group: int
+    source: int
+    target: int
+    term: int
+    entry: t.Entry
 
 
 class RowCache:
@@ -89,7 +113,7 @@ def encode(packet: Packet, cache: RowCache) -> Iterator[list[Buffer]]:
     """One multipart, seldom more."""
     writer = _Writer()
     writer.beats = [_beat(beat) for beat in packet.beats]
-    for message in packet.messages:
+    for message in (*packet.messages, *packet.beside):
         _add(writer, message, cache)
         if writer.full:
             yield writer.frames()
@@ -98,7 +122,7 @@ def encode(packet: Packet, cache: RowCache) -> Iterator[list[Buffer]]:
         yield writer.frames()
 
 
-def _add(writer: _Writer, m: t.Message, cache: RowCache) -> None:
+def _add(writer: _Writer, m: t.Message | Lack | Have, cache: RowCache) -> None:
     head = (m.group, m.source, m.target, m.term)
     size = 64
     if isinstance(m, t.Append):
@@ -123,6 +147,13 @@ def _add(writer: _Writer, m: t.Message, cache: RowCache) -> None:
         for at in range(0, len(s.state), STATE_FRAME_BYTES):
             writer.payload(s.state[at : at + STATE_FRAME_BYTES])
         size += 40 * len(s.config.members)
+    elif isinstance(m, Lack):
+        writer.messages.append((_LACK, *head, m.indexes[:LACKS_MAX]))
+        size += 9 * LACKS_MAX
+    elif isinstance(m, Have):
+        rows = cache.rows(m.group, [m.entry])
+        writer.messages.append((_HAVE, *head, m.entry[t.INDEX], rows))
+        writer.payload(m.entry[t.PAYLOAD])
     else:
         writer.messages.append((_TIMEOUT, *head))
     writer.size += size
@@ -198,7 +229,8 @@ def decode(envelope: protocol.Envelope, frames: Sequence[Buffer]) -> Packet:
     packet = Packet()
     try:
         for fields in envelope[protocol.FIELDS]:
-            packet.messages.append(_message(fields, payloads))
+            message: Any = _message(fields, payloads)
+            (packet.beside if fields[0] >= _LACK else packet.messages).append(message)
         for kind, *fields in envelope[protocol.FIELDS + 1]:
             packet.beats.append(_beat_of(kind, fields))
     except (TypeError, ValueError, LookupError) as error:
@@ -206,7 +238,7 @@ def decode(envelope: protocol.Envelope, frames: Sequence[Buffer]) -> Packet:
     return packet
 
 
-def _message(fields: list[Any], payloads: _Payloads) -> t.Message:
+def _message(fields: list[Any], payloads: _Payloads) -> t.Message | Lack | Have:
     kind, *rest = fields
     if type(kind) is not int:  # True equals 1
         raise Malformed("a message without a kind")
@@ -230,6 +262,14 @@ def _message(fields: list[Any], payloads: _Payloads) -> t.Message:
     if kind == _INSTALL:
         group, source, target, term, about = rest
         return t.InstallSnapshot(group, source, target, term, _snapshot(about, payloads))
+    if kind == _LACK:
+        group, source, target, term, indexes = rest
+        if type(indexes) is not list or not 0 < len(indexes) <= LACKS_MAX:
+            raise Malformed("indexes that are not listed")
+        _check_ints(indexes)
+        return Lack(group, source, target, term, indexes)
+    if kind == _HAVE:
+        return _have(rest, payloads)
     if kind == _TIMEOUT:
         group, source, target, term = rest
         return t.TimeoutNow(group, source, target, term)
@@ -243,6 +283,17 @@ def _append(rest: list[Any], payloads: _Payloads) -> t.Append:
         raise Malformed("rows of entries that are not packed")
     entries = _entries(index, rows, payloads) if rows else []
     return t.Append(group, source, target, term, index, index_term, chain, entries, commit, context)
+
+
+def _have(rest: list[Any], payloads: _Payloads) -> Have:
+    group, source, target, term, index, rows = rest
+    _check_ints((index,))
+    if type(rows) is not bytes or not index:
+        raise Malformed("rows of entries that are not packed")
+    entries = _entries(index - 1, rows, payloads)
+    if len(entries) != 1:
+        raise Malformed("not one entry")
+    return Have(group, source, target, term, entries[0])
 
 
 def _snapshot(about: list[Any], payloads: _Payloads) -> t.Snapshot:

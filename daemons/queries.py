@@ -15,6 +15,7 @@ from myqueue import errors, protocol
 from myqueue.daemons.consuming import check_consumer
 from myqueue.daemons.feed import Details
 from myqueue.daemons.partition import Partition
+from myqueue.daemons.raft.story import story as raft_story
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Client, Engine
@@ -162,6 +163,7 @@ class Queries:
                 "daemon": "broker", "node": engine.node, "incarnation": engine.incarnation,
                 "groups": groups, "groups_total": len(engine.replicas),
                 "refused": {str(one): why for one, why in islice(engine.refused.items(), 100)},
+                "repair": engine.repair.status(),
             },
         )  # fmt: skip
 
@@ -188,7 +190,7 @@ def story(replica: Replica) -> dict[str, Any]:
     """All about one group, for people."""
     machine = cast(Partition, replica.machine)
     return {
-        **replica.node.story(), **brief(replica), "ready": replica.is_ready,
+        **raft_story(replica.node), **brief(replica), "ready": replica.is_ready,
         "role": replica.node.role.name.lower(), "producers": len(machine.sessions),
         "consumers": len(machine.positions), "last_time_ms": machine.time_ms,
     }  # fmt: skip

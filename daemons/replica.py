@@ -18,7 +18,7 @@ from myqueue import protocol
 from myqueue.daemons.machine import Changes, Machine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.errors import EntryMissing, NotLeader, NotReady
+from myqueue.errors import CorruptData, EntryMissing, NotLeader, NotReady
 from myqueue.wal.reader import Entry as Stored
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class Replica:
     """See the module's docstring."""
 
     __slots__ = (
-        "about", "commit_saved", "dirty", "is_ready", "log", "machine", "node", "saved_config",
-        "uid",
+        "about", "commit_saved", "dirty", "given_up", "is_ready", "log", "machine", "node",
+        "saved_config", "uid",
     )  # fmt: skip
 
     def __init__(self, node: RaftNode, machine: Machine, about: bytes, log: Log) -> None:
@@ -45,6 +45,7 @@ class Replica:
         self.dirty = False  # something was applied that is not on its way to the store
         self.commit_saved = node.commit_index  # the last commit hint in the log
         self.saved_config: t.Config | None = None
+        self.given_up = False  # what can't be read here is not expected back soon (`repair`)
 
     @property
     def is_leader(self) -> bool:
@@ -64,7 +65,7 @@ class Replica:
         """Consecutive entries from `first`: at least one, then up to the limits.
 
         From memory if the first one is there; an entry on disk is verified before it is handed
-        out, else CorruptData (W16).
+        out. Else it is NotReady while it is being repaired, then CorruptData (W16).
         """
         log = self.node.log
         if first >= log.memory_first:
@@ -75,7 +76,12 @@ class Replica:
         if first < log.first_index:
             raise EntryMissing(f"entry {first} of group {self.uid:x} is gone")
         last = min(last, log.memory_first - 1, first + READ_ROWS_MAX - 1)
-        stored = self.log.reader.entries(self.uid, first, last, max_bytes)
+        try:
+            stored = self.log.reader.entries(self.uid, first, last, max_bytes)
+        except CorruptData as error:
+            if self.given_up:
+                raise
+            raise NotReady(f"it is being repaired: {error}", component=error.component) from error
         return [as_entry(one) for one in stored]
 
     def index_at_offset(self, offset: int) -> int | None:

@@ -154,6 +154,7 @@ class Reports:
             "disk_low": engine.log.journal.space_low, "load": load,
             "used_bytes": engine.counts.get("disk_used_bytes", 0),
             "free_bytes": engine.counts.get("disk_free_bytes", 0), "lost": self._lost_here(),
+            "damaged": engine.repair.told(),
         }  # fmt: skip
 
     def _lost_here(self) -> list[list[int]]:

@@ -42,12 +42,18 @@ class Starts:
         """After a start: a snapshot of which a crash left the first parts only would hold all
         segments from there on; a newer one takes its place.
         """
-        group = self._log.journal.groups.by_uid[replica.uid]
+        if self._log.journal.groups.by_uid[replica.uid].pending_from:
+            self.snapshot_again(replica)
+
+    def snapshot_again(self, replica: Replica) -> bool:
+        """A newer snapshot, so that the one in the log is needed no more; False: not now."""
         log, applied = replica.node.log, replica.node.applied_index
-        if group.pending_from and log.first_index - 1 <= applied <= log.persisted_index:
-            snapshot = replica.snapshot()
-            parts = snapshot_parts(snapshot)
-            self._log.journal.snapshot(replica.uid, snapshot.index, snapshot.term, parts)
+        if not log.first_index - 1 <= applied <= log.persisted_index:
+            return False
+        snapshot = replica.snapshot()
+        parts = snapshot_parts(snapshot)
+        self._log.journal.snapshot(replica.uid, snapshot.index, snapshot.term, parts)
+        return True
 
     def tick(self, now: int) -> None:
         done = 0

@@ -30,7 +30,8 @@ def status(engine: Engine, replica: Replica | None, own: int, group: int) -> dic
     }  # fmt: skip
     if group:
         return known | story
-    return known | {"incarnation": engine.incarnation, "groups": [story]}
+    repair = engine.repair.status()
+    return known | {"incarnation": engine.incarnation, "groups": [story], "repair": repair}
 
 
 def stats(

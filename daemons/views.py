@@ -38,6 +38,7 @@ class View:
     activity: Activity
     now: int
     wall_ms: int
+    damaged: list[dict[str, Any]]  # segments of this manager that are being repaired
 
     def topic(self, name: str) -> Topic:
         topic = self.tables.topics.get(name)
@@ -261,6 +262,7 @@ def problems(view: View, args: Arguments) -> Answer:
             found.append({"problem": "broker-silent", "node": node})
         elif life is not None and life.disk_low:
             found.append({"problem": "disk-low", "node": node, "free_bytes": life.free_bytes})
+    found += _damage(view)
     for name, topic in sorted(tables.topics.items()):
         for number, partition in enumerate(topic.partitions):
             at = {"topic": name, "partition": number, "group": partition.group}
@@ -274,6 +276,28 @@ def problems(view: View, args: Arguments) -> Answer:
         found += [{"problem": "stray-group", "node": node, "group": one} for one in sorted(strays)]
     omitted = max(0, len(found) - PROBLEMS_MAX)
     return {"problems": found[:PROBLEMS_MAX], "omitted": omitted}
+
+
+def _damage(view: View) -> list[Answer]:
+    """What daemons that are heard can't read on their disks, and whose it is."""
+    damaged = [("manager", view.node, one) for one in view.damaged]
+    for node, manager in sorted(view.liveness.managers.items()):
+        if view.manager_alive(node):
+            damaged += [("manager", node, one) for one in manager.damaged]
+    for node, broker in sorted(view.liveness.brokers.items()):
+        if view.liveness.alive(node, view.now):
+            damaged += [("broker", node, one) for one in broker.damaged]
+    names = ("segment", "position", "found", "what", "state", "since_ms")
+    return [
+        {"problem": "damaged", "kind": kind, "node": node, **{name: one[name] for name in names},
+         "partitions": [_name_of(view, group) for group in one["groups"]]}
+        for kind, node, one in damaged
+    ]  # fmt: skip
+
+
+def _name_of(view: View, group: int) -> str:
+    topic, number = view.tables.groups.get(group, (None, 0))
+    return f"{topic.name}/{number}" if topic else f"group {group:x}"
 
 
 def _missing(view: View, partition: Partition) -> list[int]:

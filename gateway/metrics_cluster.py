@@ -27,7 +27,7 @@ PARTITIONS_MAX: Final = 2000  # of all topics
 CONSUMERS_MAX: Final = 50  # whose lag is asked for: those heard of last
 PROBLEMS: Final = (
     *("managers-leaderless", "manager-silent", "broker-silent", "disk-low"),
-    *("leaderless", "under-replicated", "stray-group"),
+    *("leaderless", "under-replicated", "stray-group", "damaged"),
 )
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily

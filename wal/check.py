@@ -63,6 +63,7 @@ class SegmentCheck:
         self.footer: f.Record | None = None
         self.footer_rows: list[f.FooterRow] | None = None
         self.clean = True  # nothing corrupt was found in it
+        self.is_explained = True  # of every record the header is known
         self.flush_number, self._flush_began, self._flush_here = flush_before, 0, False
         # Of the batch that is read: its end, records counted before it, records announced.
         self._batch: tuple[int, int, int] | None = None
@@ -104,6 +105,7 @@ class SegmentCheck:
             stop = self.judge.stopped(self.footer is not None)
             if stop.finding is not None:
                 yield self._found(stop.finding)
+                self.is_explained &= stop.record is not None
                 if stop.again:
                     yield from self._skipped(stop.record)
             if not stop.again:

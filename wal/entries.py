@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from myqueue.errors import AppendGap, EntryBackwards, EntryInvalid, RecordTooLarge
 from myqueue.wal.files import Buffer
@@ -41,6 +41,14 @@ def check_entries(group: Group, entries: Sequence[Entry], relocated: bool, bytes
         raise EntryInvalid(f"an entry is not as it has to be: {error}") from error
     if next_offset >= OFFSET_END:  # it never falls, so the last one tells for all
         raise EntryInvalid(f"the group's next offset would be {next_offset}, above 2^64 - 1")
+
+
+def check_parts(parts: Iterable[bytes], bytes_max: int) -> list[bytes]:
+    """The parts of a snapshot, none of them too large."""
+    pieces = list(parts)
+    if not pieces or max(map(len, pieces)) > bytes_max:
+        raise RecordTooLarge(f"a snapshot has parts of 0 to {bytes_max} bytes, one at least")
+    return pieces
 
 
 def _backwards(

@@ -32,7 +32,7 @@ KIND_NAMES = {
 }  # fmt: skip
 
 RELOCATED, LAST, RESET, CLEAN = 1, 2, 4, 8
-DOUBTFUL, INCOMPLETE = 2, 4  # of a HARD_STATE
+DOUBTFUL, INCOMPLETE, LACKING = 2, 4, 8  # of a HARD_STATE
 ENTRY_TYPE_SHIFT = 4
 
 RECORD_MAGIC = int.from_bytes(b"MQ", "little")

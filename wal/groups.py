@@ -54,8 +54,8 @@ class Group:
 
     __slots__ = (
         "chain", "commit_index", "created", "created_at", "damaged", "doubtful", "first_index",
-        "hard_state_at", "incomplete", "last_index", "last_term", "missing", "next_offset",
-        "pending_from", "pending_position",
+        "hard_state_at", "incomplete", "lacking", "last_index", "last_term", "missing",
+        "next_offset", "pending_from", "pending_position",
         "snapshot_at", "snapshot_from", "snapshot_index", "snapshot_parts", "snapshot_position",
         "snapshot_term", "start_at", "start_chain", "start_offset", "start_term", "term", "uid",
         "vote",
@@ -74,6 +74,7 @@ class Group:
         # Entries that were acknowledged may be missing (R2); stays until the owner says otherwise.
         self.incomplete = False
         self.doubtful = False  # any record may be, the newest vote among them
+        self.lacking = False  # some entries are known by name and place, and can't be read
         self.damaged = False  # a record of this group is known to be lost or unreadable
         # Numbers of the segments that hold the newest record of each kind, 0 for none.
         self.created_at, self.hard_state_at, self.start_at, self.snapshot_at = 0, 0, 0, 0
@@ -108,6 +109,7 @@ class Group:
             self.term, self.vote, self.hard_state_at = record.term, record.index, segment
             self.incomplete = bool(record.flags & f.INCOMPLETE)
             self.doubtful = bool(record.flags & f.DOUBTFUL)
+            self.lacking = bool(record.flags & f.LACKING)
         elif kind == f.COMMIT:
             self.commit_index = max(self.commit_index, record.index)
         elif kind == f.TRUNCATE:
@@ -155,7 +157,7 @@ class Group:
             self.snapshot_from, self.snapshot_position, self.pending_from, self.pending_position,
             self.snapshot_parts,
         )  # fmt: skip
-        flags = has_created | self.incomplete << 1 | self.doubtful << 2
+        flags = has_created | self.incomplete << 1 | self.doubtful << 2 | self.lacking << 3
         body = fixed + bytes((flags,)) + created
         return body + crc32(body).to_bytes(4, "little")
 
@@ -176,6 +178,7 @@ class Group:
         flags = body[_SAVED.size]
         group.created = body[_SAVED.size + 1 :] if flags & 1 else None
         group.incomplete, group.doubtful = bool(flags & 2), bool(flags & 4)
+        group.lacking = bool(flags & 8)
         group.append(group.first_index - 1, group.start_term, group.start_offset, group.start_chain)
         return group
 

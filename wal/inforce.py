@@ -21,7 +21,7 @@ def append_records(journal: Journal, group: Group, segment: int, snapshot: list[
     if group.created_at == segment and group.created is not None:
         journal.create_group(uid, group.created, again=True)
     if group.hard_state_at == segment:
-        journal.hard_state(uid, group.term, group.vote, group.incomplete)
+        journal.hard_state(uid, group.term, group.vote, group.incomplete, group.lacking)
     if in_snapshot(group, segment):
         journal.snapshot(uid, group.snapshot_index, group.snapshot_term, snapshot)
     if group.start_at == segment:

@@ -33,10 +33,11 @@ from myqueue.errors import (
     RecordTooLarge,
     WrongProcess,
     WrongThread,
-)  # fmt: skip
+)
 from myqueue.wal import format as f
+from myqueue.wal import writer as w
 from myqueue.wal.config import JournalConfig
-from myqueue.wal.entries import Entry, check_entries, within_range
+from myqueue.wal.entries import Entry, check_entries, check_parts, within_range
 from myqueue.wal.files import Files
 from myqueue.wal.forks import stays_behind, wrong_process
 from myqueue.wal.groups import Group, Groups
@@ -46,16 +47,6 @@ from myqueue.wal.recovery import Recovered, Sink, recover
 from myqueue.wal.reserve import Reserve
 from myqueue.wal.segments import Segments
 from myqueue.wal.spares import Spares, SparesThread
-from myqueue.wal.writer import (
-    Batch,
-    Event,
-    Persisted,
-    Signal,
-    SpaceLow,
-    Stopped,
-    Writer,
-    WriterThread,
-)  # fmt: skip
 
 SUBMIT_BYTES = 4 << 20  # a batch of this size does not wait for the end of the turn
 
@@ -77,17 +68,17 @@ class Journal:
         self._thread = 0  # of the one thread that may use the journal
         self.persisted_at = (0, 0)  # segment and position up to which all is on disk
         self.rewound_at: dict[int, tuple[int, int]] = {}  # newest TRUNCATE or reset of each group
-        self._events: deque[Event] = deque()
-        self._signal = Signal()
+        self._events: deque[w.Event] = deque()
+        self._signal = w.Signal()
         self._record_max = min(config.record_bytes_max, config.segment_bytes // 4)
         self.spares = Spares(
             files, owner, config.segment_bytes, clock_ms, config.soft_limit_bytes,
-            lambda low: self._emit(SpaceLow(low)), reserve,
+            lambda low: self._emit(w.SpaceLow(low)), reserve,
         )  # fmt: skip
-        self.writer = Writer(files, self.spares, self._emit, recovered.flush_number)
+        self.writer = w.Writer(files, self.spares, self._emit, recovered.flush_number)
         self._segments = Segments(recovered, self.spares, config.segment_bytes, random)
         self._settled = False  # nothing was written since the last mark that proves all before it
-        self._writer_thread: WriterThread | None = None
+        self._writer_thread: w.WriterThread | None = None
         self._spares_thread: SparesThread | None = None
         try:
             self._layout = self._segments.resume(recovered)
@@ -95,7 +86,7 @@ class Journal:
             self.spares.check_space()  # before the first append is taken
             if threads:
                 stays_behind(self)
-                self._writer_thread = WriterThread(self.writer)
+                self._writer_thread = w.WriterThread(self.writer)
                 self._spares_thread = SparesThread(self.spares, self.writer.fail)
             self.settle()
         except BaseException:
@@ -164,11 +155,15 @@ class Journal:
             raise EntryInvalid(f"an entry cannot be encoded: {error}") from error
         self.error = RuntimeError(f"an append was interrupted: {error!r}")
 
-    def hard_state(self, uid: int, term: int, vote: int, incomplete: bool = False) -> int:
-        """Term and vote, in one record (R1); and whether acknowledged entries may be missing."""
+    def hard_state(
+        self, uid: int, term: int, vote: int, incomplete: bool = False, lacking: bool = False
+    ) -> int:
+        """Term and vote, in one record (R1); and whether acknowledged entries may be missing, or
+        are known by name and can't be read.
+        """
         self.group(uid)
         self._admit(urgent=True)
-        flags = f.INCOMPLETE if incomplete else 0
+        flags = f.INCOMPLETE * incomplete | f.LACKING * lacking
         return self._record(f.HARD_STATE, uid, index=vote, term=term, flags=flags)
 
     def commit_hint(self, uid: int, index: int) -> int:
@@ -201,11 +196,7 @@ class Journal:
         """The applied state of a group at `index`, in parts of at most the record limit."""
         self.group(uid)
         self._admit(urgent=True)
-        pieces = list(parts)
-        if not pieces or max(map(len, pieces)) > self._record_max:
-            raise RecordTooLarge(
-                f"a snapshot has parts of 0 to {self._record_max} bytes, one at least"
-            )
+        pieces = check_parts(parts, self._record_max)
         number = 0
         for count, piece in enumerate(pieces):
             flags = f.LAST if count == len(pieces) - 1 else 0
@@ -302,7 +293,7 @@ class Journal:
         self._hand_over(batch)
         self._settled = True
 
-    def _hand_over(self, batch: Batch) -> None:
+    def _hand_over(self, batch: w.Batch) -> None:
         batch.time_ms = self._clock_ms()
         self.queued_bytes += batch.end - batch.position
         self._settled = False
@@ -315,7 +306,7 @@ class Journal:
         """Readable while events wait to be polled."""
         return self._signal.fileno()
 
-    def poll(self) -> list[Event]:
+    def poll(self) -> list[w.Event]:
         """What happened since the last call; never waits. `Stopped` is the last event there is."""
         self._refuse_child()
         self._signal.clear()
@@ -324,12 +315,12 @@ class Journal:
             event = self._events.popleft()
             if self.error is not None:
                 continue  # W3: a flush was under way when another file failed
-            if isinstance(event, Persisted):
+            if isinstance(event, w.Persisted):
                 self.queued_bytes -= event.bytes
                 self.persisted_at = (event.segment, event.position)
-            elif isinstance(event, SpaceLow):
+            elif isinstance(event, w.SpaceLow):
                 self.space_low = event.low
-            elif isinstance(event, Stopped):
+            elif isinstance(event, w.Stopped):
                 self.error = event.error
             events.append(event)
         return events
@@ -346,7 +337,7 @@ class Journal:
         """Another part of the log has news for the loop."""
         self._signal.set()
 
-    def _emit(self, event: Event) -> None:
+    def _emit(self, event: w.Event) -> None:
         self._events.append(event)
         self._signal.set()
 
@@ -356,6 +347,10 @@ class Journal:
         return self._layout.number, self._layout.tail
 
     # -- segments ------------------------------------------------------------------------------
+
+    def leave_segment(self) -> None:
+        """Seal the open segment before it is full: nothing is to follow what is bad in it."""
+        self._rotate()
 
     def _rotate(self) -> Layout:
         """Seal the open segment and go on in the next; nothing here waits for the disk."""

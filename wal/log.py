@@ -115,10 +115,10 @@ class Log:
             self.index = Index(self.store, True, self.journal.wake, self._reserve.release)
             mine.callback(self.index.close)
             self.reader = Reader(self.files, self.index, self.journal.segment_name)
-            self._apart = Apart(threads=True)
-            mine.callback(self._apart.close)
+            self.apart = Apart(threads=True)
+            mine.callback(self.apart.close)
             self.reclaimer = Reclaimer(
-                self.files, self.journal, self.index, self.reader, self._apart, SETTLE_MS
+                self.files, self.journal, self.index, self.reader, self.apart, SETTLE_MS
             )
             undo.push(mine.pop_all())
 
@@ -172,7 +172,7 @@ class Log:
         written = self.journal.close()
         with suppress(MyQueueError):  # the store can be rebuilt; closing goes on
             self.poll()
-        if not (self._apart.close() and self.index.close() and written):
+        if not (self.apart.close() and self.index.close() and written):
             return False
         self._closed = True
         with suppress(MyQueueError):

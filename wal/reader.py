@@ -10,6 +10,7 @@ of one group's entries often stands in a row.
 from __future__ import annotations
 
 import errno
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # at run time it would bring LMDB, which readers of segments 
 
 ALL = 2**64 - 1
 JOIN_READS_BYTES = 1 << 20
+DAMAGE_MAX = 1000  # remembered until somebody looks
 _HEADER = f.RECORD_HEADER_BYTES
 
 
@@ -32,6 +34,16 @@ class Entry(NamedTuple):
 
     record: f.Record
     payload: memoryview
+
+
+class Damage(NamedTuple):
+    """An entry that could not be read."""
+
+    segment: int
+    position: int
+    group: int
+    index: int  # type: ignore[assignment]  # tuple.index is not used
+    what: str
 
 
 # (name, uid) of a segment by its number; None if it is gone
@@ -43,6 +55,31 @@ class Reader:
 
     def __init__(self, files: Files, index: Index, names: Names) -> None:
         self._files, self._index, self._names = files, index, names
+        self.met: deque[Damage] = deque(maxlen=DAMAGE_MAX)  # for whoever repairs
+
+    def at(self, row: Row) -> Entry:
+        """The entry that this row of the index promises."""
+        return next(self._read([row]))
+
+    def all_of(self, rows: list[Row]) -> list[Entry | None]:
+        """Entries that stand in one segment, in the order of their positions; None for each that
+        can't be read. The file is read in large pieces, where that is possible.
+        """
+        out: list[Entry | None] = []
+        for run in _pieces(rows):
+            try:
+                whole = list(self._read(run))
+            except CorruptData:
+                out += map(self._or_none, run)
+            else:
+                out += whole
+        return out
+
+    def _or_none(self, row: Row) -> Entry | None:
+        try:
+            return self.at(row)
+        except CorruptData:
+            return None
 
     def entry(self, group: int, index: int) -> Entry:
         try:
@@ -102,16 +139,25 @@ class Reader:
         first, last = run[0], run[-1]
         named = self._names(first.segment)
         if named is None:
+            self._met(first, "the segment is gone")
             raise CorruptData(
                 f"segment {first.segment} is gone, which has entry {first.index} of group "
                 f"{first.group:x}"
             )
         name, uid = named
         size = last.position + _HEADER + last.length - first.position
-        data = memoryview(self._bytes(name, first.position, size))
-        seed = f.segment_seed(uid)
-        for row in run:
-            yield _verified(data, row.position - first.position, row, seed, name)
+        row = first
+        try:
+            data = memoryview(self._bytes(name, first.position, size))
+            seed = f.segment_seed(uid)
+            for row in run:
+                yield _verified(data, row.position - first.position, row, seed, name)
+        except CorruptData as error:
+            self._met(row, str(error))
+            raise
+
+    def _met(self, row: Row, what: str) -> None:
+        self.met.append(Damage(row.segment, row.position, row.group, row.index, what))
 
     def _bytes(self, name: str, position: int, length: int) -> bytes:
         """A sector that the disk cannot read, and a file that is not there, are damage as well."""
@@ -177,6 +223,18 @@ def _runs(rows: list[Row]) -> Iterator[list[Row]]:
             run = []
         run.append(row)
     yield run
+
+
+def _pieces(rows: list[Row]) -> Iterator[list[Row]]:
+    """Rows of one segment, in portions that one read can fetch."""
+    piece: list[Row] = []
+    for row in rows:
+        if piece and row.position + row.length - piece[0].position > JOIN_READS_BYTES:
+            yield piece
+            piece = []
+        piece.append(row)
+    if piece:
+        yield piece
 
 
 def _joins(run: list[Row], row: Row) -> bool:

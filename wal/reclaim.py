@@ -134,6 +134,10 @@ class Reclaimer:
         for segment, entries in verdict.sparse:
             yield from self._empty(segment, entries)
 
+    def remove(self, segment: SegmentFile) -> Pass[None]:
+        """One that its owner has judged himself, and that the journal has forgotten."""
+        yield from self._apart(lambda: self._rename([(segment, True)]))
+
     # -- apart ---------------------------------------------------------------------------------
 
     def _unlink(self) -> None:
@@ -212,8 +216,10 @@ class Reclaimer:
 
     def _footer(self, segment: SegmentFile) -> list[f.FooterRow] | None:
         """What is in a segment; None if that is not known for certain."""
-        if segment.damaged:
-            return None
+        return None if segment.damaged else self.footer(segment)
+
+    def footer(self, segment: SegmentFile) -> list[f.FooterRow] | None:
+        """What its footer says, if it can be read."""
 
         def read(position: int, length: int) -> bytes:
             return self._files.read(segment.name, position, length)

@@ -87,6 +87,7 @@ class _Walk:
         self._watermark = watermark
         self._ops: list[Op] = []
         self._incomplete: set[int] = set()  # groups that may miss entries
+        self._lacking: set[int] = set()  # groups with entries of which only the payload is lost
         self._doubtful: set[int] = set()  # groups whose newest vote may be missing
         self._proven = 0  # of the segment that is read, as of its last stop
         self._known_until = 0  # in the segment that is read: the store's watermark
@@ -150,11 +151,14 @@ class _Walk:
         For the next start reads on from there and does not see the damage again. In the log it is
         the owner who says what he makes of it, with his next hard state.
         """
-        for uid in sorted(self._incomplete | self._doubtful):
+        for uid in sorted(self._incomplete | self._doubtful | self._lacking):
             group = self._out.groups.by_uid.get(uid)
             if group is None:
                 continue
-            flags = f.INCOMPLETE | (f.DOUBTFUL if uid in self._doubtful else 0)
+            missing = uid in self._incomplete or uid in self._doubtful or group.incomplete
+            flags = f.INCOMPLETE if missing else 0
+            flags |= f.DOUBTFUL if uid in self._doubtful or group.doubtful else 0
+            flags |= f.LACKING if uid in self._lacking or group.lacking else 0
             record = f.Record(
                 0, 0, f.HARD_STATE, flags, 0, 0, 0, uid, group.vote, group.term, 0, 0, 0
             )
@@ -228,7 +232,8 @@ class _Walk:
             if position >= proven:
                 self._find(TORN, segment.name, position, "the last write is incomplete")
                 return False
-            self._corrupt(segment, position, "records that were synced are not there")
+            what = "records that were synced are not there"
+            self._corrupt(segment, position, what, end=proven)
             return False
         if footer is None:
             self._proven = proven = max(proven, scan.proven_by_later_marks())
@@ -243,29 +248,36 @@ class _Walk:
         bad, position = scan.bad, scan.position
         scan.bad = None
         if scan.problem == BAD_PAYLOAD and bad is not None and bad.end <= scan.limit:
-            self._corrupt(segment, position, "payload fails its checksum", bad)
+            self._corrupt(segment, position, "payload fails its checksum", bad, bad.end)
             scan.position = bad.end
             if bad.kind == f.ENTRY and bad.position >= self._known_until:
                 self._entry(segment, bad, b"")
             return True
         after = next(scan.find(f.RECORD_SIGN), None)
-        what = f"{scan.problem} up to position {after.position if after else scan.last_nonzero()}"
-        self._corrupt(segment, position, what)
+        end = after.position if after else scan.last_nonzero()
+        what = f"{scan.problem} up to position {end}"
+        self._corrupt(segment, position, what, end=end if scan.problem != CUT_SHORT else None)
         if after is not None:
             scan.position = after.position
         return after is not None
 
     def _corrupt(
-        self, segment: SegmentFile, position: int, what: str, bad: f.Record | None = None
-    ) -> None:
+        self, segment: SegmentFile, position: int, what: str, bad: f.Record | None = None,
+        end: int | None = None,
+    ) -> None:  # fmt: skip
+        """`end`: of the bad place, if it is known. What the store knows of it is not lost: votes
+        and ends of logs stand there, and rows tell which entries lie in it.
+        """
         segment.damaged = True
         if bad is not None and bad.group:
             self._find(CORRUPT, segment.name, position, what, bad.group, bad.index)
             if bad.kind == f.ENTRY:
-                self._incomplete.add(bad.group)
+                self._lacking.add(bad.group)
                 return
         else:
             self._find(CORRUPT, segment.name, position, what)
+        if end is not None and end <= self._known_until:
+            return
         self._out.unknown_loss = True
         self._doubtful.update(self._out.groups.by_uid)
         self._incomplete.update(self._out.groups.by_uid)
@@ -287,6 +299,7 @@ class _Walk:
         elif record.kind == f.GROUP_REMOVED:
             self._doubtful.discard(record.group)
             self._incomplete.discard(record.group)
+            self._lacking.discard(record.group)
         self._ops.append((record, segment.number, data))
 
     def _entry(self, segment: SegmentFile, record: f.Record, payload: memoryview | bytes) -> None:

@@ -123,6 +123,23 @@ class View:
             out.append(row)
         return out
 
+    def rows_in_segment(
+        self, number: int, start: bytes = b"", keys_max: int = 50_000
+    ) -> tuple[list[Row], bytes]:
+        """Rows of entries that stand in a segment, among the next keys from `start` on; and where
+        to go on, b"" at the end. The only question that reads all of the index: damage is seldom.
+        """
+        sign, out = number.to_bytes(4, "little"), list[Row]()
+        cursor = self._txn.cursor(self._index)
+        if not (cursor.set_range(start) if start else cursor.first()):
+            return out, b""
+        for at, (key, raw) in enumerate(cursor):
+            if at == keys_max:
+                return out, bytes(key)
+            if raw[:4] == sign:
+                out.append(_row(key, raw))
+        return out, b""
+
     def last_row(self, group: int, last_index: int = LAST) -> Row | None:
         """The row of the group's last entry up to this index."""
         if last_index < 0:

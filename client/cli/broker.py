@@ -196,3 +196,48 @@ def wait_for(what: str, timeout_s: float | None, look: Callable[[], Any]) -> Any
         if end is not None and time.monotonic() >= end:
             raise TimedOut(f"not within {timeout_s:g} s: {what}", hint="It goes on; look again.")
         time.sleep(LOOK_S)
+
+
+@broker.command()
+@address.options
+@output.json_option
+def repairs(cluster: str | None, data: str | None, as_json: bool) -> None:
+    """Show what daemons found damaged on their disks, and what became of it.
+
+    Managers, too. `found` says by whom: a start, a read, or the scrubber, which reads every log
+    again and again (scrub_bytes_per_s). What is damaged comes back from other replicas by itself;
+    if none that answers has it, the state says so: start their brokers. Of what is repaired the
+    last twenty of each daemon are shown, since its start.
+    """
+    with asking.admin(cluster, data) as admin:
+        told = admin.statuses()
+    asking.somebody_answered(told)
+    rows = [row for one in told if "repair" in one for row in repairs_of(one)]
+    scrubs = [
+        {"daemon": f"{one['daemon']} {one['node']}", **one["repair"]["scrub"]}
+        for one in told
+        if "repair" in one
+    ]
+    if as_json:
+        output.write_json("myq.broker.repairs/1", {"repairs": rows, "scrubbers": scrubs})
+        return
+    if rows:
+        asking.write_rows(rows)
+    else:
+        click.echo("Nothing was found damaged.")
+    click.echo("\nscrubbers:")
+    asking.write_rows(scrubs, ("daemon", "bytes_per_s", "rounds", "round_ended_ms"))
+
+
+def repairs_of(status: dict[str, Any]) -> list[dict[str, Any]]:
+    """The damage that one daemon tells of, the oldest first."""
+    who, repair = f"{status['daemon']} {status['node']}", status["repair"]
+    names = ("segment", "position", "found", "what")
+    return [
+        {"daemon": who, **{name: one[name] for name in names}, "since_ms": since, "state": state}
+        for one, since, state in (
+            *((one, one["found_ms"], f"repaired in {one['took_ms'] / 1000:.1f} s")
+              for one in repair["mended"]),
+            *((one, one["since_ms"], one["state"]) for one in repair["damaged"]),
+        )
+    ]  # fmt: skip

@@ -53,7 +53,18 @@ def of_daemons(told: list[dict[str, Any]]) -> list[Problem]:
         if row["problem"] in texts:
             critical, text = texts[row["problem"]]
             found.append(Problem(critical, text.format(node=row.get("node"))))
+        elif row["problem"] == "damaged":
+            found.append(Problem(False, damage(row)))
     return found
+
+
+def damage(row: dict[str, Any]) -> str:
+    """What can't be read somewhere, and how far its repair is."""
+    at = ", ".join(row["partitions"][:NAMED_MAX])
+    return (
+        f"{row['kind']} {row['node']}: damage in {row['segment']} at position {row['position']}"
+        f"{f' ({at})' if at else ''}: {row['state']}"
+    )
 
 
 def of_partitions(told: list[dict[str, Any]]) -> list[Problem]:

@@ -22,6 +22,7 @@ from myqueue.daemons.raft.types import (
     PersistHardState,
     PersistSnapshot,
     PersistTruncate,
+    Role,
     Snapshot,
     VoteReply,
     require,
@@ -114,7 +115,7 @@ class Follower:
         out.send.append(
             AppendReply(
                 node.group, node.replica, message.source, node.term, False, index, log.term(index),
-                self._context, node.recovering,
+                self._context, not node.is_whole,
             )
         )  # fmt: skip
 
@@ -140,7 +141,7 @@ class Follower:
             and log.term(commit) == node.term
         ):
             node.recovering = False
-            out.persist.append(PersistHardState(node.group, node.term, node.vote))
+            self._note_damage(out)
             return True
         return False
 
@@ -158,7 +159,7 @@ class Follower:
         out.send.append(
             AppendReply(
                 node.group, node.replica, node.leader, node.term, True, index, since,
-                self._context, node.recovering,
+                self._context, not node.is_whole,
             )
         )  # fmt: skip
 
@@ -168,9 +169,29 @@ class Follower:
         out.send.append(
             AppendReply(
                 node.group, node.replica, node.leader, node.term, False, log.last_index,
-                log.last_term, 0, node.recovering,
+                log.last_term, 0, not node.is_whole,
             )
         )  # fmt: skip
+
+    def lacks(self, lacking: bool, now: int, out: Effects) -> None:
+        """Committed entries can't be read on our disk any more; or all are there again.
+
+        R2: a restart has to know, and the leader whether we count. Called in every role.
+        """
+        node = self._node
+        node.lacking = lacking
+        self._note_damage(out)
+        if node.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
+            node.become_follower(node.term, NOBODY, now, out)
+        elif node.role == Role.LEADER:
+            node.leading.advance(now, out)
+        self.reply(out)
+
+    def _note_damage(self, out: Effects) -> None:
+        node = self._node
+        out.persist.append(
+            PersistHardState(node.group, node.term, node.vote, node.recovering, node.lacking)
+        )
 
     # -- hard state ----------------------------------------------------------------------------
 

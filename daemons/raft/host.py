@@ -17,6 +17,7 @@ Commits that no message carried yet go with the next beat, until that beat is an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
@@ -70,6 +71,7 @@ class Packet:
 
     messages: list[Message] = field(default_factory=list)
     beats: list[Beat | BeatReply | Leads] = field(default_factory=list)
+    beside: list[Any] = field(default_factory=list)  # not for the core (`daemons/repair`)
 
 
 class _Peer:

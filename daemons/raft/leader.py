@@ -245,7 +245,7 @@ class Leader:
         for voter in node.config.voters:
             follower = self.followers.get(voter)
             if voter == node.replica:
-                matches.append(log.persisted_index)
+                matches.append(log.persisted_index if node.is_whole else 0)
             elif follower is not None and not follower.recovering:
                 matches.append(follower.match_index)
             else:

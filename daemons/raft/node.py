@@ -13,7 +13,7 @@ changes roles:
 | from | to | when |
 |---|---|---|
 | any | follower | a higher term was seen; a leader of this term spoke |
-| follower | pre-candidate | no live leader for a random time; a voter, not recovering |
+| follower | pre-candidate | no live leader for a random time; a voter, whole |
 | pre-candidate | candidate | a majority would vote for it (or the leader handed over) |
 | candidate | leader | a majority voted, its own vote on disk included |
 | leader | follower | no contact to a majority; removed; its disk stalls |
@@ -26,7 +26,6 @@ reported it (W1, R1).
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 from myqueue.daemons.raft.candidate import Candidate
 from myqueue.daemons.raft.follower import Follower
@@ -65,14 +64,14 @@ class RaftNode:
     __slots__ = (
         "applied_index", "applying_index", "candidate", "commit_index", "configs", "deadline",
         "doubt_from", "doubt_term", "durable_term", "durable_vote", "follower", "group", "heard",
-        "ignored", "leader", "leading", "log", "may_lead", "random", "recovering", "replica",
-        "role", "settings", "started_term", "term", "vote",
+        "ignored", "lacking", "leader", "leading", "log", "may_lead", "random", "recovering",
+        "replica", "role", "settings", "started_term", "term", "vote",
     )  # fmt: skip
 
     def __init__(
         self, group: int, replica: int, configs: Configs, log: RaftLog, *, term: int, vote: int,
         applied_index: int, commit_index: int, settings: Settings, random: Random,
-        heard: dict[int, int], now: int, recovering: bool = False,
+        heard: dict[int, int], now: int, recovering: bool = False, lacking: bool = False,
     ) -> None:  # fmt: skip
         self.group, self.replica = group, replica
         self.configs, self.log, self.settings, self.random = configs, log, settings, random
@@ -85,6 +84,7 @@ class RaftNode:
         self.applied_index = self.applying_index = applied_index
         self.commit_index = min(max(commit_index, applied_index), log.last_index)
         self.recovering = recovering  # some entries that this replica acknowledged may be lost (R2)
+        self.lacking = lacking  # some committed ones can't be read; which is known
         self.may_lead = True
         self.role, self.leader = Role.FOLLOWER, NOBODY
         self.follower, self.candidate, self.leading = Follower(self), Candidate(self), Leader(self)
@@ -100,6 +100,11 @@ class RaftNode:
     @property
     def is_voter(self) -> bool:
         return self.replica in self.configs.current.voters
+
+    @property
+    def is_whole(self) -> bool:
+        """R2: who is not neither votes nor stands nor counts."""
+        return not (self.recovering or self.lacking)
 
     def election_timeout(self) -> int:
         """Drawn anew each time (R31)."""
@@ -128,7 +133,7 @@ class RaftNode:
             self.tell(out)
 
     def become_leader(self, now: int, out: Effects) -> None:
-        require(self.role == Role.CANDIDATE and not self.recovering, "only a candidate is elected")
+        require(self.role == Role.CANDIDATE and self.is_whole, "only a candidate is elected")
         self.role, self.leader = Role.LEADER, self.replica
         self.tell(out)
         self.leading.begin(now, out)
@@ -140,7 +145,7 @@ class RaftNode:
         """Term and vote in one record (R1)."""
         require(term > self.term or (term == self.term and self.vote in (NOBODY, vote)), "vote")
         self.term, self.vote = term, vote
-        out.persist.append(PersistHardState(self.group, term, vote, self.recovering))
+        out.persist.append(PersistHardState(self.group, term, vote, self.recovering, self.lacking))
 
     def commit(self, index: int, out: Effects) -> None:
         """Everything up to `index` is committed."""
@@ -222,7 +227,7 @@ class RaftNode:
             granted = (
                 current
                 and ask.term > self.term
-                and not self.recovering
+                and self.is_whole
                 and not self.leader_is_alive(now)
                 and member
             )
@@ -231,7 +236,7 @@ class RaftNode:
             out.send.append(reply)
             return
         free = self.vote in (NOBODY, ask.source) and self.role < Role.CANDIDATE
-        if not (current and free and not self.recovering and self.leader in (NOBODY, ask.source)):
+        if not (current and free and self.is_whole and self.leader in (NOBODY, ask.source)):
             reply = VoteReply(self.group, self.replica, ask.source, self.term, False, False)
             out.send.append(reply)
             return
@@ -256,7 +261,7 @@ class RaftNode:
             self.candidate.campaign(now, out, transfer=True)
 
     def can_campaign(self) -> bool:
-        return self.is_voter and self.may_lead and not self.recovering
+        return self.is_voter and self.may_lead and self.is_whole
 
     def tick(self, now: int, out: Effects) -> None:
         """Call it when `deadline` has come; it costs nothing to call it more often."""
@@ -387,14 +392,3 @@ class RaftNode:
         """Retention moved the start of the log; only applied entries may leave it."""
         require(index <= self.applied_index + 1, f"start {index} beyond applied entries")
         self.log.start_at(index, term, offset, chain)
-
-    def story(self) -> dict[str, Any]:
-        """Where this replica stands, for people."""
-        return {
-            "group": self.group, "replica": self.replica, "role": self.role.name.lower(),
-            "term": self.term, "vote": self.vote, "leader": self.leader,
-            "commit": self.commit_index, "applied": self.applied_index,
-            "log": f"{self.log.first_index}..{self.log.last_index}",
-            "persisted": self.log.persisted_index, "config": self.config,
-            "recovering": self.recovering,
-        }  # fmt: skip

@@ -155,6 +155,7 @@ class PersistHardState(NamedTuple):
     term: int
     vote: int
     recovering: bool = False  # acknowledged entries may be missing; survives a restart (R2)
+    lacking: bool = False  # some that are known by name can't be read; so does this
 
 
 class PersistTruncate(NamedTuple):

@@ -62,11 +62,20 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
             count = f"{len(at):,} partition{'s' * (len(at) != 1)}"
             names = ", ".join(at[:NAMED_MAX]) + more
             out.append(Trouble(critical, text.format(count=count, names=names)))
-    known = {"managers-leaderless", "disk-low", "manager-silent", "broker-silent"}
+    out += [Trouble(False, _damage(row)) for row in problems if row["problem"] == "damaged"]
+    known = {"damaged", "managers-leaderless", "disk-low", "manager-silent", "broker-silent"}
     known |= {"leaderless", "under-replicated"}
     others = [row for row in problems if row["problem"] not in known]
     out += [Trouble(False, _plainly(row)) for row in others[:NAMED_MAX]]
     return sorted(out, key=lambda one: not one.is_critical)
+
+
+def _damage(row: Facts) -> str:
+    at = ", ".join(row["partitions"][:NAMED_MAX])
+    return (
+        f"{row['kind']} {row['node']}: damage in {row['segment']} at position {row['position']}"
+        f"{f' ({at})' if at else ''}: {row['state']}"
+    )
 
 
 def _plainly(row: Facts) -> str:

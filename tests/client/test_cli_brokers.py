@@ -43,6 +43,10 @@ def home(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_p4_a_broker_is_added_drained_and_removed(home: Path) -> None:
     run(home, "topic", "create", "t", "--partitions", "6", "--replication", "1")
+    assert "Nothing was found damaged." in run(home, "broker", "repairs")
+    found = json.loads(run(home, "broker", "repairs", "--json"))
+    assert not found["repairs"]
+    assert [one["daemon"] for one in found["scrubbers"]] == ["manager 1", "broker 1"]
     assert "Added broker 2" in run(home, "broker", "add")
     assert "too few for t" not in run(home, "broker", "drain", "1", "--wait", "--timeout", "60")
     found = rows(home)

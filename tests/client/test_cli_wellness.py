@@ -24,11 +24,24 @@ def test_daemons() -> None:
         {"problem": "broker-silent", "node": 3},
         {"problem": "disk-low", "node": 1, "free_bytes": 0},
         {"problem": "stray-group", "node": 1, "group": 7},
+        {
+            "problem": "damaged",
+            "kind": "broker",
+            "node": 2,
+            "segment": "7.seg",
+            "position": 512,
+            "found": "scrub",
+            "what": "a payload",
+            "state": "being emptied",
+            "since_ms": 1,
+            "partitions": ["t/0"],
+        },
         {"problem": "what a newer manager may say"},
     ]
     assert wellness.of_daemons(told) == [
         (False, "broker 3 is silent"),
         (True, "broker 1 has no room on its disk"),
+        (False, "broker 2: damage in 7.seg at position 512 (t/0): being emptied"),
     ]
 
 

@@ -87,17 +87,19 @@ def test_a_newest_entry_that_cannot_be_read_is_fetched_again(tmp_path: Path) -> 
         last = node.replica(GROUP).node.log.last_index
         node.close()
         damage(node, last)
+        net.cut = {(n, node.number) for n in net.nodes}
         node.open()
         assert not node.engine.refused
-        assert node.replica(GROUP).node.recovering
-        # The cut is on the disk, and that it happened: a crash here forgets neither.
+        ours = node.replica(GROUP).node
+        assert ours.lacking and not ours.is_whole and not ours.recovering
+        # That it lacks something is on the disk: a crash here does not forget it.
         net.until("on disk", lambda: not node.log.journal.queued_bytes)
-        net.cut = {(n, node.number) for n in net.nodes}
         node.restart()
-        assert node.replica(GROUP).node.recovering
-        assert node.replica(GROUP).node.log.last_index == last - 1
+        assert node.replica(GROUP).node.lacking
+        assert node.replica(GROUP).node.log.last_index == last, "it is known, but for its bytes"
         net.cut = set()
         follows_completely(net, node)
+        net.until("whole", lambda: node.replica(GROUP).node.is_whole)
 
 
 def test_votes_go_with_the_log_whatever_the_store_says(tmp_path: Path) -> None:

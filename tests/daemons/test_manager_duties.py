@@ -335,6 +335,20 @@ def test_problems_are_named() -> None:
     held = [[group, 1] for group in cluster.brokers[1].groups]
     cluster.beat(1, held=[*held, [555, 9]], groups=stray, disk_low=True)
     assert problems(cluster) == ["disk-low", "stray-group"]
+    group = next(iter(cluster.brokers[1].groups))
+    told = {
+        "segment": "7.seg", "position": 512, "found": "scrub", "what": "a payload", "since_ms": 1,
+        "state": "being emptied", "groups": [group],
+    }  # fmt: skip
+    cluster.beat(1, disk_low=True, damaged=[told])
+    assert problems(cluster) == ["damaged", "disk-low", "stray-group"]
+    [row] = [r for r in cluster.read("problems")["problems"] if r["problem"] == "damaged"]
+    assert (row["kind"], row["node"], row["partitions"]) == ("broker", 1, ["orders/0"])
+    for wrong in ([{**told, "groups": None}], [{**told, "what": "x" * 9999}], [told] * 99, "x"):
+        with pytest.raises(errors.InvalidRequest):
+            cluster.beat(1, damaged=wrong)
+    cluster.beat(1, disk_low=True)
+    assert problems(cluster) == ["disk-low", "stray-group"]
     cluster.engine.now += SILENT_MS + 1
     assert problems(cluster) == [
         "broker-silent", "leaderless", "stray-group", "under-replicated",

@@ -49,7 +49,13 @@ def packet(random: Random) -> Packet:
         BeatReply(5, True),
         Leads([(1, 2, 3, 4)]),
     ]
-    return Packet([message(random) for _ in range(random.randrange(8))], beats)
+    head = (number(random), number(random), number(random), number(random))
+    beside = [
+        peerwire.Lack(*head, [number(random) for _ in range(random.randrange(1, 5))]),
+        peerwire.Have(*head, entries_after(random, number(random) // 2, 1)[0]),
+    ]
+    messages = [message(random) for _ in range(random.randrange(8))]
+    return Packet(messages, beats, beside[: random.randrange(3)])
 
 
 def over_the_wire(sent: Packet) -> Packet:
@@ -57,6 +63,7 @@ def over_the_wire(sent: Packet) -> Packet:
     for frames in peerwire.encode(sent, peerwire.RowCache()):
         got = peerwire.decode(protocol.decode(frames[0]), frames[1:])
         out.messages += got.messages
+        out.beside += got.beside
         out.beats += got.beats
     return out
 

@@ -1,7 +1,7 @@
 """Brokers whose disk is full: clear refusals, reads and votes go on, nothing is lost, and all goes
 on by itself when there is room.
 
-All three brokers share a file system of 180 MiB; the managers have room.
+One broker alone, or all three, are on a file system of 180 MiB; the managers have room.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ BROKERS: list[Name] = [("broker", number) for number in (1, 2, 3)]
 
 
 class SmallDisk(Cluster):
-    """Its brokers are on `disk`."""
+    """Its brokers are on `disk`, or some of them."""
 
     disk: Path
+    on_it: list[Name] = BROKERS
 
     def data(self, name: Name) -> Path:
-        return (self.disk if name[0] == "broker" else self.folder) / f"{name[0]}-{name[1]}"
+        return (self.disk if name in self.on_it else self.folder) / f"{name[0]}-{name[1]}"
 
 
 @pytest.fixture
@@ -158,3 +159,42 @@ def test_full_to_the_last_byte(tmp_path: Path, disk: Path) -> None:
         producer.close()
         assert values(cluster, "t", len(done)) == [b"%08d" % n for n in range(len(done))]
         cluster.wait_healthy()
+
+
+def test_one_broker_is_full_and_nobody_notices(tmp_path: Path, disk: Path) -> None:
+    """W15: to the last byte of its disk, while it leads; the others take over what it led, every
+    message is taken, and it has all of them when there is room again.
+    """
+    cluster = SmallDisk(tmp_path, segment_bytes=4 * MIB, soft_limit_bytes=8 * MIB)
+    cluster.disk, cluster.on_it = disk, [BROKERS[0]]
+    with cluster:
+        cluster.admin.create_topic("t", partitions=3)
+        cluster.wait_healthy()
+        parts = range(3)
+        wait_for("a part", lambda: any(cluster.leader_of("t", n) == BROKERS[0] for n in parts))
+        producer = Producer(
+            cluster.address, delivery_timeout_ms=120_000, max_buffered_bytes=64 * MIB
+        )
+        done = send(producer, "t", 0, 30, 1000)
+        assert [one.result(20) for one in done]
+        ballast = fill(disk)
+        wait_for("a full disk", lambda: "disk-low" in str(cluster.problems()), 30)
+        done += send(producer, "t", 30, 60, HALF)  # more than what is left of its segments
+        assert [one.result(60) for one in done], "a majority has room"
+        wait_for(
+            "leaders with room",
+            lambda: all(cluster.leader_of("t", n) != BROKERS[0] for n in parts), 60,
+        )  # fmt: skip
+        cluster.check_alive()
+        ballast.unlink()
+        cluster.wait_healthy(60)
+        ends = [part["end"] for part in cluster.admin.describe_topic("t")["partitions"]]
+
+        def has_all() -> bool:
+            address = f"tcp://127.0.0.1:{cluster.ports[BROKERS[0]][0]}"
+            answer = cluster.session.call(address, protocol.STATUS, (0,)).result().envelope[3]
+            return sorted(group["end"] for group in answer["groups"]) == sorted(ends)
+
+        wait_for("everything on the broker that was full", has_all, 60)
+        producer.close()
+        assert sorted(values(cluster, "t", len(done))) == [b"%08d" % n for n in range(len(done))]

@@ -153,15 +153,21 @@ def test_troubles_come_with_the_worst_first_and_partitions_of_a_kind_in_one_sent
     found = troubles.of_problems([
         {"problem": "broker-silent", "node": 2}, *missing,
         {"problem": "leaderless", "topic": "t", "partition": 0},
+        {
+            "problem": "damaged", "kind": "broker", "node": 2, "segment": "7.seg", "position": 512,
+            "found": "scrub", "what": "a payload", "state": "being emptied", "since_ms": 1,
+            "partitions": ["t/0"],
+        },
         {"problem": "stray-group", "node": 1, "group": 9},
     ])  # fmt: skip
     assert [one.text for one in found] == [
         "1 partition without a leader: t/0",
         "broker 2 is silent",
         "7 partitions with replicas missing: t/0, t/1, t/2, t/3, t/4 and 2 more",
+        "broker 2: damage in 7.seg at position 512 (t/0): being emptied",
         "stray-group: node 1, group 9",
     ]
-    assert [one.is_critical for one in found] == [True, False, False, False]
+    assert [one.is_critical for one in found] == [True, False, False, False, False]
 
 
 def test_without_a_leader_or_anybody_it_is_said_so() -> None:

@@ -38,7 +38,8 @@ class FakeReplica:
         self.times: int | None = None
         self.node = SimpleNamespace(
             term=1, role=t.Role.FOLLOWER, log=self.log, commit_index=0, replica=name,
-            story=lambda: {"group": uid}, configs=SimpleNamespace(current_index=0),
+            group=uid, vote=0, leader=0, applied_index=0, recovering=False, lacking=False,
+            configs=SimpleNamespace(current_index=0),
             config=t.Config(tuple(voters), tuple(learners)),
             leading=SimpleNamespace(followers={}), is_heard=lambda _member, _now: True,
         )  # fmt: skip
@@ -92,6 +93,7 @@ class FakeEngine:
         self.removing: set[int] = set()
         self.changes: list[tuple[int, t.Config]] = []
         self.disk = SimpleNamespace(check_reserve=self._check_reserve)
+        self.repair = SimpleNamespace(told=list, status=dict)  # nothing is damaged
         self.is_full = False  # to the last byte
         self.proposals: list[tuple[int, list[t.Item]]] = []
         self.refusal: errors.MyQueueError | None = None  # of the next proposals

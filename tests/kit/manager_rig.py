@@ -47,6 +47,7 @@ class FakeEngine:
         self.refused: dict[int, str] = {}
         self.counts = Counts()
         self.log = SimpleNamespace(identity=SimpleNamespace(disk=f"manager-disk-{node}"))
+        self.repair = SimpleNamespace(told=list, status=dict)  # nothing is damaged
         self.replies: list[tuple[str, Any]] = []
         self.peer_replies: list[tuple[str, Any]] = []
         self.sent: list[tuple[tuple[str, int], Any]] = []

@@ -84,9 +84,9 @@ class Process:
 
     def _restart(self, group: Group) -> None:
         replica, voters, learners = json.loads(group.created or b"")
-        recovering = group.incomplete
-        if group.damaged:
+        if group.damaged or self.journal.recovered.corrupt:
             self._cut_damage(group)
+        recovering = group.incomplete or group.lacking
         stored = self._entries(group, group.first_index, group.last_index)
         log = RaftLog(
             group.first_index, group.start_term, group.start_offset, group.start_chain,
@@ -133,6 +133,7 @@ class Process:
             term = before.term if before else group.start_term
             offset = before.offset + before.count if before else group.start_offset
             chain = before.chain if before else group.start_chain
+            self.journal.hard_state(uid, group.term, group.vote, True)
             self.journal.truncate(uid, index, term, offset, chain)
             self._step_writer()
 

@@ -30,6 +30,7 @@ from sim.slot import Slot
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.node import RaftNode
+from myqueue.daemons.raft.story import story
 from myqueue.wal.store import Store
 
 SETTINGS = t.Settings(
@@ -172,7 +173,7 @@ class World:
                 lines.append(f"node {slot.number}: down")
                 continue
             for node in slot.process.host.groups.values():
-                lines.append(f"node {slot.number}: {node.story()}")
+                lines.append(f"node {slot.number}: {story(node)}")
         return "\n".join(lines)
 
     def clock_of(self, number: int) -> int:

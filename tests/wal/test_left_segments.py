@@ -61,7 +61,8 @@ def test_a_damaged_payload_stays_one_finding(rig: Rig) -> None:
     out, _ = recovered(rig.disk.worst())
     assert corrupt(out.findings) == [(name, position)] == verified(rig.disk)
     assert not out.unknown_loss
-    assert [uid for uid, group in out.groups.by_uid.items() if group.incomplete] == [UID]
+    assert [uid for uid, group in out.groups.by_uid.items() if group.lacking] == [UID]
+    assert not any(group.incomplete for group in out.groups.by_uid.values())
     assert not any(group.doubtful for group in out.groups.by_uid.values())
 
 
@@ -115,7 +116,8 @@ def test_what_was_lost_from_its_end_before_stays_corrupt(rig: Rig) -> None:
         disk = rig.disk
         out = recover(disk.killed(), groups, watermark, lambda *_: None, repair=False)
         lost = [one for one in out.findings if one.segment == name and one.verdict == CORRUPT]
-        assert [one.position for one in lost] == [begin] and out.unknown_loss
+        assert [one.position for one in lost] == [begin]
+        assert out.unknown_loss == (watermark == (0, 0)), "what was lost is in the store"
         journal = Journal.open(
             disk, disk_owner(disk), config, lambda: 1, Random(1),
             groups=groups, watermark=watermark, threads=False,

@@ -88,7 +88,9 @@ def test_the_watermark_of_the_store_is_evidence_too(rig: Rig) -> None:
     rig.disk.overwrite(name, begin - 72, bytes(end[1] - begin + 72))
     assert recovered(rig.disk.killed())[0].findings == [], "nothing tells that it ever was there"
     out, found = recovered(rig.disk, end, groups)
-    assert verdicts(out) == [CORRUPT] and found == [] and out.unknown_loss
+    assert verdicts(out) == [CORRUPT] and found == []
+    assert not out.unknown_loss, "what was lost in the log, votes too, is in the store"
+    assert out.segments[1].damaged
 
 
 def test_a_later_segment_is_evidence(rig: Rig) -> None:

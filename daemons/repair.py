@@ -1,0 +1,364 @@
+"""Repair: what can't be read on our disk any more comes back from the other replicas.
+
+In: places that a start, a read or the scrubber found damaged. Out: the same entries, appended again
+at the end of the log; the damaged segment, emptied and gone (`wal/salvage`); and what people are
+told meanwhile. All groups of a daemon share its segments, so one bad place is first looked at for
+all of them. For every entry that is live and can't be read there is one way (`way_of`):
+
+| way | when | what is done |
+|---|---|---|
+| GONE | not of the log any more, or before its start | nothing |
+| MEMORY | still in the memory of the core's log | appended again at once |
+| PEERS | anything else: it is committed, since what is not stays in memory | asked for |
+
+Of an entry that is asked for, its index, term, place among the offsets and digest are known from
+the index; only its bytes are lost. So whoever has it may give it, and what comes is compared with
+all of that before it is believed. Until then the replica is *lacking* (R2): it neither votes, nor
+stands, nor counts, in a note on its disk too. A leader that lacks something asks first, since that
+takes milliseconds; after a second it hands over (`leader_step`). If the same entries are lost on a
+majority, nobody leads: the partition stands still and says why, until one that has them is back.
+
+Reads of such an entry are told to come again; after `HOPE_MS` they are told why not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue import errors
+from myqueue.daemons import peerwire
+from myqueue.daemons.damage import Damaged, Lacking, Way, is_the_entry, leader_step, way_of
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.host import Packet
+from myqueue.daemons.scrubbing import Scrubbing
+from myqueue.wal.salvage import Salvage
+
+if TYPE_CHECKING:
+    from myqueue.daemons.engine import Engine
+    from myqueue.daemons.replica import Replica
+
+HOPE_MS: Final = 10_000  # after which nobody is told any more that it is a matter of moments
+ASK_MS: Final = 250
+ASK_ENTRIES: Final = 64  # at once
+GIVE_BYTES: Final = 4 << 20  # in answer to one question
+STEPS_MAX: Final = 4  # of emptying a segment, in a tick
+REWRITE_BYTES_PER_S: Final = 16 << 20
+AT_ONCE: Final = 4  # segments
+TOLD_MAX: Final = 20
+TEXT_MAX: Final = 300
+LATER_MS: Final = 5000  # between looks whether older segments went
+
+
+class Repair:
+    """See the module's docstring. Called by the engine, in the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.damaged: dict[int, Damaged] = {}
+        self.lacks: dict[int, Lacking] = {}
+        self.mended: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
+        self._back: dict[tuple[int, int], tuple[int, int]] = {}  # from memory -> where it stood
+        self._scrubbing = Scrubbing(engine, self.found)
+
+    # -- noticing ------------------------------------------------------------------------------
+
+    def before_groups_open(self) -> None:
+        """What recovery found, before any replica speaks: whose entries stand there?"""
+        log = self._engine.log
+        recovered = log.journal.recovered
+        places = {one.segment: one for one in recovered.findings if one.verdict == "corrupt"}
+        for number, segment in sorted(recovered.segments.items()):
+            if segment.damaged and number in log.journal.segments:
+                place = places.get(segment.name)
+                position, what = (place.position, place.what) if place else (0, "left unfinished")
+                self.found(number, position, "start", what)
+                for row in self.damaged[number].salvage.examine():
+                    log.journal.groups.by_uid[row.group].damaged = True
+
+    def groups_are_open(self) -> None:
+        """Lacking replicas wait for what they lack; whoever lacks nothing is told so."""
+        self._take_met()
+        for replica in self._engine.replicas.values():
+            if replica.node.lacking and replica.uid not in self.lacks:
+                self._is_whole(replica)
+
+    def found(self, number: int, position: int, how: str, what: str) -> None:
+        """Something in a segment can't be read."""
+        engine = self._engine
+        segment = engine.log.journal.segments.get(number)
+        if segment is None or number in self.damaged:
+            return
+        segment.damaged = True
+        salvage = Salvage(engine.log, number, self._new_snapshot)
+        one = self.damaged[number] = Damaged(segment.name, position, how, what, salvage)
+        one.since_ms = engine.wall_ms()
+        engine.counts["damage_found_total"] += 1
+        engine.report(
+            "warning", "damage-found", segment=segment.name, position=position, by=how, what=what
+        )
+
+    def _take_met(self) -> None:
+        """What readers met since the last look."""
+        met = self._engine.log.reader.met
+        while met:
+            one = met.popleft()
+            self.found(one.segment, one.position, "read", one.what)
+            self._lack(one.group, one.index, (one.segment, one.position))
+
+    def _new_snapshot(self, uid: int) -> bool:
+        replica = self._engine.replicas.get(uid)
+        return replica is not None and self._engine.starts.snapshot_again(replica)
+
+    # -- what is lost --------------------------------------------------------------------------
+
+    def _lack(self, uid: int, index: int, place: tuple[int, int]) -> None:
+        """An entry can't be read; unless it was only promised by a row that is old by now."""
+        engine = self._engine
+        replica, lacking = engine.replicas.get(uid), self.lacks.get(uid)
+        if replica is None or (lacking is not None and index in lacking.entries):
+            return
+        row = engine.log.index.row(uid, index)
+        if row is None or (row.segment, row.position) != place:
+            return
+        log = replica.node.log
+        way = way_of(index, _needed_from(replica), log.last_index, log.memory_first)
+        if way is Way.MEMORY and self._back.get((uid, index)) != place:
+            self._back[uid, index] = place
+            engine.log.journal.append(uid, log.in_memory(index, index) or [], relocated=True)
+            engine.counts["entries_repaired_total"] += 1
+        elif way is Way.PEERS:
+            if lacking is None:
+                lacking = self.lacks[uid] = Lacking(engine.now)
+            lacking.entries[index] = place
+            if not replica.node.lacking:
+                self._set_lacking(replica, lacking=True)
+
+    def _set_lacking(self, replica: Replica, *, lacking: bool) -> None:
+        engine = self._engine
+        engine.host.touch(replica.uid)
+        replica.node.follower.lacks(lacking, engine.now, engine.host.out)
+
+    def _is_whole(self, replica: Replica) -> None:
+        self._set_lacking(replica, lacking=False)
+        replica.given_up = False
+        self._engine.refused.pop(replica.uid, None)
+
+    # -- the turn ------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> None:
+        self._take_met()
+        for number in sorted(self.damaged)[:AT_ONCE]:
+            self._empty(number, self.damaged[number], now)
+        for uid in list(self.lacks):
+            self._mend(uid, now)
+        self._scrubbing.tick(now)
+
+    def _empty(self, number: int, one: Damaged, now: int) -> None:
+        if now < one.next_step or self._engine.log.journal.error is not None:
+            return
+        salvage, before = one.salvage, one.salvage.relocated_bytes
+        try:
+            for _ in range(STEPS_MAX):
+                done = salvage.relocated_bytes
+                if next(one.steps, self) is self:
+                    self._is_gone(number, one)
+                    return
+                if salvage.relocated_bytes == done:
+                    break
+        except (OSError, errors.MyQueueError) as error:  # what was done is whole: once more, later
+            one.failed = str(error)
+            one.steps, one.next_step = salvage.run(), now + LATER_MS
+            return
+        wrote = salvage.relocated_bytes - before
+        self._engine.counts["rewritten_bytes_total"] += wrote
+        one.next_step = now + wrote * 1000 // REWRITE_BYTES_PER_S
+        if salvage.is_waiting:
+            one.next_step = now + LATER_MS
+        for row in salvage.unreadable:
+            self._lack(row.group, row.index, (row.segment, row.position))
+
+    def _is_gone(self, number: int, one: Damaged) -> None:
+        engine = self._engine
+        del self.damaged[number]
+        self._back = {k: place for k, place in self._back.items() if place[0] != number}
+        engine.counts["damage_repaired_total"] += 1
+        took_ms = engine.wall_ms() - one.since_ms
+        self.mended.append(
+            {"segment": one.name, "position": one.position, "found": one.found, "what": one.what,
+             "found_ms": one.since_ms, "took_ms": took_ms}
+        )  # fmt: skip
+        engine.report("info", "damage-repaired", segment=one.name, took_ms=took_ms)
+
+    def _mend(self, uid: int, now: int) -> None:
+        replica, lacking = self._engine.replicas.get(uid), self.lacks[uid]
+        if replica is None:
+            del self.lacks[uid]
+            return
+        for index in list(lacking.entries):
+            if self._is_back(replica, index, lacking):
+                del lacking.entries[index]
+                lacking.given.discard(index)
+        if not lacking.entries:
+            del self.lacks[uid]
+            self._is_whole(replica)
+            return
+        if now >= lacking.next_ask:
+            lacking.next_ask = now + ASK_MS
+            self._ask(replica, lacking)
+        if now - lacking.since >= HOPE_MS and not replica.given_up:
+            self._give_up_hope(replica, lacking)
+        if replica.is_leader:
+            self._make_way(replica, lacking, leader_step(now - lacking.since))
+
+    def _is_back(self, replica: Replica, index: int, lacking: Lacking) -> bool:
+        log, index_of = self._engine.log, self._engine.log.index
+        if not _needed_from(replica) <= index <= replica.node.log.last_index:
+            return True
+        row = index_of.row(replica.uid, index)
+        if row is None or (row.segment, row.position) == lacking.entries[index]:
+            return False
+        try:
+            log.reader.at(row)
+        except errors.MyQueueError:  # there, too
+            lacking.entries[index] = (row.segment, row.position)
+            lacking.given.discard(index)
+            return False
+        return True
+
+    def _ask(self, replica: Replica, lacking: Lacking) -> None:
+        """One member after the other, the leader first."""
+        node = replica.node
+        others = [one for one in node.config.members if one != node.replica]
+        wanted = sorted(index for index in lacking.entries if index not in lacking.given)
+        if not others or not wanted:
+            return
+        others.sort(key=lambda one: (one != node.leader, one))
+        target = others[lacking.asked % len(others)]
+        lacking.asked += 1
+        ask = peerwire.Lack(replica.uid, node.replica, target, node.term, wanted[:ASK_ENTRIES])
+        self._engine.send_beside({t.node_of(target): Packet(beside=[ask])})
+
+    def _give_up_hope(self, replica: Replica, lacking: Lacking) -> None:
+        replica.given_up = True
+        number, position = next(iter(lacking.entries.values()))
+        named = self._engine.log.journal.segment_name(number)
+        why = (
+            f"{len(lacking.entries)} entries can't be read, the first in "
+            f"{named[0] if named else number} at position {position}, and no replica that answers "
+            "has them: start the brokers of the other replicas"
+        )
+        self._engine.refused[replica.uid] = why
+        self._engine.report("error", "damage-not-repaired", group=f"{replica.uid:x}", why=why)
+
+    def _make_way(self, replica: Replica, lacking: Lacking, step: str) -> None:
+        engine = self._engine
+        if step == "hand over" and not lacking.is_handed_over:
+            followers = replica.node.leading.followers
+            able = [one for one in replica.node.config.voters
+                    if one in followers and not followers[one].recovering]  # fmt: skip
+            for one in sorted(able, key=lambda one: -followers[one].match_index):
+                with suppress(errors.MyQueueError):
+                    engine.transfer(replica, t.node_of(one))
+                    lacking.is_handed_over = True
+                    return
+        elif step == "step down":
+            engine.host.touch(replica.uid)
+            replica.node.step_down(engine.now, engine.host.out)
+
+    # -- peers ---------------------------------------------------------------------------------
+
+    def asked(self, ask: peerwire.Lack) -> None:
+        """Another replica lacks entries that we may have."""
+        replica = self._engine.replicas.get(ask.group)
+        if replica is None or replica.replica_id != ask.target:
+            return
+        node, size = replica.node, 0
+        if ask.source not in node.config.members:
+            return
+        last, messages = min(node.commit_index, node.log.persisted_index), list[peerwire.Have]()
+        for index in ask.indexes:
+            if not node.log.first_index <= index <= last or size > GIVE_BYTES:
+                continue
+            with suppress(errors.MyQueueError):
+                entry = replica.read(index, index, 1)[0]
+                size += len(entry[t.PAYLOAD])
+                messages.append(
+                    peerwire.Have(ask.group, node.replica, ask.source, node.term, entry)
+                )
+        if messages:
+            self._engine.counts["entries_given_total"] += len(messages)
+            self._engine.send_beside({t.node_of(ask.source): Packet(beside=messages)})
+
+    def given(self, have: peerwire.Have) -> None:
+        """An entry that we asked for, if it is the one."""
+        engine, index = self._engine, have.entry[t.INDEX]
+        replica, lacking = engine.replicas.get(have.group), self.lacks.get(have.group)
+        if replica is None or lacking is None or replica.replica_id != have.target:
+            return
+        if index not in lacking.entries or index in lacking.given:
+            return
+        row, log = engine.log.index.row(have.group, index), replica.node.log
+        before = engine.log.index.row(have.group, index - 1)
+        if index == log.first_index:
+            chain = log.start_chain
+        elif before is not None:
+            chain = before.chain
+        else:
+            return
+        if row is None or not is_the_entry(row, chain, have.entry):
+            engine.counts["entries_given_wrong_total"] += 1
+            return
+        engine.log.journal.append(have.group, [have.entry], relocated=True)
+        lacking.given.add(index)
+        engine.counts["entries_repaired_total"] += 1
+
+    # -- for people ----------------------------------------------------------------------------
+
+    def told(self, *, harmless: bool = False) -> list[dict[str, Any]]:
+        """What is damaged now, for beats and STATUS; short. `harmless`: also what is whole again,
+        and only waits for older segments to go.
+        """
+        some = [(number, one) for number, one in sorted(self.damaged.items())
+                if harmless or not one.salvage.is_waiting]  # fmt: skip
+        return [
+            {"segment": one.name, "position": one.position, "found": one.found,
+             "what": one.what[:TEXT_MAX], "since_ms": one.since_ms,
+             "state": self._state(number, one)[:TEXT_MAX], "groups": self._lacking_in(number)}
+            for number, one in some[:TOLD_MAX]
+        ]  # fmt: skip
+
+    def _lacking_in(self, number: int) -> list[int]:
+        """Groups that lack something which stood in this segment."""
+        return [
+            uid for uid, lacking in list(self.lacks.items())[:TOLD_MAX]
+            if any(place[0] == number for place in lacking.entries.values())
+        ]  # fmt: skip
+
+    def _state(self, number: int, one: Damaged) -> str:
+        if one.failed:
+            return f"tried again soon: {one.failed}"
+        if one.salvage.is_waiting:
+            return "whole again; what is left goes with older segments"
+        if not one.salvage.is_examined:
+            return "being examined"
+        missing = [self.lacks[uid] for uid in self._lacking_in(number)]
+        if not missing:
+            return "being emptied"
+        hopeless = any(self._engine.now - one.since >= HOPE_MS for one in missing)
+        count = sum(len(one.entries) for one in missing)
+        where = "no replica that answers has them" if hopeless else "asked for"
+        return f"{count} entries of {len(missing)} groups are lost here; {where}"
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "damaged": self.told(harmless=True), "mended": list(self.mended),
+            "scrub": self._scrubbing.status(),
+        }  # fmt: skip
+
+
+def _needed_from(replica: Replica) -> int:
+    """What lies before it is nobody's any more, though it may not be cut off yet."""
+    start = replica.machine.start_index
+    return max(replica.node.log.first_index, min(start, replica.node.applied_index + 1))

@@ -1,0 +1,92 @@
+"""The pace of the scrubber: one segment after the other is read, so that damage is found early.
+
+A bit that turned in a segment which nobody reads would stay unknown until its copies are damaged
+as well. So all segments are read again and again, at `scrub_bytes_per_s`, in a thread of its own
+(`wal/apart`), and every checksum is verified; a small log is read at most every `ROUND_MS`. What is
+found is for `repair`. The price is told in bytes, records included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue.wal.apart import Job
+from myqueue.wal.scrub import Scrub
+
+if TYPE_CHECKING:
+    from myqueue.daemons.engine import Engine
+
+ROUND_MS: Final = 10_000  # at least between the beginnings of two rounds
+WAIT_S: Final = 0.05  # for a writer that is in the middle of a record
+Found = Callable[[int, int, str, str], None]  # (segment, position, by whom, what)
+
+
+class Scrubbing:
+    """See the module's docstring."""
+
+    def __init__(self, engine: Engine, found: Found) -> None:
+        self._engine, self._found = engine, found
+        self._scrub: Scrub | None = None
+        self._job: Job[None] | None = None
+        self._next_step = self._next_round = 0
+        self._last_number = 0  # of this round
+        self._round_began = 0
+        self._rounds = 0
+        self._round_ms = 0  # how long the last one took
+        self._round_at_ms = 0  # when it ended, wall clock
+
+    def tick(self, now: int) -> None:
+        pace = self._engine.scrub_bytes_per_s
+        if not pace or (self._job is not None and not self._job.done):
+            return
+        if self._job is not None:
+            self._took(self._job, now, pace)
+        if now < self._next_step:
+            return
+        if self._scrub is None:
+            self._begin(now)
+        if self._scrub is not None:
+            self._job = self._engine.log.apart.start(self._scrub.portion)
+
+    def _begin(self, now: int) -> None:
+        """The next segment; at the end of the log the round is over."""
+        journal, damaged = self._engine.log.journal, self._engine.repair.damaged
+        if not self._last_number:
+            self._round_began = now
+        left = [n for n in journal.segments
+                if self._last_number < n <= journal.end[0] and n not in damaged]  # fmt: skip
+        if not left:
+            self._rounds += 1
+            self._round_ms = now - self._round_began
+            self._round_at_ms = self._engine.wall_ms()
+            self._next_step = max(now + 1, self._round_began + ROUND_MS)
+            self._last_number = 0
+            return
+        number = self._last_number = min(left)
+        one = journal.segments[number]
+        place = (one.name, one.number, one.uid, one.capacity)
+        self._scrub = Scrub(self._engine.log.files, place, self._wait)
+
+    def _wait(self) -> None:
+        """In the other thread."""
+        self._engine.log.apart.pause(WAIT_S)
+
+    def _took(self, job: Job[None], now: int, pace: int) -> None:
+        scrub, self._job = self._scrub, None
+        if scrub is None:
+            return
+        job.result()
+        self._engine.counts["scrubbed_bytes_total"] += scrub.read_bytes
+        self._next_step = now + scrub.cost_bytes * 1000 // pace
+        if scrub.is_done:
+            self._scrub = None
+            for finding in scrub.findings[:1]:  # the segment is looked at as a whole then
+                self._found(scrub.number, finding.position, "scrub", finding.what)
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "bytes_per_s": self._engine.scrub_bytes_per_s, "rounds": self._rounds,
+            "round_took_ms": self._round_ms, "round_ended_ms": self._round_at_ms,
+            "segment": self._last_number,
+        }  # fmt: skip

@@ -1,0 +1,338 @@
+"""What can't be read any more comes back from the peers, and until then it counts for nothing.
+
+Engines on real logs in one process; bits are turned in their files while they run or are down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kit import wal_logs
+from kit.engine_rig import Net, Node
+
+from myqueue import errors
+from myqueue.daemons import peerwire
+from myqueue.daemons.damage import Way, is_the_entry, leader_step, way_of
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.log import chained
+from myqueue.wal import format as f
+from myqueue.wal.config import JournalConfig
+from myqueue.wal.groups import Row
+
+CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0, reserve_bytes=0)
+GROUP, OTHER = 5, 6
+SCRUB = 1 << 30  # bytes per second
+LOST = 8  # an index
+
+
+def filled(net: Net) -> None:
+    """Two groups on three nodes, some segments, and nothing left in memory."""
+    net.create(GROUP)
+    net.create(OTHER)
+    for _ in range(4):
+        net.write(20, GROUP, size=10_000)
+        net.write(20, OTHER, size=10_000)
+    forget(net)
+
+
+def forget(net: Net) -> None:
+    for group in (GROUP, OTHER):
+        net.settled(group)
+    net.until("all in the stores", lambda: all(stored(one) for one in net.nodes.values()))
+    for node in net.nodes.values():
+        for replica in node.engine.replicas.values():
+            replica.node.log.forget_before(replica.node.applied_index + 1)
+
+
+def stored(node: Node) -> bool:
+    return not node.log.journal.queued_bytes and not node.log.index.works_waiting
+
+
+def place_of(node: Node, index: int, group: int = GROUP) -> tuple[Path, Row]:
+    row = node.log.index.row(group, index)
+    assert row is not None
+    named = node.log.journal.segment_name(row.segment)
+    assert named is not None
+    return node.folder / "wal" / named[0], row
+
+
+def damage(node: Node, index: int = LOST, group: int = GROUP, *, header: bool = False) -> Path:
+    """One bit of an entry, in a file that its daemon has open."""
+    path, row = place_of(node, index, group)
+    at = 20 if header else f.RECORD_HEADER_BYTES + row.length // 2
+    wal_logs.flip(path, row.position + at)
+    return path
+
+
+def follower(net: Net, group: int = GROUP) -> Node:
+    leader = net.leader(group)
+    return next(one for one in net.nodes.values() if one is not leader)
+
+
+def payloads(node: Node, group: int = GROUP) -> list[bytes]:
+    replica = node.replica(group)
+    first, last = replica.node.log.first_index, replica.node.log.last_index
+    out: list[bytes] = []
+    while first <= last:
+        for entry in replica.read(first, last, 1 << 20):
+            out.append(bytes(entry[t.PAYLOAD]))
+            first += 1
+    return out
+
+
+def mended(net: Net, node: Node, path: Path) -> None:
+    """All is read as it was, the segment is gone, and nothing is wrong with what is left."""
+    repair = node.engine.repair
+    net.until("repaired", lambda: repair.mended and not repair.damaged, 6000)
+    assert not repair.lacks and all(one.node.is_whole for one in node.engine.replicas.values())
+    assert not path.exists()
+    whole = next(one for one in net.nodes.values() if one is not node)
+    for group in (GROUP, OTHER):
+        assert payloads(node, group) == payloads(whole, group)
+    net.until("on disk", lambda: stored(node))
+    node.close()
+    found, summary = wal_logs.check(node.folder / "wal")
+    assert not summary.corrupt, [str(one) for one in found]
+    node.open()
+    assert all(one.node.is_whole for one in node.engine.replicas.values())
+    for group in (GROUP, OTHER):
+        assert payloads(node, group) == payloads(whole, group)
+
+
+@pytest.mark.parametrize("header", [False, True])
+def test_the_scrubber_finds_a_bit_in_data_at_rest(tmp_path: Path, header: bool) -> None:
+    """W16, W21: nobody reads it; it is found, and comes back from the peers."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        node = follower(net)
+        path = damage(node, header=header)
+        assert path != place_of(node, 80)[0], "it is in a sealed segment"
+        node.engine.scrub_bytes_per_s = SCRUB
+        mended(net, node, path)
+        assert node.engine.repair.mended == type(node.engine.repair.mended)()  # a new process
+
+
+def test_what_a_read_finds_is_not_told_and_comes_back(tmp_path: Path) -> None:
+    """W16: who reads is told to come again, never the bytes."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        node = follower(net)
+        before, path = payloads(node), damage(node)
+        with pytest.raises(errors.NotReady):
+            node.replica(GROUP).read(LOST, LOST, 1)
+        net.until("noticed", lambda: node.engine.repair.damaged)
+        assert node.engine.counts["damage_found_total"] == 1
+        net.until("back", lambda: not node.engine.repair.damaged, 6000)
+        assert node.engine.counts["entries_repaired_total"] == 1
+        assert payloads(node) == before
+        mended(net, node, path)
+
+
+@pytest.mark.parametrize("header", [False, True])
+def test_in_the_open_segment(tmp_path: Path, header: bool) -> None:
+    """Nothing follows what is bad: the segment is sealed before its time."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        node = follower(net)
+        last = node.replica(GROUP).node.log.last_index
+        path = damage(node, last, header=header)
+        assert node.log.journal.end[0] == place_of(node, last)[1].segment
+        node.engine.scrub_bytes_per_s = SCRUB
+        mended(net, node, path)
+        net.write(5, GROUP)
+
+
+@pytest.mark.parametrize("header", [False, True])
+@pytest.mark.parametrize("end", ["open", "sealed"])
+def test_found_on_start(tmp_path: Path, header: bool, end: str) -> None:
+    """R2, W5: what the store knows of a bad place is not lost; its group alone is lacking."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        node = follower(net)
+        index = LOST if end == "sealed" else node.replica(GROUP).node.log.last_index
+        node.close()
+        node.open()  # from now on entries are on disk alone
+        path = damage(node, index, header=header)
+        node.close()
+        net.cut = {(n, node.number) for n in net.nodes}
+        node.open()
+        if end == "open":
+            assert not node.engine.refused and not node.log.journal.recovered.unknown_loss
+            assert node.replica(GROUP).node.lacking and not node.replica(GROUP).node.recovering
+            assert node.replica(OTHER).node.is_whole
+        net.cut = set()
+        node.engine.scrub_bytes_per_s = SCRUB
+        mended(net, node, path)
+
+
+def test_a_whole_segment_that_is_gone(tmp_path: Path) -> None:
+    """The index knows what stood there; all of it comes from the peers, for all groups."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        node = follower(net)
+        path, _ = place_of(node, LOST)
+        path.unlink()
+        node.log.files._forget(path.name)
+        node.engine.scrub_bytes_per_s = SCRUB
+        mended(net, node, path)
+
+
+def test_entries_in_memory_are_written_again_at_once(tmp_path: Path) -> None:
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        net.write(3, GROUP)
+        forget_not = follower(net)
+        last = forget_not.replica(GROUP).node.log.last_index
+        net.until("stored", lambda: stored(forget_not))
+        net.cut = {(n, forget_not.number) for n in net.nodes}
+        path = damage(forget_not, last)
+        forget_not.engine.scrub_bytes_per_s = SCRUB
+        repair = forget_not.engine.repair
+        net.until("repaired by itself", lambda: repair.mended and not repair.damaged, 6000)
+        net.cut = set()
+        mended(net, forget_not, path)
+
+
+def lose(net: Net, nodes: list[Node], index: int = LOST) -> None:
+    """The same entry on each of them, and noticed."""
+    for node in nodes:
+        damage(node, index)
+        with pytest.raises(errors.NotReady):
+            node.replica(GROUP).read(index, index, 1)
+        net.until("lacking", lambda at=node: at.replica(GROUP).node.lacking)
+
+
+def test_who_lacks_something_neither_votes_nor_counts(tmp_path: Path) -> None:
+    """R2: with one of three lacking and one silent, nothing is committed any more."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        leader, node = net.leader(GROUP), follower(net)
+        third = next(one for one in net.nodes.values() if one not in (leader, node))
+        damage(leader)
+        damage(third)
+        net.cut = {(third.number, node.number), (node.number, third.number)}
+        lose(net, [node])  # the leader can't help
+        for _ in range(20):
+            net.turn()
+        net.cut |= {(third.number, leader.number), (leader.number, third.number)}
+        before = leader.replica(GROUP).node.commit_index
+        leader.engine.propose(leader.replica(GROUP), [t.Item(1, 1, t.DATA, b"x")])
+        for _ in range(100):
+            net.turn()
+        assert leader.replica(GROUP).node.commit_index == before
+        assert not node.replica(GROUP).is_leader
+
+
+def test_the_same_entry_lost_on_a_majority(tmp_path: Path) -> None:
+    """The partition stops and says why; the other one goes on; it goes on when one has it."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        ends = {}
+        third = follower(net)
+        rest = [one for one in net.nodes.values() if one is not third]
+        third.close()
+        lose(net, rest)
+
+        def stands() -> bool:
+            return not any(one.replica(GROUP).is_leader for one in rest)
+
+        net.until("nobody leads", stands, 1000)
+        net.until("told", lambda: all(GROUP in one.engine.refused for one in rest), 3000)
+        for one in rest:
+            assert "can't be read" in one.engine.refused[GROUP]
+            assert "lost here" in one.engine.repair.told()[0]["state"]
+            with pytest.raises(errors.CorruptData):
+                one.replica(GROUP).read(LOST, LOST, 1)
+        assert stands()
+        net.write(3, OTHER)
+        for one in rest:  # a restart forgets nothing of it
+            ends[one.number] = one.replica(GROUP).node.log.last_index
+            one.restart()
+            assert one.replica(GROUP).node.lacking
+            assert one.replica(GROUP).node.log.last_index == ends[one.number]
+        for _ in range(300):
+            net.turn()
+        assert stands()
+        third.open()
+        net.write(3, GROUP)
+        for one in rest:
+            repair = one.engine.repair
+            net.until("repaired", lambda at=repair: not at.damaged and not at.lacks, 6000)
+            assert GROUP not in one.engine.refused
+            assert payloads(one) == payloads(third)
+
+
+def test_a_leader_hands_over_what_it_lacks_for_long(tmp_path: Path) -> None:
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        leader = net.leader(GROUP)
+        rest = [one for one in net.nodes.values() if one is not leader]
+        asked = {(one.number, leader.number) for one in rest}
+        damage(leader)
+        for one in rest:  # they don't have it either
+            damage(one)
+        lose_at = leader.replica(GROUP)
+        with pytest.raises(errors.NotReady):
+            lose_at.read(LOST, LOST, 1)
+        net.until("lacking", lambda: lose_at.node.lacking)
+        assert asked and lose_at.is_leader
+        net.until("made way", lambda: not lose_at.is_leader, 2000)
+
+
+def test_a_wrong_entry_is_not_taken(tmp_path: Path) -> None:
+    """Whatever a peer says, it is the one that was lost or nothing."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        node, leader = follower(net), net.leader(GROUP)
+        entry = leader.replica(GROUP).read(LOST, LOST, 1)[0]
+        net.cut = {(n, node.number) for n in net.nodes}
+        lose(net, [node])
+        ours, theirs = node.replica(GROUP).replica_id, leader.replica(GROUP).replica_id
+        wrong = (*entry[:7], bytes(len(entry[t.PAYLOAD]) - 1) + b"y")
+        node.engine.repair.given(peerwire.Have(GROUP, theirs, ours, 1, wrong))
+        assert node.engine.counts["entries_given_wrong_total"] == 1
+        assert node.engine.counts["entries_repaired_total"] == 0
+        node.engine.repair.given(peerwire.Have(GROUP, theirs, ours, 1, entry))
+        assert node.engine.counts["entries_repaired_total"] == 1
+
+
+def test_what_is_asked_of_whom(tmp_path: Path) -> None:
+    """Nobody but members is given anything, and nothing that may not be committed."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        leader = net.leader(GROUP).engine
+        sent: list[object] = []
+        leader.send_beside = sent.append  # type: ignore[method-assign,assignment]
+        replica = leader.replicas[GROUP]
+        others = [one for one in replica.node.config.members if one != replica.replica_id]
+        ask: Callable[[int, list[int]], None] = lambda who, at: leader.repair.asked(  # noqa: E731
+            peerwire.Lack(GROUP, who, replica.replica_id, 1, at)
+        )
+        ask(t.replica_id(9, 9), [LOST])
+        ask(others[0], [0, replica.node.commit_index + 1, 1 << 40])
+        assert not sent
+        ask(others[0], [LOST])
+        assert len(sent) == 1
+
+
+def test_decisions() -> None:
+    """`way_of`, `leader_step` and `is_the_entry`, case by case."""
+    assert way_of(4, 5, 20, 10) is Way.GONE
+    assert way_of(21, 5, 20, 10) is Way.GONE
+    assert way_of(5, 5, 20, 10) is Way.PEERS
+    assert way_of(9, 5, 20, 10) is Way.PEERS
+    assert way_of(10, 5, 20, 10) is Way.MEMORY
+    assert leader_step(999) == ""
+    assert leader_step(1000) == "hand over"
+    assert leader_step(2000) == "step down"
+    chain = chained(77, 3, b"abc")
+    row = Row(GROUP, 8, 1, 512, 3, 2, 100, 3, 1234, chain)
+    right: t.Entry = (8, 3, 100, 2, 1234, t.DATA, chain, b"abc")
+    assert is_the_entry(row, 77, right)
+    assert not is_the_entry(row, 78, right)
+    for place, value in enumerate((9, 4, 101, 3, 1235)):
+        assert not is_the_entry(row, 77, (*right[:place], value, *right[place + 1 :]))
+    assert not is_the_entry(row, 77, (*right[:7], b"abd"))
+    assert not is_the_entry(row, 77, (*right[:7], b"abcd"))
