@@ -21,6 +21,10 @@ RUNS_MAX: Final = 64
 CONSUMERS_MAX: Final = 100_000
 KEYS_MAX: Final = 16
 NO_OFFSET: Final = 2**64 - 1
+# Of batches that have a key of their own, which stands in the fields of producer and sequence.
+KEYED_EPOCH: Final = 2**32 - 1
+BATCH_KEYS_MAX: Final = 50_000
+BATCH_KEY_AGE_MS: Final = 15 * 60 * 1000
 
 
 class Rebuilt(NamedTuple):
@@ -42,6 +46,8 @@ class Rebuilder:
         self.sessions: OrderedDict[int, list[Any]] = OrderedDict()
         # consumer → [offset, member, assignment, {key: (first, next)}]
         self.positions: dict[str, list[Any]] = {}
+        # key of a batch → (offset, messages, stamp), oldest first
+        self.keys: OrderedDict[int, tuple[int, int, int]] = OrderedDict()
 
     # -- batches -------------------------------------------------------------------------------
 
@@ -53,6 +59,8 @@ class Rebuilder:
         self.end = offset + count
         self.bytes_total += size
         self.time_ms = max(self.time_ms, time_ms)
+        if epoch == KEYED_EPOCH:
+            return self._keyed(producer << 64 | sequence, offset, count)
         if not producer:
             return ""
         known = self.sessions.get(producer)
@@ -71,6 +79,17 @@ class Rebuilder:
         self.sessions.move_to_end(producer)
         return problem
 
+    def _keyed(self, key: int, offset: int, count: int) -> str:
+        if key in self.keys:
+            return f"the batch of key {key:032x} is there twice"
+        self.keys[key] = offset, count, self.time_ms
+        while (
+            len(self.keys) > BATCH_KEYS_MAX
+            or next(iter(self.keys.values()))[2] < self.time_ms - BATCH_KEY_AGE_MS
+        ):
+            self.keys.popitem(last=False)
+        return ""
+
     # -- commands ------------------------------------------------------------------------------
 
     def command(self, payload: bytes, end: int) -> None:
@@ -79,8 +98,8 @@ class Rebuilder:
             for consumer, offset, member, assignment in fields[0]:
                 self._commit(consumer, offset, member, assignment, end)
         elif operation == TAKE:
-            for consumer, key, most in fields[0]:
-                self._take(consumer, key, most, end)
+            for consumer, key, most, *more in fields[0]:
+                self._take(consumer, key, most, end, any(more))
         elif operation == START:
             offset, index, size = fields
             if self.start < offset <= end:
@@ -102,13 +121,13 @@ class Rebuilder:
             known[0] = offset
         known[1], known[2] = member, assignment
 
-    def _take(self, consumer: str, key: bytes, most: int, end: int) -> None:
+    def _take(self, consumer: str, key: bytes, most: int, end: int, nothing_too: bool) -> None:
         known = self.positions.get(consumer)
         if known is not None and key in known[3]:
             return
         first = self.start if known is None else max(known[0] or 0, self.start)
         behind = max(first, min(first + most, end))
-        if behind == first:
+        if behind == first and not nothing_too:
             return
         if known is None:
             if len(self.positions) >= CONSUMERS_MAX:
@@ -124,7 +143,7 @@ class Rebuilder:
     def restore(self, snapshot: bytes) -> int:
         """From the parts of a SNAPSHOT; returns its applied index."""
         _, _, state = unpack(snapshot)
-        form, applied, meta, sessions, positions = unpack(state)
+        form, applied, meta, sessions, positions, *more = unpack(state)
         if form != FORM:
             raise BadPack(f"a state of form {form}")
         (
@@ -136,6 +155,8 @@ class Rebuilder:
             name: [offset, member, assignment, {key: (a, b) for key, a, b in taken}]
             for name, offset, member, assignment, taken in positions
         }
+        keys = sorted(more[0], key=lambda row: row[1]) if more else []
+        self.keys = OrderedDict((int.from_bytes(name, "big"), tuple(at)) for name, *at in keys)
         return int(applied)
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
@@ -144,6 +165,8 @@ class Rebuilder:
             offset, member, assignment, taken = self.positions[name]
             keys = [[key, first, behind] for key, (first, behind) in taken.items()]
             yield b"c" + name.encode(), pack([offset, member, assignment, keys])
+        for batch in sorted(self.keys):
+            yield b"k" + batch.to_bytes(16, "big"), pack(list(self.keys[batch]))
         meta = [
             self.end, self.start, self.start_index, self.bytes_total, self.bytes_gone, self.time_ms,
         ]  # fmt: skip

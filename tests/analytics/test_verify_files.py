@@ -14,7 +14,7 @@ from kit.plain_spread import PlainSpread
 from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
 from kit.verifying import A, verified
 
-from myqueue import protocol
+from myqueue import batch, protocol
 from myqueue.analytics.report import Report
 from myqueue.analytics.verify import Asked, verify
 from myqueue.daemons.partition import commit_command, take_command
@@ -198,6 +198,10 @@ def test_takes_fencing_and_forgetting_are_rebuilt_alike(tmp_path: Path) -> None:
             fence = [[f"reader-{one % 4}", protocol.NO_OFFSET, 1, 2 + one // 50]]
             topic.command(commit_command(fence))
             topic.command(take_command([[f"reader-{one % 4}", one.to_bytes(16, "little"), 2]]))
+            topic.command(take_command([["looker", one.to_bytes(16, "big"), 2, one % 2 == 0]]))
+            topic.data(
+                1 + one % 2, producer=1 << 63 | one, epoch=batch.KEYED_EPOCH, sequence=977 * one
+            )
         if one % 50 == 49:
             topic.sequences[1] = 0
             topic.data(2, producer=1, epoch=one, sequence=0)
@@ -207,4 +211,4 @@ def test_takes_fencing_and_forgetting_are_rebuilt_alike(tmp_path: Path) -> None:
     write_cluster(tmp_path / "c", [topic], nodes=[1])
     report = verified(tmp_path / "c", tmp_path, stores=True)
     assert {one.rule for one in report.findings} <= {"sequence"}  # epochs that fell were planted
-    assert report.state_rows == 1 + 3 + 5
+    assert report.state_rows == 1 + 3 + 6 + 29  # keys of batches
