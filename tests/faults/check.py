@@ -8,8 +8,10 @@ that was broken, with the place; the exit code is 1 then.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from faults.judges import Messages
 from faults.judges_of_positions import Members, Positions, Takes, Topics
 
 SHOWN_MAX = 20  # of each rule
+SLACK_S = 0.2  # the last acknowledgement may be somewhat older than the fault that stopped them
 AFTER_S = 3.0  # what a fault did may show so long after it was healed
 
 
@@ -121,11 +124,22 @@ class Waits:
             self._acks[topic, partition].append(at)
 
     def by_kind(self) -> dict[str, list[float]]:
+        """Of each fault that left a majority the longest wait of any partition. A wait is laid to
+        the fault that began last before it, and not long ago.
+        """
+        worst = dict.fromkeys(self.faults, 0.0)
+        ordered = sorted(self.faults.values(), key=lambda fault: fault.begin_s)
+        begins = [fault.begin_s for fault in ordered]
+        for times in self._acks.values():
+            for last, at in itertools.pairwise(times):
+                count = bisect_right(begins, last + SLACK_S)
+                fault = ordered[count - 1] if count else None
+                if fault is not None and last <= fault.end_s + AFTER_S:
+                    worst[fault.number] = max(worst[fault.number], at - last)
         out: dict[str, list[float]] = defaultdict(list)
-        for fault in self.faults.values():
+        for fault in ordered:
             if fault.majority and not self._is_shadowed(fault):
-                gaps = [self._gap(times, fault) for times in self._acks.values()]
-                out[fault.kind].append(round(max(gaps, default=0.0), 3))
+                out[fault.kind].append(round(worst[fault.number], 3))
         return dict(out)
 
     def _is_shadowed(self, fault: Fault) -> bool:
@@ -135,17 +149,6 @@ class Waits:
             and fault.begin_s < one.end_s + AFTER_S
             for one in self.faults.values()
         )  # fmt: skip
-
-    def _gap(self, times: list[float], fault: Fault) -> float:
-        """The longest one that began while the fault lasted, or soon after."""
-        worst, last = 0.0, fault.begin_s
-        for at in times:
-            if at < fault.begin_s:
-                continue
-            if last > fault.end_s + AFTER_S:
-                break
-            worst, last = max(worst, at - last), at
-        return worst
 
 
 def events_of(path: Path) -> Iterator[list[Any]]:

@@ -162,6 +162,7 @@ def wipe(nemesis: Nemesis) -> Fault | None:
     def begin() -> None:
         kill_now(nemesis, name)
         nemesis.cluster.wipe(name)
+        nemesis.damaged.discard(name)
 
     return Fault((name,), begin, partial(started_with_new_disk, nemesis, name), (0.5, 3.0))
 
@@ -198,7 +199,7 @@ def store_is_gone(nemesis: Nemesis) -> Fault | None:
 
 
 def flip(nemesis: Nemesis) -> Fault | None:
-    """A bit turns in what was synced, while the broker is down (W5, W16, R2).
+    """A bit turns in what was synced, while the daemon is down (W5, W16, R2).
 
     It was stopped in order, so a mark proves that its last write was synced: a bit that turns in a
     last write without one is the one case that nobody can tell.
@@ -212,11 +213,12 @@ def cut_tail(nemesis: Nemesis) -> Fault | None:
 
 
 def spoil(nemesis: Nemesis, how: Callable[[Nemesis, Path, int], None]) -> Fault | None:
-    name = nemesis.anyone("broker")
+    name = nemesis.anyone()
     if name is None or not is_ready(nemesis, name):
         return None
 
     def begin() -> None:
+        nemesis.damaged.add(name)
         nemesis.cluster.stop(name, within_s=READY_S)
         segments = sorted((nemesis.cluster.data(name) / "wal").glob("*.seg"))
         used = [(path, used_bytes(path)) for path in segments]

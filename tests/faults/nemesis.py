@@ -66,6 +66,7 @@ class Nemesis:
         self.active: list[Active] = []
         self.done: Counter[str] = Counter()
         self.doomed: set[Name] = set()  # may end by themselves: their disk fails
+        self.damaged: set[Name] = set()  # bytes of their logs are not what they wrote
         self.added: Name | None = None  # a broker that came later
         self._numbers = 0
 

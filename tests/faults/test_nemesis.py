@@ -28,9 +28,10 @@ from faults.kinds_of_disks import DISKS
 from faults.kinds_of_disks import what_is_missing as what_disks_lack
 from faults.kinds_of_links import LINKS
 from faults.nemesis import Kind, Nemesis
+from faults.second_opinion import read_logs, unexplained
 from kit.hosts import ROOT, Hosts
 from kit.hosts import what_is_missing as what_hosts_lack
-from kit.processes import Cluster
+from kit.processes import Cluster, Name
 
 from myqueue import keys
 from myqueue.connection import new_keypair
@@ -48,14 +49,14 @@ def test_nemesis(
     left = (minutes or MINUTES) * 60
     kinds = kinds_here()
     print(f"nemesis: {left / 60:g} minutes, --seed {chosen}, {len(kinds)} kinds of faults")
+    damaged: set[Name] = set()
     with a_cluster(tmp_path, chosen, monkeypatch) as cluster:
         episode = 0
         while left > 0:
             seconds = min(left, EPISODE_MIN * 60)
-            one = Episode(cluster, tmp_path, chosen, episode, kinds)
+            one = Episode(cluster, tmp_path, chosen, episode, kinds, damaged)
             one.run(seconds)
             left, episode = left - seconds, episode + 1
-        cluster.stop(*list(cluster.processes))
         for name in cluster.names:
             assert "Traceback" not in cluster.log(name), cluster.log(name)[-5000:]
 
@@ -85,20 +86,25 @@ def a_cluster(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> Clust
 
 
 class Episode:
-    """Faults and clients at once, then peace, then the verdict."""
+    """Faults and clients at once, then peace, then the verdict. The cluster is stopped then."""
 
     def __init__(
-        self, cluster: Cluster, folder: Path, seed: int, number: int, kinds: list[Kind]
-    ) -> None:
-        self.cluster, self.name = cluster, f"nemesis-{seed}-{number}"
+        self, cluster: Cluster, folder: Path, seed: int, number: int, kinds: list[Kind],
+        damaged: set[Name],
+    ) -> None:  # fmt: skip
+        self.cluster, self.folder, self.name = cluster, folder, f"nemesis-{seed}-{number}"
         self.topic = f"t{number}"
         random = Random(f"{seed} {number}")
         self.history = History(folder / f"{self.name}.jsonl")
         self.history.note("begin", {"seed": seed, "episode": number})
+        if not cluster.processes:
+            cluster.start()
+            cluster.wait_healthy(60)
         cluster.admin.create_topic(self.topic, partitions=PARTITIONS)
         cluster.wait_healthy()
         self.crowd = Crowd(cluster, self.history, self.topic, PARTITIONS, random)
         self.nemesis = Nemesis(cluster, self.history, self.topic, PARTITIONS, random, kinds)
+        self.nemesis.damaged = damaged
 
     def run(self, seconds: float) -> None:
         try:
@@ -108,7 +114,7 @@ class Episode:
             self._keep(f"{type(error).__name__} ended it")
             raise
         self._judge()
-        self.cluster.admin.delete_topic(self.topic)
+        self._ask_for_a_second_opinion()
 
     def _run(self, seconds: float) -> None:
         self.crowd.start()
@@ -124,6 +130,7 @@ class Episode:
         audit(self.cluster, self.history, self.topic)
         self.history.note("end")
         self.history.close()
+        self.cluster.stop(*list(self.cluster.processes), within_s=60)
 
     def _judge(self) -> None:
         report = check(events_of(self.history.path))
@@ -132,6 +139,19 @@ class Episode:
         if report.violations:
             self._keep("a promise was broken")
             pytest.fail("\n".join(report.lines()), pytrace=False)
+
+    def _ask_for_a_second_opinion(self) -> None:
+        data, scratch = self.cluster.folder, self.folder / "scratch"
+        report = read_logs(data, self.history.path, self.topic, scratch)
+        print(
+            f"the logs hold {report.entries:,} entries, {report.acks:,} acknowledgements were looked"
+            f" for; findings {dict(report.rules)}"
+        )
+        found = unexplained(report.findings, self.nemesis.damaged)
+        if found:
+            self._keep("the logs do not agree")
+            pytest.fail("\n".join(map(str, found[:20])), pytrace=False)
+        assert report.acks > 0
 
     def _keep(self, why: str) -> None:
         kept = ROOT / "build" / self.history.path.name

@@ -1,0 +1,41 @@
+"""What the stopped cluster's files say: the analytics' own reading of all logs and stores.
+
+It shares no code with the brokers beyond the format of a record. The ledger of acknowledgements
+that it is given comes from the history, with the bytes that were sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from zlib import crc32
+
+from faults.check import events_of
+from faults.clients import value_of
+from kit.plain_spread import PlainSpread
+from kit.processes import Name
+
+from myqueue.acks import AckLedger
+from myqueue.analytics.inspected import Finding
+from myqueue.analytics.report import Report
+from myqueue.analytics.verify import Asked, verify
+
+
+def read_logs(data: Path, history: Path, topic: str, scratch: Path) -> Report:
+    scratch.mkdir(exist_ok=True)
+    ledger = scratch / "acks.jsonl"
+    ledger.unlink(missing_ok=True)
+    with AckLedger(ledger) as acks:
+        for _, verb, *fields in events_of(history):
+            if verb == "ack" and fields[1] == topic:
+                client, _, number, partition, offset = fields
+                crc = crc32(value_of(f"{client}:{number}"))
+                acks.note(topic, partition, offset, [crc])
+    asked = Asked([str(data)], ledgers=[str(ledger)], with_stores=True)
+    return verify(asked, PlainSpread(), scratch)
+
+
+def unexplained(found: Iterable[Finding], damaged: Iterable[Name]) -> list[Finding]:
+    """All but what stands in the log of a daemon whose data were damaged on purpose."""
+    known = {f"{kind}-{number}" for kind, number in damaged}
+    return [one for one in found if one.daemon not in known and one.verdict != "torn"]
