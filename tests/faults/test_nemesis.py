@@ -143,10 +143,8 @@ class Episode:
     def _ask_for_a_second_opinion(self) -> None:
         data, scratch = self.cluster.folder, self.folder / "scratch"
         report = read_logs(data, self.history.path, self.topic, scratch)
-        print(
-            f"the logs hold {report.entries:,} entries, {report.acks:,} acknowledgements were looked"
-            f" for; findings {dict(report.rules)}"
-        )
+        looked = f"{report.entries:,} entries and {report.acks:,} acknowledgements"
+        print(f"the logs were read: {looked}; findings {dict(report.rules)}")
         found = unexplained(report.findings, self.nemesis.damaged)
         if found:
             self._keep("the logs do not agree")
