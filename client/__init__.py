@@ -24,6 +24,7 @@ from myqueue import errors
 if TYPE_CHECKING:
     from myqueue import testing
     from myqueue.admin import Admin
+    from myqueue.agent import Agent
     from myqueue.aio import AsyncConsumer, AsyncProducer
     from myqueue.consumer import Consumer
     from myqueue.delivery import Delivery, RecordMetadata
@@ -41,6 +42,7 @@ __all__ = [
     "errors",
     "testing",
     "Admin",
+    "Agent",
     "AsyncConsumer",
     "AsyncProducer",
     "Consumer",
@@ -58,6 +60,7 @@ __all__ = [
 # Where each name is; loaded when it is used first.
 _LAZY = {
     "Admin": "admin",
+    "Agent": "agent",
     "AsyncConsumer": "aio",
     "AsyncProducer": "aio",
     "Consumer": "consumer",

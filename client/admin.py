@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, Self
 
+from myqueue import config
 from myqueue import protocol as words
 from myqueue.admin_groups import GroupAdmin
 from myqueue.errors import (
@@ -107,6 +108,15 @@ class Admin(GroupAdmin):
     def remove_broker(self, broker: int, *, force: bool = False) -> Facts:
         """BrokerInUse if it holds replicas; `force`: all the same. What it alone has is lost."""
         return self._update("remove_broker", node=broker, force=force)
+
+    def daemon_at(self, address: str) -> Facts:
+        """Who listens at host:port: `{"daemon", "node", "address"}`. Unreachable if nobody does;
+        ClusterMismatch if it is another cluster's.
+        """
+        limit_ms = min(self._timeout_ms, ASK_MS_MAX)
+        asked = self._session.call(config.address(address), words.STATS, timeout_ms=limit_ms)
+        told = self._wait(asked).fields[0]
+        return {"daemon": told["daemon"], "node": told["node"], "address": address}
 
     def managers(self) -> list[Facts]:
         return list(self._read("managers")["managers"])

@@ -23,7 +23,6 @@ from myqueue.errors_gateway import Forbidden as Forbidden
 from myqueue.errors_gateway import Malformed as Malformed
 from myqueue.errors_gateway import MethodNotAllowed as MethodNotAllowed
 from myqueue.errors_gateway import NotFound as NotFound
-from myqueue.errors_gateway import NotSupportedYet as NotSupportedYet
 from myqueue.errors_gateway import Stopping as Stopping
 from myqueue.errors_gateway import TooManyWaiting as TooManyWaiting
 from myqueue.errors_gateway import Unauthorized as Unauthorized

@@ -59,10 +59,3 @@ class Stopping(TroubleError):
 
     code, name, retriable, outcome, http_status = 1267, "STOPPING", True, NONE, 503
     hint = "Repeat it at another gateway."
-
-
-class NotSupportedYet(MisuseError):
-    """Part of the interface, but this version can't do it."""
-
-    code, name, http_status = 1268, "NOT_SUPPORTED_YET", 501
-    hint = "CHANGELOG.md tells what is missing, and 'myq --help' what can be done instead."

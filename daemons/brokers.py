@@ -101,6 +101,11 @@ def remove_broker(call: Call, args: Arguments) -> Answer:
     _broker(call, node)
     groups = sorted(tables.held[node] | tables.left[node])
     only = [group for group in groups if _is_only(tables, group, node)]
+    if len(tables.brokers) == 1 and not force:
+        raise BrokerInUse(
+            f"broker {node} is the only one: without it there is no place for any message",
+            hint="Add another one first, or insist (--force).",
+        )
     if groups and not force:
         text = f"broker {node} holds {len(groups)} replicas"
         if only:

@@ -17,12 +17,12 @@ import json
 import os
 import secrets
 import socket
-import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from myqueue import agent
 from myqueue.errors import DirectoryLocked, FormatUnknown, InvalidSetting, TroubleError
 from myqueue.wal.files import RealFiles
 
@@ -37,7 +37,6 @@ DAEMONS_MAX = 100
 CHOSEN_PORTS = range(12_000, 32_000)
 LOOPBACK = "127.0.0.1"
 
-_FLOCK = "hhqqi"  # struct flock of Linux: type, whence, start, length, pid
 _FILE = "cluster.json"
 
 
@@ -54,6 +53,7 @@ class Daemon:
     state: str = "stopped"
     pid: int | None = None
     restarts: int = 0
+    key: str = ""  # of the request that asked for it, in hex
 
     @property
     def name(self) -> str:
@@ -138,17 +138,7 @@ class Folder:
 
     def holder(self) -> int | None:
         """The process that runs this cluster now."""
-        try:
-            fd = os.open(self.node / "lock", os.O_RDWR | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        try:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            told = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
-            kind, _, _, _, pid = struct.unpack(_FLOCK, told)
-            return None if kind == fcntl.F_UNLCK else int(pid)
-        finally:
-            os.close(fd)
+        return agent.holder(self.node)
 
 
 def plan(
@@ -177,12 +167,12 @@ def plan(
     return Cluster(cluster.cluster, daemons=rows)
 
 
-def one_more_broker(cluster: Cluster) -> Daemon:
+def one_more_broker(cluster: Cluster, key: str = "") -> Daemon:
     """The next broker of a running cluster, its doors behind those of the others."""
     brokers = cluster.of_kind(BROKER)
     _check_count(BROKER, len(brokers), len(brokers) + 1)
     number = max((daemon.id for daemon in brokers), default=0) + 1
-    made = Daemon(BROKER, number, *_doors(BROKER, number, _base_of(cluster)))
+    made = Daemon(BROKER, number, *_doors(BROKER, number, _base_of(cluster)), key=key)
     _choose_ports([*cluster.daemons, made])
     check_ports(Cluster(cluster.cluster, daemons=[made]))
     return made

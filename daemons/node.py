@@ -23,7 +23,7 @@ import click
 
 from myqueue.daemons import errands, local, supervisor
 from myqueue.daemons.local import Cluster, Daemon, Folder
-from myqueue.errors import InvalidSetting, MyQueueError, TroubleError
+from myqueue.errors import InvalidSetting, MyQueueError
 
 STOP_S = 13.0
 DROP_S = 8.0
@@ -99,10 +99,9 @@ class Node:
         error, hint = f"the agent knows no errand {what!r}", "Use one version of myqueue."
         try:
             if what == errands.ADD:
-                broker, error = self._add_broker(), ""
+                broker, error = self._add_broker(str(errand.get("key", ""))), ""
             elif what == errands.DROP:
-                self._drop_broker(broker)
-                error = ""
+                broker, error = self._drop_broker(broker, errand.get("address", "")), ""
         except MyQueueError as failed:
             error, hint = str(failed), failed.hint
         except OSError as failed:
@@ -112,19 +111,26 @@ class Node:
         with contextlib.suppress(OSError):
             errands.answer(answer, broker, error, hint)
 
-    def _add_broker(self) -> int:
-        daemon = local.one_more_broker(self._cluster)
+    def _add_broker(self, key: str) -> int:
+        """A request that came before, told by its key, gets the broker that it got then."""
+        brokers = self._cluster.of_kind(local.BROKER)
+        before = [daemon.id for daemon in brokers if key and daemon.key == key]
+        if before:
+            return before[0]
+        daemon = local.one_more_broker(self._cluster, key)
         program = self._program(daemon)
         self._cluster.daemons.append(daemon)
         self._supervisor.add(program)
         self._changed()
         return daemon.id
 
-    def _drop_broker(self, broker: int) -> None:
-        """Its folder is kept, under another name: a broker of this number begins with none."""
+    def _drop_broker(self, broker: int, address: str) -> int:
+        """Its folder is kept, under another name: a broker of this number begins with none. 0: none
+        of this number and, if one was given, this address runs here.
+        """
         found = [one for one in self._cluster.of_kind(local.BROKER) if one.id == broker]
-        if not found:
-            raise TroubleError(f"broker {broker} does not run here")
+        if not found or address not in ("", found[0].address, found[0].url):
+            return 0
         (daemon,) = found
         self._supervisor.drop(daemon.name, DROP_S)
         self._cluster.daemons.remove(daemon)
@@ -133,6 +139,7 @@ class Node:
         if data.exists():
             count = sum(1 for _ in data.parent.glob(f"{daemon.name}.removed-*"))
             data.rename(data.with_name(f"{daemon.name}.removed-{count + 1}"))
+        return broker
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._stop_asked = True
@@ -161,7 +168,10 @@ class Node:
 def settings_of(daemon: Daemon, cluster: Cluster, folder: Folder) -> str:
     """A daemon's configuration file."""
     if daemon.kind == local.GATEWAY:
-        return _toml({"cluster": cluster.address, "listen": daemon.address, "log": "json"})
+        return _toml({
+            "cluster": cluster.address, "listen": daemon.address, "log": "json",
+            "agent": str(folder.data),
+        })  # fmt: skip
     managers = cluster.of_kind(local.MANAGER)
     settings = {
         "id": daemon.id,

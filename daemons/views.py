@@ -101,6 +101,7 @@ def _describe(view: View, topic: Topic) -> Answer:
         partitions.append({
             "partition": number, "group": partition.group, "leader": leader, "term": term,
             "replicas": partition.nodes, "preferred": partition.nodes[0],
+            "leaving": sorted({node for node, _ in partition.leaving}),
             "silent": view.liveness.silent(partition.nodes, view.now),
             "start": start, "end": end, "bytes": size,
         })  # fmt: skip

@@ -30,6 +30,7 @@ NOUNS: Final = (
     "consumers",
     "partitions",
     "brokers",
+    "groups",
     "cluster",
     "probes",
     "openapi",

@@ -26,6 +26,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("tls_key", "", "path", "Its private key (PEM)."),
     Setting("insecure", False, "", "Listen on other addresses than loopback without tokens."),
     Setting("key", "", "path", "This gateway's key, if the cluster has keys."),
+    Setting(
+        "agent", "", "path",
+        "Folder of the 'myq up' on this machine that starts and stops brokers when asked.",
+    ),
     Setting("log", "text", "text, json", "Form of the lines on stderr."),
     Setting("threads", 32, "threads", "Requests that are worked on at once.", 4, 512),
     Setting(
@@ -57,6 +61,7 @@ class GatewayConfig:
     tls_certificate: str = ""
     tls_key: str = ""
     key: str = ""
+    agent: str = ""
     log: str = "text"
     threads: int = 32
     waiting_max: int = 10
@@ -99,6 +104,6 @@ def check(values: Mapping[str, Any]) -> GatewayConfig:
             f"waiting_max = {clean['waiting_max']} leaves none of {clean['threads']} threads"
             " for other requests"
         )
-    for name in ("tokens", "tls_certificate", "tls_key", "key"):
+    for name in ("tokens", "tls_certificate", "tls_key", "key", "agent"):
         clean[name] = os.path.abspath(clean[name]) if clean[name] else ""
     return GatewayConfig(**clean)

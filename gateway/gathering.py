@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from myqueue import Admin, Session
-from myqueue.errors import MyQueueError
+from myqueue.errors import MyQueueError, UnknownTopic
 
 T = TypeVar("T")
+K = TypeVar("K")
 Facts = dict[str, Any]
 QUESTION_S: Final = 1.0  # for one question to managers or daemons
-LAGS_S: Final = 1.5  # for the lags of all consumers together
+LAGS_S: Final = 1.5  # for the lags of all consumers, or groups, together
 LAGS_AT_ONCE: Final = 8
 TOPICS_S: Final = 1.0  # for asking topic by topic, where there are too many for one answer
 TOPICS_AT_ONCE: Final = 16
@@ -115,21 +117,52 @@ class Looker:
 
         `consumers` are rows of `Admin.health`: `{"id", "topic"}`.
         """
-        out: dict[int, int | MyQueueError] = {}
+        return _at_once({
+            row["id"]: partial(self._left, row["topic"], consumer_id=row["id"])
+            for row in consumers
+            if row["topic"]
+        })  # fmt: skip
 
-        def ask(number: int, topic: str) -> None:
-            try:
-                out[number] = sum(self.admin.lag(topic, consumer_id=number).values())
-            except MyQueueError as error:
-                out[number] = error
+    def group_lags(self, groups: Iterable[Facts]) -> dict[str, dict[str, int]]:
+        """The same of consumer groups, by name and topic. One of which not all topics were known in
+        time is not in. `groups` are rows of `Admin.groups`.
+        """
+        rows = list(groups)
+        found = _at_once({
+            (row["group"], topic): partial(self._left, topic, group=row["group"])
+            for row in rows
+            for topic in row["topics"]
+        })  # fmt: skip
+        out: dict[str, dict[str, int]] = {}
+        for row in rows:
+            of = {topic: found.get((row["group"], topic)) for topic in row["topics"]}
+            # A member may name a topic that is not there yet: nothing of it is left.
+            known = {t: lag for t, lag in of.items() if not isinstance(lag, UnknownTopic)}
+            numbers = {t: lag for t, lag in known.items() if isinstance(lag, int)}
+            if len(numbers) == len(known):
+                out[row["group"]] = numbers
+        return out
 
-        rows = [(row["id"], row["topic"]) for row in consumers if row["topic"]]
-        if not rows:
-            return {}
-        pool = ThreadPoolExecutor(min(LAGS_AT_ONCE, len(rows)), "myqueue-lags")
-        wait([pool.submit(ask, *row) for row in rows], LAGS_S)
-        pool.shutdown(wait=False, cancel_futures=True)
-        return dict(out)
+    def _left(self, topic: str, **whose: Any) -> int:
+        return sum(self.admin.lag(topic, **whose).values())
+
+
+def _at_once(questions: dict[K, Callable[[], int]]) -> dict[K, int | MyQueueError]:
+    """The answers that came in time, and errors."""
+    out: dict[K, int | MyQueueError] = {}
+
+    def ask(key: K, question: Callable[[], int]) -> None:
+        try:
+            out[key] = question()
+        except MyQueueError as error:
+            out[key] = error
+
+    if not questions:
+        return {}
+    pool = ThreadPoolExecutor(min(LAGS_AT_ONCE, len(questions)), "myqueue-lags")
+    wait([pool.submit(ask, *one) for one in questions.items()], LAGS_S)
+    pool.shutdown(wait=False, cancel_futures=True)
+    return dict(out)
 
 
 def attempt(errors: list[MyQueueError], ask: Callable[[], T]) -> T | None:

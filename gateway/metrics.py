@@ -82,7 +82,12 @@ def gather(looker: Looker) -> cluster.Told:
         told.statuses = attempt(errors, lambda: looker.statuses(look)) or []
         last = sorted(told.health.get("consumers", ()), key=lambda row: -row["last_seen_ms"])
         # Without a leader of the managers there is no hurry to learn lags that nobody can mend.
+        groups = attempt(errors, admin.groups) or []
+        groups.sort(key=lambda row: (not row["members"], row["group"]))
+        told.groups = groups[: cluster.GROUPS_MAX]
+        told.groups_omitted = len(groups) - len(told.groups)
         if look.problems is not None:
+            told.group_lags = looker.group_lags(told.groups)
             told.lags = looker.lags(last[: cluster.CONSUMERS_MAX])
     look.took_s = time.monotonic() - begin
     return told

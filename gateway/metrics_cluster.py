@@ -1,8 +1,8 @@
 """From what daemons told to families of metrics. Pure: no question is asked here.
 
-Labels are `daemon` (manager, broker), `node`, `topic`, `partition`, `consumer`. Rows that a big
-cluster has many of are bounded (`TOPICS_MAX`, `PARTITIONS_MAX`, `CONSUMERS_MAX`), and `myq_omitted`
-says how many were left out; Raft is told by daemon and not by group.
+Labels are `daemon` (manager, broker), `node`, `topic`, `partition`, `consumer`, `group` (of
+consumers). Rows that a big cluster has many of are bounded (`PARTITIONS_MAX`, `CONSUMERS_MAX`,
+`GROUPS_MAX`), and `myq_omitted` says how many were left out; Raft is told by daemon.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from myqueue.gateway.gathering import Facts, Look
 PREFIX: Final = "myq_"
 PARTITIONS_MAX: Final = 2000  # of all topics
 CONSUMERS_MAX: Final = 50  # whose lag is asked for: those heard of last
+GROUPS_MAX: Final = 50  # of consumers; those with members first
 PROBLEMS: Final = (
     *("managers-leaderless", "manager-silent", "broker-silent", "disk-low"),
     *("leaderless", "under-replicated", "stray-group", "damaged"),
@@ -45,6 +46,9 @@ class Told:
     topics: list[Facts] = field(default_factory=list)
     health: Facts = field(default_factory=dict)
     lags: dict[int, int | MyQueueError] = field(default_factory=dict)
+    groups: list[Facts] = field(default_factory=list)  # of consumers
+    groups_omitted: int = 0
+    group_lags: dict[str, dict[str, int]] = field(default_factory=dict)  # by name and topic
 
 
 def families(told: Told) -> Iterator[Family]:
@@ -206,6 +210,13 @@ def _clients(told: Told) -> Iterator[Family]:
         "consumer_lag_messages", ("topic", "consumer"),
         [((topics.get(number, ""), str(number)), lag) for number, lag in sorted(lags.items())],
     )  # fmt: skip
+    known = dict(sorted(told.group_lags.items()))
+    members = [((row["group"],), row["members"]) for row in told.groups]
+    yield gauge("group_members", ("group",), members)
+    yield gauge(
+        "group_lag_messages", ("group", "topic"),
+        [((name, topic), lag) for name, of in known.items() for topic, lag in sorted(of.items())],
+    )  # fmt: skip
     upto = accumulate(len(one["partitions"]) for one in told.topics)
     kept = sum(one <= PARTITIONS_MAX for one in upto)
     topics_known = told.look.cluster.get("counts", {}).get("topics", kept)
@@ -215,5 +226,7 @@ def _clients(told: Told) -> Iterator[Family]:
             (("topics",), max(0, topics_known - kept)),
             (("clients",), health.get("omitted", 0)),
             (("lags",), max(0, len(topics) - len(lags))),
+            (("groups",), told.groups_omitted),
+            (("group_lags",), max(0, len(told.groups) - len(known))),
         ],
     )  # fmt: skip

@@ -110,6 +110,8 @@ OTHERS: Final[dict[str, tuple[str, str]]] = {
     "producers": (GAUGE, "Registered producers, by whether they were heard of lately."),
     "consumers": (GAUGE, "Registered consumers, by whether they were heard of lately."),
     "consumer_lag_messages": (GAUGE, "Messages that are left for the consumer."),
+    "group_members": (GAUGE, "Members of the consumer group."),
+    "group_lag_messages": (GAUGE, "Messages of the topic that are left for the consumer group."),
     "raft_groups": (GAUGE, "Raft groups of which this daemon has a replica, by its role."),
     "raft_term": (GAUGE, "Highest term among the Raft groups of this daemon."),
     "raft_commit_index": (GAUGE, "Sum of the commit indexes of the Raft groups of this daemon."),

@@ -39,6 +39,12 @@ def _number(
     )
 
 
+def _flag(name: str, about: str, **more: Any) -> Parameter:
+    return Parameter(
+        name=name, read=kinds.flag, schema={"type": "boolean"}, default=False, about=about, **more
+    )
+
+
 # -- parameters -----------------------------------------------------------------------------------
 
 TOPIC: Final = Parameter(
@@ -58,10 +64,7 @@ SETTINGS: Final = Parameter(
     about="Settings of the topic; 'myq config show topic' lists them.",
     example={"retention_ms": 86_400_000},
 )  # fmt: skip
-DETAIL: Final = Parameter(
-    name="detail", read=kinds.flag, schema={"type": "boolean"}, default=False, example=True,
-    about="Tell all about each of them.",
-)  # fmt: skip
+DETAIL: Final = _flag("detail", "Tell all about each of them.", example=True)
 UTF8, BASE64 = kinds.UTF8, kinds.BASE64
 ENCODINGS: Final = (UTF8, BASE64)
 MESSAGES_PRODUCED_MAX: Final = 10_000
@@ -127,10 +130,38 @@ ADDRESS: Final = Parameter(
 )  # fmt: skip
 PORT: Final = _number("port", "Its port, if the address has none.", 1, 65_535)
 BROKER: Final = _number("broker_id", "Number of the broker.", required=True, example=3)
-DRAIN: Final = Parameter(
-    name="drain", read=kinds.flag, schema=FLAG, default=False,
-    about="Move its partitions to others first.",
+DRAIN: Final = _flag("drain", "Move its partitions to others first.")
+FORCE_REMOVAL: Final = _flag("force", "Even if it holds partitions; what it alone has is lost.")
+COMING_MS: Final = _number(
+    "wait_ms", "How long to wait until the broker is part of the cluster.", 0, 3_600_000,
+    default=10_000,
 )  # fmt: skip
+GOING_MS: Final = _number(
+    "wait_ms", "How long to wait until its partitions are elsewhere.", 0, 3_600_000, default=0
+)
+# -- of consumer groups --
+
+NAMED_GROUP: Final = Parameter(
+    name="group", also=("name",), read=kinds.topic_name, required=True, example="billing",
+    schema={"type": "string", "pattern": NAME_PATTERN}, about="Name of the consumer group.",
+)  # fmt: skip
+SOME_TOPIC: Final = Parameter(
+    name="topic", also=("topic_name",), read=kinds.topic_name, example="orders",
+    schema={"type": "string", "pattern": NAME_PATTERN},
+    about="Only this topic; without it all that the group reads.",
+)  # fmt: skip
+TO: Final = Parameter(
+    name="to", read=kinds.choice("earliest", "latest"), schema={"enum": ["earliest", "latest"]},
+    about="To the first message that is kept, or behind the last one.", example="earliest",
+)  # fmt: skip
+TO_OFFSET: Final = _number("offset", "To this offset, as far as it is there.")
+TO_TIME: Final = _number("time_ms", "To the first message of this time, in ms since 1970.")
+SHIFT: Final = Parameter(
+    name="shift", read=kinds.signed, schema={"type": "integer"},
+    about="By so many messages; negative ones go back.",
+)  # fmt: skip
+FORCE_RESET: Final = _flag("force", "Even if it has members; they go on from the new positions.")
+DRY_RUN: Final = _flag("dry_run", "Tell what would be done, and do nothing.")
 CHECK: Final = Parameter(
     name="check", read=kinds.choice("quorum-critical"), schema={"enum": ["quorum-critical"]},
     about="quorum-critical: also fail if one more daemon that fails would stop the cluster.",

@@ -23,8 +23,8 @@ blueprint = Noun("openapi")
 IN_QUERY: Final = ("GET", "DELETE")
 FAILURES: Final = {
     "400": "bad or missing parameter", "404": "unknown topic, partition or id",
-    "409": "exists already, or an id of another topic", "413": "too large",
-    "429": "slow down: Retry-After says how long", "501": "not supported yet",
+    "409": "exists already, in use, or an id of another topic", "413": "too large",
+    "429": "slow down: Retry-After says how long",
     "503": "no quorum, or no reachable component; nothing was done",
     "504": "outcome unknown: repeat it with the same Idempotency-Key",
 }  # fmt: skip

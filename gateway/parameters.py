@@ -82,6 +82,18 @@ def number(low: int = 0, high: int = INT_MAX) -> Read:
     return read
 
 
+def signed(name: str, value: Any) -> int:
+    """A whole number, with a minus or without."""
+    below = type(value) is str and value[:1] == "-"
+    if below and _DIGITS.fullmatch(value[1:]):
+        value = -int(value[1:])
+    if type(value) is int and value < 0:
+        if value < -INT_MAX:
+            raise refuse(name, value, f"a whole number of at least -{INT_MAX}")
+        return value
+    return int(number()(name, value))
+
+
 def flag(name: str, value: Any) -> bool:
     if type(value) is bool:
         return value

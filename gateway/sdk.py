@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, Final
 
-from myqueue import Admin, Delivery, Message, Producer, Session, Taker
+from myqueue import Admin, Agent, Delivery, Message, Producer, Session, Taker
 from myqueue.errors import (
     UNKNOWN,
     Closed,
@@ -32,6 +33,7 @@ from myqueue.gateway.config import GatewayConfig
 from myqueue.gateway.waiting import Room
 
 BUFFER_BYTES: Final = 64 << 20
+SPARE_MS: Final = 5_000  # beyond a request's own deadline; then something is wrong
 KNOWN_MAX: Final = 100_000
 ROUTES_S: Final = 2.0  # for news of a topic that is known to have changed
 Place = tuple[int, int]  # (partition, offset)
@@ -42,11 +44,14 @@ class Sdk:
 
     def __init__(self, config: GatewayConfig, name: str = "gateway") -> None:
         self.timeout_ms = config.request_timeout_ms
+        self._limit_s = (self.timeout_ms + SPARE_MS) / 1000
         self.session = Session(
             config.cluster, name=name, request_timeout_ms=self.timeout_ms, key_file=config.key
         )
         self.admin = Admin(self.session, timeout=self.timeout_ms / 1000)
         self.taker = Taker(self.session)
+        # Of this machine, if one was named; whether it runs is asked when it is needed.
+        self.agent = Agent(config.agent) if config.agent else None
         self.room = Room(config.waiting_max, config.wait_ms_max)
         self._known: dict[tuple[str, int], int] = {}  # ("producer", id) -> uid of its topic
         self._producer: Producer | None = None
@@ -56,21 +61,21 @@ class Sdk:
 
     def read(self, query: str, **arguments: Any) -> dict[str, Any]:
         """From any manager, in turn (R1); never older than what this gateway has changed."""
-        found: dict[str, Any] = self.session.wait(self.session.read(query, arguments))
-        return found
+        return self._told(self.session.read(query, arguments))
 
     def newest(self, query: str, **arguments: Any) -> dict[str, Any]:
         """From the managers' leader, after it heard a majority."""
-        asked = self.session.read(query, arguments, linearizable=True)
-        found: dict[str, Any] = self.session.wait(asked)
-        return found
+        return self._told(self.session.read(query, arguments, linearizable=True))
 
     def update(
         self, operation: str, arguments: Mapping[str, Any], key: bytes | None = None
     ) -> dict[str, Any]:
         """By the managers' leader (C7). The same key again gets the first answer."""
-        asked = self.session.update(operation, dict(arguments), key=key)
-        found: dict[str, Any] = self.session.wait(asked)
+        return self._told(self.session.update(operation, dict(arguments), key=key))
+
+    def _told(self, asked: Future[dict[str, Any]]) -> dict[str, Any]:
+        """Requests have their deadline themselves; the one here is for when that does not work."""
+        found: dict[str, Any] = self.session.wait(asked, self.timeout_ms + SPARE_MS)
         return found
 
     def register(self, kind: str, topic: str, key: bytes | None) -> dict[str, Any]:
@@ -82,7 +87,8 @@ class Sdk:
         """Is this id of this topic? Whoever asks is alive, and the managers hear of it (P5)."""
         known = self.session.routes.topic(topic)
         if known is None:
-            (known,) = self.session.wait(self.session.ensure_topics([topic]))
+            asked = self.session.ensure_topics([topic])
+            (known,) = self.session.wait(asked, self.timeout_ms + SPARE_MS)
         uid = self._known.get((kind, number))
         if uid is None or uid != known.uid:
             self._look_up(kind, number, topic)
@@ -191,7 +197,9 @@ class Sdk:
         """One message; those of a moment share a batch."""
         producer = self._producer or self._make_producer(None)
         try:
-            stored = producer.send(topic, value, key=message_key, partition=partition).result()
+            stored = producer.send(topic, value, key=message_key, partition=partition).result(
+                self._limit_s
+            )
         except MyQueueError as error:
             self.after(error, producer)
             raise
@@ -205,7 +213,7 @@ class Sdk:
         sent: list[Delivery] = []
         try:
             if not any(key is not None for key in keys):
-                runs = producer.send_many(topic, values, partition=partition).result()
+                runs = producer.send_many(topic, values, partition=partition).result(self._limit_s)
                 return [
                     (run.partition, run.offset + step)
                     for run in runs
@@ -213,7 +221,8 @@ class Sdk:
                 ]
             for value, key in zip(values, keys, strict=True):
                 sent.append(producer.send(topic, value, key=key, partition=partition))
-            return [(one.result().partition, one.result().offset) for one in sent]
+            stored = [one.result(self._limit_s) for one in sent]
+            return [(one.partition, one.offset) for one in stored]
         except MyQueueError as error:
             first = _first_of(error) if isinstance(error, DeliveryFailed) else error
             self.after(first, producer)
@@ -228,7 +237,7 @@ class Sdk:
         known = keys if any(key is not None for key in keys) else None
         stored = producer.send_once(
             topic, values, request_id=request_id, keys=known, partition=partition
-        ).result()
+        ).result(self._limit_s)
         return [(one.partition, one.offset) for one in stored]
 
     def take(

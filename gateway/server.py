@@ -31,7 +31,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from myqueue.errors import BodyTooLarge, Malformed, MyQueueError
-from myqueue.gateway import http1
+from myqueue.gateway import http1, overdue
 from myqueue.gateway.config import GatewayConfig
 from myqueue.gateway.sockets import (
     BODY,
@@ -152,7 +152,9 @@ class Server:
         """End what is overdue."""
         now = monotonic()
         for connection in tuple(self._connections.values()):
-            if connection.deadline < now and connection.state != WORKING:
+            if connection.deadline < now:
+                if connection.state == WORKING:
+                    log.error("a request is overdue\n%s", overdue.threads())
                 self._close(connection)
         if self._door_shut_until and now > self._door_shut_until:
             self._door_shut_until = 0.0
@@ -193,7 +195,10 @@ class Server:
         return bool(waiting)
 
     def _close(self, connection: Connection) -> None:
-        self._connections.pop(connection.number, None)
+        """Whoever still works for it finds it gone, and not another one with its number."""
+        if self._connections.get(connection.number) is connection:
+            del self._connections[connection.number]
+        connection.gone = True
         connection.sock.close()
 
     def _in(self, ms: float) -> float:
@@ -260,7 +265,7 @@ class Server:
             try:
                 found = self._next(connection)
             except MyQueueError as error:
-                connection.state = WORKING
+                connection.state, connection.deadline = WORKING, self._in(SEND_S * 1000)
                 self._answer(connection, refusal(error))
                 return
             if found == WORKING:
@@ -302,6 +307,7 @@ class Server:
         if head is None:
             return
         connection.state, connection.head = WORKING, None
+        connection.deadline = self._in(overdue.limit_ms(self._config))
         body = bytes(data[: head.length])
         del data[: head.length]
 
@@ -345,6 +351,7 @@ class Server:
         alive = connection.send_all(answer.head(self._now()), SEND_S)
         try:
             for chunk in answer.stream or ():
+                connection.deadline = self._in(overdue.limit_ms(self._config))
                 if chunk and alive:
                     alive = connection.send_all(answer.chunk(chunk), SEND_S)
                 if not alive or self._stopping or connection.gone:

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from myqueue.admin import Admin
+from myqueue.agent import Agent
 from myqueue.cli import address, asking, output
 from myqueue.cli.waiting import Line
-from myqueue.daemons import errands, local
 from myqueue.daemons.local import Folder
 from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, UnknownBroker, Unreachable
 
@@ -73,7 +73,7 @@ def add(data: str | None, as_json: bool) -> None:
     folder = Folder(where)
     if not folder.holder():
         raise Unreachable(f"no cluster of 'myq up' runs on {where}", hint=ELSEWHERE)
-    number = errands.ask(folder, errands.ADD)
+    number = Agent(folder.data).add_broker()
     with asking.admin(None, where) as admin:
         row = wait_for(
             f"broker {number} registers",
@@ -164,8 +164,7 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
     found = folder.load() if folder.holder() else None
     if found is None or found.address != address.find(cluster, data):
         return
-    if any(daemon.id == number for daemon in found.of_kind(local.BROKER)):
-        errands.ask(folder, errands.DROP, number)
+    if Agent(folder.data).drop_broker(number):
         click.echo(f"Stopped it; its folder in {folder.data} is kept.")
 
 

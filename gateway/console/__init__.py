@@ -18,14 +18,17 @@ from flask.blueprints import BlueprintSetupState
 from myqueue.errors import Internal, MyQueueError
 from myqueue.gateway import failures
 from myqueue.gateway.console import (
+    brokers,
     clients,
     frame,
+    groups,
     guard,
     login,
     messages,
     nodes,
     overview,
     partitions,
+    resetting,
     tail,
     topics,
 )
@@ -37,7 +40,10 @@ blueprint = Blueprint(
 STATIC_S: Final = 300
 log = logging.getLogger("myqueue.gateway")
 
-for part in (overview, topics, partitions, messages, tail, clients, nodes, login):
+for part in (
+    *(overview, topics, partitions, messages, tail, groups, resetting, clients, nodes, brokers),
+    login,
+):
     part.add_to(blueprint)
 
 

@@ -8,6 +8,7 @@ come from one template, and without a script the page is the same but for the mo
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import flask
@@ -28,6 +29,7 @@ NAME: Final = "myqueue.console"
 SECTIONS: Final = (
     ("overview", "Overview"),
     ("topics", "Topics"),
+    ("groups", "Groups"),
     ("consumers", "Consumers"),
     ("producers", "Producers"),
     ("nodes", "Nodes"),
@@ -151,6 +153,18 @@ def whole(name: str, text: str, low: int, high: int) -> int:
     if not words.is_digits(clean) or not low <= int(clean[:20]) <= high:
         raise InvalidRequest(f"{name} is a number from {low:,} to {high:,}, not {text[:40]!r}")
     return int(clean)
+
+
+def moment_of(text: str) -> int:
+    """In ms since 1970: a moment in UTC, as a browser's field for it sends it."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidRequest(
+            f"a time is written 2026-01-31 12:00:00 (UTC), not {text[:40]!r}"
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0, round(moment.timestamp() * 1000))
 
 
 class Pager(NamedTuple):

@@ -23,7 +23,9 @@ READ, WRITE, ADMIN = "read", "write", "admin"
 # What a page needs, by its endpoint; all others show something.
 ROLES: Final = {
     "send": WRITE, "create_topic": ADMIN, "create_topic_now": ADMIN, "grow": ADMIN,
-    "grow_now": ADMIN, "delete": ADMIN, "delete_now": ADMIN,
+    "grow_now": ADMIN, "delete": ADMIN, "delete_now": ADMIN, "reset": ADMIN, "reset_now": ADMIN,
+    "add_broker": ADMIN, "add_broker_now": ADMIN, "drain": ADMIN, "drain_now": ADMIN,
+    "undrain": ADMIN, "undrain_now": ADMIN, "remove": ADMIN, "remove_now": ADMIN,
 }  # fmt: skip
 OPEN: Final = ("static", "login", "login_now")
 WAY: Final = "/console"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import flask
@@ -17,6 +16,7 @@ from myqueue.gateway.console.frame import (
     console,
     draw,
     link,
+    moment_of,
     number_of,
     wants_json,
     whole,
@@ -67,23 +67,10 @@ def asked() -> Asked:
     text = args.get("partition", "").strip()
     return Asked(
         None if not text else whole("partition", text, 0, PARTITION_MAX), begin,
-        number_of("offset", 0, 0, OFFSET_MAX), _time_of(args.get("time", "").strip(), begin),
+        number_of("offset", 0, 0, OFFSET_MAX),
+        moment_of(args.get("time", "")) if begin == "time" else 0,
         number_of("limit", SHOWN, 1, SHOWN_MAX),
     )  # fmt: skip
-
-
-def _time_of(text: str, begin: str) -> int:
-    """A moment in UTC as a browser's field for it sends it."""
-    if begin != "time":
-        return 0
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidRequest(
-            f"a time is written 2026-01-31 12:00:00 (UTC), not {text[:40]!r}"
-        ) from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0, round(moment.timestamp() * 1000))
 
 
 def page(name: str) -> Response:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import flask
 from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError, NotFound
 from myqueue.gateway.console import words
-from myqueue.gateway.console.frame import Crumb, admin, console, draw, find, link, pages
+from myqueue.gateway.console.frame import (
+    Crumb,
+    admin,
+    console,
+    draw,
+    find,
+    link,
+    number_of,
+    pages,
+)
 from myqueue.gateway.console.troubles import one_line
 from myqueue.gateway.console.watch import Watch
-from myqueue.gateway.console.words import BAD, OK, WARN, Cell, Column, Table, Tile
+from myqueue.gateway.console.words import BAD, OFF, OK, WARN, Cell, Column, Table, Tile
 from myqueue.gateway.gathering import Facts, Look
 
 BROKER_COLUMNS: Final = (
@@ -20,11 +30,20 @@ BROKER_COLUMNS: Final = (
     Column("written", "Messages per second stored in partitions that it leads", True),
     Column("leads", "Partitions that it leads now, of those that it should lead", True),
     Column("holds", "Replicas of partitions that it is to hold", True),
+    Column("leaves", "Replicas that others are about to hold in its place", True),
     Column("data", "Bytes of its log and its store", True),
     Column("disk free", "Free room on its disk", True),
     Column("heard", "Its last beat, as the managers heard it"),
     Column("address", "Where clients reach it"),
 )
+MOVE_COLUMNS: Final = (
+    Column("partition", "Topic and number"),
+    Column("from", "Brokers that still have a replica, and are to give it away"),
+    Column("to be on", "Brokers that are to have a replica, the preferred leader first"),
+    Column("size", "Bytes of the batches that each replica keeps", True),
+)
+MOVES_MAX: Final = 50
+PARTITIONS_MAX: Final = 2_000  # so many are looked through for what moves
 MANAGER_COLUMNS: Final = (
     Column("manager", "Number of the manager"),
     Column("state", "Whether the manager that answered hears it"),
@@ -43,10 +62,49 @@ def add_to(blueprint: Blueprint) -> None:
 
 def page() -> Response:
     look = console().watch.latest()
+    moves, note = moves_table(look)
     return draw(
-        "console/nodes.html", "nodes", "Nodes",
-        brokers=brokers_table(console().watch), managers=managers_table(look),
+        "console/nodes.html", "nodes", "Nodes", brokers=brokers_table(console().watch),
+        managers=managers_table(look), moves=moves, trouble=note, done=_done(),
     )  # fmt: skip
+
+
+def _done() -> str:
+    """What a form did a moment ago."""
+    args = flask.request.args
+    added, removed = args.get("added", ""), args.get("removed", "")
+    if words.is_digits(added):
+        return f"Broker {added[:9]} is starting; it gets its share of the partitions in a moment."
+    if not words.is_digits(removed):
+        return ""
+    text = f"Broker {removed[:9]} was removed"
+    text += ", and its process stopped." if args.get("stopped") == "1" else "; stop its process."
+    lost = args.get("lost", "0")
+    lost_any = words.is_digits(lost) and int(lost[:9]) > 0
+    return text + (f" {lost[:9]} partitions had no other copy." if lost_any else "")
+
+
+def moves_table(look: Look) -> tuple[Table | None, str]:
+    """Partitions of which a replica is on its way; None if nothing moves."""
+    if not any(row.get("leaving") for row in look.brokers):
+        return None, ""
+    if look.cluster.get("counts", {}).get("partitions", 0) > PARTITIONS_MAX:
+        return None, ""
+    table = Table("On the move", MOVE_COLUMNS, "Nothing moves any more.")
+    try:
+        found: list[Facts] = admin().topics(detail=True)
+    except MyQueueError as error:
+        return None, one_line(error)
+    rows = [(one["topic"], part) for one in found for part in one["partitions"] if part["leaving"]]
+    for topic, part in rows[:MOVES_MAX]:
+        table.add(
+            Cell(f"{topic}/{part['partition']}", link("topic", name=topic), is_code=True),
+            ", ".join(map(str, part["leaving"])), ", ".join(map(str, part["replicas"])),
+            words.bytes_(part["bytes"]),
+        )  # fmt: skip
+    if len(rows) > MOVES_MAX:
+        table.note = f"And {len(rows) - MOVES_MAX:,} more."
+    return table, ""
 
 
 def state_of(row: Facts) -> Cell:
@@ -55,6 +113,14 @@ def state_of(row: Facts) -> Cell:
     if row.get("disk_low"):
         return Cell("disk full", state=BAD, about="It refuses writes until there is room")
     state = row.get("state") or "active"
+    if state == "draining":
+        left = row["replicas"] + row["leaving"]
+        return Cell(
+            "draining", state=WARN,
+            about=f"It gives its partitions away; {words.plural(left, 'replica')} left",
+        )  # fmt: skip
+    if state == "drained":
+        return Cell("drained", state=OFF, about="It holds nothing; it may be stopped or removed")
     if state != "active":
         return Cell(str(state), state=WARN)
     return Cell("heard", state=OK)
@@ -71,7 +137,7 @@ def brokers_table(watch: Watch) -> Table:
             Cell(f"broker {row['node']}", link("broker", node=row["node"])), state_of(row),
             words.per_second(watch.written.get(row["node"]) if row["alive"] else None),
             f"{row['leads']:,} of {row['should_lead']:,}" if row["alive"] else words.NOTHING,
-            words.count(row["replicas"]),
+            words.count(row["replicas"]), words.count(row.get("leaving")),
             words.bytes_(row.get("used_bytes") if row["alive"] else None),
             words.bytes_(row["free_bytes"] if row["alive"] else None),
             words.age(row["last_seen_ms"], look.now_ms), Cell(row["address"], is_code=True),
@@ -107,7 +173,8 @@ def broker_page(node: int) -> Response:
         _state_tile(row),
         Tile("Leads", f"{row['leads']:,}", "Partitions that it leads now",
              note=f"of {row['should_lead']:,} that it should lead"),
-        Tile("Holds", words.count(row["replicas"]), "Replicas of partitions that it is to hold"),
+        Tile("Holds", words.count(row["replicas"]), "Replicas of partitions that it is to hold",
+             note=f"and {row['leaving']:,} that leave" if row["leaving"] else ""),
         Tile("Written", words.per_second(console().watch.written.get(node)),
              "Messages per second stored in partitions that it leads"),
         Tile("Stored since start", words.count(counters.get("messages_stored_total")),
@@ -124,9 +191,31 @@ def broker_page(node: int) -> Response:
     ]  # fmt: skip
     return draw(
         "console/node.html", "nodes", f"Broker {node}", crumbs=(Crumb("Nodes", link("nodes")),),
-        tiles=tiles, facts=_facts(row, look), table=held, pager=pager,
+        node=node, draining=row["draining"], progress=progress_of(row), tiles=tiles,
+        facts=_facts(row, look), table=held, pager=pager,
         trouble=note or stats.get("error", ""),
     )  # fmt: skip
+
+
+class Progress(NamedTuple):
+    """How far a broker is that gives all away. `total` is 0 where nobody knows how much it had."""
+
+    done: int
+    total: int
+    text: str
+
+
+def progress_of(row: Facts) -> Progress | None:
+    """Of how many is in the address: the form that began it put it there."""
+    if not row["draining"]:
+        return None
+    left = row["replicas"] + row["leaving"]
+    total = number_of("of", 0, 0, 1_000_000)
+    total = max(total, left) if total else 0
+    if row["state"] == "drained":
+        return Progress(1, 1, "Drained: it holds nothing any more.")
+    of = f" of {total:,}" if total else ""
+    return Progress(total - left if total else 0, total, f"{left:,}{of} replicas are left.")
 
 
 def manager_page(node: int) -> Response:
@@ -208,13 +297,20 @@ def partitions_on(node: int) -> tuple[Table, str]:
         return table, one_line(error)
     for topic in topics:
         for part in topic["partitions"]:
-            if node not in part["replicas"]:
+            leaves = node in part["leaving"]
+            if node not in part["replicas"] and not leaves:
                 continue
             name, number = topic["topic"], part["partition"]
             table.add(
                 Cell(f"{name}/{number}", link("topic", name=name), is_code=True),
-                Cell("leader", state=OK) if part["leader"] == node else "follower",
+                _role(part["leader"] == node, leaves),
                 words.count(part["end"] - part["start"]), words.bytes_(part["bytes"]),
                 ", ".join(map(str, part["replicas"])),
             )  # fmt: skip
     return table, ""
+
+
+def _role(leads: bool, leaves: bool) -> Cell:
+    if leaves:
+        return Cell("leaves", state=WARN, about="Another broker is about to hold it in its place")
+    return Cell("leader", state=OK) if leads else Cell("follower")

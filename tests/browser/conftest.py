@@ -65,7 +65,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             admin.register_consumer(topic)
         MyProducer(["orders"], cluster.address).stop()
         cluster.wait_healthy()
-        yield cluster
+        with Consumer(cluster.address, ["orders"], group="packing", name="packer") as member:
+            while member.poll(max_messages=60, timeout=1.0) == []:
+                pass
+            member.commit()
+            yield cluster
 
 
 @pytest.fixture(scope="session")

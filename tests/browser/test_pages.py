@@ -20,11 +20,18 @@ PAGES = {
     "topic-consumers": "/topics/orders/consumers",
     "grow": "/topics/orders/grow",
     "delete": "/topics/orders/delete",
+    "groups": "/groups",
+    "group": "/groups/packing",
+    "reset": "/groups/packing/reset",
+    "reset-plan": "/groups/packing/reset?from=back&count=5",
     "consumers": "/consumers",
     "producers": "/producers",
     "nodes": "/nodes",
     "broker": "/nodes/broker/1",
     "manager": "/nodes/manager/1",
+    "drain": "/nodes/broker/1/drain",
+    "remove": "/nodes/broker/1/remove",
+    "add-broker": "/add-broker",
     "empty": "/topics/empty/messages",
     "hostile": "/topics/hostile/messages",
 }
@@ -105,7 +112,16 @@ def test_keys_lead_everywhere(page: Page, gateway: Gateway) -> None:
     page.go(gateway.console)
     stops = axe.tab_stops(page)
     assert stops[0] == "Skip to the content"
-    for wanted in ("Overview", "Topics", "Consumers", "Producers", "Nodes", "Pause", "broker 1"):
+    for wanted in (
+        "Overview",
+        "Topics",
+        "Groups",
+        "Consumers",
+        "Producers",
+        "Nodes",
+        "Pause",
+        "broker 1",
+    ):
         assert wanted in stops
     page.go_for(f"{gateway.console}/topics/orders/messages?limit=2")
     stops = axe.tab_stops(page)

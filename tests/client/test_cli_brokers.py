@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from myqueue import Agent
 from myqueue.daemons import errands, local
 from myqueue.daemons.local import Folder
 from myqueue.errors import InvalidSetting, Unreachable
@@ -67,7 +68,7 @@ def test_p4_a_broker_is_added_drained_and_removed(home: Path) -> None:
 def test_without_a_cluster_it_says_how_brokers_are_added_elsewhere(tmp_path: Path) -> None:
     assert "bin/myq-broker" in run(tmp_path, "broker", "add", code=3)
     with pytest.raises(Unreachable):
-        errands.ask(Folder(tmp_path / "data"), errands.ADD)
+        Agent(tmp_path / "data").add_broker()
 
 
 def test_numbers_of_brokers_that_went_leave_holes() -> None:

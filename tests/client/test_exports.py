@@ -23,7 +23,8 @@ def test_every_name_is_there_and_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Admin", "Consumer", "MyConsumer", "MyProducer", "Message", "AsyncConsumer", "Taker"]
+    "name",
+    ["Admin", "Agent", "Consumer", "MyConsumer", "MyProducer", "Message", "AsyncConsumer", "Taker"],
 )
 def test_each_public_class_has_an_example(name: str) -> None:
     text = inspect.getdoc(getattr(myqueue, name)) or ""

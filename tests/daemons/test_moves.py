@@ -307,6 +307,14 @@ def test_a_broker_that_holds_something_is_not_removed() -> None:
         cluster.update("remove_broker", node=cluster.tables.topics["single"].partitions[0].nodes[0])
 
 
+def test_the_only_broker_is_not_removed_unless_that_is_insisted_on() -> None:
+    cluster = Moving(1)
+    with pytest.raises(AssertionError, match="broker 1 is the only one"):
+        cluster.update("remove_broker", node=1)
+    cluster.update("remove_broker", node=1, force=True)
+    assert not cluster.tables.brokers
+
+
 def test_an_empty_broker_is_removed_and_does_not_come_back() -> None:
     cluster = Moving(3, t=2)
     cluster.add(4)

@@ -11,6 +11,7 @@ import pytest
 from kit.processes import free_ports, wait_for
 
 from myqueue.errors import Internal
+from myqueue.gateway import overdue
 from myqueue.gateway.config import GatewayConfig
 from myqueue.gateway.http1 import Head
 from myqueue.gateway.server import Server
@@ -214,3 +215,23 @@ def test_expect_continue(line: Line) -> None:
     assert line.file.readline() == b"HTTP/1.1 100 Continue\r\n" and line.file.readline() == b"\r\n"
     line.sock.sendall(b"ok")
     assert line.answer() == (200, b"/xok")
+
+
+def test_a_request_that_is_never_answered_ends_all_the_same(
+    port: int, line: Line, site: Site, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Its connection is closed, the log says where every thread stood, and others go on; what its
+    thread says later goes nowhere, even if another connection has its number by then.
+    """
+    monkeypatch.setattr(overdue, "limit_ms", lambda config: 200.0)
+    line.send("/wait")
+    assert line.file.read() == b""
+    assert "a request is overdue" in caplog.text and "self.gate.wait(30)" in caplog.text
+    monkeypatch.undo()
+    others = [Line(port) for _ in range(4)]
+    site.gate.set()
+    for number, other in enumerate(others):
+        other.send("/later", b"%d" % number)
+        assert other.answer() == (200, b"%d" % number)
+        other.close()

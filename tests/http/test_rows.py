@@ -256,13 +256,9 @@ def test_brokers_raft_and_where(http: Client, new_topic: NewTopic) -> None:
         rows = good(http.ask("GET", path))["brokers"]
         assert [row["id"] for row in rows] == [1, 2, 3]
         assert all(row["state"] == "active" and row["last_heartbeat_ms"] for row in rows)
-        later = bad(
-            http.ask("POST", path, {"broker_addr": "127.0.0.1", "port": 1}),
-            501,
-            "NOT_SUPPORTED_YET",
-        )
-        assert later["outcome"] == "none"
-    bad(http.ask("DELETE", "/brokers/1", drain=1), 501, "NOT_SUPPORTED_YET")
+    one = good(http.ask("GET", "/brokers/2"))
+    assert (one["id"], one["state"], one["partitions_leaving"]) == (2, "active", 0)
+    bad(http.ask("GET", "/brokers/99"), 404, "UNKNOWN_BROKER")
     managers = good(http.ask("GET", "/raft_status"))
     assert managers["leader"] in (1, 2, 3) and managers["commit"] >= managers["applied"] > 0
     group = good(http.ask("GET", "/raft_status", group=f"{topic}/0"))

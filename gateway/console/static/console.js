@@ -145,7 +145,7 @@
   const from = document.getElementById("from");
   if (from) {
     const choose = () => {
-      for (const field of document.querySelectorAll("[data-for]")) field.hidden = field.dataset.for !== from.value;
+      for (const field of document.querySelectorAll("[data-for]")) field.hidden = !field.dataset.for.split(" ").includes(from.value);
     };
     from.addEventListener("change", choose);
     choose();
