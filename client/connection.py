@@ -17,7 +17,8 @@ is kept from doing it:
 - It counts messages, not bytes (Z5). Whoever sends limits its own bytes in flight; what a daemon
   may answer was asked for with a limit, so receiving needs no other.
 
-Answers find their request by its id. PRODUCED alone carries results of several (`Waiter.produced`).
+Answers find their request by its id. PRODUCED and TAKEN carry results of several
+(`Waiter.produced`, `Waiter.taken`).
 """
 
 from __future__ import annotations
@@ -189,9 +190,19 @@ class Connection:
         return first
 
     def forget(self, request: int) -> None:
-        """Nobody waits for this answer any more."""
-        if self._waiters.pop(request, None) is None:
-            self._queue = deque(item for item in self._queue if item[0] != request)
+        """Nobody waits for this answer any more. What was not sent is not sent then; others of the
+        same message are told so.
+        """
+        if self._waiters.pop(request, None) is not None:
+            return
+        for item in self._queue:
+            first, _, waiters = item
+            if first <= request < first + len(waiters):
+                self._queue.remove(item)
+                others = [one for at, one in enumerate(waiters, first) if at != request]
+                for waiter in others:
+                    waiter.lost(Unreachable(f"{self.address}: not sent", component=self.address))
+                return
 
     def take(self, request: int) -> Waiter | None:
         """The waiter of a request that was sent, which is then forgotten."""
@@ -354,6 +365,11 @@ class Connection:
                 waiter = self._waiters.pop(row[0], None)
                 if waiter is not None:
                     waiter.produced(row)
+        elif kind == words.TAKEN:
+            for row in envelope[words.FIELDS]:
+                waiter = self._waiters.pop(row[0], None)
+                if waiter is not None:
+                    waiter.taken(row, frames)
         elif envelope[words.REQUEST] == 0:
             self._greeted(envelope)
         else:

@@ -89,9 +89,12 @@ class LeaderCall(Waiter):
             self._later()
             return
         self._at, self._began = session.connection(address), now
-        self._id = self._at.request(self._kind, self._fields, self._frames, self)
+        self._send(self._at)
         if self._at is not None and not self._future.done():  # it may have failed in the call
             self._timer = session.after(min(ATTEMPT_MS_MAX, self._deadline - now), self._silent)
+
+    def _send(self, at: Connection) -> None:
+        self._id = at.request(self._kind, self._fields, self._frames, self)
 
     def _is_gone(self) -> bool:
         routes, name = self._session.routes, self._partition.topic

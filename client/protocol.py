@@ -32,6 +32,7 @@ FRAMES_MAX: Final = 4097
 ITEMS_MAX: Final = 1 << 16
 KEYS_MAX: Final = 1024
 INT_END: Final = 1 << 64
+TAKES_MAX: Final = 256  # in one message
 NO_OFFSET: Final = INT_END - 1  # of a COMMIT that only fences
 SMALL_BYTES_MAX: Final = 64 << 10  # of envelopes that have no reason to be long
 DEPTH_MAX: Final = 8  # of lists and maps in arguments
@@ -170,8 +171,15 @@ KINDS: Final[dict[int, tuple[str, tuple[Check, ...]]]] = {
     ),
     COMMIT: ("COMMIT", (is_text, list_of(row(is_int, is_int, is_int, is_int)))),
     COMMITTED: ("COMMITTED", (list_of(row(is_int, is_int, is_int, optional(is_map))),)),
-    TAKE: ("TAKE", (is_int, is_text, is_key, is_int, is_bool)),
-    TAKEN: ("TAKEN", (is_int, is_int, _ints)),
+    TAKE: ("TAKE", (list_of(row(is_int, is_text, is_key, is_int, is_bool)),)),
+    TAKEN: (
+        "TAKEN",
+        (
+            list_of(
+                row(is_int, is_int, is_int, is_int, list_of(row(is_int, is_int)), optional(is_map))
+            ),
+        ),
+    ),
     OFFSETS: ("OFFSETS", (optional(is_text), optional(is_int), distinct(is_int))),
     POSITIONS: (
         "POSITIONS",
@@ -189,7 +197,7 @@ LONG: Final = frozenset(
     (
         *(ERROR, INFO, ROUTE, ROUTES, UPDATED, ANSWER, ALIVE, MEMBER, MEMBERSHIP),
         *(PRODUCE, PRODUCED, FETCH, FETCHED, COMMIT, COMMITTED),
-        *(TAKEN, OFFSETS, POSITIONS, PACKET, BEAT, ORDERS),
+        *(TAKE, TAKEN, OFFSETS, POSITIONS, PACKET, BEAT, ORDERS),
     )
 )
 
@@ -324,8 +332,8 @@ def _check(envelope: Envelope) -> None:
     for place, check in enumerate(checks):
         if not check(envelope[FIELDS + place]):
             raise InvalidRequest(f"field {place + 1} of {name} is malformed", request=request)
-    if kind == PRODUCE and request + len(envelope[FIELDS]) > INT_END:
-        raise InvalidRequest("the batches' request ids go beyond 2^64 - 1", request=request)
+    if kind in (PRODUCE, TAKE) and request + len(envelope[FIELDS]) > INT_END:
+        raise InvalidRequest(f"the request ids of {name} go beyond 2^64 - 1", request=request)
 
 
 def name_of(kind: int) -> str:

@@ -34,11 +34,13 @@ from myqueue.leading import ask_leader
 from myqueue.message import Message, messages_of
 from myqueue.offsets import read_offsets
 from myqueue.partitioner import settled
-from myqueue.protocol import FETCH, FETCHED, FIELDS, KIND, TAKE
+from myqueue.protocol import FETCH, FETCHED, FIELDS, KIND
 from myqueue.routing import Partition, Topic
 from myqueue.session import Session
+from myqueue.takes import Outbox, take_at_leader
 
 KEY_BYTES: Final = 16
+SPARE_MS: Final = 5_000  # beyond the deadline that a walk has itself
 WAIT_MS_SLICE: Final = 1_000  # of a long poll: as long as a broker may hold what nobody waits for
 FETCH_BYTES: Final = 4 << 20
 OPENED_MAX: Final = 64  # batches that are kept open: the next message is often in the same one
@@ -62,6 +64,7 @@ class Taker:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.outbox = Outbox(session)
         self._turn = count()
         self._opened: OrderedDict[tuple[int, int], list[Message]] = OrderedDict()
 
@@ -85,7 +88,7 @@ class Taker:
         deadline = self.session.now_ms() + wait_ms
         while True:
             walk = _Walk(self, order, consumer_id, max_messages, key, limit_ms)
-            found = self.session.wait(walk.future)
+            found = self.session.wait(walk.future, limit_ms + SPARE_MS)
             left = deadline - self.session.now_ms()
             if found.messages or left <= 0 or ended():
                 return list(found.messages)
@@ -213,47 +216,52 @@ class _Walk:
         partition = self._order[self._at]
         remember = self._key is not None and len(self._order) > 1
         most = self._most - len(self._taken.messages)
-        key = self._key or token_bytes(KEY_BYTES)
-        fields = (partition.group, self._who, key, most, remember)
-        self._ask(TAKE, fields, self._took)
-
-    def _ask(
-        self, kind: int, fields: tuple[Any, ...], then: Callable[[Future[Any]], object]
-    ) -> None:
-        left = self._deadline - self._session.now_ms()
-        share_ms = max(1, left // (len(self._order) - self._at))
-        partition = self._order[self._at]
+        row = (partition.group, self._who, self._key or token_bytes(KEY_BYTES), most, remember)
         try:
-            asked = ask_leader(self._session, partition, kind, fields, timeout_ms=share_ms)
+            asked = take_at_leader(
+                self._taker.outbox, self._session, partition, row, self._share_ms()
+            )
         except MyQueueError as error:  # the session was closed
             self.future.set_exception(error)
             return
-        asked.add_done_callback(then)
+        asked.add_done_callback(self._took)
+
+    def _share_ms(self) -> int:
+        left = self._deadline - self._session.now_ms()
+        return max(1, left // (len(self._order) - self._at))
 
     def _took(self, asked: Future[Any]) -> None:
         try:
-            self._position, self._behind, offsets = asked.result().fields
-            self._read(offsets, asked.result().frames)
+            self._position, self._behind, batches = asked.result()
+            self._read(batches)
         except Exception as error:
             self._failed(error)
             return
         self._go_on()
 
-    def _read(self, offsets: list[int], frames: list[batch.Buffer]) -> None:
+    def _read(self, batches: Iterable[tuple[int, batch.Buffer]]) -> None:
         partition = self._order[self._at]
-        for offset, frame in zip(offsets, frames, strict=True):
+        for offset, frame in batches:
             found = self._taker.opened(partition, offset, frame, self._position, self._behind)
             self._taken.messages.extend(found)
             self._position += len(found)
 
     def _go_on(self) -> None:
         if self._position < self._behind:  # taken, but more than one answer carries
-            group = self._order[self._at].group
-            fields = (0, 1, FETCH_BYTES, [[group, self._position]])
-            self._ask(FETCH, fields, self._fetched)
+            self._fetch()
             return
         self._taken.ends.append(self._behind)
         self._next()
+
+    def _fetch(self) -> None:
+        partition = self._order[self._at]
+        fields = (0, 1, FETCH_BYTES, [[partition.group, self._position]])
+        try:
+            asked = ask_leader(self._session, partition, FETCH, fields, timeout_ms=self._share_ms())
+        except MyQueueError as error:
+            self._failed(error)
+            return
+        asked.add_done_callback(self._fetched)
 
     def _fetched(self, asked: Future[Any]) -> None:
         before = self._position
@@ -261,7 +269,8 @@ class _Walk:
             ((_, code, _, _, batches, _),) = asked.result().fields[0]
             if code:
                 raise error_of(code, component=str(self._order[self._at].number))
-            self._read([offset for offset, _ in batches], asked.result().frames)
+            offsets = (offset for offset, _ in batches)
+            self._read(zip(offsets, asked.result().frames, strict=True))
             if self._position == before:
                 raise TimedOut(f"offset {before} could not be read")
         except Exception as error:

@@ -22,6 +22,9 @@ class Waiter:
     def produced(self, row: list[Any]) -> None:
         """One result of a PRODUCED: request, code, offset, time_ms, details."""
 
+    def taken(self, row: list[Any], frames: list[Buffer]) -> None:
+        """One result of a TAKEN: request, code, first, next, batches, details; and all frames."""
+
     def lost(self, error: MyQueueError) -> None:
         """There will be no answer. `error.outcome` is "none" if it was never sent."""
 

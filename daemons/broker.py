@@ -227,6 +227,7 @@ class Broker:
     def end_turn(self, now: int) -> None:
         self.fetching.end_turn()
         self.producing.end_turn()
+        self.consuming.end_turn()
         if self.reports.is_due(now):
             producers, consumers = self.producing.take_seen(), self.consuming.take_seen()
             self.reports.beat(now, producers, consumers)

@@ -32,10 +32,10 @@ class Played:
         self.known: dict[tuple[int, bytes], tuple[int, int]] = {}
 
     def ask(
-        self, _session: Any, partition: Partition, _kind: int, fields: Any, *, timeout_ms: int
+        self, _outbox: Any, _session: Any, partition: Partition, row: Any, timeout_ms: int
     ) -> Future[Any]:
         future: Future[Any] = Future()
-        group, _, key, most, _ = fields
+        group, _, key, most, _ = row
         what = self.random.random()
         if what < 0.15:
             error = NotLeader("another one leads")
@@ -53,17 +53,18 @@ class Played:
             return future
         first, behind = self.known[group, key]
         values = [b"%d" % n for n in range(first, behind)]
-        frames = [make((values, None, None, None), 0)] if values else []
-        offsets = [first] * len(frames)
-        future.set_result(SimpleNamespace(fields=(first, behind, offsets), frames=frames))
+        found = [(first, make((values, None, None, None), 0))] if values else []
+        future.set_result((first, behind, found))
         return future
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_q6_a_repeat_with_the_key_gets_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(seed)
-    monkeypatch.setattr(taking, "ask_leader", played.ask)
-    session: Any = SimpleNamespace(request_timeout_ms=1000, now_ms=lambda: 0)
+    monkeypatch.setattr(taking, "take_at_leader", played.ask)
+    session: Any = SimpleNamespace(
+        request_timeout_ms=1000, now_ms=lambda: 0, on_shut=lambda callback: None
+    )
     taker, got = taking.Taker(session), []
     for call in range(200):
         key = call.to_bytes(16, "big")

@@ -1,4 +1,4 @@
-"""The broker's answers to PRODUCE, COMMIT, TAKE and questions, at the seam to the engine."""
+"""The broker's answers to PRODUCE, COMMIT and questions, at the seam to the engine."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_dropped_is_unknown_committed_is_not(world: World) -> None:
     world.engine.apply_at_once = False
     asked = world.ask(protocol.PRODUCE, [GROUP] * 3, frames=[make_batch() for _ in range(3)])
     world.ask(protocol.COMMIT, "a", [[GROUP, 0, 0, 0]])
-    world.ask(protocol.TAKE, GROUP, "a", KEY, 1, False)
+    world.ask(protocol.TAKE, [[GROUP, "a", KEY, 1, False]])
     assert [envelope[1] for envelope, _ in world.turn()] == [protocol.TAKEN]  # nothing is there
     world.engine.apply(world.replica, world.replica.log.last_index - 3)
     world.engine.depose(world.replica, leader=2)
@@ -294,37 +294,6 @@ def test_commands_see_the_batches_of_their_turn(world: World) -> None:
     world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch(2)])
     found = {envelope[1]: envelope for envelope, _ in world.turn()}
     assert found[protocol.COMMITTED][3] == [[GROUP, 0, 2, None]]
-
-
-def test_take_reads_what_it_took(world: World) -> None:
-    batches = [make_batch(3), make_batch(3)]
-    world.produce(*batches)
-    world.ask(protocol.TAKE, GROUP, "a", KEY, 2, False)
-    ((first, frames),) = world.turn()
-    assert first[1] == protocol.TAKEN and first[3:] == [0, 2, [0]] and frames == batches[:1]
-    world.ask(protocol.TAKE, GROUP, "a", b"2" * 16, 9, False)
-    ((second, frames),) = world.turn()
-    assert second[3:] == [2, 6, [0, 3]] and frames == batches
-    proposals = len(world.engine.proposals)
-    world.ask(protocol.TAKE, GROUP, "a", KEY, 2, False)  # repeated
-    world.ask(protocol.TAKE, GROUP, "a", b"3" * 16, 2, False)  # nothing left
-    (again, _), (empty, none) = world.turn()
-    assert again[3:] == [0, 2, [0]] and empty[3:] == [6, 6, []] and none == []
-    assert len(world.engine.proposals) == proposals
-
-
-def test_take_elsewhere_and_of_damaged_data(world: World) -> None:
-    world.produce(make_batch())
-    world.replica.broken = errors.CorruptData("segment 3")
-    world.ask(protocol.TAKE, GROUP, "a", KEY, 1, False)
-    ((answer, frames),) = world.turn()
-    assert answer[1] == protocol.ERROR and answer[3] == errors.CorruptData.code and not frames
-    world.engine.depose(world.replica, leader=4)
-    with pytest.raises(errors.NotLeader) as caught:
-        world.ask(protocol.TAKE, GROUP, "a", KEY, 1, False)
-    assert caught.value.__dict__["details"] == {"leader": 4}
-    with pytest.raises(errors.InvalidName):
-        world.ask(protocol.TAKE, GROUP, "a b", KEY, 1, False)
 
 
 # -- questions ------------------------------------------------------------------------------------
