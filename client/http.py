@@ -308,11 +308,12 @@ class HttpConsumer:
         return int(found["consumer_id"])
 
     def get_next(self) -> Iterator[Message]:
-        heard = time.monotonic()
+        heard, got = time.monotonic(), True
         while not self._stopped.is_set():
-            got = False
-            for topic, partition, wait_ms in self._round(idle=time.monotonic() - heard > 0.1):
-                message = self._take(topic, partition, wait_ms)
+            # Who waited at an empty partition while another has messages would get them slowly.
+            idle, got = not got and time.monotonic() - heard > 0.1, False
+            for topic, partition, wait_ms in self._round(idle):
+                message = self._take(topic, partition, 0 if got else wait_ms)
                 if message is not None:
                     yield message
                     got, heard = True, time.monotonic()
@@ -322,7 +323,7 @@ class HttpConsumer:
                 return
 
     def _round(self, idle: bool) -> list[tuple[str, int, int]]:
-        """All partitions, one after the other; who finds nothing for a while waits at each."""
+        """All partitions, one after the other; who found nothing in any waits at each."""
         places = [
             (topic, partition)
             for topic in self.consumer_ids

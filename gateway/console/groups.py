@@ -18,7 +18,7 @@ COLUMNS: Final = (
     Column("group", "Its name"),
     Column("state", "Whether its partitions are dealt out"),
     Column("members", "Consumers that are in it now", True),
-    Column("partitions", "Partitions of its topics", True),
+    Column("partitions", "Partitions that are shared out among its members", True),
     Column("lag", "Messages of its topics that it has not committed yet", True),
     Column("topics", "Topics that it reads, or read last"),
 )

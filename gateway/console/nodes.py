@@ -161,7 +161,7 @@ def managers_table(look: Look) -> Table:
 
 def broker_page(node: int) -> Response:
     look = console().watch.latest()
-    row = find(look.brokers, "node", node)
+    row = find(_newest(look), "node", node)
     if row is None:
         raise NotFound(f"there is no broker {node}")
     stats = _stats(look, "broker", node)
@@ -195,6 +195,14 @@ def broker_page(node: int) -> Response:
         facts=_facts(row, look), table=held, pager=pager,
         trouble=note or stats.get("error", ""),
     )  # fmt: skip
+
+
+def _newest(look: Look) -> list[Facts]:
+    """A form may have changed one a moment ago, after the last look."""
+    try:
+        return admin().brokers()
+    except MyQueueError:
+        return look.brokers
 
 
 class Progress(NamedTuple):
@@ -289,7 +297,7 @@ def partitions_on(node: int) -> tuple[Table, str]:
             Column("size", "Bytes of the batches that it keeps", True),
             Column("replicas", "All brokers that have a replica, the preferred leader first"),
         ],
-        "It holds no partition yet.",
+        "It holds no partition.",
     )
     try:
         topics: list[Facts] = admin().topics(detail=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.gateways import Gateway
 from kit.processes import Cluster
 
-from myqueue import MyConsumer, MyProducer, errors
+from myqueue import MyConsumer, MyProducer, Producer, errors
+from myqueue.http import Gateways
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +63,31 @@ def test_stop_ends_a_consumer_that_waits(gateway: Gateway, topic: str) -> None:
     time.sleep(0.2)  # it waits by now; if not, it ends all the same
     consumer.stop()
     assert ended.wait(30)
+
+
+def test_nobody_waits_at_an_empty_partition_while_another_has_messages(
+    gateway: Gateway, topic: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slow the reader is: a third of a second for each message makes minutes of many."""
+    cluster.admin.create_topic(topic, partitions=3)
+    with Producer(cluster.address) as producer:
+        producer.send_many(topic, [b"x"] * 8, partition=1).result(30)
+    waits: list[int] = []
+    ask = Gateways.ask
+
+    def noted(self: Gateways, method: str, path: str, values: Any, **more: Any) -> dict[str, Any]:
+        waits.append(values.get("wait_ms", 0))
+        return ask(self, method, path, values, **more)
+
+    monkeypatch.setattr(Gateways, "ask", noted)
+    with MyConsumer([topic], gateway.url, idle_timeout=1.0) as consumer:
+        for number, _ in enumerate(consumer.get_next(), 1):
+            if number == 8:
+                break
+            time.sleep(0.12)  # as long as makes a reader take itself for idle
+        assert not any(waits)
+        assert list(consumer.get_next()) == []
+        assert any(waits), "who has found nothing anywhere does wait"
 
 
 def test_a_gateway_that_dies_doubles_nothing(
