@@ -126,10 +126,8 @@ def _is_only(tables: Tables, group: int, node: int) -> bool:
 
 
 def _named(tables: Tables, groups: list[int]) -> str:
-    named = []
-    for group in groups[:NAMED_MAX]:
-        topic, number = tables.groups[group]
-        named.append(f"{topic.name}/{number}")
+    places = [(topic.name, number) for topic, number in map(tables.groups.__getitem__, groups)]
+    named = [f"{name}/{number}" for name, number in sorted(places)[:NAMED_MAX]]
     return ", ".join(named) + (" …" if len(groups) > NAMED_MAX else "")
 
 
