@@ -17,6 +17,7 @@ from kit.processes import Name, wait_for
 
 from myqueue.errors import MyQueueError
 
+MENDED_S = 90.0  # the scrubber begins a round every ten seconds
 READY_S = 60.0  # a start, on a machine that has much else to do
 HEADER_BYTES = 512  # of a segment; see wal/FORMAT.md
 
@@ -207,6 +208,26 @@ def flip(nemesis: Nemesis) -> Fault | None:
     return spoil(nemesis, turn_a_bit)
 
 
+def flip_at_rest(nemesis: Nemesis) -> Fault | None:
+    """A bit turns under a daemon that runs; its scrubber, or a read, finds it, and what cannot be
+    read comes back from the peers (W16, W21): the damaged segment goes.
+    """
+    name = nemesis.anyone()
+    if name is None or not is_ready(nemesis, name):
+        return None
+    spoilt: list[Path] = []
+
+    def begin() -> None:
+        path, used = some_segment(nemesis, name)
+        turn_a_bit(nemesis, path, used)
+        spoilt.append(path)
+
+    def end() -> None:
+        wait_for(f"{name} to be rid of {spoilt[0].name}", lambda: not spoilt[0].exists(), MENDED_S)
+
+    return Fault((name,), begin, end, (0.0, 1.0))
+
+
 def cut_tail(nemesis: Nemesis) -> Fault | None:
     """The end of its log is zeros again, as after a disk that lied about its syncs."""
     return spoil(nemesis, lose_the_end)
@@ -220,12 +241,16 @@ def spoil(nemesis: Nemesis, how: Callable[[Nemesis, Path, int], None]) -> Fault 
     def begin() -> None:
         nemesis.damaged.add(name)
         nemesis.cluster.stop(name, within_s=READY_S)
-        segments = sorted((nemesis.cluster.data(name) / "wal").glob("*.seg"))
-        used = [(path, used_bytes(path)) for path in segments]
-        used = [(path, size) for path, size in used if size > HEADER_BYTES]
-        how(nemesis, *nemesis.random.choice(used[-2:]))
+        how(nemesis, *some_segment(nemesis, name))
 
     return Fault((name,), begin, partial(start, nemesis, name), (0.0, 1.0))
+
+
+def some_segment(nemesis: Nemesis, name: Name) -> tuple[Path, int]:
+    """One of the newest, and how much of it is used."""
+    segments = sorted((nemesis.cluster.data(name) / "wal").glob("*.seg"))
+    used = [(path, used_bytes(path)) for path in segments]
+    return nemesis.random.choice([one for one in used if one[1] > HEADER_BYTES][-3:])
 
 
 def used_bytes(path: Path) -> int:
@@ -256,5 +281,6 @@ PROCESSES = [
 PEOPLE = [Kind("drain", GENTLE, 1, drain), Kind("come or go", GENTLE, 1, come_or_go)]
 DATA = [
     Kind("wipe", DAMAGE, 2, wipe), Kind("store gone", DAMAGE, 2, store_is_gone),
-    Kind("bit flip", DAMAGE, 3, flip), Kind("tail lost", DAMAGE, 2, cut_tail),
+    Kind("bit flip while down", DAMAGE, 2, flip), Kind("bit flip at rest", DAMAGE, 3, flip_at_rest),
+    Kind("tail lost", DAMAGE, 2, cut_tail),
 ]  # fmt: skip

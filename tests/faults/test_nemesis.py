@@ -74,7 +74,7 @@ def kinds_here() -> list[Kind]:
 
 def a_cluster(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """On hosts with keys or, by every other seed, without."""
-    small: dict[str, Any] = {"segment_bytes": 4 << 20}
+    small: dict[str, Any] = {"segment_bytes": 4 << 20, "scrub_bytes_per_s": 32 << 20}
     if what_hosts_lack():
         return Cluster(folder / "cluster", 3, 4, **small)
     if seed % 2:
