@@ -19,7 +19,7 @@ from myqueue import keys
 from myqueue.connection import new_keypair
 from myqueue.errors import MyQueueError
 
-needs_hosts = pytest.mark.skipif(bool(what_is_missing()), reason=what_is_missing())
+needs_hosts = pytest.mark.usefixtures("hosts_are_possible")
 ASK = """
 import socket, sys
 try:
@@ -36,6 +36,12 @@ with socket.create_server(("", 5000)) as door:
         with door.accept()[0] as asked:
             asked.send(b"y")
 """
+
+
+@pytest.fixture
+def hosts_are_possible() -> None:
+    if lack := what_is_missing():
+        pytest.skip(lack)
 
 
 def test_the_filter_is_the_program_that_the_kernel_is_given() -> None:
