@@ -38,7 +38,7 @@ from myqueue.producer import Producer
 PARTITIONS = 3
 RATE_PER_S = 300
 FREEZE_S = (0.5, 3.0)
-DOWN_S, CALM_S = 0.3, 1.0  # before it is looked at again; between two of them
+NOTICED_S, CALM_S = 1.5, 1.0  # from a fault to the look whether all is well; between two of them
 WELL_S, READ_S = 60.0, 120.0
 AFTER_S = 3.0  # what a fault did may show so long after it was healed
 
@@ -153,7 +153,7 @@ class Nemesis(threading.Thread):
         if how == KILL:
             if not send_signal(victim, cluster.pid, signal.SIGKILL):
                 return
-            self._ended.wait(DOWN_S)
+            self._wait_back(victim)
         elif send_signal(victim, cluster.pid, signal.SIGSTOP):
             try:
                 self._ended.wait(self._random.uniform(*FREEZE_S))
@@ -161,6 +161,8 @@ class Nemesis(threading.Thread):
                 send_signal(victim, cluster.pid, signal.SIGCONT)
         else:
             return
+        # The managers miss a broker after 1.2 s of silence: before, they would call all well.
+        time.sleep(max(0.0, begin + NOTICED_S - time.monotonic()))
         self._wait_well()
         self.hurts.append(Hurt(victim.name, how, begin, time.monotonic()))
 
@@ -180,6 +182,17 @@ class Nemesis(threading.Thread):
             return list(self._admin.describe_topic(self._topic)["partitions"])
         except MyQueueError:
             return []
+
+    def _wait_back(self, killed: Daemon) -> None:
+        """Until the agent has started it again."""
+        end = time.monotonic() + WELL_S
+        while time.monotonic() < end:
+            cluster = self._folder.load()
+            for one in cluster.daemons if cluster is not None else ():
+                if one.name == killed.name and one.pid not in (None, killed.pid):
+                    return
+            time.sleep(0.1)
+        raise TimedOut(f"{killed.name} was not started again; see 'myq status'")
 
     def _wait_well(self) -> None:
         """Until the managers miss nothing and nobody."""

@@ -17,7 +17,8 @@ from kit.processes import Name, wait_for
 
 from myqueue.errors import MyQueueError
 
-MENDED_S = 90.0  # the scrubber begins a round every ten seconds
+NOTICED_S = 90.0  # the scrubber begins a round every ten seconds
+BEATS_S = 1.2  # a broker's come twice a second, a manager's once
 READY_S = 60.0  # a start, on a machine that has much else to do
 HEADER_BYTES = 512  # of a segment; see wal/FORMAT.md
 
@@ -210,7 +211,8 @@ def flip(nemesis: Nemesis) -> Fault | None:
 
 def flip_at_rest(nemesis: Nemesis) -> Fault | None:
     """A bit turns under a daemon that runs; its scrubber, or a read, finds it, and what cannot be
-    read comes back from the peers (W16, W21): the damaged segment goes.
+    read comes back from the peers (W16, W21). The damaged segment goes, if not at once then with
+    older ones that it still speaks of.
     """
     name = nemesis.anyone()
     if name is None or not is_ready(nemesis, name):
@@ -219,11 +221,17 @@ def flip_at_rest(nemesis: Nemesis) -> Fault | None:
 
     def begin() -> None:
         path, used = some_segment(nemesis, name)
+        nemesis.damaged.add(name)
         turn_a_bit(nemesis, path, used)
         spoilt.append(path)
 
+    def is_noticed() -> bool:
+        found = f"damage-found segment={spoilt[0].name}"
+        return not spoilt[0].exists() or found in nemesis.cluster.log(name)
+
     def end() -> None:
-        wait_for(f"{name} to be rid of {spoilt[0].name}", lambda: not spoilt[0].exists(), MENDED_S)
+        wait_for(f"{name} to notice what is wrong in {spoilt[0].name}", is_noticed, NOTICED_S)
+        time.sleep(BEATS_S)  # then the managers know, and all is not well until it is mended
 
     return Fault((name,), begin, end, (0.0, 1.0))
 
