@@ -57,6 +57,7 @@ class Damaged:
         self.next_step = 0
         self.since_ms = 0  # wall clock, for people
         self.failed = ""
+        self.noted = 0  # of what is unreadable in it
 
 
 class Lacking:
@@ -66,4 +67,5 @@ class Lacking:
         self.since, self.next_ask, self.asked = now, now, 0
         self.entries: dict[int, tuple[int, int]] = {}  # index -> segment and position
         self.given: set[int] = set()
+        self.expected = 0  # of those that were asked for last
         self.is_handed_over = False

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import errors
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 HOPE_MS: Final = 10_000  # after which nobody is told any more that it is a matter of moments
 ASK_MS: Final = 250
-ASK_ENTRIES: Final = 64  # at once
+ASK_ENTRIES: Final = peerwire.LACKS_MAX  # at once
+LOOK_MAX: Final = 64  # entries that were not given, whether they are needed still
 GIVE_BYTES: Final = 4 << 20  # in answer to one question
 STEPS_MAX: Final = 4  # of emptying a segment, in a tick
 REWRITE_BYTES_PER_S: Final = 16 << 20
@@ -176,8 +178,10 @@ class Repair:
         one.next_step = now + wrote * 1000 // REWRITE_BYTES_PER_S
         if salvage.is_waiting:
             one.next_step = now + LATER_MS
-        for row in salvage.unreadable:
-            self._lack(row.group, row.index, (row.segment, row.position))
+        if salvage.is_examined:
+            for row in salvage.unreadable[one.noted :]:
+                self._lack(row.group, row.index, (row.segment, row.position))
+            one.noted = len(salvage.unreadable)
 
     def _is_gone(self, number: int, one: Damaged) -> None:
         engine = self._engine
@@ -196,8 +200,8 @@ class Repair:
         if replica is None:
             del self.lacks[uid]
             return
-        for index in list(lacking.entries):
-            if self._is_back(replica, index, lacking):
+        for index in (*lacking.given, *islice(list(lacking.entries), LOOK_MAX)):
+            if index in lacking.entries and self._is_back(replica, index, lacking):
                 del lacking.entries[index]
                 lacking.given.discard(index)
         if not lacking.entries:
@@ -231,13 +235,15 @@ class Repair:
         """One member after the other, the leader first."""
         node = replica.node
         others = [one for one in node.config.members if one != node.replica]
-        wanted = sorted(index for index in lacking.entries if index not in lacking.given)
+        missing = (index for index in lacking.entries if index not in lacking.given)
+        wanted = list(islice(missing, ASK_ENTRIES))
         if not others or not wanted:
             return
+        lacking.expected = len(wanted)
         others.sort(key=lambda one: (one != node.leader, one))
         target = others[lacking.asked % len(others)]
         lacking.asked += 1
-        ask = peerwire.Lack(replica.uid, node.replica, target, node.term, wanted[:ASK_ENTRIES])
+        ask = peerwire.Lack(replica.uid, node.replica, target, node.term, wanted)
         self._engine.send_beside({t.node_of(target): Packet(beside=[ask])})
 
     def _give_up_hope(self, replica: Replica, lacking: Lacking) -> None:
@@ -312,6 +318,9 @@ class Repair:
             return
         engine.log.journal.append(have.group, [have.entry], relocated=True)
         lacking.given.add(index)
+        lacking.expected -= 1
+        if not lacking.expected:
+            lacking.next_ask = engine.now  # there may be more
         engine.counts["entries_repaired_total"] += 1
 
     # -- for people ----------------------------------------------------------------------------

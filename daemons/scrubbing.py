@@ -66,7 +66,10 @@ class Scrubbing:
         number = self._last_number = min(left)
         one = journal.segments[number]
         place = (one.name, one.number, one.uid, one.capacity)
-        self._scrub = Scrub(self._engine.log.files, place, self._wait)
+        synced = journal.persisted_at[1] if journal.persisted_at[0] == number else 0
+        if number == journal.end[0] and not synced:  # nothing is known to be in it yet
+            return
+        self._scrub = Scrub(self._engine.log.files, place, synced, self._wait)
 
     def _wait(self) -> None:
         """In the other thread."""

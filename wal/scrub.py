@@ -7,10 +7,10 @@ well, and small ones would make a pace in bytes alone a heavy load.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
-from myqueue.wal.check import Progress, SegmentCheck
-from myqueue.wal.survey import CORRUPT, Finding, Look, examine, synced_to
+from myqueue.wal.check import PROGRESS_BYTES, Progress, SegmentCheck
+from myqueue.wal.survey import CORRUPT, Finding, Look, Segment, examine, synced_to
 
 RECORD_COST_BYTES = 1024
 FINDINGS_MAX = 100  # of one segment; it is emptied anyway
@@ -20,14 +20,18 @@ class Scrub:
     """One segment, read once; `portion` until `is_done`. Work for a thread of its own."""
 
     def __init__(
-        self, look: Look, segment: tuple[str, int, int, int], wait: Callable[[], None]
+        self, look: Look, segment: tuple[str, int, int, int], until: int, wait: Callable[[], None]
     ) -> None:
-        """`segment`: name, number, uid, capacity. `wait` lets a running writer finish a record."""
+        """`segment`: name, number, uid, capacity. `until`: of the open one, how far it is synced,
+        else 0: what is behind is not read, 64 MiB of zeros mostly. `wait` lets a running writer
+        finish a record.
+        """
         self.number, self.name = segment[1], segment[0]
         self.is_done = False
         self.findings: list[Finding] = []
         self.cost_bytes = self.read_bytes = 0  # of the last portion
         self._done_bytes = self._done_records = 0
+        self._until = until
         self._events = self._run(look, segment, wait)
 
     def portion(self) -> None:
@@ -52,6 +56,8 @@ class Scrub:
                 yield one.finding
             if not one.readable:
                 return
+            if self._until and (yield from self._is_whole(one)):
+                return
             check = SegmentCheck(one, followed=lambda: synced_to(one), wait=wait)
             for event in check.run():
                 if isinstance(event, Progress):
@@ -60,7 +66,21 @@ class Scrub:
         except OSError as error:
             yield Finding(CORRUPT, name, 0, f"the file can't be read: {error.strerror}")
 
+    def _is_whole(self, segment: Segment) -> Generator[Progress, None, bool]:
+        """Whether all can be read up to there; if not, what is wrong is told by the whole check."""
+        scan, records, told = segment.scan(), 0, 0
+        for _ in scan.records():
+            records += 1
+            if scan.position >= self._until:
+                break
+            if scan.position >= told + PROGRESS_BYTES:
+                told = scan.position
+                self._count(told, records)
+                yield Progress(told, segment.capacity, segment.name)
+        self._count(scan.position, records)
+        return scan.position >= self._until
+
     def _count(self, done_bytes: int, records: int) -> None:
-        more, entries = done_bytes - self._done_bytes, records - self._done_records
+        more, entries = max(0, done_bytes - self._done_bytes), max(0, records - self._done_records)
         self._done_bytes, self._done_records = done_bytes, records
         self.read_bytes, self.cost_bytes = more, more + entries * RECORD_COST_BYTES

@@ -218,11 +218,34 @@ def test_who_lacks_something_neither_votes_nor_counts(tmp_path: Path) -> None:
             net.turn()
         net.cut |= {(third.number, leader.number), (leader.number, third.number)}
         before = leader.replica(GROUP).node.commit_index
-        leader.engine.propose(leader.replica(GROUP), [t.Item(1, 1, t.DATA, b"x")])
+        leader.engine.propose(leader.replica(GROUP), [t.Item(1, 1, t.DATA, bytes(100))])
         for _ in range(100):
             net.turn()
         assert leader.replica(GROUP).node.commit_index == before
         assert not node.replica(GROUP).is_leader
+
+
+def test_a_leader_that_lacks_something_does_not_count_itself(tmp_path: Path) -> None:
+    """R2: it goes on leading for the moments that it takes, but two others have to have it."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        leader, node = net.leader(GROUP), follower(net)
+        third = next(one for one in net.nodes.values() if one not in (leader, node))
+        net.cut = {(a, b) for a, b in net.ways() if third.number in (a, b)}
+        gives = node.engine.repair.asked
+        node.engine.repair.asked = lambda ask: None  # type: ignore[method-assign]
+        lose(net, [leader])
+        replica = leader.replica(GROUP)
+        before, last = replica.node.commit_index, replica.node.log.last_index
+        leader.engine.propose(replica, [t.Item(1, 1, t.DATA, bytes(100))])
+        ours = node.replica(GROUP).node.log
+        net.until("on both disks", lambda: ours.persisted_index > last, 60)
+        for _ in range(5):
+            net.turn()
+        assert replica.is_leader and replica.node.commit_index == before
+        node.engine.repair.asked = gives  # type: ignore[method-assign]
+        net.until("whole", lambda: replica.node.is_whole)
+        net.until("committed", lambda: replica.node.commit_index > before)
 
 
 def test_the_same_entry_lost_on_a_majority(tmp_path: Path) -> None:
@@ -310,8 +333,12 @@ def test_what_is_asked_of_whom(tmp_path: Path) -> None:
         ask: Callable[[int, list[int]], None] = lambda who, at: leader.repair.asked(  # noqa: E731
             peerwire.Lack(GROUP, who, replica.replica_id, 1, at)
         )
+        net.cut = set(net.ways())
+        leader.propose(replica, [t.Item(1, 1, t.DATA, bytes(100))])
+        log, at = replica.node.log, replica.node.commit_index + 1
+        net.until("on the own disk alone", lambda: log.persisted_index == at, 40)
         ask(t.replica_id(9, 9), [LOST])
-        ask(others[0], [0, replica.node.commit_index + 1, 1 << 40])
+        ask(others[0], [0, at, 1 << 40])
         assert not sent
         ask(others[0], [LOST])
         assert len(sent) == 1

@@ -156,6 +156,10 @@ class Net:
             node.turn()
         time.sleep(0.0005)
 
+    def ways(self) -> list[tuple[int, int]]:
+        """All (from, to)."""
+        return [(a, b) for a in self.nodes for b in self.nodes if a != b]
+
     def until(self, what: str, condition: Callable[[], Any], turns: int = 3000) -> Any:
         for _ in range(turns):
             found = condition()
