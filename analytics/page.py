@@ -9,6 +9,11 @@ from typing import Any
 from myqueue.analytics.report import RULES
 
 FINDINGS_SHOWN = 500
+VERDICTS = (
+    "corrupt: bytes are not what was written. wrong: bytes are whole, but can't be what happened. "
+    "torn: the end of a write that a crash cut off, which nobody was promised. Position is the "
+    "byte in the segment's file; index counts the entries of the partition's log."
+)
 _STYLE = """
 :root { --ink: #1c2733; --soft: #5c6b7a; --line: #dde3ea; --good: #14804a; --bad: #b3261e;
         --paper: #ffffff; --ground: #f4f6f9; --blue: #2563a8; }
@@ -69,11 +74,19 @@ def tiles(values: Iterable[tuple[str, str]]) -> str:
     return f"<div class='tiles'>{inner}</div>"
 
 
+class Size(int):
+    """Bytes in a table."""
+
+
+class Alarm(str):
+    """A text in a table that has to be seen."""
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Numbers to the right, and the heads of their columns."""
     whole = [list(row) for row in rows]
     right = [
-        bool(whole) and all(type(row[place]) in (int, float) for row in whole)
+        bool(whole) and all(type(row[place]) in (int, float, Size) for row in whole)
         for place in range(len(heads))
     ]
     head = "".join(
@@ -90,6 +103,10 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return f"<td>{'yes' if value else 'no'}</td>"
+    if isinstance(value, Size):
+        return f"<td class='n'>{human(value)}</td>"
+    if isinstance(value, Alarm):
+        return f"<td class='bad'><b>{escape(value)}</b></td>"
     if isinstance(value, int):
         return f"<td class='n'>{value:,}</td>"
     if isinstance(value, float):
@@ -106,6 +123,16 @@ def human(count: float) -> str:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
         count /= 1024
     return f"{count:,.1f} TiB"
+
+
+def _name(group: dict[str, Any]) -> str:
+    return f"{group['topic']}/{group['partition']}" if group["topic"] else "managers"
+
+
+def _result(rule: str, count: int, was_checked: bool) -> str:
+    if count:
+        return f"{count:,} found" if rule == "tail" else Alarm(f"{count:,} found")
+    return "ok" if was_checked else "not checked"
 
 
 def verify_page(facts: dict[str, Any]) -> str:
@@ -128,20 +155,22 @@ def verify_page(facts: dict[str, Any]) -> str:
     if facts["findings"]:
         shown = facts["findings"][:FINDINGS_SHOWN]
         body.append(f"<h2>Findings ({len(facts['findings']) + facts['findings_left_out']:,})</h2>")
-        heads = ["verdict", "rule", "where", "position", "group", "index", "what"]
+        body.append(f"<p class='sub'>{escape(VERDICTS)}</p>")
+        heads = ["verdict", "rule", "where", "position", "partition", "index", "what"]
+        names = {one["group"]: _name(one) for one in facts["groups"]}
         rows = [
             [
                 one["verdict"], one["rule"], f"{one['daemon']} {one['segment']}", one["position"],
-                one["group"], one["index"], one["what"],
+                names.get(one["group"], one["group"]), one["index"], one["what"],
             ]
             for one in shown
         ]  # fmt: skip
         body.append(table(heads, rows))
     body.append("<h2>What was checked</h2>")
     body.append(table(
-        ["rule", "what has to hold", "found"],
+        ["rule", "what has to hold", "result"],
         [
-            [rule, RULES[rule], f"{count:,}" if count or facts["checked"][rule] else "not checked"]
+            [rule, RULES[rule], _result(rule, count, facts["checked"][rule])]
             for rule, count in facts["rules"].items()
         ],
     ))  # fmt: skip
@@ -155,7 +184,7 @@ def verify_page(facts: dict[str, Any]) -> str:
         [
             [
                 one["daemon"], one["kind"], one["disk"], one["segments"], one["sealed"],
-                human(one["capacity_bytes"]),
+                Size(one["capacity_bytes"]),
             ]
             for one in facts["logs"]
         ],
@@ -165,7 +194,7 @@ def verify_page(facts: dict[str, Any]) -> str:
         ["group", "partition", "replicas", "voters", "committed up to", "entries", "most behind"],
         [
             [
-                g["group"], f"{g['topic']}/{g['partition']}" if g["topic"] else "managers",
+                g["group"], _name(g),
                 g["replicas"], g["voters"], g["commit_index"], g["committed_entries"],
                 max(g["behind"].values(), default=0),
             ]

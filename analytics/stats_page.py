@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from myqueue.analytics import svg
-from myqueue.analytics.page import human, page, table, tiles
+from myqueue.analytics.page import Size, human, page, table, tiles
 
 PARTITIONS_SHOWN = 60
 ELECTIONS_SHOWN = 200
@@ -42,8 +42,8 @@ def stats_page(facts: dict[str, Any]) -> str:
             [
                 [
                     one["topic"], one["partitions"], one["messages"], one["entries"],
-                    human(one["bytes"]), one["skew"], one["p50_bytes"], one["p99_bytes"],
-                    one["largest_bytes"],
+                    Size(one["bytes"]), one["skew"], round(one["p50_bytes"]),
+                    round(one["p99_bytes"]), one["largest_bytes"],
                 ]
                 for one in facts["topics"]
             ],
@@ -54,7 +54,7 @@ def stats_page(facts: dict[str, Any]) -> str:
             [
                 [
                     str(one["producer"] or "none"), one["messages"], one["entries"],
-                    human(one["bytes"]), one["messages"] / max(one["entries"], 1),
+                    Size(one["bytes"]), one["messages"] / max(one["entries"], 1),
                 ]
                 for one in facts["producers"]
             ],
@@ -101,7 +101,9 @@ def _sizes(facts: dict[str, Any]) -> Iterable[str]:
             f"p50 {one['p50']:,.4g}{unit}, p90 {one['p90']:,.4g}, p99 {one['p99']:,.4g}, "
             f"max {one['max']:,}{unit}"
         )
-        if key == "stamped_to_hint_ms":
+        if not one["count"]:
+            text = "none were met in what was read"
+        elif key == "stamped_to_hint_ms":
             text += "; hints are a second apart, so this is an upper bound of the commit's delay"
         yield plot(name, text, svg.histogram(one["buckets"], unit.strip() and unit))
 

@@ -13,6 +13,11 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 30
 COLOURS = ("#2f7ed8", "#e4812b", "#2a9d6f", "#b5499a", "#8a6bd1", "#c0392b", "#7f8c8d", "#b8960c")
 TICKS = 4
 SERIES_MAX = 8
+WHOLE_LABELS_MAX = 5  # bars that have room for both ends of what they count
+_NOTHING = (
+    f"<text x='{(WIDTH + LEFT - RIGHT) // 2}' y='{HEIGHT // 2 - BOTTOM // 2}' "
+    "text-anchor='middle'>none</text>"
+)
 
 
 def short(value: float) -> str:
@@ -49,10 +54,10 @@ def _y(value: float, top: float) -> float:
 
 
 def nice_top(values: Sequence[float]) -> float:
-    """A round number not below any of them."""
+    """A round number not below any of them; of few things, so that the scale has whole numbers."""
     most = max(values, default=0)
-    if most <= 0:
-        return 1.0
+    if most <= TICKS and all(value == int(value) for value in values):
+        return float(TICKS)
     power = 1.0
     while power * 10 <= most:
         power *= 10
@@ -99,7 +104,7 @@ def lines(points: Mapping[str, Sequence[tuple[int, float]]]) -> str:
             f"<polyline fill='none' stroke='{colour}' stroke-width='1.8' points='{path}'>"
             f"{title}</polyline>"
         )
-    inner += _times(low, high)
+    inner += _times(low, high) if every else [_NOTHING]
     return _frame(top, inner) + legend(list(points))
 
 
@@ -149,10 +154,15 @@ def bars(labels: Sequence[str], values: Sequence[float], every_label: bool = Tru
                 f"<text x='{x + width / 2:.1f}' y='{HEIGHT - 10}' text-anchor='middle'>"
                 f"{escape(label[:14])}</text>"
             )
-    return _frame(top, inner)
+    return _frame(top, inner if any(values) else [*inner, _NOTHING])
 
 
 def histogram(buckets: Sequence[Sequence[float]], unit: str = "") -> str:
     """[from, to, how often]: a bar for each doubling or part of one, in a row without holes."""
-    labels = [f"{short(low)}{unit}" for low, _, _ in buckets]
+    whole = len(buckets) <= WHOLE_LABELS_MAX
+    labels = [
+        f"{short(low)}–{short(high - 1)}{unit}" if whole and high - low > 1
+        else f"{short(low)}{unit}"
+        for low, high, _ in buckets
+    ]  # fmt: skip
     return bars(labels, [number for _, _, number in buckets])
