@@ -4,6 +4,9 @@ Messages are read up to what a majority has, whether a hint in the log says that
 not: hints are written once a second, acknowledgements at once. And at the end of a log up to where
 it is whole: the mark that proves the last write to be synced stands in the next one, which a killed
 daemon did not come to.
+
+Each entry is read from one log, a whole one if there is one: that a copy is damaged is a finding of
+its own, and no message is lost by it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from zlib import crc32
 from myqueue.analytics import acks, batches
 from myqueue.analytics.catalog import DATA, Group, make_catalog
 from myqueue.analytics.compare import Pieces, judge_acks, pieces
-from myqueue.analytics.inspected import Finding
+from myqueue.analytics.inspected import CORRUPT, Finding
 from myqueue.analytics.logs import Log
 from myqueue.analytics.planning import Wanted, entry_tasks
 from myqueue.analytics.report import Report
@@ -33,7 +36,11 @@ def check_acks(
             ranges[uid] = (group.first_index, _on_a_majority(group) + 1)
             start = max((one.start_offset for one in group.parts.values()), default=0)
             starts[group.topic, group.partition] = start
-    tasks = entry_tasks(catalog, ranges, Wanted(), split_bytes, may_miss=True, newest_first=True)
+    hurt = {one.daemon for one in report.findings if one.verdict == CORRUPT}
+    tasks = entry_tasks(
+        catalog, ranges, Wanted(), split_bytes, may_miss=True, newest_first=True,
+        damaged={log.disk for log in logs if log.name in hurt},
+    )  # fmt: skip
 
     def judge(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
         return judge_acks(rows, starts.get((part[0], part[1]), 0))

@@ -11,7 +11,7 @@ is what Spark calls an input partition: small, picklable, nothing in it is open.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from myqueue.analytics.catalog import ALL, Catalog, Group, Piece
@@ -94,16 +94,17 @@ def committed_ranges(catalog: Catalog, wanted: Wanted) -> Ranges:
 
 def entry_tasks(
     catalog: Catalog, ranges: Ranges, wanted: Wanted, split_bytes: int, *, may_miss: bool,
-    newest_first: bool = False,
+    newest_first: bool = False, damaged: Container[str] = (),
 ) -> list[Task]:  # fmt: skip
     """Tasks that together hold each entry of the ranges once. `newest_first` is for ranges that go
-    beyond what is known to be committed: then the log with the highest term is right.
+    beyond what is known to be committed: then the log with the highest term is right, and of
+    several such one that is not on a `damaged` disk.
     """
     spans: defaultdict[tuple[str, int], dict[int, list[Span]]] = defaultdict(dict)
     order = _logs_by_bytes(catalog)
     for uid, (first, behind) in sorted(ranges.items()):
         group = catalog.groups[uid]
-        disks = _by_term(group, order) if newest_first else order
+        disks = _by_term(group, order, damaged) if newest_first else order
         for disk, piece in _chosen(group, disks, first, behind, may_miss):
             if wanted.may_be_in(piece):
                 span = Span(piece.first, piece.last, piece.begin, piece.end)
@@ -125,10 +126,11 @@ def _logs_by_bytes(catalog: Catalog) -> list[str]:
     return sorted(sizes, key=lambda disk: (-sizes[disk], disk))
 
 
-def _by_term(group: Group, order: list[str]) -> list[str]:
-    def newest(disk: str) -> tuple[int, int]:
+def _by_term(group: Group, order: list[str], damaged: Container[str]) -> list[str]:
+    def newest(disk: str) -> tuple[int, bool, int]:
         pieces = group.parts[disk].in_force()
-        return (-pieces[-1].last_term, -pieces[-1].last) if pieces else (0, 0)
+        term, last = (pieces[-1].last_term, pieces[-1].last) if pieces else (0, 0)
+        return -term, disk in damaged, -last
 
     return sorted((disk for disk in order if disk in group.parts), key=newest)
 

@@ -88,3 +88,16 @@ def test_the_last_write_of_a_killed_daemon_has_no_mark_behind_it(
         cut(broker, keeps_last=False)
     lost = verified(cluster, tmp_path, ledgers=[path]).findings
     assert {one.rule for one in lost} == {"ack"}
+
+
+@pytest.mark.parametrize("node", [1, 2, 3])
+def test_a_damaged_copy_loses_nothing(node: int, cluster: Path, tmp_path: Path) -> None:
+    """Wherever it is, and whichever log is read first: the others have the message."""
+    path = ledger(tmp_path / "acks", everything(some_topics(20)))
+    hurt = [one for one in spots(cluster / f"broker-{node}", f.ENTRY) if one.record.count][3]
+    raw = bytearray(hurt.path.read_bytes())
+    raw[hurt.record.end - 9] ^= 4
+    hurt.path.write_bytes(raw)
+    report = verified(cluster, tmp_path, ledgers=[path])
+    assert {one.rule for one in report.findings} == {"payload"}
+    assert {one.daemon for one in report.findings} == {f"broker-{node}"}
