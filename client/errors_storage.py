@@ -100,7 +100,7 @@ class CorruptData(TroubleError):
     """Bytes on disk fail their checksum. They are never served."""
 
     code, name, outcome, http_status = 1120, "CORRUPT_DATA", NONE, 503
-    hint = "See 'myq broker repairs'; a replica that is whole has it: start the brokers of all."
+    hint = "See 'myq broker repairs'; 'myq wal verify PATH' names the places."
 
 
 class EntryMissing(TroubleError):

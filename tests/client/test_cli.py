@@ -32,7 +32,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> object:
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (errors.CorruptData("segment 7"), 1, r"segment 7 \[1120 CORRUPT_DATA\]\. Run 'myq wal"),
+        (errors.CorruptData("segment 7"), 1, r"segment 7 \[1120 CORRUPT_DATA\]\. See 'myq b"),
         (
             errors.DiskFull("x", component="broker 2"),
             1,
