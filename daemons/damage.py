@@ -5,15 +5,20 @@ Nothing here reads or sends anything.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
 from myqueue.wal.groups import Row
 from myqueue.wal.salvage import Salvage
 
+LOOKS_MAX: Final = 256  # at entries of one group, at once
+HOPE_MS: Final = 10_000  # after which nobody is told any more that it is a matter of moments
+TOLD_MAX: Final = 20
+TEXT_MAX: Final = 300
 LEAD_MS: Final = 1000  # that a leader may lack something; then it makes way
 
 
@@ -57,15 +62,97 @@ class Damaged:
         self.next_step = 0
         self.since_ms = 0  # wall clock, for people
         self.failed = ""
-        self.noted = 0  # of what is unreadable in it
 
 
 class Lacking:
-    """What one group lacks: index -> where it stood, and whether it was given again."""
+    """What one group lacks: index -> where it stood; and which of it was given again."""
 
-    def __init__(self, now: int) -> None:
-        self.since, self.next_ask, self.asked = now, now, 0
+    def __init__(self, now: int, *, is_all_known: bool = True) -> None:
+        self.since = self.heard = self.next_ask = now
+        self.asked = 0
         self.entries: dict[int, tuple[int, int]] = {}  # index -> segment and position
-        self.given: set[int] = set()
-        self.expected = 0  # of those that were asked for last
+        self.given: dict[int, None] = {}  # in the order in which they were appended again
+        self.awaited: set[int] = set()  # of those that were asked for last
+        self.given_bytes = 0  # since then
+        self.is_all_known = is_all_known  # else segments are still being examined
         self.is_handed_over = False
+        self._queue: deque[int] = deque()
+        self._first = self._last = 0  # of the log, as of the last look
+
+    def add(self, index: int, place: tuple[int, int]) -> None:
+        self.entries[index] = place
+        self.given.pop(index, None)
+        self._queue.append(index)
+
+    def forget(self, index: int) -> None:
+        del self.entries[index]
+        self.given.pop(index, None)
+
+    def forget_outside(self, first: int, last: int) -> None:
+        """What is of the log no more."""
+        if first > self._first or last < self._last:
+            for index in [one for one in self.entries if not first <= one <= last]:
+                self.forget(index)
+        self._first, self._last = first, last
+
+    def was_given(self, index: int, size: int, now: int) -> None:
+        self.given[index] = None
+        self.awaited.discard(index)
+        self.given_bytes += size
+        self.heard = now
+
+    def wanted(self, count: int) -> list[int]:
+        """The next to ask for: each in its turn, so that none that nobody has is in the way."""
+        out: list[int] = []
+        for _ in range(min(len(self._queue), LOOKS_MAX)):
+            index = self._queue.popleft()
+            if index in self.entries and index not in self.given:
+                self._queue.append(index)
+                out.append(index)
+                if len(out) == count:
+                    break
+        return out
+
+
+# -- for people --------------------------------------------------------------------------------
+
+
+def tell(
+    damaged: dict[int, Damaged], lacks: dict[int, Lacking], now: int, *, harmless: bool
+) -> list[dict[str, Any]]:
+    """Segments that are damaged, in short texts; `harmless`: those that only wait as well."""
+    some = [(number, one) for number, one in sorted(damaged.items())
+            if harmless or not one.salvage.is_waiting]  # fmt: skip
+    out = []
+    for number, one in some[:TOLD_MAX]:
+        groups = _lacking_in(number, lacks)
+        state = _state(one, [lacks[uid] for uid in groups], now)
+        out.append(
+            {"segment": one.name, "position": one.position, "found": one.found,
+             "what": one.what[:TEXT_MAX], "since_ms": one.since_ms, "state": state[:TEXT_MAX],
+             "groups": groups}
+        )  # fmt: skip
+    return out
+
+
+def _lacking_in(number: int, lacks: dict[int, Lacking]) -> list[int]:
+    """Groups that lack something which stood in this segment."""
+    return [
+        uid for uid, lacking in list(lacks.items())[:TOLD_MAX]
+        if any(place[0] == number for place in lacking.entries.values())
+    ]  # fmt: skip
+
+
+def _state(one: Damaged, missing: list[Lacking], now: int) -> str:
+    if one.failed:
+        return f"tried again soon: {one.failed}"
+    if one.salvage.is_waiting:
+        return "whole again; what is left goes with older segments"
+    if not one.salvage.is_examined:
+        return "being examined"
+    if not missing:
+        return "being emptied"
+    hopeless = any(now - lacking.heard >= HOPE_MS for lacking in missing)
+    count = sum(len(lacking.entries) for lacking in missing)
+    where = "no replica that answers has them" if hopeless else "asked for"
+    return f"{count} entries of {len(missing)} groups are lost here; {where}"

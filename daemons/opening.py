@@ -190,16 +190,17 @@ def _ends_well(log: Log, group: Group) -> bool:
 
 def _examine(log: Log, group: Group, applied: int) -> None:
     """Read all of it: which entries are lost, and where it has to be cut."""
-    index, lacking = group.first_index, False
+    index, lacking, size = group.first_index, False, APPLY_BYTES
     while index <= group.last_index:
         try:
-            for one in log.reader.entries(group.uid, index, group.last_index, APPLY_BYTES):
+            for one in log.reader.entries(group.uid, index, group.last_index, size):
                 index = one.record.index + 1
+            size = APPLY_BYTES
         except MyQueueError:
             if index > applied or log.index.row(group.uid, index) is None:
                 _cut(log, group, index)
                 break
-            lacking, index = True, index + 1
+            lacking, index, size = True, index + 1, 1  # the next one may be lost as well
     if lacking or group.lacking:
         log.journal.hard_state(group.uid, group.term, group.vote, group.incomplete, lacking)
 

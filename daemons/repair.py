@@ -30,7 +30,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import errors
 from myqueue.daemons import peerwire
-from myqueue.daemons.damage import Damaged, Lacking, Way, is_the_entry, leader_step, way_of
+from myqueue.daemons.damage import (
+    HOPE_MS,
+    LOOKS_MAX,
+    TOLD_MAX,
+    Damaged,
+    Lacking,
+    Way,
+    is_the_entry,
+    leader_step,
+    tell,
+    way_of,
+)
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.host import Packet
 from myqueue.daemons.scrubbing import Scrubbing
@@ -39,17 +50,15 @@ from myqueue.wal.salvage import Salvage
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine
     from myqueue.daemons.replica import Replica
+    from myqueue.wal.groups import Row
 
-HOPE_MS: Final = 10_000  # after which nobody is told any more that it is a matter of moments
 ASK_MS: Final = 250
 ASK_ENTRIES: Final = peerwire.LACKS_MAX  # at once
-LOOK_MAX: Final = 64  # entries that were not given, whether they are needed still
 GIVE_BYTES: Final = 4 << 20  # in answer to one question
 STEPS_MAX: Final = 4  # of emptying a segment, in a tick
 REWRITE_BYTES_PER_S: Final = 16 << 20
 AT_ONCE: Final = 4  # segments
-TOLD_MAX: Final = 20
-TEXT_MAX: Final = 300
+TURN_LOOKS: Final = 1000  # at entries, of all groups
 LATER_MS: Final = 5000  # between looks whether older segments went
 
 
@@ -62,7 +71,8 @@ class Repair:
         self.lacks: dict[int, Lacking] = {}
         self.mended: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
         self._back: dict[tuple[int, int], tuple[int, int]] = {}  # from memory -> where it stood
-        self._scrubbing = Scrubbing(engine, self.found)
+        self._missing: set[int] = set()  # numbers of segments that the store knows of
+        self._scrubbing = Scrubbing(engine, self.found, self.is_missing)
 
     # -- noticing ------------------------------------------------------------------------------
 
@@ -80,11 +90,14 @@ class Repair:
                     log.journal.groups.by_uid[row.group].damaged = True
 
     def groups_are_open(self) -> None:
-        """Lacking replicas wait for what they lack; whoever lacks nothing is told so."""
+        """Lacking replicas wait for what they lack; whoever lacks nothing is told so, but not
+        before all that was met is examined: readers remember only so many entries (R2).
+        """
         self._take_met()
-        for replica in self._engine.replicas.values():
-            if replica.node.lacking and replica.uid not in self.lacks:
-                self._is_whole(replica)
+        for uid, replica in self._engine.replicas.items():
+            if replica.node.lacking:
+                self.lacks.setdefault(uid, Lacking(self._engine.now)).is_all_known = False
+                self._mend(uid, self._engine.now)
 
     def found(self, number: int, position: int, how: str, what: str) -> None:
         """Something in a segment can't be read."""
@@ -103,15 +116,25 @@ class Repair:
 
     def _take_met(self) -> None:
         """What readers met since the last look."""
-        met = self._engine.log.reader.met
-        while met:
-            one = met.popleft()
-            self.found(one.segment, one.position, "read", one.what)
+        reader = self._engine.log.reader
+        while reader.met_in:
+            number, one = reader.met_in.popitem()
+            self.found(number, one.position, "read", one.what)
+        while reader.met:
+            one = reader.met.popleft()
             self._lack(one.group, one.index, (one.segment, one.position))
 
     def _new_snapshot(self, uid: int) -> bool:
         replica = self._engine.replicas.get(uid)
         return replica is not None and self._engine.starts.snapshot_again(replica)
+
+    def is_missing(self, row: Row) -> None:
+        """An entry of a segment that is not there."""
+        if row.segment not in self._missing:
+            self._missing.add(row.segment)
+            self._engine.counts["damage_found_total"] += 1
+            self._engine.report("warning", "segment-missing", segment=row.segment)
+        self._lack(row.group, row.index, (row.segment, row.position))
 
     # -- what is lost --------------------------------------------------------------------------
 
@@ -133,7 +156,7 @@ class Repair:
         elif way is Way.PEERS:
             if lacking is None:
                 lacking = self.lacks[uid] = Lacking(engine.now)
-            lacking.entries[index] = place
+            lacking.add(index, place)
             if not replica.node.lacking:
                 self._set_lacking(replica, lacking=True)
 
@@ -151,10 +174,18 @@ class Repair:
 
     def tick(self, now: int) -> None:
         self._take_met()
-        for number in sorted(self.damaged)[:AT_ONCE]:
-            self._empty(number, self.damaged[number], now)
+        busy = 0
+        for number, one in sorted(self.damaged.items()):
+            busy += not one.salvage.is_held_up
+            if one.salvage.is_held_up or busy <= AT_ONCE:
+                self._empty(number, one, now)
+        looks = TURN_LOOKS
         for uid in list(self.lacks):
-            self._mend(uid, now)
+            looks -= self._mend(uid, now) + 1
+            if looks <= 0:
+                break
+            if uid in self.lacks:  # the others first, next time
+                self.lacks[uid] = self.lacks.pop(uid)
         self._scrubbing.tick(now)
 
     def _empty(self, number: int, one: Damaged, now: int) -> None:
@@ -173,15 +204,15 @@ class Repair:
             one.failed = str(error)
             one.steps, one.next_step = salvage.run(), now + LATER_MS
             return
+        one.failed = ""
         wrote = salvage.relocated_bytes - before
         self._engine.counts["rewritten_bytes_total"] += wrote
         one.next_step = now + wrote * 1000 // REWRITE_BYTES_PER_S
         if salvage.is_waiting:
             one.next_step = now + LATER_MS
-        if salvage.is_examined:
-            for row in salvage.unreadable[one.noted :]:
-                self._lack(row.group, row.index, (row.segment, row.position))
-            one.noted = len(salvage.unreadable)
+        for _ in range(min(len(salvage.untold), LOOKS_MAX)):
+            row = salvage.untold.popleft()
+            self._lack(row.group, row.index, (row.segment, row.position))
 
     def _is_gone(self, number: int, one: Damaged) -> None:
         engine = self._engine
@@ -195,56 +226,71 @@ class Repair:
         )  # fmt: skip
         engine.report("info", "damage-repaired", segment=one.name, took_ms=took_ms)
 
-    def _mend(self, uid: int, now: int) -> None:
+    def _mend(self, uid: int, now: int) -> int:
+        """How many look-ups that took."""
         replica, lacking = self._engine.replicas.get(uid), self.lacks[uid]
         if replica is None:
             del self.lacks[uid]
-            return
-        for index in (*lacking.given, *islice(list(lacking.entries), LOOK_MAX)):
-            if index in lacking.entries and self._is_back(replica, index, lacking):
-                del lacking.entries[index]
-                lacking.given.discard(index)
-        if not lacking.entries:
-            del self.lacks[uid]
-            self._is_whole(replica)
-            return
+            return 0
+        lacking.forget_outside(_needed_from(replica), replica.node.log.last_index)
+        looks = 0
+        for index in list(islice(lacking.given, LOOKS_MAX)):
+            looks += 1
+            if self._is_back(replica, index, lacking):
+                lacking.forget(index)
+            elif index in lacking.given:
+                break  # the store takes them in the order in which they were appended
         if now >= lacking.next_ask:
             lacking.next_ask = now + ASK_MS
-            self._ask(replica, lacking)
-        if now - lacking.since >= HOPE_MS and not replica.given_up:
+            looks += self._ask(replica, lacking)
+        if not lacking.entries and not self._is_looking(lacking):
+            del self.lacks[uid]
+            self._is_whole(replica)
+            return looks
+        if now - lacking.heard >= HOPE_MS and lacking.entries and not replica.given_up:
             self._give_up_hope(replica, lacking)
         if replica.is_leader:
             self._make_way(replica, lacking, leader_step(now - lacking.since))
+        return looks
+
+    def _is_looking(self, lacking: Lacking) -> bool:
+        """Whether more may turn out to be lacking."""
+        looks = [one.salvage for one in self.damaged.values()]
+        if any(one.untold for one in looks):
+            return True
+        return not (lacking.is_all_known or all(one.is_examined for one in looks))
 
     def _is_back(self, replica: Replica, index: int, lacking: Lacking) -> bool:
         log, index_of = self._engine.log, self._engine.log.index
-        if not _needed_from(replica) <= index <= replica.node.log.last_index:
-            return True
         row = index_of.row(replica.uid, index)
         if row is None or (row.segment, row.position) == lacking.entries[index]:
             return False
         try:
             log.reader.at(row)
         except errors.MyQueueError:  # there, too
-            lacking.entries[index] = (row.segment, row.position)
-            lacking.given.discard(index)
+            lacking.add(index, (row.segment, row.position))
             return False
         return True
 
-    def _ask(self, replica: Replica, lacking: Lacking) -> None:
+    def _ask(self, replica: Replica, lacking: Lacking) -> int:
         """One member after the other, the leader first."""
         node = replica.node
         others = [one for one in node.config.members if one != node.replica]
-        missing = (index for index in lacking.entries if index not in lacking.given)
-        wanted = list(islice(missing, ASK_ENTRIES))
+        wanted = lacking.wanted(ASK_ENTRIES)
+        looks = len(wanted)
+        for index in list(wanted):
+            if self._is_back(replica, index, lacking):
+                lacking.forget(index)
+                wanted.remove(index)
+        lacking.awaited, lacking.given_bytes = set(wanted), 0
         if not others or not wanted:
-            return
-        lacking.expected = len(wanted)
+            return looks
         others.sort(key=lambda one: (one != node.leader, one))
         target = others[lacking.asked % len(others)]
         lacking.asked += 1
-        ask = peerwire.Lack(replica.uid, node.replica, target, node.term, wanted)
+        ask = peerwire.Lack(replica.uid, node.replica, target, node.term, sorted(wanted))
         self._engine.send_beside({t.node_of(target): Packet(beside=[ask])})
+        return looks
 
     def _give_up_hope(self, replica: Replica, lacking: Lacking) -> None:
         replica.given_up = True
@@ -283,7 +329,8 @@ class Repair:
         node, size = replica.node, 0
         if ask.source not in node.config.members:
             return
-        last, messages = min(node.commit_index, node.log.persisted_index), list[peerwire.Have]()
+        # Who has it need not know that it is committed: who asks knows its term and digest.
+        last, messages = node.log.persisted_index, list[peerwire.Have]()
         for index in ask.indexes:
             if not node.log.first_index <= index <= last or size > GIVE_BYTES:
                 continue
@@ -313,15 +360,17 @@ class Repair:
             chain = before.chain
         else:
             return
-        if row is None or not is_the_entry(row, chain, have.entry):
+        # The row may be old: the log may have another entry there by now, on its way to the store.
+        is_ours = log.has(index, have.entry[t.TERM])
+        if row is None or not is_ours or not is_the_entry(row, chain, have.entry):
             engine.counts["entries_given_wrong_total"] += 1
             return
         engine.log.journal.append(have.group, [have.entry], relocated=True)
-        lacking.given.add(index)
-        lacking.expected -= 1
-        if not lacking.expected:
-            lacking.next_ask = engine.now  # there may be more
+        lacking.was_given(index, len(have.entry[t.PAYLOAD]), engine.now)
         engine.counts["entries_repaired_total"] += 1
+        if not lacking.awaited:  # the next ones, at the pace of all that is written again
+            pace_ms = lacking.given_bytes * 1000 // REWRITE_BYTES_PER_S
+            lacking.next_ask = min(lacking.next_ask, engine.now + pace_ms)
 
     # -- for people ----------------------------------------------------------------------------
 
@@ -329,36 +378,7 @@ class Repair:
         """What is damaged now, for beats and STATUS; short. `harmless`: also what is whole again,
         and only waits for older segments to go.
         """
-        some = [(number, one) for number, one in sorted(self.damaged.items())
-                if harmless or not one.salvage.is_waiting]  # fmt: skip
-        return [
-            {"segment": one.name, "position": one.position, "found": one.found,
-             "what": one.what[:TEXT_MAX], "since_ms": one.since_ms,
-             "state": self._state(number, one)[:TEXT_MAX], "groups": self._lacking_in(number)}
-            for number, one in some[:TOLD_MAX]
-        ]  # fmt: skip
-
-    def _lacking_in(self, number: int) -> list[int]:
-        """Groups that lack something which stood in this segment."""
-        return [
-            uid for uid, lacking in list(self.lacks.items())[:TOLD_MAX]
-            if any(place[0] == number for place in lacking.entries.values())
-        ]  # fmt: skip
-
-    def _state(self, number: int, one: Damaged) -> str:
-        if one.failed:
-            return f"tried again soon: {one.failed}"
-        if one.salvage.is_waiting:
-            return "whole again; what is left goes with older segments"
-        if not one.salvage.is_examined:
-            return "being examined"
-        missing = [self.lacks[uid] for uid in self._lacking_in(number)]
-        if not missing:
-            return "being emptied"
-        hopeless = any(self._engine.now - one.since >= HOPE_MS for one in missing)
-        count = sum(len(one.entries) for one in missing)
-        where = "no replica that answers has them" if hopeless else "asked for"
-        return f"{count} entries of {len(missing)} groups are lost here; {where}"
+        return tell(self.damaged, self.lacks, self._engine.now, harmless=harmless)
 
     def status(self) -> dict[str, Any]:
         return {

@@ -12,21 +12,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue.wal.apart import Job
+from myqueue.wal.groups import Row
 from myqueue.wal.scrub import Scrub
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine
 
 ROUND_MS: Final = 10_000  # at least between the beginnings of two rounds
+NEW_SEGMENTS: Final = 1000  # at most begun while a job runs
 WAIT_S: Final = 0.05  # for a writer that is in the middle of a record
 Found = Callable[[int, int, str, str], None]  # (segment, position, by whom, what)
+Missing = Callable[[Row], None]  # an entry whose segment is not there
 
 
 class Scrubbing:
     """See the module's docstring."""
 
-    def __init__(self, engine: Engine, found: Found) -> None:
-        self._engine, self._found = engine, found
+    def __init__(self, engine: Engine, found: Found, missing: Missing) -> None:
+        self._engine, self._found, self._missing = engine, found, missing
+        self._names: Job[tuple[list[Row], bytes]] | None = None  # what the store's rows name
+        self._are_names_known = False
         self._scrub: Scrub | None = None
         self._job: Job[None] | None = None
         self._next_step = self._next_round = 0
@@ -40,6 +45,9 @@ class Scrubbing:
         pace = self._engine.scrub_bytes_per_s
         if not pace or (self._job is not None and not self._job.done):
             return
+        if not self._are_names_known:
+            self._look_for_files()
+            return
         if self._job is not None:
             self._took(self._job, now, pace)
         if now < self._next_step:
@@ -48,6 +56,27 @@ class Scrubbing:
             self._begin(now)
         if self._scrub is not None:
             self._job = self._engine.log.apart.start(self._scrub.portion)
+
+    def _look_for_files(self) -> None:
+        """Once after a start: is the segment of each entry there? Later a scrub misses its file."""
+        job, start = self._names, b""
+        if job is not None:
+            if not job.done:
+                return
+            rows, start = job.result()
+            for row in rows:
+                self._missing(row)
+            if not start:
+                self._are_names_known, self._names = True, None
+                return
+        journal, store = self._engine.log.journal, self._engine.log.store
+        there = {*journal.segments, *range(journal.end[0], journal.end[0] + NEW_SEGMENTS)}
+
+        def look() -> tuple[list[Row], bytes]:
+            with store.view() as view:
+                return view.rows_elsewhere(there, start)
+
+        self._names = self._engine.log.apart.start(look)
 
     def _begin(self, now: int) -> None:
         """The next segment; at the end of the log the round is over."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # at run time it would bring LMDB, which readers of segments 
     from myqueue.wal.index import Index
 
 ALL = 2**64 - 1
+LOST = (errno.EIO, errno.ENOENT, errno.EUCLEAN, errno.EBADMSG)  # what file systems call damage
 JOIN_READS_BYTES = 1 << 20
 DAMAGE_MAX = 1000  # remembered until somebody looks
 _HEADER = f.RECORD_HEADER_BYTES
@@ -55,7 +56,9 @@ class Reader:
 
     def __init__(self, files: Files, index: Index, names: Names) -> None:
         self._files, self._index, self._names = files, index, names
-        self.met: deque[Damage] = deque(maxlen=DAMAGE_MAX)  # for whoever repairs
+        # For whoever repairs: the last entries, and the first one of each segment.
+        self.met: deque[Damage] = deque(maxlen=DAMAGE_MAX)
+        self.met_in: dict[int, Damage] = {}
 
     def at(self, row: Row) -> Entry:
         """The entry that this row of the index promises."""
@@ -157,14 +160,16 @@ class Reader:
             raise
 
     def _met(self, row: Row, what: str) -> None:
-        self.met.append(Damage(row.segment, row.position, row.group, row.index, what))
+        damage = Damage(row.segment, row.position, row.group, row.index, what)
+        self.met.append(damage)
+        self.met_in.setdefault(row.segment, damage)
 
     def _bytes(self, name: str, position: int, length: int) -> bytes:
         """A sector that the disk cannot read, and a file that is not there, are damage as well."""
         try:
             return self._files.read(name, position, length)
         except OSError as error:
-            if error.errno not in (errno.EIO, errno.ENOENT):
+            if error.errno not in LOST:
                 raise
             raise CorruptData(f"{name} at position {position}: {error}", component=name) from error
 

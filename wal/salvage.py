@@ -22,6 +22,7 @@ Whatever a crash leaves is a log with both copies, and the newer one counts.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from copy import copy
 from functools import partial
@@ -55,8 +56,10 @@ class Salvage:
         """`new_snapshot` writes one of a group if that can be now: the old one can't be read."""
         self._log, self.number, self._new_snapshot = log, number, new_snapshot
         self.unreadable: list[Row] = []
+        self.untold: deque[Row] = deque()  # the same, until somebody takes notice
         self.findings: list[Finding] = []
         self.is_examined = False  # what is unreadable is known
+        self.is_held_up = False  # by entries that others have to bring, or by older segments
         self.is_waiting = False  # for older segments; all that is live is elsewhere
         self.relocated_bytes = 0
         self._kinds: list[f.FooterRow] | None = None  # what is in it; None: not for certain
@@ -72,15 +75,14 @@ class Salvage:
         self.is_examined = True
         while True:
             yield from self._entries()
-            while any(map(self._is_live, self.unreadable)):
-                yield None
+            yield from self._until_given()
             yield from self._until_durable()
             yield from self._records()
             yield from self._until_durable()
             rows = yield from self._rows()
             if not any(map(self._is_live, rows)):
                 break
-        self.is_waiting = True
+        self.is_waiting = self.is_held_up = True
         while not (yield from self._may_go()):
             yield None
         segment = self._segment
@@ -109,12 +111,21 @@ class Salvage:
         if segment is None:
             return
         yield from self._apart(partial(self._check, segment))
-        self.unreadable = []
+        self.unreadable, self.is_held_up = [], False
+        self.untold.clear()
         rows = yield from self._rows()
         for begin in range(0, len(rows), LOOK_ROWS):
             part = rows[begin : begin + LOOK_ROWS]
             bad = yield from self._apart(partial(self._bad_of, part))
-            self.unreadable += filter(self._is_live, bad)
+            for at, row in enumerate(bad):
+                if at % STEP_ROWS == STEP_ROWS - 1:
+                    yield None
+                if self._is_live(row):
+                    self._lost(row)
+
+    def _lost(self, row: Row) -> None:
+        self.unreadable.append(row)
+        self.untold.append(row)
 
     def _bad_of(self, rows: list[Row]) -> list[Row]:
         """In pieces, so that others have the disk and the interpreter as well."""
@@ -175,14 +186,14 @@ class Salvage:
         journal, index = self._log.journal, self._log.index
         bad = {(row.group, row.index) for row in self.unreadable}
         rows = yield from self._rows()
-        rows = [row for row in rows if (row.group, row.index) not in bad and self._is_live(row)]
+        rows = [row for row in rows if (row.group, row.index) not in bad]
         at = 0
         while at < len(rows):
             size, begin = 0, at
             while at < len(rows) and size < STEP_BYTES and at - begin < STEP_ROWS:
                 size += rows[at].length
                 at += 1
-            part = rows[begin:at]
+            part = list(filter(self._is_live, rows[begin:at]))
             found = yield from self._apart(partial(self._log.reader.all_of, part))
             for row, entry in zip(part, found, strict=True):
                 # The index must know of every record that took entries back.
@@ -191,12 +202,22 @@ class Salvage:
                 if not self._is_live(row):
                     continue
                 if entry is None:
-                    self.unreadable.append(row)
+                    self._lost(row)
                     continue
                 journal.append(row.group, [entry_again(*entry)], relocated=True)
                 self.relocated_bytes += row.length
             journal.submit()
             yield None
+
+    def _until_given(self) -> Pass[None]:
+        """Until nobody misses what can't be read here. What is elsewhere once stays there."""
+        for at, row in enumerate(self.unreadable):
+            while self._is_live(row):
+                self.is_held_up = True
+                yield None
+            if at % STEP_ROWS == STEP_ROWS - 1:
+                yield None
+        self.is_held_up = False
 
     def _records(self) -> Pass[None]:
         """Votes, starts, snapshots and the like that are in force."""

@@ -11,7 +11,7 @@ A view is short (L4): as long as it is open, no page that it may see is used aga
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from struct import Struct
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -137,6 +137,21 @@ class View:
             if at == keys_max:
                 return out, bytes(key)
             if raw[:4] == sign:
+                out.append(_row(key, raw))
+        return out, b""
+
+    def rows_elsewhere(
+        self, numbers: Set[int], start: bytes = b"", keys_max: int = 10_000
+    ) -> tuple[list[Row], bytes]:
+        """Rows of entries that stand in none of these segments; else as above."""
+        signs, out = {number.to_bytes(4, "little") for number in numbers}, list[Row]()
+        cursor = self._txn.cursor(self._index)
+        if not (cursor.set_range(start) if start else cursor.first()):
+            return out, b""
+        for at, (key, raw) in enumerate(cursor):
+            if at == keys_max:
+                return out, bytes(key)
+            if raw[:4] not in signs:
                 out.append(_row(key, raw))
         return out, b""
 

@@ -9,96 +9,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kit import wal_logs
-from kit.engine_rig import Net, Node
+from kit.damage_rig import (
+    CONFIG,
+    GROUP,
+    LOST,
+    OTHER,
+    SCRUB,
+    damage,
+    filled,
+    follower,
+    lose,
+    mended,
+    payloads,
+    place_of,
+    stored,
+)
+from kit.engine_rig import Net
 
 from myqueue import errors
 from myqueue.daemons import peerwire
 from myqueue.daemons.damage import Way, is_the_entry, leader_step, way_of
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
-from myqueue.wal import format as f
-from myqueue.wal.config import JournalConfig
 from myqueue.wal.groups import Row
-
-CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0, reserve_bytes=0)
-GROUP, OTHER = 5, 6
-SCRUB = 1 << 30  # bytes per second
-LOST = 8  # an index
-
-
-def filled(net: Net) -> None:
-    """Two groups on three nodes, some segments, and nothing left in memory."""
-    net.create(GROUP)
-    net.create(OTHER)
-    for _ in range(4):
-        net.write(20, GROUP, size=10_000)
-        net.write(20, OTHER, size=10_000)
-    forget(net)
-
-
-def forget(net: Net) -> None:
-    for group in (GROUP, OTHER):
-        net.settled(group)
-    net.until("all in the stores", lambda: all(stored(one) for one in net.nodes.values()))
-    for node in net.nodes.values():
-        for replica in node.engine.replicas.values():
-            replica.node.log.forget_before(replica.node.applied_index + 1)
-
-
-def stored(node: Node) -> bool:
-    return not node.log.journal.queued_bytes and not node.log.index.works_waiting
-
-
-def place_of(node: Node, index: int, group: int = GROUP) -> tuple[Path, Row]:
-    row = node.log.index.row(group, index)
-    assert row is not None
-    named = node.log.journal.segment_name(row.segment)
-    assert named is not None
-    return node.folder / "wal" / named[0], row
-
-
-def damage(node: Node, index: int = LOST, group: int = GROUP, *, header: bool = False) -> Path:
-    """One bit of an entry, in a file that its daemon has open."""
-    path, row = place_of(node, index, group)
-    at = 20 if header else f.RECORD_HEADER_BYTES + row.length // 2
-    wal_logs.flip(path, row.position + at)
-    return path
-
-
-def follower(net: Net, group: int = GROUP) -> Node:
-    leader = net.leader(group)
-    return next(one for one in net.nodes.values() if one is not leader)
-
-
-def payloads(node: Node, group: int = GROUP) -> list[bytes]:
-    replica = node.replica(group)
-    first, last = replica.node.log.first_index, replica.node.log.last_index
-    out: list[bytes] = []
-    while first <= last:
-        for entry in replica.read(first, last, 1 << 20):
-            out.append(bytes(entry[t.PAYLOAD]))
-            first += 1
-    return out
-
-
-def mended(net: Net, node: Node, path: Path) -> None:
-    """All is read as it was, the segment is gone, and nothing is wrong with what is left."""
-    repair = node.engine.repair
-    net.until("repaired", lambda: repair.mended and not repair.damaged, 6000)
-    assert not repair.lacks and all(one.node.is_whole for one in node.engine.replicas.values())
-    assert not path.exists()
-    whole = next(one for one in net.nodes.values() if one is not node)
-    for group in (GROUP, OTHER):
-        assert payloads(node, group) == payloads(whole, group)
-    net.until("on disk", lambda: stored(node))
-    node.close()
-    found, summary = wal_logs.check(node.folder / "wal")
-    assert not summary.corrupt, [str(one) for one in found]
-    node.open()
-    assert all(one.node.is_whole for one in node.engine.replicas.values())
-    for group in (GROUP, OTHER):
-        assert payloads(node, group) == payloads(whole, group)
 
 
 @pytest.mark.parametrize("header", [False, True])
@@ -193,15 +126,6 @@ def test_entries_in_memory_are_written_again_at_once(tmp_path: Path) -> None:
         net.until("repaired by itself", lambda: repair.mended and not repair.damaged, 6000)
         net.cut = set()
         mended(net, forget_not, path)
-
-
-def lose(net: Net, nodes: list[Node], index: int = LOST) -> None:
-    """The same entry on each of them, and noticed."""
-    for node in nodes:
-        damage(node, index)
-        with pytest.raises(errors.NotReady):
-            node.replica(GROUP).read(index, index, 1)
-        net.until("lacking", lambda at=node: at.replica(GROUP).node.lacking)
 
 
 def test_who_lacks_something_neither_votes_nor_counts(tmp_path: Path) -> None:
@@ -322,7 +246,7 @@ def test_a_wrong_entry_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_of_whom(tmp_path: Path) -> None:
-    """Nobody but members is given anything, and nothing that may not be committed."""
+    """Nobody but members is given anything, and nothing that is not on disk."""
     with Net(tmp_path, 3, CONFIG) as net:
         filled(net)
         leader = net.leader(GROUP).engine
@@ -338,7 +262,7 @@ def test_what_is_asked_of_whom(tmp_path: Path) -> None:
         log, at = replica.node.log, replica.node.commit_index + 1
         net.until("on the own disk alone", lambda: log.persisted_index == at, 40)
         ask(t.replica_id(9, 9), [LOST])
-        ask(others[0], [0, at, 1 << 40])
+        ask(others[0], [0, at + 1, 1 << 40])
         assert not sent
         ask(others[0], [LOST])
         assert len(sent) == 1

@@ -1,0 +1,195 @@
+"""Repair where it is hard: commits that nobody knows of any more, much damage at once, lost files.
+
+Engines on real logs in one process, as in `test_repair`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit import damage_rig as kit
+from kit.damage_rig import GROUP, LOST, OTHER, SCRUB
+from kit.engine_rig import Net, Node
+
+from myqueue import errors
+from myqueue.daemons import peerwire
+from myqueue.daemons.raft import types as t
+from myqueue.wal import reader
+from myqueue.wal.config import JournalConfig
+
+SMALL = JournalConfig(segment_bytes=1 << 18, soft_limit_bytes=0, reserve_bytes=0)
+
+
+def alone(net: Net, node: Node) -> None:
+    net.cut = {(n, node.number) for n in net.nodes} | {(node.number, n) for n in net.nodes}
+
+
+def test_who_has_it_gives_it_though_it_does_not_know_that_it_is_committed(tmp_path: Path) -> None:
+    """R2: two of three have everything together; after a restart that has to be enough."""
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        one = net.leader(GROUP)
+        two, three = (node for node in net.nodes.values() if node is not one)
+        three.close()
+        item = t.Item(1, 1, t.DATA, bytes(1000))
+        last = one.engine.propose(one.replica(GROUP), [item])
+        while one.replica(GROUP).node.applied_index < last:
+            two.turn()
+            net.clock.now += 10
+            one.turn()
+            time.sleep(0.0005)
+        assert two.replica(GROUP).node.commit_index < last
+        one.close()
+        two.close()
+        one.open()  # from now on the entry is on disk alone
+        path, row = kit.place_of(one, last)
+        assert row.index == last
+        kit.damage(one, last)
+        one.restart()
+        two.open()
+        assert one.replica(GROUP).node.lacking and not one.replica(GROUP).node.recovering
+        assert two.replica(GROUP).node.commit_index < last
+        net.until("it came", lambda: one.replica(GROUP).node.is_whole, 1500)
+        net.write(3, GROUP)
+        assert kit.payloads(one) == kit.payloads(two)
+        assert not path.exists() or not one.engine.repair.lacks
+
+
+def test_a_start_with_more_damage_than_readers_remember(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R2: the flag of a group stays, though another one's damage came in between."""
+    monkeypatch.setattr(reader, "DAMAGE_MAX", 3)
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node = kit.follower(net)
+        alone(net, node)
+        kit.lose(net, [node])
+        for index in range(LOST, LOST + 10):
+            kit.damage(node, index, OTHER)
+            with pytest.raises(errors.NotReady):
+                node.replica(OTHER).read(index, index, 1)
+            net.turn()
+        net.until("on disk", lambda: kit.stored(node))
+        for _ in range(2):
+            node.restart()
+            assert node.replica(GROUP).node.lacking and node.replica(OTHER).node.lacking
+
+
+def segments_of(node: Node, group: int = GROUP) -> dict[int, int]:
+    """A segment -> an entry in it, but not of the newest."""
+    found: dict[int, int] = {}
+    log = node.replica(group).node.log
+    for index in range(2, log.last_index + 1):  # the first one is empty
+        row = node.log.index.row(group, index)
+        assert row is not None
+        if row.segment != node.log.journal.end[0]:
+            found.setdefault(row.segment, index)
+    return found
+
+
+def test_what_nobody_has_holds_up_nothing_else(tmp_path: Path) -> None:
+    """Segments that wait for a lost entry, however many, keep no other one from its repair."""
+    with Net(tmp_path, 3, SMALL) as net:
+        kit.filled(net)
+        node = kit.follower(net)
+        found = segments_of(node)
+        assert len(found) >= 6
+        *hopeless, last = sorted(found)
+        for number in hopeless:
+            for one in net.nodes.values():
+                kit.damage(one, found[number])
+        path = kit.damage(node, found[last])
+        node.engine.scrub_bytes_per_s = SCRUB
+        net.until("the last one is whole", lambda: not path.exists(), 6000)
+        lacks = node.engine.repair.lacks[GROUP]
+        assert sorted(lacks.entries) == sorted(found[number] for number in hopeless)
+
+
+def test_thousands_of_lost_entries_leave_the_loop_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn looks at some of what is lacking, not at all of it; and all comes back soon."""
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        net.create(GROUP)
+        net.create(OTHER)
+        for _ in range(10):
+            net.write(400, GROUP, size=300)
+        net.write(10, OTHER, size=60_000)
+        kit.forget(net)
+        node = kit.follower(net)
+        path, _ = kit.place_of(node, LOST)
+        before = kit.payloads(node)
+        path.unlink()
+        node.log.files._forget(path.name)
+        node.engine.scrub_bytes_per_s = SCRUB
+        looks = 0
+        row = node.log.index.row
+
+        def counted(*of: int) -> Any:
+            nonlocal looks
+            looks += 1
+            return row(*of)
+
+        monkeypatch.setattr(node.log.index, "row", counted)
+        most, began = 0, net.clock.now
+        while not node.engine.repair.mended:
+            looks = 0
+            net.turn()
+            most = max(most, looks)
+            assert net.clock.now - began < 30_000
+        assert most <= 2500
+        assert kit.payloads(node) == before
+
+
+def test_a_segment_that_is_missing_at_a_start(tmp_path: Path) -> None:
+    """W16: a file that went while its daemon was down is found before somebody reads it."""
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node = kit.follower(net)
+        path, _ = kit.place_of(node, LOST)
+        node.close()
+        path.unlink()
+        node.open()
+        node.engine.scrub_bytes_per_s = SCRUB
+        repair = node.engine.repair
+        net.until("noticed", lambda: repair.lacks, 2000)
+        net.until("back", lambda: not repair.lacks, 6000)
+        for group in (GROUP, OTHER):
+            net.settled(group)
+            whole = next(one for one in net.nodes.values() if one is not node)
+            assert kit.payloads(node, group) == kit.payloads(whole, group)
+
+
+def test_a_segment_that_was_cut_short(tmp_path: Path) -> None:
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node = kit.follower(net)
+        path, row = kit.place_of(node, LOST)
+        os.truncate(path, row.position + 20)
+        node.engine.scrub_bytes_per_s = SCRUB
+        kit.mended(net, node, path)
+
+
+def test_an_entry_that_is_of_the_log_no_more_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R6: what was lost may have been overwritten while somebody looked for it."""
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node, leader = kit.follower(net), net.leader(GROUP)
+        entry = leader.replica(GROUP).read(LOST, LOST, 1)[0]
+        alone(net, node)
+        kit.lose(net, [node])
+        log = node.replica(GROUP).node.log
+        monkeypatch.setattr(type(log), "has", lambda self, index, term: False)
+        ours, theirs = node.replica(GROUP).replica_id, leader.replica(GROUP).replica_id
+        node.engine.repair.given(peerwire.Have(GROUP, theirs, ours, 1, entry))
+        assert node.engine.counts["entries_repaired_total"] == 0
+        monkeypatch.undo()
+        node.engine.repair.given(peerwire.Have(GROUP, theirs, ours, 1, entry))
+        assert node.engine.counts["entries_repaired_total"] == 1
