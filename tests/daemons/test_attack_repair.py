@@ -136,12 +136,12 @@ def test_thousands_of_lost_entries_leave_the_loop_its_time(
             return row(*of)
 
         monkeypatch.setattr(node.log.index, "row", counted)
-        most, began = 0, net.clock.now
+        most, until = 0, time.monotonic() + 60
         while not node.engine.repair.mended:
             looks = 0
             net.turn()
             most = max(most, looks)
-            assert net.clock.now - began < 30_000
+            assert time.monotonic() < until
         assert most <= 2500
         assert kit.payloads(node) == before
 
