@@ -13,6 +13,7 @@ from myqueue.wal import journal as journal_module
 from myqueue.wal import log as log_module
 from myqueue.wal import segments as segments_module
 from myqueue.wal import spares as spares_module
+from myqueue.wal import writer as writer_module
 from myqueue.wal.index import Index
 from myqueue.wal.journal import JournalConfig
 from myqueue.wal.log import Log
@@ -46,7 +47,7 @@ def open_descriptors() -> list[str]:
     [
         (log_module, "claim"), (log_module, "Store"), (journal_module, "recover"),
         (segments_module, "Layout"), (spares_module.Spares, "check_space"),
-        (journal_module, "WriterThread"), (journal_module, "SparesThread"),
+        (writer_module, "WriterThread"), (journal_module, "SparesThread"),
         (log_module, "Index"), (log_module, "Reader"), (log_module, "Reclaimer"),
     ],
 )  # fmt: skip
