@@ -188,6 +188,6 @@ def address(text: str) -> str:
     plain = text.strip().removeprefix("tcp://").rstrip("/")
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?", plain)
     port = int(match[2]) if match and match[2] else DEFAULT_PORT
-    if not match or not 0 < port < 65536:
+    if not match or not 0 < port < 65536 or not plain.isprintable():
         raise InvalidSetting(f"not an address: {text.strip()!r}; write host:port")
     return f"tcp://{match[1]}:{port}"

@@ -260,7 +260,7 @@ class Connection:
             self._sockets.watch(socket, self._readable)
             self._sockets.watch(self._monitor, self._monitored)
             socket.connect(self.address)
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, ValueError) as error:  # ValueError: a text that is not to be encoded
             self.broke(f"can't connect: {error}")
 
     def _monitored(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from kit.echo import EchoCluster, refuse
 
-from myqueue import errors
+from myqueue import config, errors
 from myqueue import protocol as words
 from myqueue.session import Session
 
@@ -308,3 +308,11 @@ def test_ctrl_c_ends_a_wait(cluster, session):
     with pytest.raises(KeyboardInterrupt):
         session.wait(session.read("cluster"))
     assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize(
+    "text", ["\ud800host:92", "a b:92", "host\x00:92", "host:0", "h:99999", ""]
+)
+def test_a_text_that_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(errors.InvalidSetting, match="not an address"):
+        config.address(text)

@@ -333,7 +333,7 @@ def test_an_honest_client_does_not_wait(cluster: Cluster, random: Random) -> Non
     cluster.admin.create_topic("one-at-a-time", partitions=3)
     with honest(cluster, "p99"), Producer(cluster.address) as producer:
 
-        def measure(when: str, seconds: float = 4.0) -> None:
+        def measure(when: str, seconds: float = 2.5) -> None:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 begin = time.perf_counter()
