@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +11,7 @@ from browser import axe
 from browser.chromium import NARROW, WIDE, Browser, Page
 from browser.common import PICTURES
 from browser.gateway import Gateway
+from kit.agents import myq, one_of_each
 from kit.processes import Cluster
 
 from myqueue import Consumer, Producer
@@ -103,23 +101,10 @@ def test_what_can_not_be_done_with_a_broker_is_said(page: Page, gateway: Gateway
 # -- a cluster of its own, with an agent ----------------------------------------------------------
 
 
-def myq(folder: Path, *words: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MYQ_")}
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "myqueue.cli", *words],
-        cwd=folder, env={**kept, "XDG_CONFIG_HOME": str(folder / "config")}, text=True,
-        capture_output=True, timeout=150, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == 0, (words, done.stdout, done.stderr)
-    return done.stdout
-
-
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[str]:
-    words = ("--managers", "1", "--brokers", "1", "--port-base", "0", "--wait", "120")
-    myq(tmp_path, "up", *words, "--detach")
-    yield json.loads(myq(tmp_path, "status", "--json"))["gateway"] + "/console"
-    myq(tmp_path, "down")
+    with one_of_each(tmp_path) as home:
+        yield json.loads(myq(home, "status", "--json"))["gateway"] + "/console"
 
 
 def test_a_broker_is_added_emptied_and_removed(browser: Browser, console: str) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.agents import myq, one_of_each
 
 from myqueue import Agent
 from myqueue.daemons import errands, local
@@ -18,55 +16,43 @@ from myqueue.daemons.local import Folder
 from myqueue.errors import InvalidSetting, Unreachable
 
 
-def run(folder: Path, *words: str, code: int = 0) -> str:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MYQ_")}
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "myqueue.cli", *words],
-        cwd=folder, env={**kept, "XDG_CONFIG_HOME": str(folder / "config")}, text=True,
-        capture_output=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == code, (words, done.stdout, done.stderr)
-    return done.stdout if code == 0 else done.stdout + done.stderr
-
-
 def rows(folder: Path) -> dict[int, dict[str, Any]]:
-    found = json.loads(run(folder, "broker", "list", "--json"))["brokers"]
+    found = json.loads(myq(folder, "broker", "list", "--json"))["brokers"]
     return {row["node"]: row for row in found}
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    run(tmp_path, "up", "--managers", "1", "--brokers", "1", "--port-base", "0", "--detach")
-    yield tmp_path
-    run(tmp_path, "down")
+    with one_of_each(tmp_path) as home:
+        yield home
 
 
 @pytest.mark.slow
 def test_p4_a_broker_is_added_drained_and_removed(home: Path) -> None:
-    run(home, "topic", "create", "t", "--partitions", "6", "--replication", "1")
-    assert "Nothing was found damaged." in run(home, "broker", "repairs")
-    found = json.loads(run(home, "broker", "repairs", "--json"))
+    myq(home, "topic", "create", "t", "--partitions", "6", "--replication", "1")
+    assert "Nothing was found damaged." in myq(home, "broker", "repairs")
+    found = json.loads(myq(home, "broker", "repairs", "--json"))
     assert not found["repairs"]
     assert [one["daemon"] for one in found["scrubbers"]] == ["manager 1", "broker 1"]
-    assert "Added broker 2" in run(home, "broker", "add")
-    assert "too few for t" not in run(home, "broker", "drain", "1", "--wait", "--timeout", "60")
+    assert "Added broker 2" in myq(home, "broker", "add")
+    assert "too few for t" not in myq(home, "broker", "drain", "1", "--wait", "--timeout", "60")
     found = rows(home)
     assert (found[1]["state"], found[1]["replicas"], found[2]["replicas"]) == ("drained", 0, 6)
-    assert "too few for t" in run(home, "broker", "drain", "2", code=1)
-    refused = run(home, "broker", "remove", "2", code=1)
+    assert "too few for t" in myq(home, "broker", "drain", "2", code=1)
+    refused = myq(home, "broker", "remove", "2", code=1)
     assert "holds 6 replicas" in refused and "t/0" in refused and "--force" in refused
-    assert "say --yes" in run(home, "broker", "remove", "2", "--force", code=2)
-    assert "Stopped it" in run(home, "broker", "remove", "1")
+    assert "say --yes" in myq(home, "broker", "remove", "2", "--force", code=2)
+    assert "Stopped it" in myq(home, "broker", "remove", "1")
     assert sorted(rows(home)) == [2]
     cluster = Folder(home / "myq-data").load()
     assert cluster is not None
     assert [daemon.name for daemon in cluster.of_kind(local.BROKER)] == ["broker-2"]
     assert (home / "myq-data" / "broker-1.removed-1").is_dir()
-    assert "no broker 7" in run(home, "broker", "remove", "7", code=1)
+    assert "no broker 7" in myq(home, "broker", "remove", "7", code=1)
 
 
 def test_without_a_cluster_it_says_how_brokers_are_added_elsewhere(tmp_path: Path) -> None:
-    assert "bin/myq-broker" in run(tmp_path, "broker", "add", code=3)
+    assert "bin/myq-broker" in myq(tmp_path, "broker", "add", code=3)
     with pytest.raises(Unreachable):
         Agent(tmp_path / "data").add_broker()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -52,7 +53,7 @@ def runs_of(messages: list[Message]) -> Iterator[Run]:
         yield run
 
 
-class Client(threading.Thread):
+class Client(threading.Thread, ABC):
     """See the chapter's head."""
 
     def __init__(self, name: str, history: History) -> None:
@@ -68,8 +69,9 @@ class Client(threading.Thread):
         except Exception as error:
             self.error = error
 
+    @abstractmethod
     def turn(self) -> None:
-        raise NotImplementedError
+        """One thing that such a client does; called until it is stopped."""
 
     def finish(self, seconds: float = 60.0) -> None:
         self.stopped.set()

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.gateways import Client
+from kit.agents import myq, one_of_each
+from kit.gateways import Client, bad, good
 from kit.processes import Cluster, free_ports, wait_for
 
 from myqueue import Producer, errors
 
 pytestmark = pytest.mark.slow
-Answer = tuple[int, dict[str, Any]]
-
-
-def good(answer: Answer) -> dict[str, Any]:
-    assert answer[0] == 200, answer
-    return answer[1]
-
-
-def bad(answer: Answer, status: int, name: str) -> dict[str, Any]:
-    assert (answer[0], answer[1]["name"]) == (status, name), answer
-    return answer[1]
 
 
 def test_p4_a_broker_that_runs_is_named_by_its_address(http: Client, cluster: Cluster) -> None:
@@ -76,23 +63,10 @@ def test_p4_what_can_not_be_done_is_refused(
 # -- with an agent --------------------------------------------------------------------------------
 
 
-def myq(folder: Path, *words: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MYQ_")}
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "myqueue.cli", *words],
-        cwd=folder, env={**kept, "XDG_CONFIG_HOME": str(folder / "config")}, text=True,
-        capture_output=True, timeout=150, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == 0, (words, done.stdout, done.stderr)
-    return done.stdout
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    words = ("--managers", "1", "--brokers", "1", "--port-base", "0", "--wait", "120")
-    myq(tmp_path, "up", *words, "--detach")
-    yield tmp_path
-    myq(tmp_path, "down")
+    with one_of_each(tmp_path) as home:
+        yield home
 
 
 def test_p4_a_broker_is_started_emptied_and_removed(home: Path) -> None:

@@ -8,24 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kit.gateways import Client, Gateway
+from kit.gateways import Client, Gateway, bad, good
 from kit.processes import Cluster, wait_for
 
 from myqueue import Consumer, Producer
 
 pytestmark = pytest.mark.slow
 NewTopic = Callable[..., str]
-Answer = tuple[int, dict[str, Any]]
-
-
-def good(answer: Answer) -> dict[str, Any]:
-    assert answer[0] == 200, answer
-    return answer[1]
-
-
-def bad(answer: Answer, status: int, name: str) -> dict[str, Any]:
-    assert (answer[0], answer[1]["name"]) == (status, name), answer
-    return answer[1]
 
 
 def positions(answer: dict[str, Any]) -> dict[int, tuple[int | None, int]]:

@@ -174,3 +174,16 @@ def check_form(status: int, answer: dict[str, Any], method: str = "GET") -> None
     assert isinstance(answer["code"], int) and isinstance(answer["retriable"], bool)
     assert answer["outcome"] in ("none", "unknown") and answer["component"] and answer["message"]
     assert (status == 504) <= (answer["outcome"] == "unknown"), answer
+
+
+Answer = tuple[int, dict[str, Any]]
+
+
+def good(answer: Answer) -> dict[str, Any]:
+    assert answer[0] == 200, answer
+    return answer[1]
+
+
+def bad(answer: Answer, status: int, name: str) -> dict[str, Any]:
+    assert (answer[0], answer[1]["name"]) == (status, name), answer
+    return answer[1]
