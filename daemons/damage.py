@@ -62,6 +62,7 @@ class Damaged:
         self.next_step = 0
         self.since_ms = 0  # wall clock, for people
         self.failed = ""
+        self.is_told = False  # that it waits for something
 
 
 class Lacking:
@@ -117,6 +118,18 @@ class Lacking:
 # -- for people --------------------------------------------------------------------------------
 
 
+def hopeless(lacking: Lacking, segment: str, applied: int) -> str:
+    """What to do when nobody who answers has the entries."""
+    _, position = next(iter(lacking.entries.values()))
+    text = (
+        f"{len(lacking.entries)} entries can't be read, the first in {segment} at position "
+        f"{position}, and no replica that answers has them: start the brokers of the other replicas"
+    )
+    if any(index > applied for index in lacking.entries):
+        text += "; if they run, start this one again: it then takes their state"
+    return text
+
+
 def tell(
     damaged: dict[int, Damaged], lacks: dict[int, Lacking], now: int, *, harmless: bool
 ) -> list[dict[str, Any]]:
@@ -150,6 +163,8 @@ def _state(one: Damaged, missing: list[Lacking], now: int) -> str:
         return "whole again; what is left goes with older segments"
     if not one.salvage.is_examined:
         return "being examined"
+    if one.salvage.waits_for:
+        return f"waits for {one.salvage.waits_for}"
     if not missing:
         return "being emptied"
     hopeless = any(now - lacking.heard >= HOPE_MS for lacking in missing)

@@ -47,6 +47,7 @@ from myqueue.protocol import Envelope
 from myqueue.wal.log import Log
 from myqueue.wal.writer import Persisted, Stopped
 
+BEHIND_MS = 100  # until an entry that could not be read is tried again
 Buffer = bytes | memoryview
 
 
@@ -75,6 +76,7 @@ class Engine:
         self._snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index
         self._reads: dict[int, tuple[int, int]] = {}  # context -> group and index, once confirmed
         self._removing: dict[int, int] = {}  # group -> batch with the record of its removal
+        self._behind: dict[int, int] = {}  # group -> when to apply what could not be read
         self._serving = Serving(self)
         self.disk = DiskWatch(self)
         self.repair = Repair(self)
@@ -248,6 +250,8 @@ class Engine:
         self._reclaiming.tick(self.now)
         self._serving.tick(self.now)
         self.repair.tick(self.now)
+        if self._behind:
+            self._apply_rest()
 
     # -- the end of a turn ---------------------------------------------------------------------
 
@@ -318,18 +322,30 @@ class Engine:
 
     def _apply(self, order: t.Apply) -> None:
         replica = self.replicas.get(order.group)
-        if replica is None:
-            return
+        if replica is not None:
+            self._applied(replica, replica.apply(order))
+
+    def _apply_rest(self) -> None:
+        """What could not be read when its turn came, and may be there again (`repair`)."""
+        for uid in [one for one, when in self._behind.items() if when <= self.now]:
+            del self._behind[uid]
+            replica = self.replicas.get(uid)
+            if replica is not None and replica.is_behind:
+                self._applied(replica, replica.apply_rest())
+
+    def _applied(self, replica: Replica, done: list[tuple[list[t.Entry], list[Any]]]) -> None:
         node = replica.node
-        for entries, results in replica.apply(order):
+        for entries, results in done:
             if not replica.is_ready and replica.is_leader and entries[-1][t.TERM] == node.term:
                 replica.is_ready = True  # an entry of the own term: all before it is applied
                 self._stirred = True
                 self.owner.changed(replica)
             self.owner.applied(replica, entries, results)
         self._saver.note(replica)
+        if replica.is_behind:
+            self._behind.setdefault(replica.uid, self.now + BEHIND_MS)
         if self._reads:
-            group, last = order.group, order.last
+            group, last = replica.uid, node.applied_index
             ready = [c for c, (of, index) in self._reads.items() if of == group and index <= last]
             for context in ready:
                 del self._reads[context]

@@ -37,6 +37,7 @@ from myqueue.daemons.damage import (
     Damaged,
     Lacking,
     Way,
+    hopeless,
     is_the_entry,
     leader_step,
     tell,
@@ -60,6 +61,7 @@ REWRITE_BYTES_PER_S: Final = 16 << 20
 AT_ONCE: Final = 4  # segments
 TURN_LOOKS: Final = 1000  # at entries, of all groups
 LATER_MS: Final = 5000  # between looks whether older segments went
+AGAIN_MS: Final = 1000  # between looks whether records can be written again
 
 
 class Repair:
@@ -210,6 +212,13 @@ class Repair:
         one.next_step = now + wrote * 1000 // REWRITE_BYTES_PER_S
         if salvage.is_waiting:
             one.next_step = now + LATER_MS
+        elif salvage.waits_for:
+            one.next_step = now + AGAIN_MS
+            if not one.is_told:
+                one.is_told = True
+                self._engine.report(
+                    "warning", "damage-waits", segment=one.name, waits_for=salvage.waits_for
+                )
         for _ in range(min(len(salvage.untold), LOOKS_MAX)):
             row = salvage.untold.popleft()
             self._lack(row.group, row.index, (row.segment, row.position))
@@ -294,13 +303,9 @@ class Repair:
 
     def _give_up_hope(self, replica: Replica, lacking: Lacking) -> None:
         replica.given_up = True
-        number, position = next(iter(lacking.entries.values()))
+        number, _ = next(iter(lacking.entries.values()))
         named = self._engine.log.journal.segment_name(number)
-        why = (
-            f"{len(lacking.entries)} entries can't be read, the first in "
-            f"{named[0] if named else number} at position {position}, and no replica that answers "
-            "has them: start the brokers of the other replicas"
-        )
+        why = hopeless(lacking, named[0] if named else str(number), replica.node.applied_index)
         self._engine.refused[replica.uid] = why
         self._engine.report("error", "damage-not-repaired", group=f"{replica.uid:x}", why=why)
 

@@ -6,6 +6,9 @@ Who waits for which proposal is the owner's business.
 
 Invariant: the machine has applied exactly up to `node.applied_index`; state is saved only together
 with the applied index that it belongs to (W13), and never ahead of the log on our own disk.
+
+A committed entry that can't be read when its turn comes holds up applying, nothing else: the
+replica `is_behind` what it was told to apply until `repair` has brought the entry (W16).
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ class Replica:
     """See the module's docstring."""
 
     __slots__ = (
-        "about", "commit_saved", "dirty", "given_up", "is_ready", "log", "machine", "node",
-        "saved_config", "uid",
+        "about", "apply_to", "commit_saved", "dirty", "given_up", "is_ready", "log", "machine",
+        "node", "saved_config", "uid",
     )  # fmt: skip
 
     def __init__(self, node: RaftNode, machine: Machine, about: bytes, log: Log) -> None:
@@ -42,6 +45,7 @@ class Replica:
             node.group, node, machine, about, log
         )  # fmt: skip
         self.is_ready = False  # leads, and an entry of its own term is applied (R9)
+        self.apply_to = 0  # the last entry that is to be applied
         self.dirty = False  # something was applied that is not on its way to the store
         self.commit_saved = node.commit_index  # the last commit hint in the log
         self.saved_config: t.Config | None = None
@@ -141,15 +145,33 @@ class Replica:
 
     def apply(self, order: t.Apply) -> list[tuple[list[t.Entry], list[Any]]]:
         """Committed entries to the machine; in portions, if they have to be read from disk."""
+        follows = order.first == self.node.applied_index + 1
+        self.apply_to = order.last
+        return self._apply(order.entries if follows else None)
+
+    @property
+    def is_behind(self) -> bool:
+        """Something that is to be applied could not be read."""
+        return self.apply_to > self.node.applied_index
+
+    def apply_rest(self) -> list[tuple[list[t.Entry], list[Any]]]:
+        """The same, once more: what could not be read may be there again."""
+        return self._apply(None)
+
+    def _apply(self, entries: list[t.Entry] | None) -> list[tuple[list[t.Entry], list[Any]]]:
         done: list[tuple[list[t.Entry], list[Any]]] = []
-        entries, at = order.entries, order.first
-        while at <= order.last:
-            if entries is None or at > order.first:
-                entries = self.read(at, order.last, APPLY_BYTES)
+        at = self.node.applied_index + 1
+        while at <= self.apply_to:
+            if entries is None:
+                try:
+                    entries = self.read(at, self.apply_to, APPLY_BYTES)
+                except (CorruptData, NotReady):
+                    break  # the reader has noted it, for `repair`
             done.append((entries, self.machine.apply(entries)))
-            at = entries[-1][t.INDEX] + 1
-        self.node.applied(order.last)
-        self.dirty = True
+            at, entries = entries[-1][t.INDEX] + 1, None
+        if done:
+            self.node.applied(at - 1)
+            self.dirty = True
         return done
 
     def saved(self) -> Changes:

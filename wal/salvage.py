@@ -61,6 +61,7 @@ class Salvage:
         self.is_examined = False  # what is unreadable is known
         self.is_held_up = False  # by entries that others have to bring, or by older segments
         self.is_waiting = False  # for older segments; all that is live is elsewhere
+        self.waits_for = ""  # what has to change before its records can be appended again
         self.relocated_bytes = 0
         self._kinds: list[f.FooterRow] | None = None  # what is in it; None: not for certain
 
@@ -223,18 +224,25 @@ class Salvage:
         """Votes, starts, snapshots and the like that are in force."""
         journal = self._log.journal
         while held := self._held():
+            waits_for = ""
             for group in held:
                 parts: list[bytes] = []
+                if group.doubtful:
+                    waits_for = f"group {group.uid:x}, whose newest vote may be lost, to be removed"
+                    continue
                 if in_snapshot(group, self.number):
                     try:
                         parts = yield from self._snapshot(group)
                     except CorruptData:
-                        self._new_snapshot(group.uid)
+                        if not self._new_snapshot(group.uid):
+                            waits_for = f"a newer snapshot of group {group.uid:x}"
                         continue
                 if journal.groups.by_uid.get(group.uid) is group and not group.doubtful:
                     append_records(journal, group, self.number, parts)
+            self.waits_for, self.is_held_up = waits_for, bool(waits_for)
             journal.submit()
             yield None
+        self.waits_for, self.is_held_up = "", False
 
     def _held(self) -> list[Group]:
         groups = self._log.journal.groups.by_uid.values()

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from kit import damage_rig as kit
+from kit import wal_logs
 from kit.damage_rig import GROUP, LOST, OTHER, SCRUB
 from kit.engine_rig import Net, Node
 
 from myqueue import errors
-from myqueue.daemons import peerwire
+from myqueue.daemons import peerwire, repair
 from myqueue.daemons.raft import types as t
 from myqueue.wal import reader
 from myqueue.wal.config import JournalConfig
@@ -74,6 +75,7 @@ def test_a_start_with_more_damage_than_readers_remember(
             with pytest.raises(errors.NotReady):
                 node.replica(OTHER).read(index, index, 1)
             net.turn()
+        node.turn()
         net.until("on disk", lambda: kit.stored(node))
         for _ in range(2):
             node.restart()
@@ -193,3 +195,114 @@ def test_an_entry_that_is_of_the_log_no_more_is_not_taken(
         monkeypatch.undo()
         node.engine.repair.given(peerwire.Have(GROUP, theirs, ours, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 1
+
+
+def persisted_and_not_committed(net: Net, node: Node, count: int) -> int:
+    """Entries that are on this disk, and of which nobody said that they are committed."""
+    leader = net.leader(GROUP)
+    items = [t.Item(1, 1, t.DATA, bytes(1000)) for _ in range(count)]
+    last = leader.engine.propose(leader.replica(GROUP), items) + count - 1
+    log = node.replica(GROUP).node.log
+    while log.persisted_index < last:
+        net.clock.now += 10
+        leader.turn()
+        net.cut = {(n, node.number) for n in net.nodes}  # what is in its inbox by now, it takes
+        node.turn()
+        time.sleep(0.0005)
+    return last
+
+
+def test_an_entry_that_turns_bad_before_it_is_applied(tmp_path: Path) -> None:
+    """W16, R2: what can't be read when its turn comes holds up applying, and not the daemon."""
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node, leader = kit.follower(net), net.leader(GROUP)
+        last = persisted_and_not_committed(net, node, 5)
+        node.restart()  # from now on the entries are on disk alone
+        replica = node.replica(GROUP)
+        assert replica.node.commit_index < last - 4
+        kit.damage(node, last - 2)
+        others = [one for one in net.nodes.values() if one is not node]
+        given = [one.engine.repair.asked for one in others]
+        for one in others:
+            one.engine.repair.asked = lambda ask: None  # type: ignore[method-assign]
+        net.cut = set()
+        net.until("held up", lambda: replica.node.lacking)
+        assert replica.is_behind
+        net.until("all before it", lambda: replica.node.applied_index == last - 3)
+        for _ in range(100):
+            net.turn()
+        assert replica.node.applied_index == replica.machine.applied_index == last - 3
+        assert replica.node.log.memory_first > last - 2, "it is on disk alone"
+        for one, gives in zip(others, given, strict=True):
+            one.engine.repair.asked = gives  # type: ignore[method-assign]
+        net.until("applied", lambda: replica.node.applied_index >= last)
+        net.until("whole", lambda: replica.node.is_whole)
+        assert replica.machine.applied_index == replica.node.applied_index
+        net.write(3, GROUP)
+        net.settled(GROUP)
+        assert kit.payloads(node) == kit.payloads(leader)
+
+
+def test_what_nobody_has_keeps_no_other_entry_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many are asked for at once; if nobody has these, the next ones have their turn."""
+    monkeypatch.setattr(repair, "ASK_ENTRIES", 3)
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node = kit.follower(net)
+        hopeless = list(range(LOST, LOST + 6))
+        for index in hopeless:
+            for one in net.nodes.values():
+                kit.damage(one, index)
+        kit.damage(node, LOST + 8)
+        for index in (*hopeless, LOST + 8):
+            with pytest.raises(errors.NotReady):
+                node.replica(GROUP).read(index, index, 1)
+        lacks = node.engine.repair.lacks
+        net.until("noticed", lambda: len(lacks[GROUP].entries) == 7 if GROUP in lacks else False)
+        net.until("the last one is back", lambda: LOST + 8 not in lacks[GROUP].entries, 1500)
+        assert sorted(lacks[GROUP].entries) == hopeless
+
+
+def test_an_unreadable_snapshot_is_looked_at_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its segment waits for a newer one; meanwhile the disk is left alone, and people are told."""
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node = kit.follower(net)
+        assert node.engine.starts.snapshot_again(node.replica(GROUP))
+        group = node.log.journal.groups.by_uid[GROUP]
+        number = group.snapshot_at
+        node.turn()
+        net.until("on disk", lambda: kit.stored(node))
+        named = node.log.journal.segment_name(number)
+        assert named is not None
+        wal_logs.flip(node.folder / "wal" / named[0], group.snapshot_position + 60)
+        with pytest.raises(errors.CorruptData):
+            node.log.reader.snapshot(group)
+        lines: list[tuple[str, dict[str, Any]]] = []
+        node.engine.report = lambda level, event, **about: lines.append((event, about))
+        makes = node.engine.starts.snapshot_again
+        node.engine.starts.snapshot_again = lambda replica: False  # type: ignore[method-assign]
+        looks = 0
+        reads = node.log.reader.snapshot
+
+        def counted(group: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return reads(group)
+
+        monkeypatch.setattr(node.log.reader, "snapshot", counted)
+        node.engine.repair.found(number, group.snapshot_position, "scrub", "a bit turned")
+        net.until("told", lambda: any(event == "damage-waits" for event, _ in lines))
+        looks, begun = 0, net.clock.now
+        for _ in range(500):
+            net.turn()
+        assert 1 <= looks <= (net.clock.now - begun) // repair.AGAIN_MS + 1
+        assert sum(event == "damage-waits" for event, _ in lines) == 1
+        assert "newer snapshot" in node.engine.repair.told()[0]["state"]
+        node.engine.starts.snapshot_again = makes  # type: ignore[method-assign]
+        net.until("gone", lambda: node.engine.repair.mended and not node.engine.repair.damaged)
