@@ -66,18 +66,27 @@ def _broker(call: Call, node: int) -> BrokerRow:
 
 
 def drain_broker(call: Call, args: Arguments) -> Answer:
-    """From now on it gives its replicas away, as long as others can take them."""
-    node = args.number("node")
+    """From now on it gives its replicas away, as long as others can take them.
+
+    Who asks again is not told of brokers that have fallen silent since: it goes on when they speak.
+    """
+    node, avoid = args.number("node"), args.numbers("avoid")
     args.done()
     tables, broker = call.tables, _broker(call, node)
-    others = sum(one.state == ACTIVE for one in tables.brokers.values() if one.node != node)
+    silent = set(avoid) if broker.state != DRAINING else set()
+    active = {one.node for one in tables.brokers.values() if one.state == ACTIVE} - {node}
+    others = len(active - silent)
     wide = [topic.name for _, topic in sorted(tables.topics.items()) if topic.replication > others]
     if wide:
         listed = ", ".join(wide[:NAMED_MAX]) + (" …" if len(wide) > NAMED_MAX else "")
+        away = ", ".join(map(str, sorted(active & silent)))
         raise TooFewBrokers(
-            f"without broker {node} there are {others} brokers to hold replicas: too few for "
-            f"{listed}",
-            hint="Add a broker first.",
+            f"without broker {node} there are {others} brokers to hold replicas"
+            + (f" (of the others, {away} is silent)" if away else "")
+            + f": too few for {listed}",
+            hint="Start those that are silent, or add a broker first."
+            if away
+            else "Add a broker first.",
         )
     broker.state = DRAINING
     tables.put_broker(broker)
@@ -137,7 +146,7 @@ def _without(call: Call, partition: Partition, node: int, avoid: list[int]) -> N
     for place, replica in enumerate(partition.replicas):
         if replica[0] != node:
             continue
-        to = _spare(tables, partition, node, avoid)
+        to = _back(tables, partition, node, avoid) or _spare(tables, partition, node, avoid)
         if to:
             _move(call, partition, place, to)
         elif len(partition.replicas) > 1:
@@ -146,6 +155,16 @@ def _without(call: Call, partition: Partition, node: int, avoid: list[int]) -> N
                 partition.moved, partition.is_moving = call.index, True
             tables.bump(partition.all_nodes, call.index)
         return
+
+
+def _back(tables: Tables, partition: Partition, node: int, avoid: list[int]) -> int:
+    """Who was to leave and has not left, and may stay instead; 0: nobody."""
+    for one, drawn in partition.leaving:
+        row = tables.brokers.get(one)
+        is_here = row is not None and row.state == ACTIVE and row.disk_from <= drawn
+        if is_here and one not in (node, *partition.nodes, *avoid):
+            return one
+    return 0
 
 
 def _spare(tables: Tables, partition: Partition, node: int, avoid: list[int]) -> int:
@@ -184,7 +203,8 @@ def forget_gone(call: Call, args: Arguments) -> Answer:
 
 
 def move_replicas(call: Call, args: Arguments) -> Answer:
-    """`moves`: [group, node, incarnation, to]; `to` the same node: made anew there.
+    """`moves`: [group, node, incarnation, to]; `to` the same node: made anew there; node 0: one
+    more, for a partition that has fewer than its topic promises.
 
     A move of a replica that is not wanted any more, or to where one is already, is passed over.
     """
@@ -194,26 +214,55 @@ def move_replicas(call: Call, args: Arguments) -> Answer:
     most = tables.settings["replicas_per_broker_max"]
     for group, node, incarnation, to in moves:
         partition, broker = tables.partition(group), tables.brokers.get(to)
-        if partition is None or broker is None or (node, incarnation) not in partition.replicas:
+        if partition is None or broker is None:
+            continue
+        known = (node, incarnation) in partition.replicas if node else group in tables.thin
+        if not known:
             continue
         if to != node:
             full = len(tables.held[to]) >= most or broker.state != ACTIVE
-            if full or to in partition.all_nodes:
+            if full or to in partition.nodes or (not node and to in partition.all_nodes):
                 continue
-        _move(call, partition, partition.replicas.index((node, incarnation)), to)
+        if node:
+            _move(call, partition, partition.replicas.index((node, incarnation)), to)
+        else:
+            _one_more(call, partition, to)
         done += 1
     return {"moved": done}
 
 
 def _move(call: Call, partition: Partition, place: int, to: int) -> None:
-    tables = call.tables
+    """One that was to leave and is wanted again keeps its name: its data were not removed, or it
+    would not be among those that leave.
+    """
+    tables, before = call.tables, partition.replicas[place]
+    back = next((one for one in partition.leaving if one[0] == to != before[0]), None)
+    new = back or _draw(tables, to)
     with tables.changing(partition):
-        partition.leaving.append(partition.replicas[place])
-        partition.replicas[place] = (to, tables.counters.incarnation)
+        partition.leaving = [one for one in partition.leaving if one != back] + [before]
+        partition.replicas[place] = new
         partition.moved, partition.is_moving = call.index, True
+    tables.bump(partition.all_nodes, call.index)
+    _even_leader(tables, partition)
+
+
+def _one_more(call: Call, partition: Partition, to: int) -> None:
+    tables = call.tables
+    new = _draw(tables, to)
+    with tables.changing(partition):
+        partition.replicas.append(new)
+        partition.moved, partition.is_moving = call.index, True
+    tables.bump(partition.all_nodes, call.index)
+
+
+def _draw(tables: Tables, node: int) -> tuple[int, int]:
+    """A replica that never was."""
     tables.counters.incarnation += 1
     tables.put_counters()
-    tables.bump(partition.all_nodes, call.index)
+    return node, tables.counters.incarnation - 1
+
+
+def _even_leader(tables: Tables, partition: Partition) -> None:
     first, *others = partition.nodes
     best = min(others, key=lambda one: (tables.led[one], one), default=first)
     if tables.led[best] + 1 < tables.led[first]:

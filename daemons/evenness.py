@@ -17,13 +17,16 @@ def is_uneven(most: int, least: int, mean: float) -> bool:
 
 
 def next_move(
-    groups: Groups, held: Mapping[int, int], hosts: Mapping[int, str], nodes: Sequence[int]
-) -> tuple[int, int, int] | None:
-    """(group, from, to): of the fullest broker that has something for an emptier one."""
+    groups: Groups, held: Mapping[int, int], hosts: Mapping[int, str], nodes: Sequence[int],
+    takers: Sequence[int],
+) -> tuple[int, int, int] | None:  # fmt: skip
+    """(group, from, to): of the fullest broker that has something for an emptier one of `takers`,
+    which are those of all `nodes` that have room.
+    """
     mean = sum(held[node] for node in nodes) / len(nodes)
     known = list(groups)
     for giver in sorted(nodes, key=lambda one: (-held[one], one)):
-        for taker in sorted(nodes, key=lambda one: (held[one], one)):
+        for taker in sorted(takers, key=lambda one: (held[one], one)):
             if not is_uneven(held[giver], held[taker], mean):
                 break
             for group, members in known:

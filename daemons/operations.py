@@ -171,6 +171,7 @@ _BY_NAME: Final = {one.__name__: one for one in _FOR_CLIENTS + _FOR_MANAGERS}
 CLIENT_OPERATIONS: Final = tuple(one.__name__ for one in _FOR_CLIENTS)
 PLACING: Final = (
     "create_topic", "grow_topic", "register_producer", "grow_by_threshold", "remove_broker",
+    "drain_broker",
 )  # fmt: skip
 
 

@@ -74,6 +74,7 @@ class Tables:
         self.held: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups
         self.left: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups it is to leave
         self.moving: set[int] = set()  # groups
+        self.thin: set[int] = set()  # groups with fewer replicas than their topic promises
         self.led: defaultdict[int, int] = defaultdict(int)
         self.producer_names: dict[str, int] = {}
         self.result_keys: dict[bytes, int] = {}  # key -> index
@@ -106,6 +107,8 @@ class Tables:
         self.led[partition.nodes[0]] += 1
         if partition.is_moving:
             self.moving.add(group)
+        if len(partition.replicas) < self.groups[group][0].replication:
+            self.thin.add(group)
 
     def _discount(self, partition: Partition) -> None:
         group = partition.group
@@ -115,6 +118,7 @@ class Tables:
             self.left[node].discard(group)
         self.led[partition.nodes[0]] -= 1
         self.moving.discard(group)
+        self.thin.discard(group)
 
     def partition(self, group: int) -> Partition | None:
         found = self.groups.get(group)

@@ -269,9 +269,10 @@ def problems(view: View, args: Arguments) -> Answer:
             at = {"topic": name, "partition": number, "group": partition.group}
             if not liveness.leader(partition.group, now)[0]:
                 found.append({"problem": "leaderless", **at})
-            missing = _missing(view, partition)
-            if missing:
-                found.append({"problem": "under-replicated", **at, "missing": missing})
+            missing, lacking = _missing(view, topic, partition)
+            if lacking:
+                row = {"problem": "under-replicated", **at, "missing": missing, "lacking": lacking}
+                found.append(row)
     for node, life in sorted(liveness.brokers.items()):
         strays = [one for one in life.held if one not in tables.groups and one not in tables.gone]
         found += [{"problem": "stray-group", "node": node, "group": one} for one in sorted(strays)]
@@ -301,19 +302,20 @@ def _name_of(view: View, group: int) -> str:
     return f"{topic.name}/{number}" if topic else f"group {group:x}"
 
 
-def _missing(view: View, partition: Partition) -> list[int]:
-    """Where a copy should be and is not, if there are fewer whole ones than there should be.
+def _missing(view: View, topic: Topic, partition: Partition) -> tuple[list[int], int]:
+    """Where a copy should be and is not, and how many are lacking: there may be no broker for one.
 
     While a replica moves, the one that it replaces is as good as itself.
     """
-    group = partition.group
+    group, promised = partition.group, max(topic.replication, len(partition.replicas))
     members = view.liveness.members(group)
     if members is None:
-        return [node for node in partition.nodes if not _has(view, node, group)]
+        missing = [node for node in partition.nodes if not _has(view, node, group)]
+        return missing, promised - len(partition.replicas) + len(missing)
     there = {node for (node, _), votes in members.items() if votes and _has(view, node, group)}
-    if len(there) >= len(partition.replicas):
-        return []
-    return [node for node in partition.nodes if node not in there]
+    if len(there) >= promised:
+        return [], 0
+    return [node for node in partition.nodes if node not in there], promised - len(there)
 
 
 def _has(view: View, node: int, group: int) -> bool:

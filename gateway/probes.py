@@ -89,7 +89,7 @@ def _critical(sdk: Sdk, problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         if row["topic"] not in sizes:
             sizes[row["topic"]] = sdk.topic(row["topic"])["replication"]
-        if _is_bare(sizes[row["topic"]], len(row["missing"])):
+        if _is_bare(sizes[row["topic"]], row.get("lacking", len(row["missing"]))):
             found.append(row)
     return found
 

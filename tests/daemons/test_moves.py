@@ -8,7 +8,8 @@ from kit.moving import Moving
 
 from myqueue import errors
 from myqueue.daemons.beats import TAKEOVER_MS
-from myqueue.daemons.moves import SETTLED_MS, settled
+from myqueue.daemons.moves import settled
+from myqueue.daemons.plan import SETTLED_MS
 from myqueue.daemons.raft.types import node_of
 
 MINUTE = 60_000

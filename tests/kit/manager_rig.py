@@ -271,12 +271,14 @@ class FakeBroker:
         self.transfers: list[list[int]] = []
         self.makes = True  # replicas that are wanted
         self.removes = True  # groups that are gone
+        self.disk_low = False
+        self.host = f"host-{node}"
 
     def state(self, **changes: Any) -> dict[str, Any]:
         state = {
             "disk": self.disk, "incarnation": self.incarnation,
             "address": f"127.0.0.1:{9291 + self.node}", "peer": f"127.0.0.1:{9391 + self.node}",
-            "host": f"host-{self.node}", "version": self.version, "full": self.full,
+            "host": self.host, "version": self.version, "full": self.full,
             "groups": [
                 [group, self.incarnation_of(group), group in self.leads, self.leads.get(group, 0),
                  0, 0, self.ends.get(group, 0), 10 * self.ends.get(group, 0),
@@ -284,7 +286,8 @@ class FakeBroker:
                 for group in sorted(self.groups)
             ],
             "lost": self.lost,
-            "producers": [], "consumers": [], "disk_low": False, "free_bytes": 1 << 30, "load": 5,
+            "producers": [], "consumers": [], "disk_low": self.disk_low, "free_bytes": 1 << 30,
+            "load": 5,
         }  # fmt: skip
         if self.full:
             held = {group: self.incarnation_of(group) for group in self.groups} | dict(self.lost)

@@ -8,12 +8,14 @@ as soon as its broker has made it, unless `fills` is False.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
-from kit.manager_rig import Cluster, FakeBroker
+from kit.manager_rig import WALL_MS, Cluster, FakeBroker
 
 from myqueue.daemons.duties import SETTLED_MS
 from myqueue.daemons.members import Standing, next_step
-from myqueue.daemons.raft.types import Config, node_of, replica_id
+from myqueue.daemons.metadata import command
+from myqueue.daemons.raft.types import COMMAND, Config, Item, node_of, replica_id
 
 
 class Moving(Cluster):
@@ -49,6 +51,13 @@ class Moving(Cluster):
         broker.incarnation = old.incarnation + 1000
         broker.disk = disk or old.disk
         broker.groups = {} if disk else old.groups
+
+    def operate(self, operation: str, **arguments: Any) -> None:
+        """What only managers propose."""
+        payload = command(b"", operation, arguments)
+        self.engine.pending.append(Item(0, WALL_MS, COMMAND, payload))
+        self.engine.index += 1
+        self.commit()
 
     # -- groups --------------------------------------------------------------------------------
 

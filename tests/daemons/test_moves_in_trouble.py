@@ -1,0 +1,254 @@
+"""Moves that meet with more than one trouble: none gets stuck, and nobody is promised too much.
+
+P4, R6: disks that are full, brokers that die in the middle, partitions that nobody leads any more,
+replicas for which there was no broker, hosts that had to be shared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kit.moving import Moving
+
+from myqueue.daemons.moves import STILL_MS
+from myqueue.daemons.raft.types import node_of
+
+MINUTE = 60_000
+
+
+def problems(cluster: Moving) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cluster.read("problems")["problems"]
+    return found
+
+
+def voters(cluster: Moving, topic: str) -> list[int]:
+    """How many of each partition."""
+    parts = cluster.tables.topics[topic].partitions
+    return [len(cluster.configs[one.group].voters) for one in parts]
+
+
+# -- fewer replicas than promised -----------------------------------------------------------------
+
+
+def test_what_lost_a_replica_for_good_gets_another_when_there_is_a_broker_for_it() -> None:
+    """A dead broker is removed by force, and its successor added afterwards."""
+    cluster = Moving(3, t=12)
+    cluster.kill(2)
+    cluster.pass_time(1500)
+    cluster.update("remove_broker", node=2, force=True)
+    cluster.until("nothing moves", lambda: not cluster.tables.moving)
+    assert set(voters(cluster, "t")) == {2}
+    found = [row for row in problems(cluster) if row["problem"] == "under-replicated"]
+    assert len(found) == 12 and {row["lacking"] for row in found} == {1}
+    cluster.add(4)
+    cluster.busiest = 0
+    cluster.until("all have three again", lambda: set(voters(cluster, "t")) == {3})
+    cluster.until("at rest", cluster.is_settled)
+    assert cluster.held() == {1: 12, 3: 12, 4: 12}
+    assert not [row for row in problems(cluster) if row["problem"] == "under-replicated"]
+    assert cluster.busiest == 4
+
+
+def test_one_more_replica_is_no_more_than_promised() -> None:
+    cluster = Moving(3, t=3)
+    group = next(iter(cluster.tables.groups))
+    cluster.add(4)
+    cluster.update("alter_cluster", settings={"moves_per_broker": 0})
+    cluster.pass_time(3000)
+    cluster.operate("move_replicas", moves=[[group, 0, 0, 4]])
+    assert len(cluster.tables.partition(group).replicas) == 3
+
+
+# -- partitions that can't move hold up nobody ----------------------------------------------------
+
+
+def test_partitions_without_a_leader_do_not_hold_up_those_that_have_one() -> None:
+    """Of 20 partitions the dead broker has the only copy: these can't be moved, all others can."""
+    cluster = Moving(4, t=12)
+    cluster.update("create_topic", topic="single", partitions=80, replication=1)
+    cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
+    cluster.pass_time(3000)
+    alone = {one.group for one in cluster.tables.topics["single"].partitions if one.nodes == [3]}
+    assert len(alone) >= 15
+    cluster.kill(3)
+    cluster.until("made anew", lambda: cluster.tables.held[3] == alone, 2 * MINUTE)
+    cluster.until("they arrive", lambda: not cluster.tables.moving)
+    assert set(voters(cluster, "t")) == {3}
+    cluster.start(3)
+    cluster.until("at rest", cluster.is_settled)
+
+
+def test_moves_whose_leader_died_hold_up_no_others() -> None:
+    cluster = Moving(5, t=10)
+    cluster.update("create_topic", topic="single", partitions=50, replication=1)
+    cluster.update("alter_cluster", settings={"replace_after_ms": MINUTE})
+    cluster.pass_time(3000)
+    before = cluster.tables.held[2].copy()
+    cluster.fills = False
+    cluster.update("drain_broker", node=2)
+    cluster.until("moves began", lambda: len(cluster.tables.moving) >= 4)
+    cluster.kill(2)
+    cluster.pass_time(600)
+    cluster.fills = True
+    cluster.pass_time(STILL_MS + 10_000)
+    stuck = before & cluster.tables.moving
+    assert len(stuck) >= 2, "of some, nobody else has a copy"
+    cluster.update("undrain_broker", node=2)
+    cluster.update("drain_broker", node=3)
+    held, left = cluster.tables.held, cluster.tables.left
+    cluster.until("3 gave away all that it has", lambda: held[3] <= stuck and not left[3])
+    cluster.start(2)
+    cluster.until("the others come as well", lambda: not cluster.tables.moving and not held[3])
+
+
+def test_long_dead_brokers_that_hold_nothing_are_no_reason_to_replace_nobody() -> None:
+    cluster = Moving(7)
+    cluster.update("create_topic", topic="t", partitions=12)
+    cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
+    cluster.pass_time(3000)
+    for node in (1, 2, 3, 4):
+        cluster.kill(node)
+        cluster.until(f"{node} is replaced", lambda at=node: not cluster.tables.held[at])
+        cluster.until("they arrive", lambda: not cluster.tables.moving)
+    assert set(voters(cluster, "t")) == {3}
+
+
+def test_a_move_to_a_broker_that_dies_for_good_is_called_off() -> None:
+    """There is nobody else; but who was to leave is there still, and whole: nothing is copied."""
+    cluster = Moving(3, t=12)
+    cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
+    cluster.fills = False
+    cluster.add(4)
+    cluster.until("moves began", lambda: len(cluster.tables.moving) == 4)
+    before = {group: cluster.configs[group].voters for group in cluster.tables.groups}
+    cluster.kill(4)
+    drawn = cluster.tables.counters.incarnation
+    cluster.until("called off", lambda: not cluster.tables.moving)
+    assert cluster.tables.counters.incarnation == drawn
+    assert {group: cluster.configs[group].voters for group in before} == before
+    assert cluster.held() == {1: 12, 2: 12, 3: 12}
+
+
+def test_by_force_too() -> None:
+    cluster = Moving(3, t=12)
+    cluster.fills = False
+    cluster.add(4)
+    cluster.until("moves began", lambda: len(cluster.tables.moving) == 4)
+    cluster.kill(4)
+    cluster.pass_time(1500)
+    cluster.update("remove_broker", node=4, force=True)
+    assert not cluster.tables.thin
+    cluster.until("called off", lambda: not cluster.tables.moving)
+    assert set(voters(cluster, "t")) == {3} and cluster.held() == {1: 12, 2: 12, 3: 12}
+
+
+def test_who_returns_while_its_successor_dies_stays_a_member() -> None:
+    cluster = Moving(4, t=12)
+    cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
+    cluster.fills = False
+    cluster.kill(2)
+    cluster.until("moves began", lambda: len(cluster.tables.moving) >= 4)
+    cluster.start(2)
+    cluster.kill(4)
+    cluster.pass_time(25_000)
+    cluster.fills = True
+    assert set(voters(cluster, "t")) == {3} and not cluster.tables.thin
+    assert cluster.held() == {1: 12, 2: 12, 3: 12}
+    cluster.until("nothing moves", lambda: not cluster.tables.moving)
+
+
+# -- full disks -----------------------------------------------------------------------------------
+
+
+def test_w15_a_new_broker_relieves_full_disks() -> None:
+    """Which is what one adds it for."""
+    cluster = Moving(3, t=12)
+    for broker in cluster.brokers.values():
+        broker.disk_low = True
+    cluster.pass_time(1500)
+    cluster.add(4)
+    cluster.until("even", lambda: cluster.is_settled() and cluster.held()[4] == 9)
+
+
+def test_w15_what_is_on_its_way_to_a_disk_that_fills_up_goes_elsewhere() -> None:
+    cluster = Moving(5, t=10)
+    cluster.fills = False
+    cluster.update("drain_broker", node=2)
+    cluster.until("moves began", lambda: len(cluster.tables.moving) >= 4)
+    arriving = [one for one in cluster.tables.moving if 5 in newcomers(cluster, one)]
+    assert arriving
+    cluster.brokers[5].disk_low = True
+    cluster.pass_time(5000)
+    assert not [one for one in cluster.tables.moving if 5 in newcomers(cluster, one)]
+    cluster.fills = True
+    cluster.until("empty", cluster.is_settled_without_2)
+    assert set(voters(cluster, "t")) == {3}
+
+
+def newcomers(cluster: Moving, group: int) -> set[int]:
+    """Who is to hold it and does not vote yet."""
+    there = {node_of(one) for one in cluster.configs[group].voters}
+    return set(cluster.tables.partition(group).nodes) - there
+
+
+# -- drains ---------------------------------------------------------------------------------------
+
+
+def test_a_drain_that_others_are_too_silent_for_is_refused() -> None:
+    cluster = Moving(4, t=4)
+    cluster.kill(4)
+    cluster.pass_time(1500)
+    with pytest.raises(AssertionError, match=r"2 brokers .* 4 is silent.* too few for t"):
+        cluster.update("drain_broker", node=1)
+    cluster.start(4)
+    cluster.pass_time(1500)
+    cluster.update("drain_broker", node=1)
+    cluster.kill(4)
+    cluster.pass_time(1500)
+    cluster.update("drain_broker", node=1)  # once more: it goes on
+
+
+def test_w7_a_wiped_broker_that_is_being_drained_is_not_filled_first() -> None:
+    cluster = Moving(4, t=12)
+    cluster.update("alter_cluster", settings={"moves_per_broker": 0})
+    cluster.update("drain_broker", node=2)
+    cluster.kill(2)
+    cluster.pass_time(12_000)
+    cluster.start(2, disk="another")
+    cluster.pass_time(3000)
+    cluster.update("alter_cluster", settings={"moves_per_broker": 4})
+    most = 0
+    while not cluster.is_settled_without_2():
+        cluster.pass_time(300)
+        most = max(most, len(cluster.brokers[2].groups))
+    assert most == 0
+
+
+# -- hosts ----------------------------------------------------------------------------------------
+
+
+def test_replicas_that_had_to_share_a_host_are_parted_when_they_can_be() -> None:
+    cluster = Moving(3, t=12)
+    cluster.kill(3)
+    twin = cluster.add(4)
+    twin.host = "host-1"
+    cluster.pass_time(7000)
+    cluster.update("remove_broker", node=3, force=True)
+    cluster.until("three again", lambda: not cluster.tables.moving)
+    assert shared(cluster) == 12
+    cluster.add(5)
+    cluster.until("parted", lambda: cluster.is_settled() and not shared(cluster))
+    before = cluster.tables.counters.incarnation
+    cluster.pass_time(MINUTE)
+    assert cluster.tables.counters.incarnation == before, "and there it ends"
+
+
+def shared(cluster: Moving) -> int:
+    """Partitions with two replicas on one host."""
+    count = 0
+    for topic in cluster.tables.topics.values():
+        for one in topic.partitions:
+            hosts = [cluster.tables.brokers[node].host for node in one.nodes]
+            count += len(set(hosts)) < len(hosts)
+    return count
