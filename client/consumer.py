@@ -24,15 +24,15 @@ from itertools import islice
 from typing import Any, Final, Self
 
 from myqueue.config import ConsumerSettings
-from myqueue.errors import Closed, Fenced, InvalidSetting, MisuseError, MyQueueError
+from myqueue.errors import Closed, InvalidSetting, MisuseError, MyQueueError, UnknownTopic
 from myqueue.membership import Membership
 from myqueue.message import Message, TopicPartition
-from myqueue.prefetch import Limits
+from myqueue.prefetch import limits_of
 from myqueue.reading import Reading
 from myqueue.session import Session
 from myqueue.shares import Shares
 from myqueue.standing import SLICE_S, Standing
-from myqueue.subscription import Subscription
+from myqueue.subscription import Commit, Subscription, lost_error
 
 PAUSE_S_MAX: Final = 0.5
 LET_GO_S_MAX: Final = 3.0  # for a commit while others wait for the partition
@@ -94,7 +94,7 @@ class Consumer(Standing):
         )
         subscription = Subscription(
             who, start=self._settings.start, on_out_of_range=on_out_of_range,
-            limits=_limits(self._settings), shares=Shares() if group else None,
+            limits=limits_of(self._settings), shares=Shares() if group else None,
         )  # fmt: skip
         super().__init__(session, subscription, limit_ms)
         self._on_assign, self._on_revoke = on_assign, on_revoke
@@ -226,7 +226,7 @@ class Consumer(Standing):
         if self._membership is not None:
             self._membership.asked()
         with self._changed:
-            news, self._subscription.news = self._subscription.news, []
+            news = self._subscription.take_news()
             lost, leaving = self._subscription.take_word()
         if lost and self._on_lost is not None:
             self._on_lost(lost)
@@ -242,8 +242,10 @@ class Consumer(Standing):
         """The application has come back, so it is done with what it got of them."""
         try:
             if self._settings.auto_commit:
-                handled = {one.name: one.handled for one in leaving if one.handled is not None}
-                self._commit_until(time.monotonic() + LET_GO_S_MAX, handled, handled_only=True)
+                with self._changed:
+                    names = [one.name for one in leaving if not one.gone]
+                    commits = self._subscription.commits(handled_only=True, of=names)
+                self._commit_until(time.monotonic() + LET_GO_S_MAX, commits)
         except MyQueueError:
             pass  # they come again, to somebody else
         try:
@@ -277,37 +279,45 @@ class Consumer(Standing):
     ) -> dict[TopicPartition, int]:
         """Commits what was returned so far; or up to and with a message; or these positions.
 
-        Returns when it is on the disks of a majority. Committed positions only move forward.
+        Returns when it is on the disks of a majority. Committed positions only move forward. Fenced
+        if messages that were returned are of partitions that others of the group have by now.
         """
         with self._mine():
             if not all(self._subscription.topics.values()):
                 raise MisuseError("nothing to commit under: give the consumer a group= or an id")
-            if isinstance(upto, Message):
-                upto = {TopicPartition(upto.topic, upto.partition): upto.offset + 1}
-            if self._membership is not None:
-                for name in set(upto or ()) - set(self.assignment()):
-                    raise Fenced(f"{name} is not this member's, or not any more")
-            self._commit_until(self._deadline(timeout), upto, handled_only=False)
             with self._changed:
+                if upto is not None and self._membership is not None:
+                    self._subscription.check_returned(upto)
+                if isinstance(upto, Message):
+                    upto = {TopicPartition(upto.topic, upto.partition): upto.offset + 1}
                 readings = self._subscription.chosen(upto)
-                return {r.name: r.committed for r in readings if r.committed is not None}
+                commits = self._subscription.commits(only=upto)
+                unsaved = [] if upto is not None else self._subscription.unsaved
+            self._commit_until(self._deadline(timeout), commits)
+            if unsaved:
+                raise lost_error(unsaved)
+            return {r.name: r.committed for r in readings if r.committed is not None}
 
-    def _commit_until(
-        self, deadline: float, only: Mapping[TopicPartition, int] | None, *, handled_only: bool
-    ) -> None:
-        pause_s = 0.02
+    def _commit_until(self, deadline: float, commits: list[Commit]) -> None:
+        """Again and again, as long as that may help."""
+        pause_s, gone = 0.02, list[TopicPartition]()
         while True:
-            with self._changed:
-                commits = self._subscription.commits(handled_only=handled_only, only=only)
             futures = self._fetcher.commit(commits, self._left_ms(deadline))
             errors = [self._wait(future, deadline) for future in futures]
             error = next((error for error in errors if error is not None), None)
             if error is None:
-                return
+                break
             if not error.retriable or time.monotonic() + pause_s >= deadline:
                 raise error
             time.sleep(pause_s)
             pause_s = min(PAUSE_S_MAX, pause_s * 2)
+            with self._changed:
+                commits, more = self._subscription.again(commits)
+            gone += more
+        if gone and self._membership is not None:
+            raise lost_error(gone)
+        if gone:
+            raise UnknownTopic(f"deleted: {', '.join(map(str, gone))}")
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -323,7 +333,9 @@ class Consumer(Standing):
         try:
             wanted = commit or self._settings.auto_commit
             if wanted and timeout > 0 and not self._session.closed:
-                self._commit_until(end, None, handled_only=not commit)
+                with self._changed:
+                    commits = self._subscription.commits(handled_only=not commit)
+                self._commit_until(end, commits)
         except MyQueueError:
             pass  # they come again; that is what auto_commit promises
         finally:
@@ -374,14 +386,3 @@ def _settings(**given: Any) -> ConsumerSettings:
         if name not in known:
             raise InvalidSetting(f"{name}= is no setting of a consumer; there are {known}")
     return ConsumerSettings(**given)
-
-
-def _limits(settings: ConsumerSettings) -> Limits:
-    fetch_bytes = min(settings.fetch_max_bytes, settings.max_buffered_bytes)
-    return Limits(
-        buffer_bytes=settings.max_buffered_bytes,
-        partition_bytes=min(2 * fetch_bytes, settings.max_buffered_bytes),
-        fetch_bytes=fetch_bytes,
-        wait_ms=settings.fetch_wait_ms,
-        min_bytes=settings.fetch_min_bytes,
-    )

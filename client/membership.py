@@ -16,10 +16,11 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import protocol as words
-from myqueue.errors import Closed, Internal, MyQueueError, UnknownMember
+from myqueue.errors import NONE, Closed, Internal, MyQueueError, UnknownMember
 from myqueue.fetcher import Fetcher
 from myqueue.subscription import Subscription
 
@@ -50,6 +51,9 @@ class Membership:
             raise ValueError("a subscription without shares")
         self.shares = subscription.shares
         self._state = OUT
+        self._member = 0  # the last one that we were
+        self._join_key = b""  # of a join that may have been done, though nobody said so
+        self._left: Future[Any] | None = None  # somebody waits for the end of what is under way
         self._beats = 0
         self._asked_at = session.now_ms()
         self._warned = False
@@ -99,20 +103,24 @@ class Membership:
         }  # fmt: skip
         ends_at = self._session.now_ms() + settings.session_timeout_ms
         limit_ms = min(settings.request_timeout_ms, settings.session_timeout_ms)
-        future = self._session.update("join_group", arguments, timeout_ms=limit_ms)
+        self._join_key = self._join_key or token_bytes(16)
+        future = self._session.update(
+            "join_group", arguments, timeout_ms=limit_ms, key=self._join_key
+        )
         future.add_done_callback(partial(self._joined, ends_at))
 
     def _joined(self, ends_at: int, future: Future[dict[str, Any]]) -> None:
         error = future.exception()
         if self._state == CLOSED:
-            if error is None:
-                self._send_leave(future.result()["member"])
+            self._leave(future.result()["member"] if error is None else 0)
             return
         self._state = OUT
+        if not isinstance(error, MyQueueError) or error.outcome == NONE:
+            self._join_key = b""  # else the same is asked for again: nobody is a member twice
         if error is None:
-            self._state = IN
+            self._state, self._member = IN, future.result()["member"]
             with self._changed:
-                self.shares.joined(future.result()["member"], ends_at)
+                self.shares.joined(self._member, ends_at)
                 self._subscription.failure = None
             self._beat()
         elif isinstance(error, MyQueueError) and (error.retriable or isinstance(error, Closed)):
@@ -207,6 +215,7 @@ class Membership:
                 self._settings.group, self._settings.session_timeout_ms,
             )  # fmt: skip
             self._lose()
+            self._send_leave(self._member)  # if the managers think it lives, others need not wait
         silent = now - self._asked_at
         if self._state == IN and silent > most // 2 and not self._warned:
             self._warned = True
@@ -217,10 +226,10 @@ class Membership:
             )  # fmt: skip
         if self._state == IN and silent > most:
             log.warning("group %s: left, as nothing was asked for", self._settings.group)
-            self._send_leave(self.shares.member)
-            with self._changed:
-                self._subscription.session_ended()
             self._state = RESTING
+            with self._changed:  # first: others have what was ours as soon as the managers know
+                self._subscription.session_ended()
+            self._send_leave(self._member)
             if self._session.now_ms() - self._asked_at < most:  # it asked meanwhile
                 self._join()
         self._after(LOOK_MS, self._look)
@@ -242,9 +251,20 @@ class Membership:
             return None
 
     def _close(self, left: Future[Any]) -> None:
-        state, self._state = self._state, CLOSED
-        sent = self._send_leave(self.shares.member) if state == IN and self.shares.member else None
-        if sent is None:
-            left.set_result(None)
+        state, self._state, self._left = self._state, CLOSED, left
+        if state == JOINING:
+            self._after(LEAVE_MS_MAX, self._gone)  # or when it is known whom we joined as
         else:
-            sent.add_done_callback(lambda _: left.set_result(None))
+            self._leave(self._member if state == IN else 0)
+
+    def _leave(self, member: int) -> None:
+        sent = self._send_leave(member) if member else None
+        if sent is None:
+            self._gone()
+        else:
+            sent.add_done_callback(lambda _: self._gone())
+
+    def _gone(self) -> None:
+        left, self._left = self._left, None
+        if left is not None:
+            left.set_result(None)

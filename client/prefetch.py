@@ -2,7 +2,9 @@
 
 A partition's position is looked up (OFFSETS) unless it is known, then it is fetched, all
 partitions of a broker in one request. One that came from another member of the group is fenced
-first (COMMIT): what the other one still commits can't be missed then, it is refused. Whatever
+first (COMMIT): what the other one still commits can't be missed then, it is refused. Where a group
+without a position begins at the end, that is committed before anything is read: the next owner must
+not begin at a later end, past messages that nobody handled. Whatever
 fails only makes it wait, with its position unchanged, for news of its leader or a later time. An
 answer is used only by readings that still wait for that very request, so what a seek made useless
 is dropped by itself. That is how nothing is lost or doubled when leaders change.
@@ -19,13 +21,16 @@ Paused partitions keep what they have, and it does not count: it must not stop t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from myqueue.batch import Buffer
 from myqueue.errors import BatchInvalid, Internal, MyQueueError, OffsetOutOfRange, error_of
 from myqueue.protocol import NO_OFFSET
 from myqueue.reading import BACKOFF_MS_MIN, Find, Reading
 from myqueue.turns import Turns
+
+if TYPE_CHECKING:
+    from myqueue.config import ConsumerSettings
 
 EXTRA_MAX: Final = 2
 EXTRA_WAIT_MS: Final = 30
@@ -42,6 +47,17 @@ class Limits(NamedTuple):
     fetch_bytes: int = 4 << 20
     wait_ms: int = 500
     min_bytes: int = 1
+
+
+def limits_of(settings: ConsumerSettings) -> Limits:
+    fetch_bytes = min(settings.fetch_max_bytes, settings.max_buffered_bytes)
+    return Limits(
+        buffer_bytes=settings.max_buffered_bytes,
+        partition_bytes=min(2 * fetch_bytes, settings.max_buffered_bytes),
+        fetch_bytes=fetch_bytes,
+        wait_ms=settings.fetch_wait_ms,
+        min_bytes=settings.fetch_min_bytes,
+    )
 
 
 class Request:
@@ -72,11 +88,16 @@ class Fetch(Request):
 
 
 class Fence(Request):
-    """A COMMIT that moves nothing: from now on only the epochs of this member count (C7)."""
+    """A COMMIT: from now on only the epochs of this member count (C7). It moves nothing, or says
+    where the group begins.
+    """
 
     def __init__(self, address: str, readings: list[Reading], who: str) -> None:
         super().__init__(address, readings)
-        parts = [[one.group, NO_OFFSET, one.member, one.epoch] for one in readings]
+        parts = [
+            [one.group, NO_OFFSET if one.begins is None else one.begins, one.member, one.epoch]
+            for one in readings
+        ]
         self.fields = (who, parts)
 
 
@@ -227,20 +248,25 @@ class Prefetch:
                 self._refused(reading, error_of(code, component=lookup.address), now)
                 continue
             reading.start, reading.end, reading.committed = start, end, position
+            resumes = reading.find.what == "resumed"
             reading.place(reading.find.choose(start, end, position, at_time))
             reading.handled = reading.position
+            if resumes and position is None:
+                reading.begin_group()
             reading.succeeded()
 
     def fenced(self, fence: Fence, parts: Sequence[Sequence[Any]], now: int) -> None:
         """The answer to a COMMIT that fences. Who is fenced itself will hear from the managers."""
-        codes = {row[0]: row[1] for row in parts}
+        rows = {row[0]: (row[1], row[2]) for row in parts}
         for reading in fence.settle():
-            code = codes.get(reading.group, Internal.code)
+            code, position = rows.get(reading.group, (Internal.code, 0))
             if code:
                 reading.failed(now)
                 self.routes_wanted = True
             else:
                 reading.fenced = True
+                if reading.begins is not None:
+                    reading.begins, reading.committed = None, position
                 reading.succeeded()
 
     def failed(self, request: Request, error: MyQueueError, now: int) -> None:

@@ -75,10 +75,13 @@ class Reading:
         self.handled: int | None = None  # position when the last messages were asked for (C9)
         self.request: object = None  # the fetch or look-up under way; any other answer is stale
         self.paused = self.gone = self.queued = False
+        self.told = True  # the application knows that it is ours
+        self._placed = self._furthest = 0
         # In a group that shares partitions: under which epochs it is ours, and whether its broker
         # knows (it has to before anything is read); it is to be given back.
         self.member = self.epoch = 0
         self.fenced, self.leaving = True, False
+        self.begins: int | None = None  # the group's first position, which is not committed so far
         self.error: MyQueueError | None = None
         self.failures = self.damaged = 0
         self.retry_at = 0
@@ -93,13 +96,23 @@ class Reading:
         return None if self.find else self.opened_end - self.left
 
     @property
+    def furthest(self) -> int:
+        """Behind all that the application got of it, whatever it sought since."""
+        return max(self._furthest, self.position or 0)
+
+    @property
+    def is_unsaved(self) -> bool:
+        """The application got messages that are not committed."""
+        return (self.position or 0) > max(self._placed, self.committed or 0)
+
+    @property
     def has_messages(self) -> bool:
         return bool(self.buffered) or self.left > 0
 
     @property
     def silent(self) -> bool:
         """Nothing of it may be handed out."""
-        return self.paused or self.gone or self.leaving
+        return self.paused or self.gone or self.leaving or not self.told
 
     @property
     def has_news(self) -> bool:
@@ -116,14 +129,20 @@ class Reading:
 
     def place(self, offset: int) -> None:
         """Goes on from this offset."""
+        self._furthest = self.furthest
         self.forget()
         self.find = None
-        self.opened_end = self.next_offset = offset
+        self.opened_end = self.next_offset = self._placed = offset
 
     def search(self, find: Find) -> None:
         """Goes on from an offset that has to be looked up."""
+        self._furthest = self.furthest
         self.forget()
         self.find, self.retry_at = find, 0
+
+    def begin_group(self) -> None:
+        """Nobody of the group was here before: where we are is its position from now on."""
+        self.begins, self.fenced = self.position, False
 
     def hold(self) -> None:
         """What is left of the opened batch is kept, but taken from who iterates over it."""

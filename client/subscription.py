@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from myqueue.errors import Internal, MisuseError, MyQueueError, UnknownTopic, error_of
+from myqueue.errors import Fenced, Internal, MisuseError, MyQueueError, UnknownTopic, error_of
 from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import Limits, Prefetch
 from myqueue.reading import Find, Reading
@@ -27,6 +27,8 @@ from myqueue.turns import Turns
 
 STARTS: Final = ("earliest", "latest", "committed")
 POLICIES: Final = ("error", "earliest", "latest")
+POLL: Final = "Go on with poll(): what was not committed comes again, to whoever has it now."
+OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class Place(NamedTuple):
@@ -44,6 +46,12 @@ class Commit(NamedTuple):
     who: str
     readings: list[Reading]
     parts: list[list[int]]  # [group, offset, member epoch, assignment epoch]
+
+
+def lost_error(names: Iterable[TopicPartition]) -> Fenced:
+    """Messages of these were returned, and others have the partitions by now."""
+    listed = ", ".join(str(name) for name in sorted(set(names))[:20])
+    return Fenced(f"lost before this could be committed: {listed}", hint=POLL)
 
 
 class Subscription:
@@ -76,6 +84,7 @@ class Subscription:
         self.news: list[tuple[list[TopicPartition], list[TopicPartition]]] = []  # (new, gone)
         self.shares = shares
         self.lost: list[TopicPartition] = []  # shares that are others' without a word of ours
+        self.unsaved: list[TopicPartition] = []  # those of them that have messages not committed
         self.has_word = False  # some are lost or wanted back: the application has to hear it first
         self.failure: MyQueueError | None = None  # why it can't be a member
         self._start = start
@@ -113,7 +122,7 @@ class Subscription:
         find = Find("resumed" if resumes else "committed")
         reading = Reading(name, group, self.topics[name.topic], find)
         reading.member, reading.epoch = self.shares.member, share.epoch
-        reading.fenced, reading.leaving = False, share.to_let_go
+        reading.fenced, reading.leaving, reading.told = False, share.to_let_go, False
         self.has_word = self.has_word or share.to_let_go
         return reading
 
@@ -160,13 +169,23 @@ class Subscription:
             self._lose(list(self.readings.values()))
 
     def _lose(self, gone: list[Reading]) -> None:
+        self.unsaved += [reading.name for reading in gone if reading.is_unsaved]
         self.lost += self._drop(gone)
         self.has_word = self.has_word or bool(self.lost)
 
     def take_word(self) -> tuple[list[TopicPartition], list[Reading]]:
         """What was lost, and what waits for the application to be done with what it got."""
-        lost, self.lost, self.has_word = self.lost, [], False
+        lost, self.lost, self.unsaved, self.has_word = self.lost, [], [], False
         return lost, [reading for reading in self.readings.values() if reading.leaving]
+
+    def take_news(self) -> list[tuple[list[TopicPartition], list[TopicPartition]]]:
+        """(new, gone). What is new is handed out once it was told, never before."""
+        news, self.news = self.news, []
+        for reading in self.readings.values():
+            if not reading.told:
+                reading.told = True
+                self.turns.add(reading)
+        return news
 
     def release(self, readings: Iterable[Reading]) -> None:
         """The application is done with them."""
@@ -198,8 +217,8 @@ class Subscription:
         reading = self.named(name)
         if isinstance(where, Find):
             reading.search(where)
-        elif where < 0:
-            raise MisuseError(f"seek to {where}: offsets count from 0")
+        elif not 0 <= where <= OFFSET_MAX:
+            raise MisuseError(f"seek to {where}: offsets count from 0 to 2^63 - 1")
         else:
             reading.place(where)
         reading.retry_at = 0
@@ -251,14 +270,19 @@ class Subscription:
             reading.handled = reading.position
 
     def commits(
-        self, *, handled_only: bool = False, only: Mapping[TopicPartition, int] | None = None
-    ) -> list[Commit]:
-        """Positions that moved forward since they were committed, by broker and name; or these."""
+        self, *, handled_only: bool = False, only: Mapping[TopicPartition, int] | None = None,
+        of: Iterable[TopicPartition] | None = None,
+    ) -> list[Commit]:  # fmt: skip
+        """Positions that moved forward since they were committed, by broker and name; or `only`
+        these, or those `of` some partitions.
+        """
         out: dict[tuple[str, str], Commit] = {}
-        for reading in self.chosen(only):
+        for reading in self.chosen(of if only is None else only):
             offset = reading.handled if handled_only else reading.position
             if only is not None:
                 offset = only[reading.name]
+                if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
+                    raise MisuseError(f"commit of {offset!r}: offsets count from 0 to 2^63 - 1")
             if not reading.who or offset is None:
                 continue
             if reading.committed is None or offset > reading.committed:
@@ -267,6 +291,36 @@ class Subscription:
                 commit.readings.append(reading)
                 commit.parts.append([reading.group, offset, reading.member, reading.epoch])
         return list(out.values())
+
+    def check_returned(self, upto: Message | Mapping[TopicPartition, int]) -> None:
+        """A member may commit what it got since the partition is its own, and nothing that it got
+        before it was lost and came back: another one may have set it back meanwhile (C7).
+        """
+        names = [TopicPartition(upto.topic, upto.partition)] if isinstance(upto, Message) else upto
+        for name in names:
+            reading = self._names.get(TopicPartition(*name))
+            if reading is None:
+                raise Fenced(f"{name} is not this member's, or not any more", hint=POLL)
+            late = isinstance(upto, Message) and upto.offset >= reading.furthest
+            if late or not reading.told:
+                raise Fenced(f"{name} was lost and came back since then", hint=POLL)
+
+    def again(self, commits: Iterable[Commit]) -> tuple[list[Commit], list[TopicPartition]]:
+        """What of these is still to be committed, at the leaders of now; and what is gone. By the
+        reading, not by its name: what came back meanwhile is another one, under another epoch.
+        """
+        out: dict[tuple[str, str], Commit] = {}
+        gone = []
+        for commit in commits:
+            for reading, part in zip(commit.readings, commit.parts, strict=True):
+                if reading.gone:
+                    gone.append(reading.name)
+                elif reading.committed is None or part[1] > reading.committed:
+                    key = (reading.leader, reading.who)
+                    later = out.setdefault(key, Commit(*key, [], []))
+                    later.readings.append(reading)
+                    later.parts.append(part)
+        return list(out.values()), gone
 
     def committed(self, commit: Commit, parts: Sequence[Sequence[Any]]) -> MyQueueError | None:
         """The answer to a COMMIT; an error if something was not committed."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import protocol
 from myqueue.daemons.team_rows import Member, Team
-from myqueue.errors import Busy, MyQueueError, UnknownMember
+from myqueue.errors import Busy, InvalidRequest, MyQueueError, UnknownMember
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Client, Engine
@@ -155,7 +155,12 @@ class Coordinator:
             return
         rows = self._rows_of(self._tables().teams[beat.group]).get(beat.member, [])
         fields = (found.version, found.session_ms, rows)
-        self._reply(beat.client, protocol.MEMBERSHIP, beat.request, *fields)
+        try:
+            self._reply(beat.client, protocol.MEMBERSHIP, beat.request, *fields)
+        except InvalidRequest:  # more than an envelope holds
+            text = f"this member has {len(rows)} partitions, more than an answer can name"
+            refusal = InvalidRequest(f"{text}; add members to group {beat.group}")
+            self._refuse(beat.client, beat.request, refusal)
 
     def _rows_of(self, team: Team) -> dict[int, list[Row]]:
         """By owner: [group, topic, number, epoch, to let go?, new to all?]."""

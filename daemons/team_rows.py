@@ -49,8 +49,8 @@ class Team:
     unbalanced: int = 0  # of the last join since it was decided who should read what; 0: decided
     reset: int = 0  # its positions are being set under this epoch: nobody gets anything
     members: dict[int, Member] = field(default_factory=dict)
-    # Topic uid -> how many partitions it had when this team first read it: those added later are
-    # new to all, and read from their start.
+    # Topic uid -> how many partitions it had when a member first asked for it; 0 if it was made
+    # later. Those added since are new to all, and read from their start.
     known: dict[int, int] = field(default_factory=dict)
     shares: dict[int, Share] = field(default_factory=dict)  # by group
 

@@ -17,6 +17,8 @@ anything, and its epoch lies between those of the owners before and after it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from myqueue.daemons.arguments import Arguments, checked_name
 from myqueue.daemons.sharing import share_out
 from myqueue.daemons.tables import Tables
@@ -45,10 +47,24 @@ def join_group(call: Call, args: Arguments) -> Answer:
         raise Busy(f"group {name} has {MEMBERS_MAX} members already")
     team = known or _new_team(call, name)
     member = Member(call.index, label, host, session_ms, call.time_ms, topics, call.index)
+    _know(call, team, topics)
     team.members[member.id] = member
     team.unbalanced = team.version = call.index
     call.tables.put_team(team)
     return {"member": member.id, "session_ms": session_ms}
+
+
+def _know(call: Call, team: Team, topics: Iterable[str]) -> None:
+    """What is there of these topics is old to the team, but for what a member waited for; all that
+    comes later is new to it.
+    """
+    tables = call.tables
+    there = [tables.topics[name] for name in topics if name in tables.topics]
+    first = [topic for topic in there if topic.uid not in team.known]
+    if first:
+        awaited = {name for member in team.members.values() for name in member.topics}
+        for topic in first:
+            team.known[topic.uid] = 0 if topic.name in awaited else len(topic.partitions)
 
 
 def _new_team(call: Call, name: str) -> Team:
@@ -113,7 +129,7 @@ def balance(call: Call, team: Team) -> None:
     for group, uid, number in partitions:
         if group not in team.shares:
             team.shares[group] = Share(group, uid, number)
-        team.known.setdefault(uid, len(tables.by_uid[uid].partitions))
+        team.known.setdefault(uid, 0)  # made while a member waited for a topic of this name
     team.known = {uid: count for uid, count in team.known.items() if uid in tables.by_uid}
     uids = {name: topic.uid for name, topic in tables.topics.items()}
     wishes = {

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from myqueue.cli import address
 from myqueue.cli.offsets import From, Range, ranges, read_from
 from myqueue.cli.wal import quiet_pipe
 from myqueue.consumer import Consumer
-from myqueue.errors import NotReady, UnknownPartition
+from myqueue.errors import Fenced, NotReady, UnknownPartition
 from myqueue.message import Message
 from myqueue.session import Session
 
@@ -136,7 +137,8 @@ def write_shared(member: Consumer, follow: bool, count: int | None, render: Rend
             out.write(render(message))
         out.flush()
         if messages:
-            member.commit()
+            with suppress(Fenced):  # whoever has the partition now writes them again
+                member.commit()
             written += len(messages)
             end = time.monotonic() + IDLE_S
 

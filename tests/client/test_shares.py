@@ -8,6 +8,7 @@ import pytest
 from kit.partition_log import A, B, Bench, PartitionLog, offsets
 
 from myqueue import errors
+from myqueue.message import TopicPartition
 from myqueue.prefetch import Fence, Fetch, Lookup
 from myqueue.protocol import NO_OFFSET
 from myqueue.reading import Find
@@ -22,6 +23,7 @@ class Desk(Bench):
     def __init__(self, leaders: list[str], **options: Any) -> None:
         self.leaders = leaders
         self.fences: list[Any] = []
+        self.news: list[Any] = []
         super().__init__(leaders, who=WHO, shares=Shares(), **options)
         assert self.sub.shares is not None
         self.shares = self.sub.shares
@@ -32,11 +34,16 @@ class Desk(Bench):
         told = [[100 + number, "t", number, epoch, go, False] for number, epoch, go in rows]
         self.sub.shared(version, told)
         self.route(self.leaders)
+        self.news += self.sub.take_news()
 
     def answer(self, request: Any) -> None:
         if isinstance(request, Fence):
             self.fences.append(request.fields)
-            rows = [[group, 0, NO_OFFSET, None] for group, *_ in request.fields[1]]
+            rows = [
+                [group, 0, NO_OFFSET, None] if offset == NO_OFFSET
+                else self.logs[group].commit(request.fields[0], offset)
+                for group, offset, *_ in request.fields[1]
+            ]  # fmt: skip
             self.sub.prefetch.fenced(request, rows, self.now)
         else:
             super().answer(request)
@@ -48,7 +55,7 @@ def test_a_member_reads_what_it_was_given_and_nothing_else() -> None:
         log.append(3)
     assert desk.read() == []
     desk.given(1, (1, 7, False))
-    assert desk.sub.news == [([("t", 1)], [])]
+    assert desk.news == [([("t", 1)], [])]
     found = desk.read()
     assert offsets(found, 1) == [0, 1, 2] and len(found) == 3
     (commit,) = desk.sub.commits()
@@ -146,3 +153,116 @@ def test_latest_is_for_members_without_a_position(is_new: bool, begins: int) -> 
     desk.turn(), desk.turn()
     assert desk.position() == begins
     assert Find("resumed").choose(0, 5, 3, None) == 3
+
+
+def test_where_a_group_begins_is_committed_before_anything_is_read() -> None:
+    """Else the next owner would begin at a later end: messages that came meanwhile, and that the
+    first one did not commit before it died, would be left out for the group.
+    """
+    desk = Desk([A, A], start="latest")
+    log = desk.logs[100]
+    log.append(5)
+    desk.given(1, (0, 7, False))
+    desk.turn(), desk.turn()  # the fence, the look-up
+    (first,) = desk.requests()
+    assert isinstance(first, Fence) and first.fields == (WHO, [[100, 5, MEMBER, 7]])
+    log.append(3)
+    desk.sub.prefetch.fenced(first, [[100, errors.NotLeader.code, 0, None]], desk.now)
+    assert desk.requests() == []  # not before it is sure
+    desk.now += 1000
+    assert offsets(desk.read()) == [5, 6, 7]
+    assert log.positions[WHO] == 5
+    (commit,) = desk.sub.commits()
+    assert commit.parts == [[100, 8, MEMBER, 7]]
+
+    other = Desk([A], start="latest")  # the first one died
+    other.logs[100] = log
+    other.given(3, (0, 9, False))
+    assert offsets(other.read()) == [5, 6, 7]
+    assert other.sub.readings[100].begins is None and log.positions[WHO] == 5
+
+
+def test_nothing_is_handed_out_before_the_application_knows_that_it_has_the_partition() -> None:
+    desk = Desk([A])
+    desk.logs[100].append(3)
+    desk.sub.shared(1, [[100, "t", 0, 7, False, False]])
+    desk.route([A])
+    assert desk.read() == [] and desk.sub.has_news
+    assert desk.sub.take_news() == [([("t", 0)], [])]
+    assert offsets(desk.take()) == [0, 1, 2]
+
+
+def regained(desk: Desk) -> Any:
+    """A message that was returned; then its partition is lost, set back to 0, and comes back."""
+    desk.logs[100].append(5)
+    desk.given(1, (0, 7, False))
+    message = desk.read()[3]
+    assert message.offset == 3
+    desk.given(2)
+    desk.logs[100].positions[WHO] = 0
+    return message
+
+
+def test_c7_what_was_returned_under_an_epoch_that_is_over_is_not_committed_under_the_next() -> None:
+    desk = Desk([A])
+    message = regained(desk)
+    with pytest.raises(errors.Fenced, match="not this member's"):
+        desk.sub.check_returned(message)
+    desk.sub.shared(3, [[100, "t", 0, 9, False, False]])
+    desk.route([A])
+    for upto in (message, {TopicPartition("t", 0): 4}):
+        with pytest.raises(errors.Fenced, match="came back"):  # nobody told the application so far
+            desk.sub.check_returned(upto)
+    desk.sub.take_news()
+    desk.turn(), desk.turn(), desk.turn()
+    with pytest.raises(errors.Fenced, match="came back"):  # it will come again
+        desk.sub.check_returned(message)
+    assert offsets(desk.take(4)) == [0, 1, 2, 3]
+    desk.sub.check_returned(message)
+    desk.sub.seek(TopicPartition("t", 0), 1)
+    desk.sub.check_returned(message)  # it was returned, whatever is read next
+    desk.sub.check_returned({TopicPartition("t", 0): 5})
+
+
+def test_c7_a_commit_that_is_repeated_keeps_its_epoch() -> None:
+    """Else the second attempt would carry a position of before under the epoch of afterwards."""
+    desk = Desk([A, A])
+    for log in desk.logs.values():
+        log.append(5)
+    desk.given(1, (0, 7, False), (1, 7, False))
+    assert len(desk.read()) == 10
+    commits = desk.sub.commits()
+    (commit,) = commits
+    refused = [[group, errors.NotLeader.code, 0, None] for group, *_ in commit.parts]
+    desk.sub.committed(commit, refused)
+    desk.given(2, (0, 9, False), (1, 7, False))
+    (again,), gone = desk.sub.again(commits)
+    assert again.parts == [[101, 5, MEMBER, 7]] and gone == [("t", 0)]
+    desk.sub.committed(again, [[101, 0, 5, None]])
+    assert desk.sub.again([again]) == ([], [])
+
+
+def test_what_was_lost_with_messages_that_are_not_committed_is_known() -> None:
+    desk = Desk([A, A, A])
+    for log in desk.logs.values():
+        log.append(2)
+    desk.logs[102] = PartitionLog(102)
+    desk.given(1, (0, 7, False), (1, 7, False), (2, 7, False))
+    assert len(desk.read()) == 4
+    (commit,) = desk.sub.commits(only={TopicPartition("t", 0): 2})
+    desk.sub.committed(commit, [[100, 0, 2, None]])
+    desk.sub.session_ended()
+    assert desk.sub.unsaved == [("t", 1)]
+    assert sorted(desk.sub.take_word()[0]) == [("t", 0), ("t", 1), ("t", 2)]
+    assert desk.sub.unsaved == []
+
+
+def test_offsets_that_can_not_be_are_refused() -> None:
+    desk = Desk([A])
+    desk.given(1, (0, 7, False))
+    for offset in (-1, 1 << 63, NO_OFFSET, 1.5):
+        with pytest.raises(errors.MisuseError):
+            desk.sub.commits(only={TopicPartition("t", 0): offset})  # type: ignore[dict-item]
+    for offset in (-1, 1 << 64):
+        with pytest.raises(errors.MisuseError):
+            desk.sub.seek(TopicPartition("t", 0), offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kit.manager_rig import Cluster
+from kit.manager_rig import Cluster, FakeBroker
 
 from myqueue import errors, protocol
 from myqueue.daemons.coordinator import (
@@ -207,6 +207,36 @@ def test_a_reset_that_nobody_ends_is_ended() -> None:
     for _ in range(RESET_MS_MAX // 500 + 2):
         groups.turn(500)
     assert groups.read("group", group="g")["state"] == "empty"
+
+
+def test_a_member_with_more_than_an_answer_can_name_is_told_so_and_harms_nobody() -> None:
+    groups = Groups()
+    name = "t" * 200
+    for node in (2, 3):
+        groups.brokers[node] = FakeBroker(node)
+        groups.beat(node)
+    groups.turn()
+    groups.update("create_topic", topic=name, partitions=1000, replication=1)
+    for _ in range(4):
+        groups.update("grow_topic", topic=name, count=1000)
+    found = groups.update("join_group", group="g", topics=[name], session_ms=SESSION_MS)
+    one = int(found["member"])
+    waits = groups.sign(one, 1 << 40)  # news for it come while it waits, in the loop's own turn
+    groups.settle()
+    groups.turn(SESSION_MS // 2)
+    (answer,) = groups.answers()
+    assert answer[1] == waits and refusal(answer) == errors.InvalidRequest.code
+    assert "5000 partitions" in answer[3] and "add members" in answer[3]
+    two = int(groups.update("join_group", group="g", topics=[name])["member"])
+    groups.sign(one)
+    groups.settle()
+    pairs = [
+        [s.group, s.epoch] for s in groups.tables.teams["g"].shares.values() if s.owner != s.wanted
+    ]
+    groups.sign(one, released=pairs)
+    groups.commit()
+    groups.answers()
+    assert len(groups.told(two)[1]) == 2500  # who has half of them is told all
 
 
 def test_groups_are_told() -> None:

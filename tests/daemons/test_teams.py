@@ -137,6 +137,23 @@ def test_topics_grow_go_and_come_again() -> None:
     assert group.sizes() == [2, 3]
 
 
+def test_what_comes_after_a_join_is_new_to_the_group() -> None:
+    """It is read from its start, also where members begin at the latest message: a topic that is
+    made again, and partitions that come before the first decision."""
+    group = Group(2)
+    group.join("t", "u")
+    group.rig.run("grow_topic", topic="t", count=1)
+    tables = group.rig.machine.tables
+    group.balance()
+    assert group.team.known == {tables.topics["t"].uid: 2}
+    group.rig.run("create_topic", topic="u", partitions=2)
+    group.rig.run("delete_topic", topic="t")
+    group.rig.run("create_topic", topic="t", partitions=3)
+    group.join("t")  # another one that comes before the decision
+    group.balance()
+    assert group.team.known == {tables.topics["u"].uid: 0, tables.topics["t"].uid: 0}
+
+
 def test_c7_epochs_go_on_when_a_group_was_forgotten() -> None:
     group = Group(1)
     member = group.join()

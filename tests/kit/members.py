@@ -86,6 +86,10 @@ class Member(threading.Thread):
             if not error.retriable:
                 raise
 
+    @property
+    def losses(self) -> int:
+        return sum(what == "lost" for what, _, _ in self.history)
+
     def die(self) -> None:
         """Without a word to anybody."""
         self.consumer._session.close()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from myqueue.acks import AckLedger
 from myqueue.consumer import Consumer
-from myqueue.errors import MyQueueError
+from myqueue.errors import Fenced, MyQueueError
 from myqueue.producer import Producer
 
 
@@ -117,7 +117,7 @@ class Reader(threading.Thread):
             for where, offset in self.consumer.commit(timeout=5).items():
                 self.committed[where].append(offset)
         except MyQueueError as error:
-            if not error.retriable:
+            if not error.retriable and not isinstance(error, Fenced):
                 raise
             self.commit_errors += 1
 
