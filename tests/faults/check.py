@@ -1,9 +1,9 @@
 """The checker of histories: pure, and a program of its own, so that an old one is judged again.
 
-    PYTHONPATH=tests .venv/bin/python -m faults.check FILE
+    PYTHONPATH=tests .venv/bin/python -m faults.check FILE...
 
 It prints what was counted, how long clients had to wait during each kind of fault, and every rule
-that was broken, with the place; the exit code is 1 then.
+that was broken, with the place; the exit code is 1 then. Of several files, a sum at the end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Fault(NamedTuple):
 
 
 class Report(NamedTuple):
-    counts: dict[str, Any]
+    counts: dict[str, int]
     violations: list[Violation]
     interruptions: dict[str, list[float]]  # kind of fault -> the longest gap of each
     errors: Counter[str]
@@ -64,6 +64,19 @@ class Report(NamedTuple):
                 yield f"{rule}: {what}"
         for rule, count in broken.items():
             yield f"BROKEN: {rule}, {count} times"
+
+
+def sum_of(reports: list[Report]) -> Report:
+    """What a run of several histories comes to."""
+    counts: Counter[str] = Counter()
+    interruptions: dict[str, list[float]] = defaultdict(list)
+    for one in reports:
+        counts.update(one.counts)
+        for kind, gaps in one.interruptions.items():
+            interruptions[kind] += gaps
+    violations = [broken for one in reports for broken in one.violations]
+    errors = sum((one.errors for one in reports), Counter[str]())
+    return Report(counts, violations, interruptions, errors)
 
 
 def share(ordered: list[float], part: float) -> float:
@@ -159,14 +172,17 @@ def events_of(path: Path) -> Iterator[list[Any]]:
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
-        sys.stderr.write("Usage: PYTHONPATH=tests .venv/bin/python -m faults.check FILE\n")
+    if len(sys.argv) < 2:
+        sys.stderr.write("Usage: PYTHONPATH=tests .venv/bin/python -m faults.check FILE...\n")
         return 2
-    path = Path(sys.argv[1])
-    print(f"{path}: {next(events_of(path))[2]}")
-    report = check(events_of(path))
-    print("\n".join(report.lines()))
-    return 1 if report.violations else 0
+    reports = []
+    for path in map(Path, sys.argv[1:]):
+        print(f"{path}: {next(events_of(path))[2]}")
+        reports.append(check(events_of(path)))
+        print("\n".join(reports[-1].lines()))
+    if len(reports) > 1:
+        print("in all:", *sum_of(reports).lines(), sep="\n")
+    return 1 if any(one.violations for one in reports) else 0
 
 
 if __name__ == "__main__":

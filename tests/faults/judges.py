@@ -195,7 +195,7 @@ class Messages:
                 self.found("REORDERED", f"{what}, at {topic}/{partition}/{offset}")
             newest[client] = max(newest.get(client, -1), int(number))
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, int]:
         unknown = sum(outcome != "none" for outcome, _ in self.failed.values())
         return {
             "sent": len(self.sent), "acknowledged": len(self.acked),

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from faults.check import check
+from faults.check import check, sum_of
 from faults.stories import Event, tell
 
 Alteration = Callable[[list[Event]], None]
@@ -308,4 +308,8 @@ def test_interruptions_are_those_of_steady_clients() -> None:
     report = check([begin, *sorted(out, key=lambda event: event[0])])
     assert report.interruptions == {"kill": [1.6]}
     out += [[102.5, "fault", 2, "all", ["broker-2"], False], [103.0, "healed", 2]]
-    assert check([begin, *sorted(out, key=lambda event: event[0])]).interruptions == {}
+    second = check([begin, *sorted(out, key=lambda event: event[0])])
+    assert second.interruptions == {}
+    both = sum_of([report, second])
+    assert both.interruptions == {"kill": [1.6]}
+    assert both.counts["acknowledged"] == 2 * second.counts["acknowledged"] > 0

@@ -13,6 +13,7 @@ The history of a run that failed stays in build/, and is judged again by the com
 
 from __future__ import annotations
 
+import faulthandler
 import shutil
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faults.check import check, events_of
+from faults.check import Report, check, events_of, sum_of
 from faults.crowd import Crowd, audit
 from faults.history import History
 from faults.kinds import DATA, PEOPLE, PROCESSES
@@ -38,6 +39,7 @@ from myqueue.connection import new_keypair
 
 PARTITIONS = 6
 MINUTES = 1.0  # in a run of everything
+GUARD_S = 900.0  # for all that comes after the faults
 EPISODE_MIN = 10.0  # then everything is healed and judged, and a new history begins
 
 
@@ -51,14 +53,21 @@ def test_nemesis(
     print(f"nemesis: {left / 60:g} minutes, --seed {chosen}, {len(kinds)} kinds of faults")
     damaged: set[Name] = set()
     with a_cluster(tmp_path, chosen, monkeypatch) as cluster:
-        episode = 0
+        episode, reports = 0, []
         while left > 0:
             seconds = min(left, EPISODE_MIN * 60)
+            guard(seconds)
             one = Episode(cluster, tmp_path, chosen, episode, kinds, damaged)
-            one.run(seconds)
+            reports.append(one.run(seconds))
             left, episode = left - seconds, episode + 1
         for name in cluster.names:
             assert "Traceback" not in cluster.log(name), cluster.log(name)[-5000:]
+    print("in all:", *sum_of(reports).lines(), sep="\n")
+
+
+def guard(seconds: float) -> None:
+    """A test that stands still tells where after a quarter of an hour; here, an episode does."""
+    faulthandler.dump_traceback_later(seconds + GUARD_S)
 
 
 def kinds_here() -> list[Kind]:
@@ -106,15 +115,16 @@ class Episode:
         self.nemesis = Nemesis(cluster, self.history, self.topic, PARTITIONS, random, kinds)
         self.nemesis.damaged = damaged
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds: float) -> Report:
         try:
             self._run(seconds)
         except BaseException as error:
             self.crowd.abandon()
             self._keep(f"{type(error).__name__} ended it")
             raise
-        self._judge()
+        report = self._judge()
         self._ask_for_a_second_opinion()
+        return report
 
     def _run(self, seconds: float) -> None:
         self.crowd.start()
@@ -132,13 +142,14 @@ class Episode:
         self.history.close()
         self.cluster.stop(*list(self.cluster.processes), within_s=60)
 
-    def _judge(self) -> None:
+    def _judge(self) -> Report:
         report = check(events_of(self.history.path))
         print("\n".join(report.lines()))
         assert report.counts["acknowledged"] > 0
         if report.violations:
             self._keep("a promise was broken")
             pytest.fail("\n".join(report.lines()), pytrace=False)
+        return report
 
     def _ask_for_a_second_opinion(self) -> None:
         data, scratch = self.cluster.folder, self.folder / "scratch"
