@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from faults.kinds import start
 from faults.nemesis import GENTLE, Fault, Kind, Nemesis
@@ -19,6 +23,7 @@ class Tracer:
     """A strace on a running daemon, until it is asked to let go."""
 
     def __init__(self, pid: int, *inject: str) -> None:
+        self._pid = pid
         calls = ",".join(dict.fromkeys(one.partition(":")[0] for one in inject))
         words = [word for one in inject for word in ("-e", f"inject={one}")]
         self.process = subprocess.Popen(
@@ -38,8 +43,32 @@ class Tracer:
             return True
 
     def end(self) -> None:
+        """While the daemon stands still: a call that it is let go of in the middle would not have
+        failed as it was told to, but as one that this kernel does not know.
+        """
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGSTOP)
+        wait_for("the daemon to stand still", self._stands, ATTACH_S)
         self.process.terminate()
         self.process.wait(ATTACH_S)
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGCONT)
+
+    def _stands(self) -> bool:
+        """All its threads, and strace has nothing left to do; or it has ended."""
+        if self.process.poll() is not None:
+            return True
+        threads = {state_of(one) for one in Path(f"/proc/{self._pid}/task").glob("*")}
+        own = state_of(Path(f"/proc/{self.process.pid}"))
+        return threads <= set("tTZX") and own == "S"
+
+
+def state_of(task: Path) -> str:
+    """The letter of a thread or process; X: it is gone."""
+    try:
+        return (task / "stat").read_text("ascii").rpartition(") ")[2][0]
+    except OSError:
+        return "X"
 
 
 def what_is_missing() -> str:
