@@ -6,6 +6,8 @@ may be wrong with what it is told, and what it does about it:
 - Managers answer from what each of them applied, so a later answer may be older. What is *held* (a
   topic, its partitions and their groups) is taken only from an answer that applied at least as
   much as the one it is known from.
+- This session's own changes are *since*: what was known of a topic before it made or deleted it is
+  of another topic of that name, and an older answer tells of that one.
 - Who *leads* is soft state and ordered by term: only a newer term replaces a known leader, whoever
   says so and whenever.
 - A broker's hint (NOT_LEADER) has no term. It is believed for now, beside what is known, until
@@ -62,6 +64,7 @@ class Routes:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
         self._unknown: dict[str, int] = {}  # name -> applied index at which it did not exist
+        self._since: dict[str, int] = {}  # name -> index at which this session changed it
         self._groups: dict[int, tuple[str, int]] = {}
         self._hints: dict[int, str] = {}
         self._failed: dict[int, tuple[str, int]] = {}  # group -> (address, believed again at)
@@ -117,13 +120,30 @@ class Routes:
         self.topics = known
         return before != (self.brokers, self.topics, self._unknown, self._hints)
 
+    def changed(self, name: str, applied: int) -> None:
+        """This session made, deleted or grew this topic, with that index."""
+        self._since[name] = max(applied, self._since.get(name, 0))
+        old = self.topics.get(name)
+        if old is not None and old.applied < applied:
+            self.topics = {other: topic for other, topic in self.topics.items() if other != name}
+            self._forget(old)
+
+    def _is_older(self, name: str, applied: int) -> bool:
+        """Than what this session did to it."""
+        if applied < self._since.get(name, 0):
+            return True
+        self._since.pop(name, None)
+        return False
+
     def _is_gone(self, known: dict[str, Topic], name: str, applied: int) -> bool:
+        if self._is_older(name, applied):
+            return False
         return name not in known or known[name].applied <= applied
 
     def _learn_topic(self, known: dict[str, Topic], applied: int, row: list[Any]) -> None:
         name, uid, settings, rows = row
         old = known.get(name)
-        if self._unknown.get(name, -1) > applied:
+        if self._is_older(name, applied) or self._unknown.get(name, -1) > applied:
             return  # deleted since
         self._unknown.pop(name, None)
         if old is not None and old.applied > applied:

@@ -44,6 +44,7 @@ from myqueue.waiter import Envelope, Waiter, failure
 log = logging.getLogger("myqueue.client")
 
 MANAGERS: Final = "managers"
+OF_TOPICS: Final = frozenset(("create_topic", "delete_topic", "grow_topic"))
 _sessions: WeakSet[Session] = WeakSet()
 
 
@@ -195,7 +196,8 @@ class Session:
         """A change of metadata, done once however often it has to be asked for."""
         fields = (key or token_bytes(16), operation, arguments)
         asked = self.call(MANAGERS, words.UPDATE, fields, timeout_ms=timeout_ms)
-        return _then(asked, self._updated)
+        topic = arguments.get("topic", "") if operation in OF_TOPICS else ""
+        return _then(asked, lambda answer: self._updated(answer, topic))
 
     def read(
         self, query: str, arguments: dict[str, Any] | None = None, *, at_least: int = 0,
@@ -319,9 +321,11 @@ class Session:
             # What can't be packed: a number beyond 64 bits, half of a surrogate pair, a set.
             call.fail(InvalidRequest(f"this can't be sent: {error}"))
 
-    def _updated(self, answer: Answer) -> dict[str, Any]:
+    def _updated(self, answer: Answer, topic: str) -> dict[str, Any]:
         index, result = answer.fields
         self._last_index = max(self._last_index, index)
+        if topic:
+            self._upkeep.changed(topic, index)
         return dict(result)
 
     # -- the end ----------------------------------------------------------------------------------

@@ -94,6 +94,12 @@ class Upkeep:
         if self._wanted and not self._session.closed:
             self._session.after(REFRESH_MS_MIN, self._if_wanted)
 
+    def changed(self, name: str, applied: int) -> None:
+        """By this session: nobody who asks from now on is told what was known before."""
+        self._session.routes.changed(name, applied)
+        if name in self._topics:
+            self.refresh()
+
     def _tell_listeners(self) -> None:
         for listener in tuple(self.listeners):
             try:

@@ -116,6 +116,23 @@ def test_a_topic_made_anew_has_other_groups():
     assert leader(routes, 20) == "tcp://b2:9292"
 
 
+def test_what_a_session_changed_itself_is_not_known_from_before():
+    """It deleted and made the topic: neither the cache nor an answer on its way may tell of the old
+    one, and whoever says that there is none is late.
+    """
+    routes = Routes()
+    routes.learn(answer(5, [topic((10, 1, 3))]))
+    routes.changed("t", 8)
+    assert routes.topic("t") is None and routes.partition(10) is None
+    routes.learn(answer(7, [topic((10, 1, 3))]))
+    routes.learn(answer(6, [], ["t"]))
+    assert routes.topic("t") is None and not routes.is_unknown("t")
+    routes.learn(answer(8, [topic((20, 2, 1), uid=9)]))
+    assert routes.topic("t").uid == 9
+    routes.changed("t", 8)
+    assert routes.topic("t").uid == 9, "known from after the change"
+
+
 def test_asking_for_all_tells_what_is_gone():
     routes = Routes()
     routes.learn(answer(5, [topic((10, 1, 3)), topic((20, 1, 1), name="u", uid=8)]))

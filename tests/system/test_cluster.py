@@ -11,8 +11,10 @@ import pytest
 from kit.processes import Cluster, wait_for
 
 from myqueue import errors
+from myqueue.admin import Admin
 from myqueue.consumer import Consumer
 from myqueue.producer import Producer
+from myqueue.session import Session
 from myqueue.simple import MyConsumer, MyProducer
 
 
@@ -126,6 +128,17 @@ def test_a_topic_exists_once(cluster: Cluster) -> None:
     with pytest.raises(errors.TopicExists, match="once"):
         cluster.admin.create_topic("once")
     assert "once" in cluster.admin.topics()
+
+
+def test_a_session_never_knows_less_than_it_did(cluster: Cluster) -> None:
+    """A topic that is deleted and made anew has the same name; who did that meets the new one."""
+    with Session(cluster.address) as session:
+        admin = Admin(session)
+        for _ in range(5):
+            made = admin.create_topic("again")["topic_uid"]
+            (known,) = session.wait(session.ensure_topics(["again"]))
+            assert known.uid == made
+            admin.delete_topic("again")
 
 
 def test_a_topic_grows_by_its_threshold(cluster: Cluster) -> None:
