@@ -41,7 +41,7 @@ class GroupSummary(NamedTuple):
     entries: int  # in force, up to the commit, on the replica that has most
     lags: list[tuple[str, int]]  # (daemon, entries behind the longest log)
     ends: list[tuple[str, int, int, int]]  # (disk, last index, term, first index)
-    removed: bool
+    removed: bool  # from all disks; a partition that moved was so from some
 
 
 def judge_group(
@@ -85,7 +85,7 @@ def _compared(group: int, stories: list[Story], names: Names) -> Iterator[Findin
         max(counts, default=0),
         [(names.daemons.get(one.disk, one.disk), longest - one.last) for one in alive],
         [(one.disk, one.last, one.term, one.first_index) for one in alive],
-        bool(stories) and len(alive) < len(stories),
+        not alive,
     )  # fmt: skip
 
 

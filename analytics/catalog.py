@@ -12,7 +12,7 @@ disk the *pieces* of its log that are in force, by index.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -64,9 +64,16 @@ class Part:
     start_offset: int = 0
     commit_index: int = 0
     about: Any = None  # (replica, voters, learners, about) of its creation
+    created_ms: int = 0
     removed: bool = False
     started_at: Place = (0, 0)
     snapshots: list[tuple[int, int]] = field(default_factory=list)  # (index, term), complete
+
+    def remove(self, place: Place) -> None:
+        """Nothing that stands before is in force; if it is made again, it is another replica."""
+        self.removed, self.first_index, self.start_offset, self.commit_index = True, 1, 0, 0
+        self.cuts.append(Cut(place, 0))
+        self.snapshots.clear()
 
     def in_force(self) -> list[Piece]:
         """Pieces after cuts, by first index."""
@@ -90,6 +97,7 @@ class Group:
     topic: str = ""
     partition: int = -1
     topic_uid: int = 0
+    superseded: bool = False  # by a topic of the same name, so it was deleted
     parts: dict[str, Part] = field(default_factory=dict)  # by disk
 
     @property
@@ -104,8 +112,12 @@ class Group:
 
     @property
     def removed(self) -> bool:
-        """Deletion is ordered to all replicas, whichever obeyed first."""
-        return any(part.removed for part in self.parts.values())
+        """From all disks: a partition that moved was removed from some only."""
+        return self.superseded or all(part.removed for part in self.parts.values())
+
+    @property
+    def created_ms(self) -> int:
+        return max((part.created_ms for part in self.parts.values()), default=0)
 
 
 @dataclass
@@ -129,6 +141,7 @@ def make_catalog(
         _LogReader(catalog, log, with_tails).read()
     for group in catalog.groups.values():
         _name(group)
+    _supersede(list(catalog.groups.values()))
     if topics is not None:
         wanted = set(topics)
         catalog.groups = {uid: one for uid, one in catalog.groups.items() if one.topic in wanted}
@@ -144,6 +157,19 @@ def _name(group: Group) -> None:
         if isinstance(about, list) and len(about) >= 3 and isinstance(about[0], str):
             group.topic, group.partition, group.topic_uid = about[:3]
             return
+
+
+def _supersede(groups: Collection[Group]) -> None:
+    """A name belongs to one topic at a time: to the one that was made last. Of an older one there
+    may be replicas on disks whose daemon was not there to remove them.
+    """
+    newest: dict[str, Group] = {}
+    for group in groups:
+        known = newest.setdefault(group.topic, group)
+        if known.topic_uid != group.topic_uid and known.created_ms < group.created_ms:
+            newest[group.topic] = group
+    for group in groups:
+        group.superseded = newest[group.topic].topic_uid != group.topic_uid
 
 
 class _LogReader:
@@ -241,9 +267,10 @@ class _LogReader:
                 part.started_at = place
                 part.first_index, part.start_offset = record.index, record.offset
         elif kind == f.GROUP_REMOVED:
-            part.removed = True
+            part.remove(place)
+            runs.broken(record.group)
         elif kind == f.GROUP_CREATED and payload is not None:
-            part.removed = False
+            part.removed, part.created_ms = False, record.time_ms
             try:
                 part.about = unpack(payload)
             except BadPack:

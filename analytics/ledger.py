@@ -5,8 +5,8 @@ not: hints are written once a second, acknowledgements at once. And at the end o
 it is whole: the mark that proves the last write to be synced stands in the next one, which a killed
 daemon did not come to.
 
-Each entry is read from one log, a whole one if there is one: that a copy is damaged is a finding of
-its own, and no message is lost by it.
+Each entry is read from one log, and not where it was found to be damaged: that is a finding of its
+own, and no message is lost by it while there is another copy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from zlib import crc32
 
 from myqueue.analytics import acks, batches
 from myqueue.analytics.catalog import DATA, Group, make_catalog
+from myqueue.analytics.choosing import Damage
 from myqueue.analytics.compare import Pieces, judge_acks, pieces
 from myqueue.analytics.inspected import CORRUPT, Finding
 from myqueue.analytics.logs import Log
@@ -36,10 +37,9 @@ def check_acks(
             ranges[uid] = (group.first_index, _on_a_majority(group) + 1)
             start = max((one.start_offset for one in group.parts.values()), default=0)
             starts[group.topic, group.partition] = start
-    hurt = {one.daemon for one in report.findings if one.verdict == CORRUPT}
     tasks = entry_tasks(
         catalog, ranges, Wanted(), split_bytes, may_miss=True, newest_first=True,
-        damaged={log.disk for log in logs if log.name in hurt},
+        damages=list(_damages(logs, report.findings)),
     )  # fmt: skip
 
     def judge(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
@@ -51,6 +51,13 @@ def check_acks(
             report.add(one)
         else:
             report.count_acks(one)
+
+
+def _damages(logs: list[Log], findings: list[Finding]) -> Iterator[Damage]:
+    numbers = {(log.name, one.name): (log.disk, one.number) for log in logs for one in log.segments}
+    for one in findings:
+        if one.verdict == CORRUPT and (one.daemon, one.segment) in numbers:
+            yield Damage(*numbers[one.daemon, one.segment], one.group, one.index)
 
 
 def _place_of(row: Pieces) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """Which bytes have to be read, and by which task. Pure: a catalog comes in, tasks go out.
 
 Every committed entry is wanted once, though several replicas have it. So each index of a group gets
-one piece of one log; logs with most bytes are taken first, so that as few segments as possible are
-opened. What footers say about offsets and times decides which pieces are read at all.
+one piece of one log (`choosing`). What footers say about offsets and times decides which pieces are
+read at all.
 
 A `Task` is a range of positions of one segment, with the runs of indices that are wanted of it. It
 is what Spark calls an input partition: small, picklable, nothing in it is open.
@@ -11,12 +11,12 @@ is what Spark calls an input partition: small, picklable, nothing in it is open.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from myqueue.analytics.catalog import ALL, Catalog, Group, Piece
+from myqueue.analytics.choosing import Damage, by_term, choose, logs_by_bytes
 from myqueue.analytics.logs import Log, Segment
-from myqueue.errors import CorruptData
 from myqueue.wal import format as f
 
 SPLIT_BYTES = 64 << 20
@@ -94,18 +94,17 @@ def committed_ranges(catalog: Catalog, wanted: Wanted) -> Ranges:
 
 def entry_tasks(
     catalog: Catalog, ranges: Ranges, wanted: Wanted, split_bytes: int, *, may_miss: bool,
-    newest_first: bool = False, damaged: Container[str] = (),
+    newest_first: bool = False, damages: Collection[Damage] = (),
 ) -> list[Task]:  # fmt: skip
     """Tasks that together hold each entry of the ranges once. `newest_first` is for ranges that go
-    beyond what is known to be committed: then the log with the highest term is right, and of
-    several such one that is not on a `damaged` disk.
+    beyond what is known to be committed.
     """
     spans: defaultdict[tuple[str, int], dict[int, list[Span]]] = defaultdict(dict)
-    order = _logs_by_bytes(catalog)
+    order = logs_by_bytes(catalog)
     for uid, (first, behind) in sorted(ranges.items()):
         group = catalog.groups[uid]
-        disks = _by_term(group, order, damaged) if newest_first else order
-        for disk, piece in _chosen(group, disks, first, behind, may_miss):
+        disks = by_term(group, order) if newest_first else order
+        for disk, piece in choose(group, disks, first, behind, may_miss, damages):
             if wanted.may_be_in(piece):
                 span = Span(piece.first, piece.last, piece.begin, piece.end)
                 spans[disk, piece.segment].setdefault(uid, []).append(span)
@@ -116,70 +115,6 @@ def entry_tasks(
         names = {uid: (catalog.groups[uid].topic, catalog.groups[uid].partition) for uid in groups}
         tasks += _split(catalog, log, segment, split_bytes, groups, names)
     return tasks
-
-
-def _logs_by_bytes(catalog: Catalog) -> list[str]:
-    sizes = {
-        log.disk: sum(row.entry_bytes for one in log.segments for row in one.rows or ())
-        for log in catalog.logs
-    }
-    return sorted(sizes, key=lambda disk: (-sizes[disk], disk))
-
-
-def _by_term(group: Group, order: list[str], damaged: Container[str]) -> list[str]:
-    def newest(disk: str) -> tuple[int, bool, int]:
-        pieces = group.parts[disk].in_force()
-        term, last = (pieces[-1].last_term, pieces[-1].last) if pieces else (0, 0)
-        return -term, disk in damaged, -last
-
-    return sorted((disk for disk in order if disk in group.parts), key=newest)
-
-
-def _chosen(
-    group: Group, order: list[str], first: int, behind: int, may_miss: bool
-) -> Iterator[tuple[str, Piece]]:
-    """One piece for every index; what nobody has at the end is not there yet, or not archived."""
-    sources = [_Source(disk, group.parts[disk].in_force()) for disk in order if disk in group.parts]
-    index = first
-    while index < behind:
-        found = next((one for one in sources if one.covers(index)), None)
-        if found is None:
-            later = [one.next_after(index) for one in sources]
-            index_after = min((one for one in later if one), default=0)
-            if not index_after or index_after >= behind:
-                return
-            if not may_miss:
-                raise CorruptData(
-                    f"{group.topic}/{group.partition}: entries {index} to {index_after - 1} of "
-                    f"group {group.uid:016x} are in none of these logs",
-                    hint="Give the other replicas' logs as well, or set failOnDataLoss=false.",
-                )
-            index = index_after
-            continue
-        piece = found.piece
-        last = min(piece.last, behind - 1)
-        yield found.disk, piece._replace(first=index, last=last)
-        index = last + 1
-
-
-class _Source:
-    """The pieces of one disk, asked for rising indices."""
-
-    def __init__(self, disk: str, pieces: list[Piece]) -> None:
-        self.disk, self._pieces, self._at = disk, pieces, 0
-
-    @property
-    def piece(self) -> Piece:
-        return self._pieces[self._at]
-
-    def covers(self, index: int) -> bool:
-        while self._at < len(self._pieces) and self.piece.last < index:
-            self._at += 1
-        return self._at < len(self._pieces) and self.piece.first <= index
-
-    def next_after(self, index: int) -> int:
-        """The next index that is there; 0 if none is."""
-        return self.piece.first if self._at < len(self._pieces) else 0
 
 
 def record_tasks(catalog: Catalog, wanted: Wanted, split_bytes: int) -> list[Task]:

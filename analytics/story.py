@@ -145,8 +145,8 @@ class Teller:
                 story.created = unpack(event.payload)
             except BadPack:
                 story.created = None
-        elif kind == f.GROUP_REMOVED:
-            story.removed = True
+        elif kind == f.GROUP_REMOVED:  # its name stays; if it is made again, it is another replica
+            self.story = Story(story.disk, created=story.created, removed=True)
         elif kind == f.HARD_STATE:
             yield from self._hard_state(event)
         elif kind == f.COMMIT:
