@@ -54,7 +54,8 @@ def choose(
         found = next((one for one in sound if one.covers(index)), None)
         index_after = behind
         if found is None:
-            index_after = min((at for one in sound if (at := one.next_after(index))), default=behind)
+            later = [at for one in sound if (at := one.next_after(index))]
+            index_after = min([behind, *later])
             found = next((one for one in doubtful if one.covers(index)), None)
         if found is None:
             later = [at for one in doubtful if (at := one.next_after(index))]

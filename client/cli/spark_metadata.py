@@ -32,7 +32,7 @@ def rebuild(
         if fitting:
             after = min(fitting)[0]
             machine.restore(_snapshot(log, *min(fitting)))
-    alone = Group(MANAGERS_GROUP, "managers", 0, 0, {log.disk: part})
+    alone = Group(MANAGERS_GROUP, "managers", parts={log.disk: part})
     tasks = entry_tasks(
         Catalog([log], {MANAGERS_GROUP: alone}, catalog.certain),
         {MANAGERS_GROUP: (after + 1, applied + 1)}, Wanted(), SPLIT_BYTES, may_miss=False,

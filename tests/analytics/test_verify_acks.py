@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 from kit.forging import spots
-from kit.queue_logs import Topic, some_topics
-from kit.verifying import verified
+from kit.queue_logs import some_topics
+from kit.verifying import everything, ledger, verified
 
-from myqueue import batch
 from myqueue.analytics.catalog import DATA
-from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
-
-
-def ledger(to: Path, rows: list[tuple[str, int, int, list[int]]]) -> str:
-    told = [{"schema": "myq.acks/1"}]
-    told += [  # type: ignore[misc]
-        {"topic": topic, "partition": partition, "offset": offset, "crcs": crcs}
-        for topic, partition, offset, crcs in rows
-    ]
-    to.write_text("".join(json.dumps(line) + "\n" for line in told))
-    return str(to)
-
-
-def everything(topics: list[Topic]) -> list[tuple[str, int, int, list[int]]]:
-    out = []
-    for topic in topics:
-        for one in topic.entries:
-            if one[t.TYPE] == t.DATA:
-                values = batch.open_batch(one[t.PAYLOAD])[1].values
-                crcs = [crc32(value) for value in values]
-                out.append((topic.name, topic.partition, one[t.OFFSET], crcs))
-    return out
 
 
 def test_all_that_was_acknowledged_is_there(healthy: Path, tmp_path: Path) -> None:

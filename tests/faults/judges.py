@@ -19,7 +19,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
 Found = Callable[[str, str], None]  # (rule, what was seen)
 Place = tuple[str, int, int]  # topic, partition, offset

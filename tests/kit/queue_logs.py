@@ -57,6 +57,7 @@ class Topic:
     name: str
     group: int
     partition: int = 0
+    uid: int = 900
     entries: list[t.Entry] = field(default_factory=list)
     sequences: dict[int, int] = field(default_factory=dict)
 
@@ -104,16 +105,18 @@ def some_topics(rounds: int = 30, count: int = 2, groups: int = 3) -> list[Topic
 class Broker:
     """One broker's folder while it is being written."""
 
-    def __init__(self, folder: Path, node: int, segment_bytes: int = 1 << 16) -> None:
+    def __init__(
+        self, folder: Path, node: int, segment_bytes: int = 1 << 16, wall_ms: int = WALL_MS
+    ) -> None:
         self.folder, self.node = folder, node
         config = JournalConfig(segment_bytes=segment_bytes, soft_limit_bytes=0, reserve_bytes=0)
         name = ("test", f"broker-{node}", "broker")
-        self.log = Log(str(folder), name, config, lambda: WALL_MS + 1000, Random(node))
+        self.log = Log(str(folder), name, config, lambda: wall_ms + 1000, Random(node))
         self.machines: dict[int, Partition] = {}
 
     def create(self, topic: Topic, nodes: Iterable[int], vote: int = 0, term: int = TERM) -> None:
         voters = tuple(replica_id(one) for one in nodes)
-        about = protocol.pack([topic.name, topic.partition, 900, {}])
+        about = protocol.pack([topic.name, topic.partition, topic.uid, {}])
         config = t.Config(voters, ())
         journal = self.log.journal
         journal.create_group(topic.group, describe(replica_id(self.node), config, about))

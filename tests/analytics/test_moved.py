@@ -1,0 +1,129 @@
+"""C5, S1, S2: partitions that were moved, came back, were deleted; each entry has a whole copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.forging import spots
+from kit.queue_logs import WALL_MS, Broker, Topic, some_topics, write_cluster, write_replica
+from kit.verifying import everything, ledger, verified
+
+from myqueue.analytics.catalog import make_catalog
+from myqueue.analytics.logs import find_logs
+from myqueue.analytics.planning import Wanted, committed_ranges
+from myqueue.daemons.raft import types as t
+from myqueue.wal import format as f
+
+NODES = (1, 2, 3)
+
+
+def a_topic(group: int = 100, uid: int = 900, rounds: int = 30) -> Topic:
+    topic = Topic("a", group, uid=uid)
+    topic.noop()
+    for one in range(rounds):
+        topic.data(3 + one % 3, term=6 if one > 18 else 3)
+    return topic
+
+
+def broker(folder: Path, node: int) -> Broker:
+    return Broker(folder / f"broker-{node}", node)
+
+
+def remove(at: Broker, topic: Topic) -> None:
+    at.log.journal.remove_group(topic.group)
+    at.flush()
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_partition_that_moved_is_read_where_it_is(returns: bool, tmp_path: Path) -> None:
+    """Off broker 3, whose log still begins with a part of it; to broker 4, or back again as a new
+    replica with the vote of one.
+    """
+    topic, data = a_topic(), tmp_path / "cluster"
+    nodes = NODES if returns else (1, 2, 4)
+    write_cluster(data, [topic], (1, 2))
+    old = broker(data, 3)
+    old.create(topic, NODES)
+    old.append(topic, topic.entries[:20])
+    # What a leader wrote that nobody followed: at those indices stands something else by now.
+    stray = Topic("a", 100, entries=list(topic.entries[:20]))
+    stray.data(2, term=5, sequence=topic.sequences[7])
+    old.append(topic, stray.entries[20:])
+    old.commit_hint(topic, 19)
+    remove(old, topic)
+    new = old if returns else broker(data, 4)
+    new.create(topic, nodes, vote=new.node)
+    write_replica(new, [topic])
+    for one in {old, new}:
+        one.close()
+    path = ledger(tmp_path / "acks", rows := everything([topic]))
+    report = verified(data, tmp_path, ledgers=[path], stores=True)
+    assert report.findings == []
+    assert report.acks == sum(len(one[3]) for one in rows)
+    assert [one.removed for one in report.groups] == [False]
+    catalog = make_catalog(find_logs([str(data)]))
+    assert committed_ranges(catalog, Wanted()) == {100: (1, topic.entries[-1][t.INDEX] + 1)}
+
+
+def test_a_name_belongs_to_the_topic_that_was_made_last(tmp_path: Path) -> None:
+    """One broker was not there when the topic of that name before was deleted."""
+    before, topic, data = a_topic(rounds=9), a_topic(200, 901), tmp_path / "cluster"
+    for node in NODES:
+        at = Broker(data / f"broker-{node}", node, wall_ms=WALL_MS)
+        at.create(before, NODES)
+        write_replica(at, [before])
+        if node < 3:
+            remove(at, before)
+        at.close()
+        later = Broker(data / f"broker-{node}", node, wall_ms=WALL_MS + 60_000)
+        if node < 3:
+            later.create(topic, NODES)
+            write_replica(later, [topic])
+        later.close()
+    path = ledger(tmp_path / "acks", everything([topic]))
+    assert verified(data, tmp_path, ledgers=[path]).findings == []
+    assert set(committed_ranges(make_catalog(find_logs([str(data)])), Wanted())) == {200}
+
+
+def test_a_topic_that_is_gone_from_all_disks_is_not_read(tmp_path: Path) -> None:
+    topic, data = a_topic(rounds=3), tmp_path / "cluster"
+    for node in NODES:
+        at = broker(data, node)
+        at.create(topic, NODES)
+        write_replica(at, [topic])
+        remove(at, topic)
+        at.close()
+    assert committed_ranges(make_catalog(find_logs([str(data)])), Wanted()) == {}
+    report = verified(data, tmp_path)
+    assert report.findings == [] and [one.removed for one in report.groups] == [True]
+
+
+def damage(folder: Path, number: int) -> None:
+    """One bit of the batch that comes so many after the first."""
+    hurt = [one for one in spots(folder, f.ENTRY) if one.record.count][number]
+    raw = bytearray(hurt.path.read_bytes())
+    raw[hurt.record.end - 9] ^= 4
+    hurt.path.write_bytes(raw)
+
+
+def test_copies_that_are_damaged_in_different_places_lose_nothing(
+    cluster: Path, tmp_path: Path
+) -> None:
+    """Each entry has two whole copies; none of the logs is whole. The later one first: what stands
+    behind a damage is not found here.
+    """
+    path = ledger(tmp_path / "acks", everything(some_topics(20)))
+    for node in NODES:
+        for number in (2 * node + 1, 2 * node):
+            damage(cluster / f"broker-{node}", number)
+    report = verified(cluster, tmp_path, ledgers=[path])
+    assert [one.rule for one in report.findings] == ["payload"] * 6
+
+
+def test_an_entry_that_is_damaged_everywhere_is_lost(cluster: Path, tmp_path: Path) -> None:
+    path = ledger(tmp_path / "acks", everything(some_topics(20)))
+    for node in NODES:
+        damage(cluster / f"broker-{node}", 5)
+    report = verified(cluster, tmp_path, ledgers=[path])
+    assert {one.rule for one in report.findings} == {"payload", "ack"}
