@@ -129,21 +129,17 @@ class View:
         """Rows of entries that stand in a segment, among the next keys from `start` on; and where
         to go on, b"" at the end. The only question that reads all of the index: damage is seldom.
         """
-        sign, out = number.to_bytes(4, "little"), list[Row]()
-        cursor = self._txn.cursor(self._index)
-        if not (cursor.set_range(start) if start else cursor.first()):
-            return out, b""
-        for at, (key, raw) in enumerate(cursor):
-            if at == keys_max:
-                return out, bytes(key)
-            if raw[:4] == sign:
-                out.append(_row(key, raw))
-        return out, b""
+        return self._rows({number}, True, start, keys_max)
 
     def rows_elsewhere(
         self, numbers: Set[int], start: bytes = b"", keys_max: int = 10_000
     ) -> tuple[list[Row], bytes]:
         """Rows of entries that stand in none of these segments; else as above."""
+        return self._rows(numbers, False, start, keys_max)
+
+    def _rows(
+        self, numbers: Set[int], inside: bool, start: bytes, keys_max: int
+    ) -> tuple[list[Row], bytes]:
         signs, out = {number.to_bytes(4, "little") for number in numbers}, list[Row]()
         cursor = self._txn.cursor(self._index)
         if not (cursor.set_range(start) if start else cursor.first()):
@@ -151,7 +147,7 @@ class View:
         for at, (key, raw) in enumerate(cursor):
             if at == keys_max:
                 return out, bytes(key)
-            if raw[:4] not in signs:
+            if (raw[:4] in signs) is inside:
                 out.append(_row(key, raw))
         return out, b""
 
