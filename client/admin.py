@@ -106,7 +106,11 @@ class Admin(GroupAdmin):
         return self._update("undrain_broker", node=broker)
 
     def remove_broker(self, broker: int, *, force: bool = False) -> Facts:
-        """BrokerInUse if it holds replicas; `force`: all the same. What it alone has is lost."""
+        """BrokerInUse if it holds replicas, saying what would be missed; `force`: all the same.
+
+        What it alone has is lost (`lost_partitions`); where too few others answer, nobody can read
+        or write until they do (`stranded_partitions`); `missed` says both in a sentence.
+        """
         return self._update("remove_broker", node=broker, force=force)
 
     def daemon_at(self, address: str) -> Facts:

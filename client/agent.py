@@ -17,6 +17,7 @@ import os
 import secrets
 import struct
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from myqueue.errors import TimedOut, TroubleError, Unreachable
 ADD, DROP = "add-broker", "drop-broker"
 ASK_S: Final = 30.0
 LOOK_S: Final = 0.05
-BYTES_MAX: Final = 4096
+BYTES_MAX: Final = 16_384  # a thousand numbers of brokers
 _FLOCK: Final = "hhqqi"  # struct flock of Linux: type, whence, start, length, pid
 
 
@@ -59,11 +60,15 @@ class Agent:
     def is_running(self) -> bool:
         return holder(self._folder) is not None
 
-    def add_broker(self, *, key: bytes = b"", within_s: float = ASK_S) -> int:
+    def add_broker(
+        self, *, key: bytes = b"", taken: Iterable[int] = (), within_s: float = ASK_S
+    ) -> int:
         """Starts one more; its number. It registers by itself in a moment. The same key again, as
-        long as that broker is there: the same broker.
+        long as that broker is there: the same broker. `taken`: numbers of all brokers that the
+        managers know (`Admin.brokers`), of which this agent may not have started every one.
         """
-        return self._ask({"errand": ADD, "key": key.hex()}, within_s)
+        errand = {"errand": ADD, "key": key.hex(), "taken": sorted(taken)}
+        return self._ask(errand, within_s)
 
     def drop_broker(self, broker: int, address: str = "", *, within_s: float = ASK_S) -> bool:
         """Stops the daemon of a broker that was removed. False: none of this number runs here, or

@@ -53,7 +53,7 @@ class Broker:
         self._asked: dict[Feed, None] = {}  # in this turn
         self._settings: dict[int, dict[str, Any]] = {}  # of topics, by group; as last ordered
         self._sweep_at = self._transfer_at = 0
-        self._is_stopping = False
+        self._is_stopping = self._is_cast_out = False
 
     # -- the owner's side of the seam ----------------------------------------------------------
 
@@ -206,14 +206,24 @@ class Broker:
     def tick(self, now: int) -> None:
         self.fetching.tick(now)
         self.retention.tick(now)
-        if not self._is_stopping:
+        self._look_whether_cast_out(now)
+        if not (self._is_stopping or self._is_cast_out):
             self.members.tick(now)
-        if self._is_stopping and now >= self._transfer_at:
+        elif now >= self._transfer_at:
             self._hand_over(now)
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_MS
             self._sweep()
             self._make_missing()
+
+    def _look_whether_cast_out(self, now: int) -> None:
+        """Whoever leads and is not heard by the managers keeps its groups from everybody."""
+        before, self._is_cast_out = self._is_cast_out, self.reports.is_cast_out(now)
+        if self._is_cast_out and not before:
+            self._tell(
+                "error", "cast-out", why=self.reports.why_refused,
+                hint="The managers do not hear this broker, so it hands its leaders over. Stop it.",
+            )  # fmt: skip
 
     def _sweep(self) -> None:
         self.producing.sweep()
@@ -240,7 +250,7 @@ class Broker:
         """Each group that is led here goes to the follower that has most of its log."""
         self._transfer_at = now + TRANSFER_AGAIN_MS
         for replica in self._engine.replicas.values():
-            follower = replica.best_follower() if replica.is_leader else 0
+            follower = replica.best_follower(now) if replica.is_leader else 0
             if follower:
                 self._transfer(replica, follower)
 

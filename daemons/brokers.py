@@ -19,6 +19,7 @@ from myqueue.daemons.topics import Answer, Call, host_of
 from myqueue.errors import BrokerInUse, IdentityMismatch, TooFewBrokers, UnknownBroker
 
 NAMED_MAX = 5  # partitions in one sentence
+TOLD_MAX = 100  # in one result
 
 # -- daemons --------------------------------------------------------------------------------------
 
@@ -103,30 +104,51 @@ def undrain_broker(call: Call, args: Arguments) -> Answer:
 
 
 def remove_broker(call: Call, args: Arguments) -> Answer:
-    """One that holds nothing; with `force` whatever it holds. What it alone holds is lost then."""
+    """One that holds nothing; with `force` whatever it holds. What it alone holds is lost then; of
+    what is `stranded` others have replicas, which are no majority: they wait for more of them.
+    """
     node, force, avoid = args.number("node"), args.flag("force", False), args.numbers("avoid")
+    waiting = set(args.numbers("stranded"))
     args.done()
     tables = call.tables
     _broker(call, node)
     groups = sorted(tables.held[node] | tables.left[node])
     only = [group for group in groups if _is_only(tables, group, node)]
+    stranded = [group for group in groups if group in waiting and group not in only]
     if len(tables.brokers) == 1 and not force:
         raise BrokerInUse(
             f"broker {node} is the only one: without it there is no place for any message",
             hint="Add another one first, or insist (--force).",
         )
     if groups and not force:
-        text = f"broker {node} holds {len(groups)} replicas"
-        if only:
-            text += f", and of {_named(tables, only)} the only one: these messages would be lost"
-        raise BrokerInUse(text)
+        missed = _what_is_missed(tables, only, stranded)
+        more = f"; {missed}" if missed else ""
+        raise BrokerInUse(f"broker {node} holds {len(groups)} replicas{more}")
     for group in groups:
         partition = tables.partition(group)
         if partition is not None and group not in only:
             _without(call, partition, node, avoid)
+    result = {
+        "node": node, "replicas": len(groups), "lost": len(only), "stranded": len(stranded),
+        "lost_partitions": _names(tables, only)[:TOLD_MAX],
+        "stranded_partitions": _names(tables, stranded)[:TOLD_MAX],
+        "missed": _what_is_missed(tables, only, stranded),
+    }  # fmt: skip
     tables.remove_broker(node)
     tables.bump(tables.brokers, call.index)
-    return {"node": node, "replicas": len(groups), "lost": len(only)}
+    return result
+
+
+def _what_is_missed(tables: Tables, only: list[int], stranded: list[int]) -> str:
+    texts = []
+    if only:
+        texts.append(f"it alone has {_named(tables, only)}, whose messages are lost without it")
+    if stranded:
+        texts.append(
+            f"without it too few replicas of {_named(tables, stranded)} answer: nobody can read or "
+            "write there until their other brokers are back"
+        )
+    return "; ".join(texts)
 
 
 def _is_only(tables: Tables, group: int, node: int) -> bool:
@@ -134,10 +156,16 @@ def _is_only(tables: Tables, group: int, node: int) -> bool:
     return partition is not None and partition.nodes == [node] and not partition.leaving
 
 
-def _named(tables: Tables, groups: list[int]) -> str:
+def _names(tables: Tables, groups: list[int]) -> list[str]:
     places = [(topic.name, number) for topic, number in map(tables.groups.__getitem__, groups)]
-    named = [f"{name}/{number}" for name, number in sorted(places)[:NAMED_MAX]]
-    return ", ".join(named) + (" …" if len(groups) > NAMED_MAX else "")
+    return [f"{name}/{number}" for name, number in sorted(places)]
+
+
+def _named(tables: Tables, groups: list[int]) -> str:
+    named = _names(tables, groups)
+    return ", ".join(named[:NAMED_MAX]) + (
+        f" and {len(named) - NAMED_MAX:,} more" if len(named) > NAMED_MAX else ""
+    )
 
 
 def _without(call: Call, partition: Partition, node: int, avoid: list[int]) -> None:

@@ -81,6 +81,7 @@ class Engine:
         self.disk = DiskWatch(self)
         self.repair = Repair(self)
         self.scrub_bytes_per_s = 0  # 0: nobody looks for damage by himself
+        self.fill_bytes_per_s = 0  # sent to new replicas; 0: as fast as it goes
         self.report: Callable[..., None] = lambda *_, **__: None  # a line for people
         self._stirred = False
         self._last_stamp = 0

@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,11 +167,16 @@ def plan(
     return Cluster(cluster.cluster, daemons=rows)
 
 
-def one_more_broker(cluster: Cluster, key: str = "") -> Daemon:
-    """The next broker of a running cluster, its doors behind those of the others."""
+def one_more_broker(cluster: Cluster, key: str = "", taken: Iterable[int] = ()) -> Daemon:
+    """The next broker of a running cluster, its doors behind those of the others. `taken` are
+    numbers of brokers that run elsewhere.
+    """
     brokers = cluster.of_kind(BROKER)
     _check_count(BROKER, len(brokers), len(brokers) + 1)
+    others = set(taken)
     number = max((daemon.id for daemon in brokers), default=0) + 1
+    while number in others:
+        number += 1
     made = Daemon(BROKER, number, *_doors(BROKER, number, _base_of(cluster)), key=key)
     _choose_ports([*cluster.daemons, made])
     check_ports(Cluster(cluster.cluster, daemons=[made]))

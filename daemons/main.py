@@ -89,6 +89,7 @@ class Daemon:
             )  # fmt: skip
             transport.counts, engine.report = engine.counts, self.tell
             engine.scrub_bytes_per_s = config.scrub_bytes_per_s
+            engine.fill_bytes_per_s = config.fill_bytes_per_s
             for node, address in config.managers:
                 if (config.kind, config.id) != ("manager", node):
                     transport.set_peer(("manager", node), address)

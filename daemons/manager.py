@@ -23,6 +23,7 @@ from myqueue import __version__, errors, protocol
 from myqueue.daemons import telling, views
 from myqueue.daemons.beats import Beats
 from myqueue.daemons.coordinator import Coordinator
+from myqueue.daemons.losses import stranded
 from myqueue.daemons.metadata import Metadata, command
 from myqueue.daemons.operations import CLIENT_OPERATIONS, PLACING
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Item, node_of, replica_id
@@ -41,6 +42,8 @@ READ_MS: Final = 5000
 BEAT_MS: Final = 1000  # to the other managers
 RETRY_MS: Final = 100
 TRANSFER_AGAIN_MS: Final = 500
+
+OWN_ARGUMENTS: Final = frozenset(("avoid", "stranded"))  # which the leader adds
 
 Buffer = bytes | memoryview
 
@@ -124,11 +127,11 @@ class Manager:
         _, _, request, key, operation, arguments = envelope
         if operation not in CLIENT_OPERATIONS:
             raise errors.Unsupported(f"there is no operation {operation!r} for clients")
-        if "avoid" in arguments:
-            raise errors.InvalidRequest(f"{operation} knows no argument avoid")
+        for name in OWN_ARGUMENTS & set(arguments):
+            raise errors.InvalidRequest(f"{operation} knows no argument {name}")
         replica = self._leading()
         self._waiting.check_room(self._waiting.updates)
-        payload = command(key, operation, self._with_silent(operation, arguments))
+        payload = command(key, operation, self._with_news(operation, arguments))
         index = self._propose(replica, payload)
         deadline = self._engine.now + UPDATE_MS
         self._waiting.updates[index] = Update(client, request, payload, deadline)
@@ -163,11 +166,16 @@ class Manager:
         )
         return life.address if life else row.address if row else ""
 
-    def _with_silent(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _with_news(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if operation not in PLACING:
             return arguments
-        silent = self._beats.liveness.silent(self._metadata.tables.brokers, self._engine.now)
-        return arguments | {"avoid": silent} if silent else arguments
+        tables, liveness = self._metadata.tables, self._beats.liveness
+        silent = liveness.silent(tables.brokers, self._engine.now)
+        more: dict[str, Any] = {"avoid": silent} if silent else {}
+        if operation == "remove_broker":
+            groups = stranded(tables, liveness, arguments.get("node", 0), self._engine.now)
+            more |= {"stranded": groups} if groups else {}
+        return arguments | more
 
     def _propose(self, replica: Replica, payload: bytes) -> int:
         item = Item(0, self._engine.wall_ms(), COMMAND, payload)
@@ -354,7 +362,7 @@ class Manager:
 
     def _do_duties(self, replica: Replica, now: int) -> None:
         for todo in self._beats.due(now):
-            payload = command(b"", todo.operation, self._with_silent(*todo))
+            payload = command(b"", todo.operation, self._with_news(*todo))
             try:
                 self._propose(replica, payload)
             except errors.MyQueueError:
@@ -367,7 +375,7 @@ class Manager:
 
     def _hand_over(self, replica: Replica, now: int) -> None:
         self._transfer_at = now + TRANSFER_AGAIN_MS
-        follower = replica.best_follower() if replica.is_leader else 0
+        follower = replica.best_follower(now) if replica.is_leader else 0
         if follower:
             try:
                 self._engine.transfer(replica, follower)

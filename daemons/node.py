@@ -99,7 +99,8 @@ class Node:
         error, hint = f"the agent knows no errand {what!r}", "Use one version of myqueue."
         try:
             if what == errands.ADD:
-                broker, error = self._add_broker(str(errand.get("key", ""))), ""
+                taken = [one for one in errand.get("taken", ()) if type(one) is int]
+                broker, error = self._add_broker(str(errand.get("key", "")), taken), ""
             elif what == errands.DROP:
                 broker, error = self._drop_broker(broker, errand.get("address", "")), ""
         except MyQueueError as failed:
@@ -111,13 +112,13 @@ class Node:
         with contextlib.suppress(OSError):
             errands.answer(answer, broker, error, hint)
 
-    def _add_broker(self, key: str) -> int:
+    def _add_broker(self, key: str, taken: list[int]) -> int:
         """A request that came before, told by its key, gets the broker that it got then."""
         brokers = self._cluster.of_kind(local.BROKER)
         before = [daemon.id for daemon in brokers if key and daemon.key == key]
         if before:
             return before[0]
-        daemon = local.one_more_broker(self._cluster, key)
+        daemon = local.one_more_broker(self._cluster, key, taken)
         program = self._program(daemon)
         self._cluster.daemons.append(daemon)
         self._supervisor.add(program)

@@ -237,16 +237,18 @@ class Plan:
     def _even_out(self) -> None:
         """From the fullest to the emptiest, as long as that makes it more even."""
         held, there = self.held, sorted(self.there)
+        groups: dict[int, list[int]] | None = None  # looked at once, and only if it must be
         while len(there) > 1 and self.fit:
             most, least = (pick(held[one] for one in there) for pick in (max, min))
             mean = sum(held[one] for one in there) / len(there)
             if not evenness.is_uneven(most, least, mean):
                 return
-            groups = self._movable()
-            step = evenness.next_move(groups, held, self.hosts, there, sorted(self.fit))
+            groups = dict(self._movable()) if groups is None else groups
+            step = evenness.next_move(groups.items(), held, self.hosts, there, sorted(self.fit))
             if step is None or not self._room(step[1], step[2]):
                 return
             self._move(*step)
+            del groups[step[0]]
 
     def _movable(
         self, wanted: Callable[[Partition], bool] = lambda _: True

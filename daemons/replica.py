@@ -197,15 +197,19 @@ class Replica:
         """This replica is the preferred leader of a new group: it does not wait for a timeout."""
         self.node.deadline = 0
 
-    def best_follower(self) -> int:
-        """The node of the voter that has most of our log; 0 if nobody is heard of."""
+    def best_follower(self, now: int) -> int:
+        """The node of the voter that has most of our log, of those that could lead; else 0."""
         if not self.is_leader:
             return 0
-        known = self.node.leading.followers
-        voters = [one for one in self.node.config.voters if one in known]
-        if not voters:
+        node = self.node
+        known = node.leading.followers
+        able = [
+            one for one in node.config.voters
+            if one in known and not known[one].recovering and node.is_heard(one, now)
+        ]  # fmt: skip
+        if not able:
             return 0
-        return t.node_of(max(voters, key=lambda one: (known[one].match_index, -one)))
+        return t.node_of(max(able, key=lambda one: (known[one].match_index, -one)))
 
 
 def as_entry(stored: Stored) -> t.Entry:

@@ -26,6 +26,7 @@ from myqueue import protocol
 from myqueue.daemons.members import INCARNATIONS, committed_members
 from myqueue.daemons.partition import Partition
 from myqueue.daemons.raft.types import node_of, replica_id
+from myqueue.errors import IdentityMismatch
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 BEAT_MS: Final = 450
 GROUPS_MAX: Final = 8192  # in one beat; the rest goes with the next
 CURRENT_MS: Final = 5000  # an answer older than that may be of another time
+_NOT_HEARD: Final = IdentityMismatch.code
 Row = list[Any]
 
 
@@ -65,11 +67,12 @@ class Wanted(NamedTuple):
 class _Manager:
     """What one manager was told."""
 
-    __slots__ = ("answered_at", "beat", "full", "unanswered")
+    __slots__ = ("answered_at", "beat", "full", "refused_at", "unanswered")
 
     def __init__(self) -> None:
         self.beat = 0  # number of the last one
         self.answered_at = -CURRENT_MS  # when its orders were followed last
+        self.refused_at = -CURRENT_MS  # when it did not want to hear us; unless it did since
         self.full = True  # the next one is to be full
         self.unanswered: dict[int, None] = {}  # groups that it may not know as they are
 
@@ -97,6 +100,7 @@ class Reports:
         self.wanted: dict[int, Wanted] = {}
         self._lost: dict[int, int] = {}  # wanted, not here, and perhaps lost with the log
         self.brokers: dict[int, str] = {}  # node -> address of its clients' door
+        self.why_refused = ""  # as a manager said it last
 
     # -- beats ---------------------------------------------------------------------------------
 
@@ -184,9 +188,14 @@ class Reports:
     def answered(self, node: int, envelope: protocol.Envelope) -> Orders | None:
         """A manager's answer on its link; None if there is nothing to do."""
         manager = self._managers.get(node)
-        if manager is None or envelope[protocol.KIND] != protocol.ORDERS:
+        if manager is None:
+            return None
+        if envelope[protocol.KIND] != protocol.ORDERS:
+            if envelope[protocol.KIND] == protocol.ERROR and envelope[3] == _NOT_HEARD:
+                manager.refused_at, self.why_refused = self._engine.now, str(envelope[4])
             return None
         _, _, beat, orders = envelope
+        manager.refused_at = -CURRENT_MS
         try:
             done = self._follow(orders)
             more = orders["more"]
@@ -208,6 +217,13 @@ class Reports:
         """
         lately = sum(now - one.answered_at < CURRENT_MS for one in self._managers.values())
         return lately > len(self._managers) // 2
+
+    def is_cast_out(self, now: int) -> bool:
+        """A majority of managers does not hear this broker: it was removed, or its number is
+        another one's by now. No client is sent here, and no orders come any more.
+        """
+        refused = sum(now - one.refused_at < CURRENT_MS for one in self._managers.values())
+        return refused > len(self._managers) // 2
 
     def _follow(self, orders: dict[str, Any]) -> Orders:
         """What is not true yet. Malformed orders raise before anything was changed."""

@@ -3,6 +3,10 @@
 A follower that lags far, or that is new, is served from this replica's own disk. What can't be read
 there is never made up (W16): a follower that has these entries may lead instead; if there is none,
 it is tried again after a while, and `STATUS` says why the group stands still.
+
+New replicas get no more than `fill_bytes_per_s` from this daemon, all of them together, in turns
+and in small portions: else what producers wait for would stand in line behind it, here and on the
+disks of the new ones. A voter that lags behind is served as fast as it goes: it is missed.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from myqueue.daemons.replica import Replica
 
 AGAIN_MS: Final = 1000
+FILL_BYTES: Final = 256 << 10  # at once; a sync of so much takes some milliseconds
+FILL_BEHIND_MS: Final = 100  # what a late tick may make up for
 
 
 class Serving:
@@ -27,6 +33,8 @@ class Serving:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._unread: deque[tuple[int, t.Fetch]] = deque()  # when to try again
+        self._fills: deque[t.Fetch] = deque()  # of new replicas, until it is their turn
+        self._fill_at = 0.0  # when the next one may be served
 
     def fetch(self, order: t.Fetch | t.NeedSnapshot) -> None:
         """A follower lags behind memory, or behind the log's start."""
@@ -37,12 +45,27 @@ class Serving:
         if isinstance(order, t.NeedSnapshot):
             node.snapshot_made(order.follower, replica.snapshot(), engine.now, engine.host.out)
             return
+        is_fill = engine.fill_bytes_per_s and order.follower in replica.node.config.learners
+        if is_fill and (self._fills or engine.now < self._fill_at):
+            self._fills.append(order)
+            return
+        self._serve(replica, order, FILL_BYTES if is_fill else t.Settings().append_bytes_max)
+
+    def _serve(self, replica: Replica, order: t.Fetch, bytes_max: int) -> None:
+        engine, node = self._engine, replica.node
         try:
-            entries = replica.read(order.first, order.last, t.Settings().append_bytes_max)
+            entries = replica.read(order.first, order.last, bytes_max)
         except errors.MyQueueError as error:
             self._unreadable(replica, order, error)
         else:
             node.fetched(order.follower, entries, engine.now, engine.host.out)
+            self._passed(sum(len(entry[t.PAYLOAD]) for entry in entries))
+
+    def _passed(self, size: int) -> None:
+        """Whoever is served, the next new replica waits for as long as this much should take."""
+        rate, now = self._engine.fill_bytes_per_s, self._engine.now
+        if rate:
+            self._fill_at = max(self._fill_at, now - FILL_BEHIND_MS) + size * 1000 / rate
 
     def _unreadable(self, replica: Replica, order: t.Fetch, error: errors.MyQueueError) -> None:
         """Let another one lead that has these entries; else try again, but not at once (W16)."""
@@ -53,7 +76,7 @@ class Serving:
         followers = replica.node.leading.followers.values()
         if any(one.match_index >= order.last for one in followers):
             with suppress(errors.NotReady):
-                engine.transfer(replica, replica.best_follower())
+                engine.transfer(replica, replica.best_follower(engine.now))
 
     def tick(self, now: int) -> None:
         while self._unread and self._unread[0][0] <= now:
@@ -61,3 +84,15 @@ class Serving:
             node = self._engine.host.touch(order.group)
             if node is not None:
                 node.fetched(order.follower, [], now, self._engine.host.out)
+        while self._fills and self._fill_at <= now:
+            fill = self._fills.popleft()
+            replica, node = (
+                self._engine.replicas.get(fill.group),
+                self._engine.host.touch(fill.group),
+            )
+            if replica is None or node is None:
+                continue
+            if fill.first >= node.log.first_index:
+                self._serve(replica, fill, FILL_BYTES)
+            else:  # retention went on meanwhile: the leader asks for what there is
+                node.fetched(fill.follower, [], now, self._engine.host.out)

@@ -110,7 +110,7 @@ def add_broker(ask: Ask, address: str | None, port: int | None, wait_ms: int) ->
             error = Unreachable("no agent that starts brokers runs beside it", hint=ELSEWHERE)
             error.retriable, error.component = False, "gateway"
             raise error
-        number = agent.add_broker(key=ask.key("add_broker") or b"")
+        number = agent.add_broker(key=ask.key("add_broker") or b"", taken=_rows(ask))
         row = _wait(ask, may_wait_ms, lambda: _alive(ask, number))
     if row is None:
         said = f"Broker {number} was started; GET /brokers/{number} says when it has registered"
@@ -197,14 +197,16 @@ def undrain_broker(ask: Ask, broker_id: int) -> Facts:
     parameters=(names.BROKER, names.DRAIN, names.FORCE_REMOVAL, names.GOING_MS),
     adds={
         "broker_id": names.NUMBER, "removed": names.FLAG, "partitions_left": names.NUMBER,
-        "lost": names.NUMBER, "stopped": names.FLAG, "message": names.TEXT,
+        "lost": names.NUMBER, "stranded": names.NUMBER, "lost_partitions": names.TEXTS,
+        "stranded_partitions": names.TEXTS, "stopped": names.FLAG, "message": names.TEXT,
     },
 )  # fmt: skip
 def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: int) -> Facts:
     """For good; what it has on its disk is not deleted. With drain=1 its partitions move first:
     removed is false as long as that lasts, and the same request again removes it when it is done.
-    Without, 409 if it holds partitions, and what would be lost; force=1: all the same. Its process
-    is stopped if it runs on the gateway's machine under 'myq up'.
+    Without, 409 if it holds partitions, and what would be lost, or stranded: of that others have
+    replicas, but too few of them answer. force=1: all the same. Its process is stopped if it runs
+    on the gateway's machine under 'myq up'.
     """
     if drain:
         left = _drain(ask, broker_id, wait_ms)
@@ -215,6 +217,7 @@ def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: i
             )
             return {
                 "broker_id": broker_id, "removed": False, "partitions_left": left, "lost": 0,
+                "stranded": 0, "lost_partitions": [], "stranded_partitions": [],
                 "stopped": False, "message": said,
             }  # fmt: skip
     known = _rows(ask).get(broker_id)
@@ -224,11 +227,12 @@ def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: i
     said = f"Broker {broker_id} was removed, " + (
         "and its process stopped" if stopped else "its process may be stopped"
     )
-    if done["lost"]:
-        said += f"; {done['lost']} partitions had no other copy, their messages are lost"
+    if done["missed"]:
+        said += f"; {done['missed']}"
     return {
         "broker_id": broker_id, "removed": True, "partitions_left": 0, "lost": done["lost"],
-        "stopped": stopped, "message": said,
+        "stranded": done["stranded"], "lost_partitions": done["lost_partitions"],
+        "stranded_partitions": done["stranded_partitions"], "stopped": stopped, "message": said,
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ NAME_PATTERN: Final = "^[A-Za-z0-9._-]{1,200}$"
 TEXT: Final[Schema] = {"type": "string"}
 NUMBER: Final[Schema] = {"type": "integer"}
 NUMBERS: Final[Schema] = {"type": "array", "items": {"type": "integer"}}
+TEXTS: Final[Schema] = {"type": "array", "items": {"type": "string"}}
 FLAG: Final[Schema] = {"type": "boolean"}
 OBJECT: Final[Schema] = {"type": "object"}
 ROWS: Final[Schema] = {"type": "array", "items": {"type": "object"}}

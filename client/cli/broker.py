@@ -11,10 +11,10 @@ import click
 
 from myqueue.admin import Admin
 from myqueue.agent import Agent
-from myqueue.cli import address, asking, output
+from myqueue.cli import address, asking, output, progress
 from myqueue.cli.waiting import Line
 from myqueue.daemons.local import Folder
-from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, UnknownBroker, Unreachable
+from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, Unreachable
 
 REGISTERED_S = 60.0
 LOOK_S = 0.5
@@ -60,9 +60,13 @@ def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
 
 
 @broker.command()
+@click.option("--wait", is_flag=True, help="Until it has its share of the replicas.")
+@click.option(
+    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up waiting after so long."
+)
 @address.data_option
 @output.json_option
-def add(data: str | None, as_json: bool) -> None:
+def add(wait: bool, timeout_s: float | None, data: str | None, as_json: bool) -> None:
     """Start one more broker in the cluster that 'myq up' runs on this machine.
 
     When it has lived for some seconds it is given its share of all replicas, a few at a time, and
@@ -73,17 +77,25 @@ def add(data: str | None, as_json: bool) -> None:
     folder = Folder(where)
     if not folder.holder():
         raise Unreachable(f"no cluster of 'myq up' runs on {where}", hint=ELSEWHERE)
-    number = Agent(folder.data).add_broker()
     with asking.admin(None, where) as admin:
+        taken = [row["node"] for row in admin.brokers()]
+        number = Agent(folder.data).add_broker(taken=taken)
         row = wait_for(
             f"broker {number} registers",
             REGISTERED_S,
             lambda: next((r for r in rows_of(admin) if r["node"] == number and r["alive"]), None),
         )
+        if wait:
+            follow(
+                f"broker {number} has its share",
+                timeout_s,
+                lambda: progress.of_spreading(rows_of(admin), number),
+            )
     if as_json:
         output.write_json("myq.broker.add/1", asking.facts_of({"broker": row}))
     else:
-        click.echo(f"Added broker {number} at {row['address']}; it gets its share in a moment.")
+        then = "it has its share" if wait else "it gets its share in a moment"
+        click.echo(f"Added broker {number} at {row['address']}; {then}.")
 
 
 @broker.command()
@@ -106,27 +118,29 @@ def drain(
         if not wait:
             click.echo(f"Draining broker {number}: {count} replicas. 'myq broker list' shows more.")
             return
-        line = Line()
-        try:
-            wait_for(
-                f"broker {number} is drained",
-                timeout_s,
-                lambda: is_drained(admin, number, count, line),
-            )
-        finally:
-            line.clear()
+        follow(
+            f"broker {number} is drained",
+            timeout_s,
+            lambda: progress.of_draining(rows_of(admin), number),
+        )
     click.echo(f"Broker {number} is drained: it holds nothing any more.")
 
 
-def is_drained(admin: Admin, number: int, count: int, line: Line) -> bool:
-    row = next((row for row in rows_of(admin) if row["node"] == number), None)
-    if row is None:
-        raise UnknownBroker(f"broker {number} was removed meanwhile")
-    if not row["draining"]:
-        raise BrokerInUse(f"somebody undrained broker {number}", hint="Ask who, and why.")
-    left = row["replicas"] + row["leaving"]
-    line.show(f"Draining broker {number}: {left} of {max(count, left)} replicas are left")
-    return bool(row["state"] == "drained")
+def follow(what: str, timeout_s: float | None, look: Callable[[], progress.Left | None]) -> None:
+    """Shows how far it is until nothing is left. None: nobody can tell right now."""
+    line, seen = Line(), progress.Pace()
+
+    def is_done() -> bool:
+        left = look()
+        if left is None:
+            return False
+        line.show(seen.told(left, time.monotonic()))
+        return left.todo == 0
+
+    try:
+        wait_for(what, timeout_s, is_done, lambda: seen.reason)
+    finally:
+        line.clear()
 
 
 @broker.command()
@@ -151,6 +165,7 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
     broker that 'myq up' runs here is stopped; its folder is kept, with .removed-… behind its name.
     """
     with asking.admin(cluster, data) as admin:
+        known = next((row for row in admin.brokers() if row["node"] == number), {"address": ""})
         try:
             done = admin.remove_broker(number)
         except BrokerInUse as error:
@@ -158,13 +173,14 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
                 raise
             agreed(f"{error}. Remove broker {number} all the same?", yes)
             done = admin.remove_broker(number, force=True)
-    lost = f" {done['lost']} partitions had no other copy." if done["lost"] else ""
-    click.echo(f"Removed broker {number}.{lost}")
+    click.echo(f"Removed broker {number}.")
+    if done["missed"]:
+        click.echo(f"What is missed: {done['missed']}.", err=True)
     folder = Folder(data or address.DATA)
     found = folder.load() if folder.holder() else None
     if found is None or found.address != address.find(cluster, data):
         return
-    if Agent(folder.data).drop_broker(number):
+    if Agent(folder.data).drop_broker(number, known["address"]):
         click.echo(f"Stopped it; its folder in {folder.data} is kept.")
 
 
@@ -186,14 +202,19 @@ def rows_of(admin: Admin) -> list[dict[str, Any]]:
         return []
 
 
-def wait_for(what: str, timeout_s: float | None, look: Callable[[], Any]) -> Any:
+def wait_for(
+    what: str, timeout_s: float | None, look: Callable[[], Any], why: Callable[[], str] = str
+) -> Any:
+    """What `look` finds; `why` says what holds it up, if something does."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         found = look()
         if found:
             return found
         if end is not None and time.monotonic() >= end:
-            raise TimedOut(f"not within {timeout_s:g} s: {what}", hint="It goes on; look again.")
+            reason = f" ({why()})" if why() else ""
+            text = f"not within {timeout_s:g} s: {what}{reason}"
+            raise TimedOut(text, hint="It goes on; look again.")
         time.sleep(LOOK_S)
 
 

@@ -98,7 +98,9 @@ def add() -> Response:
         if helper is None:
             raise Unreachable("no agent that starts brokers runs here", hint=operations.ELSEWHERE)
         # The form's own token: sent twice by a nervous hand, it is one broker.
-        node = helper.add_broker(key=flask.request.form.get("token", "")[-32:].encode())
+        token, known = flask.request.form.get("token", ""), admin().brokers()
+        taken = [row["node"] for row in known]
+        node = helper.add_broker(key=token[-32:].encode(), taken=taken)
     except MyQueueError as error:
         return add_page(*_failed(error))
     return topics.see(link("nodes", added=node))
@@ -168,6 +170,13 @@ def remove_page(node: int, trouble: str = "", status: int = 200) -> Response:
                 f"Of {words.plural(len(alone), 'partition')} it has the only copy: {shown}. Their"
                 " messages would be lost."
             )
+        stranded = _stranded(row)
+        if stranded:
+            shown = ", ".join(stranded[:NAMED_MAX]) + (" …" if len(stranded) > NAMED_MAX else "")
+            texts.append(
+                f"Of {words.plural(len(stranded), 'partition')} too few other replicas answer:"
+                f" {shown}. Nobody could read or write there until their other brokers are back."
+            )
     return _ask(
         f"Remove broker {node}", link("remove_now", node=node), texts,
         "Remove it all the same" if held else "Remove it", typed=str(node) if held else "",
@@ -184,6 +193,23 @@ def _alone(node: int) -> list[str]:
     ]
 
 
+def _stranded(row: Facts) -> list[str]:
+    """Partitions of which others have replicas, but without this one no majority of them answers.
+
+    The managers, who know more, tell it exactly when it is done.
+    """
+    node = row["node"]
+    found = []
+    for topic in admin().topics(detail=True):
+        for part in topic["partitions"]:
+            others = [one for one in part["replicas"] if one != node]
+            needed = (len(others) if row["alive"] else len(part["replicas"])) // 2 + 1
+            answer = sum(one not in part["silent"] for one in others)
+            if node in part["replicas"] and others and answer < needed:
+                found.append(f"{topic['topic']}/{part['partition']}")
+    return found
+
+
 def remove(node: int) -> Response:
     row = _row(node)
     typed = flask.request.form.get("typed", "").strip()
@@ -192,8 +218,9 @@ def remove(node: int) -> Response:
         text = f"It holds {words.plural(held, 'partition')}, and its number was not typed"
         return remove_page(node, f"{text}; nothing was done", BrokerInUse.http_status)
     try:
-        lost = admin().remove_broker(node, force=typed == str(node))["lost"]
+        done = admin().remove_broker(node, force=typed == str(node))
         stopped = operations.stop_daemon(agent(), row)
     except MyQueueError as error:
         return remove_page(node, *_failed(error))
-    return topics.see(link("nodes", removed=node, lost=lost, stopped=int(stopped)))
+    return topics.see(link("nodes", removed=node, lost=done["lost"], stranded=done["stranded"],
+                           stopped=int(stopped)))  # fmt: skip

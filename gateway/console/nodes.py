@@ -79,9 +79,14 @@ def _done() -> str:
         return ""
     text = f"Broker {removed[:9]} was removed"
     text += ", and its process stopped." if args.get("stopped") == "1" else "; stop its process."
-    lost = args.get("lost", "0")
-    lost_any = words.is_digits(lost) and int(lost[:9]) > 0
-    return text + (f" {lost[:9]} partitions had no other copy." if lost_any else "")
+    for name, what in (
+        ("lost", "had no other copy"),
+        ("stranded", "have too few replicas that answer: start their other brokers"),
+    ):
+        count = args.get(name, "0")
+        if words.is_digits(count) and int(count[:9]) > 0:
+            text += f" {words.plural(int(count[:9]), 'partition')} {what}."
+    return text
 
 
 def moves_table(look: Look) -> tuple[Table | None, str]:

@@ -66,6 +66,8 @@ def test_numbers_of_brokers_that_went_leave_holes() -> None:
     assert [one.id for one in more.of_kind(local.BROKER)] == [1, 3, 4, 5]
     added = local.one_more_broker(again)
     assert (added.name, added.address != "127.0.0.1:0") == ("broker-4", True)
+    elsewhere = local.one_more_broker(again, taken=[1, 3, 4, 5, 9])
+    assert elsewhere.name == "broker-6", "numbers that brokers on other machines have are left out"
     again.daemons *= 60
     with pytest.raises(InvalidSetting, match="are not possible"):
         local.one_more_broker(again)

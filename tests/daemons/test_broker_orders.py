@@ -134,3 +134,35 @@ def test_stopping_hands_over_to_who_has_most(world: World) -> None:
     world.engine.now += 600
     world.broker.tick(world.engine.now)
     assert len(world.engine.transfers) == 2
+
+
+def refuse(world: World, manager: int, beat: int = 0) -> None:
+    code, text = errors.IdentityMismatch.code, "broker 1 was removed"
+    frame = protocol.encode(protocol.ERROR, beat, code, text, f"manager {manager}", {})
+    world.broker.peer_answer(("manager", manager), protocol.decode(frame))
+
+
+def test_p4_a_removed_broker_that_lives_on_hands_its_leaders_over() -> None:
+    """No client is sent to it any more, and its followers hear it: nobody else would ever lead."""
+    said: list[str] = []
+    world = World(lambda _level, event, **_: said.append(event))
+    world.replica.follower = 3
+    tick(world)
+    refuse(world, 1)
+    tick(world)
+    assert not world.engine.transfers, "one of two managers may be mistaken"
+    refuse(world, 2)
+    tick(world)
+    assert world.engine.transfers == [(GROUP, 3)] and said == ["cast-out"]
+    refuse(world, 1)
+    refuse(world, 2)
+    tick(world)
+    assert len(world.engine.transfers) == 2, "it leads still: again"
+    answer(world, orders(), 1)
+    tick(world)
+    assert len(world.engine.transfers) == 2 and said == ["cast-out"], "it is heard again"
+
+
+def tick(world: World) -> None:
+    world.engine.now += 600
+    world.broker.tick(world.engine.now)

@@ -252,3 +252,32 @@ def shared(cluster: Moving) -> int:
             hosts = [cluster.tables.brokers[node].host for node in one.nodes]
             count += len(set(hosts)) < len(hosts)
     return count
+
+
+# -- removed by force -----------------------------------------------------------------------------
+
+
+def test_what_hangs_on_a_broker_is_named_before_it_is_removed() -> None:
+    """Of three replicas one is away already: without another, there is no majority."""
+    cluster = Moving(4, t=12)
+    cluster.update("create_topic", topic="two", partitions=8, replication=2)
+    cluster.pass_time(1500)
+    cluster.kill(1)
+    cluster.pass_time(1500)
+    with_both = {n for n, one in enumerate(cluster.tables.topics["t"].partitions)
+                 if {1, 2} <= set(one.nodes)}  # fmt: skip
+    assert 0 < len(with_both) < 12
+    with pytest.raises(AssertionError, match=r"too few replicas of t/.* answer: nobody can read"):
+        cluster.update("remove_broker", node=2)
+    # Who is alive lets its groups go first: one of two that is left is enough for t, none for two.
+    done = cluster.update("remove_broker", node=1, force=True)
+    assert done["lost"] == 0
+    assert {one.split("/")[0] for one in done["stranded_partitions"]} == {"two"}
+    two = cluster.tables.topics["two"].partitions
+    assert done["stranded"] == len(done["stranded_partitions"]) < len(two)
+
+
+def test_a_client_can_not_say_what_is_stranded() -> None:
+    cluster = Moving(3)
+    with pytest.raises(Exception, match="knows no argument stranded"):
+        cluster.update("remove_broker", node=1, stranded=[1])

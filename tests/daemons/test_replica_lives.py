@@ -171,3 +171,18 @@ def lose_the_log(folder: Path) -> None:
     """The store knows of the group; what it voted for is gone."""
     shutil.rmtree(folder / "wal")
     (folder / "begun").unlink(missing_ok=True)
+
+
+def test_r24_who_hands_over_does_so_to_one_that_is_there(tmp_path: Path) -> None:
+    """Nothing was written since a follower died: it has as much of the log as the other one."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create()
+        net.settled()
+        leader = net.leader()
+        first, second = sorted(set(net.nodes) - {leader.number})
+        replica = leader.replica()
+        assert replica.best_follower(leader.engine.now) == first
+        net.cut = {(first, leader.number), (leader.number, first)}
+        for _ in range(60):
+            net.turn()
+        assert replica.is_leader and replica.best_follower(leader.engine.now) == second

@@ -72,7 +72,7 @@ class FakeReplica:
     def where(self, offset: int) -> dict[str, Any]:
         return {"offset": offset, "segment": "one"}
 
-    def best_follower(self) -> int:
+    def best_follower(self, now: int) -> int:
         return self.follower
 
 

@@ -33,7 +33,7 @@ class FakeReplica:
     def is_leader(self) -> bool:
         return bool(self.node.role == Role.LEADER)
 
-    def best_follower(self) -> int:
+    def best_follower(self, now: int) -> int:
         return self.follower
 
 
