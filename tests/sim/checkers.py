@@ -53,6 +53,8 @@ class Checkers:
         self.acked: dict[tuple[int, int, int], int] = {}  # (group, client, sequence) -> index
         self.claims: dict[tuple[int, int], dict[int, int]] = {}  # (group, replica) -> index: term
         self.terms: dict[tuple[int, int], int] = {}  # (group, replica) -> highest term it claimed
+        self.answers: dict[tuple[int, int, int], int] = {}  # (group, replica, term) -> index
+        self.newest: dict[int, int] = {}  # group -> highest index that was acknowledged
         self.last: dict[tuple[int, int], tuple[int, int, int]] = {}  # term, commit, applying
 
     # -- what replicas say ---------------------------------------------------------------------
@@ -65,7 +67,8 @@ class Checkers:
         elif isinstance(message, VoteRequest) and not message.pre:
             self._vote(message.group, message.term, message.source, message.source)
         elif isinstance(message, AppendReply) and message.ok:
-            log = node.log
+            log, answer = node.log, (*key, message.term)
+            self.answers[answer] = max(message.index, self.answers.get(answer, 0))
             if log.first_index - 1 <= message.index <= log.last_index:  # an install ends before it
                 claims = self.claims.setdefault(key, {})
                 claims[message.index] = log.term(message.index)
@@ -96,6 +99,7 @@ class Checkers:
             key = (node.group, entry[INDEX], entry[TERM])
             if entry[TYPE] == CONFIG:
                 self.configs[key] = decode_config(bytes(entry[PAYLOAD]))
+                self._one_change(node, entry)
             truth = (entry[CHAIN], hash_of(entry))
             before = self.entries.setdefault(key, truth)
             check(before == truth, f"log matching: two entries at {key}")
@@ -105,6 +109,20 @@ class Checkers:
                 or node.log.term(entry[INDEX] - 1) <= entry[TERM],
                 f"terms fall at {key}",
             )
+
+    def _one_change(self, node: RaftNode, change: Entry) -> None:
+        """R14: members change after an entry of the leader's term, and the change before, are
+        committed. Who has entries from a leader has them in the leader's order.
+        """
+        if node.role != Role.LEADER or change[TERM] != node.term:
+            return
+        log, commit = node.log, node.commit_index
+        who = f"{node.replica:x} of group {node.group} changes members at {change[INDEX]}"
+        own = commit >= log.first_index and log.term(commit) == node.term
+        check(own, f"R14: {who} before an entry of its term {node.term} is committed")
+        for index in range(max(commit + 1, log.first_index), change[INDEX]):
+            other = (node.group, index, log.term(index)) in self.configs
+            check(not other, f"R14: {who} while the change at {index} is under way")
 
     def forget_claims(self, node: RaftNode, index: int) -> None:
         """A higher term took these entries away, or a snapshot covers them."""
@@ -163,6 +181,7 @@ class Checkers:
         committed = self.committed.get(group, {})
         check(index in committed, f"acknowledged at {index}, which is not committed")
         self.acked[group, client, sequence] = index
+        self.newest[group] = max(index, self.newest.get(group, 0))
 
     # -- always --------------------------------------------------------------------------------
 
@@ -185,9 +204,17 @@ class Checkers:
         self._commit_is_true(node)
 
     def believes(self, leader: RaftNode, replica: Callable[[int, int], RaftNode | None]) -> None:
-        """What a leader counts a follower to have, the follower has (R4, R8, R19, R26)."""
+        """What a leader counts a follower to have, the follower said in this term, itself (R8,
+        R26), and has (R4, R19).
+        """
         for member, progress in leader.leading.followers.items():
             index, node = progress.match_index, replica(leader.group, member)
+            said = self.answers.get((leader.group, member, leader.term), 0)
+            check(
+                index <= said,
+                f"R8: {leader.replica:x} leads group {leader.group} in term {leader.term} and "
+                f"counts {member:x} up to {index}, which in this term acknowledged {said}",
+            )
             if not index or node is None or node.term > leader.term or node.recovering:
                 continue  # a newer term may have taken it away; who lost it will say so
             theirs, ours = node.log, leader.log

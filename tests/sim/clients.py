@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sim.checkers import check
 from sim.machine import encode_command
 
-from myqueue.daemons.raft.types import DATA, Item, RaftError
+from myqueue.daemons.raft.types import DATA, Item, RaftError, Role
 
 if TYPE_CHECKING:
     from sim.process import Process
@@ -29,7 +29,10 @@ class Clients:
         self.burst = world.random.choice((1, 1, 3, 8))
         # Of the commands are followed by a read, soon or after the next election.
         self.read_share = world.random.choice((0.05, 0.05, 0.5))
+        # Somebody may read all the time, in peace as well: the rest has to go on beside it.
+        self.steady_ms = world.random.choice((0, 0, 0, 60))
         self.next: dict[tuple[int, int], int] = {}  # (group, client) -> sequence not yet acked
+        self._asked: dict[tuple[int, int], int] = {}  # (group, client) -> node, the last time
         self._context = 0
 
     def start(self) -> None:
@@ -37,6 +40,8 @@ class Clients:
             for client in range(1, self.count + 1):
                 self.next[group, client] = 1
                 self._send(group, client, 1)
+            if self.steady_ms:
+                self._keep_reading(group)
 
     def _send(self, group: int, client: int, sequence: int) -> None:
         """Propose to a node that thinks it leads; several at once, so that batches form."""
@@ -47,13 +52,13 @@ class Clients:
             world.after(
                 self.retry_ms, self.retry_ms * 2, lambda: self._send(group, client, sequence)
             )
-        leaders = [
-            process.number
-            for process in world.processes()
-            if group in process.host.groups and process.host.groups[group].role == 3
-        ]
+        # Who did not answer is not asked again, if there is another one.
+        leaders = self._leaders(group)
+        silent = self._asked.pop((group, client), 0) if len(leaders) > 1 else 0
+        leaders = [number for number in leaders if number != silent]
         if not leaders:
             return
+        number = self._asked[group, client] = world.random.choice(leaders)
 
         def propose(process: Process) -> None:
             node = process.host.touch(group)
@@ -76,11 +81,20 @@ class Clients:
                 process.waiting[group, index] = term
             process.turn()
 
-        world.with_process(world.random.choice(leaders), propose)
+        world.with_process(number, propose)
+
+    def _leaders(self, group: int) -> list[int]:
+        """The nodes that think they lead this group."""
+        return [
+            process.number
+            for process in self.world.processes()
+            if group in process.host.groups and process.host.groups[group].role == Role.LEADER
+        ]
 
     def acknowledged(self, group: int, client: int, sequence: int) -> None:
         if self.next.get((group, client)) == sequence:
             self.next[group, client] = sequence + 1
+            self._asked.pop((group, client), None)
             if self.world.random.random() < self.read_share:
                 self.world.after(0, 400, self.read)
             if not self.world.quiet:
@@ -91,30 +105,32 @@ class Clients:
         for client in range(1, self.count + 1):
             self._send(group, client, self.next[group, client])
 
-    def read(self) -> None:
-        """A linearizable read at a node that thinks it leads (R9, R10)."""
+    def _keep_reading(self, group: int) -> None:
+        self.read(group)
+        low, high = self.steady_ms // 2, self.steady_ms * 3 // 2
+        self.world.after(low, high, lambda: self._keep_reading(group))
+
+    def read(self, group: int = 0) -> None:
+        """A linearizable read at each node that thinks it leads (R9, R10)."""
         world = self.world
-        group = world.random.choice(world.groups)
-        processes = [
-            process
-            for process in world.processes()
-            if group in process.host.groups and process.host.groups[group].role == 3
-        ]
-        if not processes:
-            return
+        group = group or world.random.choice(world.groups)
+        for number in self._leaders(group):
+            self._read_at(number, group)
+
+    def _read_at(self, number: int, group: int) -> None:
         self._context += 1
-        context = self._context
-        acked = [index for (g, _, _), index in world.checkers.acked.items() if g == group]
+        context, world = self._context, self.world
+        acked = world.checkers.newest.get(group, 0)
 
         def ask(process: Process) -> None:
             node = process.host.touch(group)
-            if node is None or node.role != 3:
+            if node is None or node.role != Role.LEADER:
                 return
-            process.reads[context] = (group, max(acked, default=0))
+            process.reads[context] = (group, acked)
             node.read(context, process.now, process.host.out)
             process.turn()
 
-        world.with_process(world.random.choice(processes).number, ask)
+        world.with_process(number, ask)
 
     def verify(self) -> None:
         """Every acknowledged command is in every ledger, once (the ledgers count by themselves)."""

@@ -352,6 +352,12 @@ class SimDisk:
     def overwrite(self, name: str, position: int, data: bytes) -> None:
         self._file(name).data[position : position + len(data)] = data
 
+    def in_doubt(self, name: str, end: int) -> bool:
+        """Whether a loss of power could take away any of the file's first `end` bytes."""
+        file = self._file(name)
+        named = self._durable.get(name) == self._names.get(name)
+        return not named or file.size < end or any(at * SECTOR < end for at in file.older)
+
     def sector(self, name: str, number: int) -> bytes:
         return self._file(name).sector(number)
 

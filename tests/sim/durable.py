@@ -10,11 +10,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sim.checkers import check
+from sim.disk import SimDisk
 
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import AppendReply, Message, VoteReply, VoteRequest
 from myqueue.wal import format as f
 from myqueue.wal.groups import Op, Relocated
+from myqueue.wal.recovery import Recovered
+
+
+def check_start(disk: SimDisk, found: Recovered, damaged: bool) -> None:
+    """What a start has read, it will speak of: no loss of power may take it away any more (W4).
+
+    And a disk that kept its promises is never found corrupt: who finds what was synced unreadable
+    believed somebody that it was (W3, W5).
+    """
+    for number, segment in sorted(found.segments.items()):
+        if number <= found.number:
+            end = found.position if number == found.number else segment.capacity
+            doubt = disk.in_doubt(segment.name, end)
+            check(not doubt, f"W4: {segment.name} was read up to {end}, which is not all synced")
+    if not damaged:
+        told = "; ".join(map(str, found.findings))
+        check(not found.corrupt, f"W5: a disk without damage is found corrupt: {told}")
 
 
 class Durable:

@@ -6,6 +6,7 @@ as the wrong code would look: short, plausible, and wrong in one place.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from myqueue.daemons.raft import quorum
@@ -173,15 +174,15 @@ def bug_no_check_of_the_entry_before() -> list[Any]:
 
 def bug_answers_of_older_terms() -> list[Any]:
     """R8: a leader takes answers that were given in an older term (nats, little-raft)."""
-    original = RaftNode._stale
+    original = RaftNode.step
 
-    def stale(self: RaftNode, message: t.Message, out: t.Effects) -> None:
-        if isinstance(message, t.AppendReply) and self.role == t.Role.LEADER and message.ok:
-            self.leading.reply(message, self.heard.get(0, 0), out)
-            return
-        original(self, message, out)
+    def step(self: RaftNode, message: t.Message, now: int, out: t.Effects) -> None:
+        ours = message.group == self.group and message.target == self.replica
+        if ours and isinstance(message, t.AppendReply) and message.term < self.term:
+            message = replace(message, term=self.term)
+        original(self, message, now, out)
 
-    return [(RaftNode, "_stale", stale)]
+    return [(RaftNode, "step", step)]
 
 
 def bug_messages_of_older_terms() -> list[Any]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sim.disk import AFTER, BEFORE, MIDDLE, SimDisk
-from sim.traps import Traps
+from sim.disk import AFTER, BEFORE, MIDDLE, Crash, SimDisk
+from sim.durable import check_start
+from sim.traps import Traps, brings_config
 
 from myqueue.daemons.raft.types import Effects, PersistTruncate, RaftError, Role, node_of
 
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
     from sim.slot import Slot
     from sim.world import World
 
+TROUBLE_MS = 5000  # of each history, then comes peace
 KINDS = (
     "crash", "boundary crash", "disk crash", "pause", "partition", "one-way", "isolate", "ring",
     "loss", "duplicates", "delay", "late", "clog", "stall", "transfer", "compact", "all at once",
-    "wipe", "corruption", "read", "membership", "trap", "relapse", "churn",
+    "wipe", "corruption", "read", "membership", "trap", "relapse", "churn", "mute", "blink",
 )  # fmt: skip
 
 
@@ -34,11 +36,14 @@ class Nemesis:
         self.enabled = set(random.sample(KINDS, min(count, len(KINDS)))) | {"compact", "read"}
         if random.random() < 0.3:  # these two go deep together
             self.enabled |= {"trap", "churn"}
+            self.enabled |= random.choice((set[str](), {"membership"}))
         self.relapse = random.choice((0.3, 0.7)) if "relapse" in self.enabled else 0.0
         # As in figure 8 of the paper: a new leader is cut off before anybody hears of it, or it
-        # hears old answers; and the power fails where entries are just being removed.
+        # hears old answers; and the power fails where entries are just being removed. Or a leader
+        # is cut off while it changes the members.
         churn = "churn" in self.enabled
         self.behead = random.choice((0.0, 0.3, 0.6)) if churn else 0.0
+        self.betray = random.choice((0.0, 0.5)) if churn else 0.0
         self.fall = random.choice((0.0, 0.5, 1.0)) if churn else 0.0
         self.echo = random.choice((0.0, 0.5)) if churn else 0.0
         self.keep = random.choice(((0, 1, 3, 10), (10, 40, 100)))
@@ -55,6 +60,8 @@ class Nemesis:
         network.duplicates = random.uniform(0, 0.5) if "duplicates" in self.enabled else 0.0
         network.delay_ms = random.choice((30, 150, 400)) if "delay" in self.enabled else 5
         network.late = random.choice((0.01, 0.1)) if "late" in self.enabled else 0.0
+        if random.random() < 0.5:  # peace begins with what is sent and not answered
+            self.world.at(TROUBLE_MS - random.randint(20, 200), self._blink)
         self._again()
 
     def _again(self) -> None:
@@ -102,11 +109,25 @@ class Nemesis:
             self.world.after(50, 1500, lambda n=number: self.world.boot(n))
 
     def booted(self, slot: Slot) -> None:
-        """The power fails again soon after it came back."""
+        """It started; and the power fails again soon after it came back."""
         world = self.world
+        if slot.process is not None:
+            found = slot.process.journal.recovered
+            check_start(slot.disk, found, damaged=slot.number == self._tainted)
         if self.relapse and not world.quiet and world.random.random() < self.relapse:
             incarnation = slot.incarnation
             world.after(20, 900, lambda: self._relapse_of(slot, incarnation))
+
+    def interrupt(self, slot: Slot) -> None:
+        """A process ends in the middle of a flush: its bytes may have left, no sync came back."""
+        random, busy = self.world.random, slot.writer_at > self.world.now_ms
+        if busy and slot.process is not None and random.random() < 0.5:
+            number = len(slot.disk.trace) + random.randint(1, 3)
+            slot.disk.stop_at = (number, random.choice((MIDDLE, AFTER)))
+            try:
+                slot.process.write()
+            except Crash as crash:
+                self.world.note(f"node {slot.number}: within its flush, {crash}")
 
     def _relapse_of(self, slot: Slot, incarnation: int) -> None:
         if slot.incarnation == incarnation and slot.process is not None and not self.world.quiet:
@@ -116,9 +137,11 @@ class Nemesis:
     def _churn(self) -> None:
         """The leader loses its place for a moment, in one way or another, and is soon back."""
         world, random = self.world, self.world.random
-        one, how = self._leader_or_any(), random.choice(("cut", "cut", "pause", "crash", "clog"))
+        one, how = self._leader_or_any(), random.choice(("cut", "mute", "pause", "crash", "clog"))
         if how == "cut":
             self._depose(one)
+        elif how == "mute":
+            self.mute(one)
         elif how == "pause":
             world.pause(one, random.randint(300, 700))
         elif how == "clog":
@@ -145,6 +168,8 @@ class Nemesis:
                 world.after(0, 4, lambda: self._depose(number))
             if world.random.random() < self.echo:
                 world.after(0, 300, lambda: world.network.echo(number))
+        if self.betray and brings_config(effects) and world.random.random() < self.betray:
+            world.after(0, 4, lambda: self._depose(number))
         if self.fall and any(isinstance(one, PersistTruncate) for one in effects.persist):
             slot = world.slots[number]
             if world.random.random() < self.fall:
@@ -177,6 +202,26 @@ class Nemesis:
         world = self.world
         one = self._leader_or_any()
         world.network.cut(world.network.of_one(one, set()))
+
+    def _mute(self) -> None:
+        self.mute(self._leader_or_any())
+
+    def mute(self, one: int) -> None:
+        """A node and perhaps some more are not heard by the others, but hear some of these: they
+        go on as if nothing were wrong, and learn of nothing that the rest decides.
+        """
+        world, random = self.world, self.world.random
+        others = sorted(set(world.slots) - {one})
+        side = {one, *random.sample(others, random.randint(0, (len(others) - 1) // 2))}
+        rest = [number for number in others if number not in side]
+        unheard = random.sample(rest, random.randint(min(1, len(rest) - 1), len(rest) - 1))
+        pairs = self._out(side) | {(other, near) for other in unheard for near in side}
+        world.network.cut(pairs, 400, 2000)
+
+    def _blink(self) -> None:
+        """Nothing arrives anywhere, for less than anybody's patience."""
+        numbers = self.world.slots
+        self.world.network.cut({(a, b) for a in numbers for b in numbers if a != b}, 20, 200)
 
     def _ring(self) -> None:
         """Each node sees its neighbours only: majorities that overlap, none that agree on all."""
@@ -237,6 +282,7 @@ class Nemesis:
         if slot.process is not None:
             slot.disk.stop_at = None  # the power has to last until it stopped
             slot.process.journal.close()
+            slot.writer_at = -1
         world.crash(slot.number, power=False)
         names = [name for name in sorted(slot.disk.list()) if name.endswith(".seg")]
         if names:

@@ -3,9 +3,9 @@
 Chance alone seldom strikes in the few milliseconds after a leader appended and before anybody
 else has it, or between an acknowledgement and the next sync. A trap waits for such a moment, at
 whichever node it comes, and springs within a few milliseconds: the power fails, the node is cut
-off from all or all but one, pauses, is clogged, hears old packets once more, its disk stalls. Each
-seed knows one or two moments and one or two consequences, so that some histories are this one
-thing over and over.
+off from all or all but one, pauses, is clogged, is not heard, hears old packets once more, its disk
+stalls. Each seed knows one or two moments and one or two consequences, so that some histories are
+this one thing over and over.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ CONSEQUENCES = (
     "kill",
     "pause",
     "clog",
+    "mute",
     "stall",
     "echo",
     "echo",
@@ -79,6 +80,10 @@ class Traps:
         if not self.world.quiet:
             self.world.pause(number, self.world.random.randint(200, 1200))
 
+    def _mute(self, number: int) -> None:
+        if not self.world.quiet:
+            self.world.nemesis.mute(number)
+
     def _clog(self, number: int) -> None:
         if not self.world.quiet:
             self.world.nemesis.clog(number)
@@ -114,6 +119,14 @@ def _moments(effects: t.Effects) -> Iterator[str]:
         yield "leads"
     if effects.apply:
         yield "commits"
+
+
+def brings_config(effects: t.Effects) -> bool:
+    """Whether a change of members is among what is to be written."""
+    return any(
+        isinstance(order, t.PersistEntries) and _holds_config(order.entries)
+        for order in effects.persist
+    )
 
 
 def _holds_config(entries: list[t.Entry]) -> bool:

@@ -22,7 +22,7 @@ from sim import reclaiming
 from sim.checkers import Checkers, Violation, check
 from sim.clients import Clients
 from sim.disk import Crash, SimDisk
-from sim.nemesis import Nemesis
+from sim.nemesis import TROUBLE_MS, Nemesis
 from sim.network import Network
 from sim.operator import Operator
 from sim.process import Process
@@ -39,7 +39,6 @@ SETTINGS = t.Settings(
     append_entries_max=16, memory_bytes_max=1500,
 )  # fmt: skip
 NODES = (3, 3, 3, 4, 5, 5)
-TROUBLE_MS = 5000
 HEAL_MS = 20_000
 STORY_LINES = 60
 
@@ -202,12 +201,12 @@ class World:
             self.after(100, 400, lambda: self.boot(number))
             return
         self.note(f"node {number} is up: {list(map(str, slot.process.journal.recovered.findings))}")
+        self.nemesis.booted(slot)
         for other in self.slots:
             if other != number:
                 slot.process.host.peer(other)
         self._tick(number, slot.incarnation)
         self.writer_soon(number)
-        self.nemesis.booted(slot)
 
     def crash(self, number: int, power: bool) -> None:
         slot = self.slots[number]
@@ -215,6 +214,7 @@ class World:
             return
         self.note(f"node {number} {'lost power' if power else 'was killed'}")
         self.faults["power loss" if power else "kill"] += 1
+        self.nemesis.interrupt(slot)
         if power:
             self._lost_power(slot)
         else:
