@@ -30,7 +30,7 @@ class Clients:
         # Of the commands are followed by a read, soon or after the next election.
         self.read_share = world.random.choice((0.05, 0.05, 0.5))
         # Somebody may read all the time, in peace as well: the rest has to go on beside it.
-        self.steady_ms = world.random.choice((0, 0, 0, 60))
+        self.steady_ms = world.random.choice((0, 0, 60, 200))
         self.next: dict[tuple[int, int], int] = {}  # (group, client) -> sequence not yet acked
         self._asked: dict[tuple[int, int], int] = {}  # (group, client) -> node, the last time
         self._context = 0

@@ -34,22 +34,24 @@ class Nemesis:
         random = world.random
         count = random.choice((1, 2, 3, 5, len(KINDS)))
         self.enabled = set(random.sample(KINDS, min(count, len(KINDS)))) | {"compact", "read"}
-        if random.random() < 0.3:  # these two go deep together
+        if random.random() < 0.3:  # these go deep together
             self.enabled |= {"trap", "churn"}
-            self.enabled |= random.choice((set[str](), {"membership"}))
+            self.enabled |= random.choice((set[str](), {"membership"}, {"mute"}))
         self.relapse = random.choice((0.3, 0.7)) if "relapse" in self.enabled else 0.0
         # As in figure 8 of the paper: a new leader is cut off before anybody hears of it, or it
         # hears old answers; and the power fails where entries are just being removed. Or a leader
         # is cut off while it changes the members.
         churn = "churn" in self.enabled
         self.behead = random.choice((0.0, 0.3, 0.6)) if churn else 0.0
-        self.betray = random.choice((0.0, 0.5)) if churn else 0.0
+        self.betray = random.choice((0.0, 0.5, 0.9)) if churn else 0.0
         self.fall = random.choice((0.0, 0.5, 1.0)) if churn else 0.0
         self.echo = random.choice((0.0, 0.5)) if churn else 0.0
         self.keep = random.choice(((0, 1, 3, 10), (10, 40, 100)))
+        self.preferred = random.random() < 0.5  # leadership goes back to one and the same member
         self.interval_ms = random.choice((60, 150, 400, 900))
         self._stalled: dict[int, int] = {}  # node -> until
         self._traps = Traps(world)
+        self._mute_until_ms = 0
         self._tainted = 0  # the one node whose disk may lose something in this history
 
     def start(self) -> None:
@@ -204,7 +206,10 @@ class Nemesis:
         world.network.cut(world.network.of_one(one, set()))
 
     def _mute(self) -> None:
-        self.mute(self._leader_or_any())
+        """A leader, one at a time: more of this, and there would be none."""
+        found = self.world.leader(self.world.random.choice(self.world.groups))
+        if found is not None and self.world.now_ms >= self._mute_until_ms:
+            self.mute(found[0].number)
 
     def mute(self, one: int) -> None:
         """A node and perhaps some more are not heard by the others, but hear some of these: they
@@ -216,7 +221,9 @@ class Nemesis:
         rest = [number for number in others if number not in side]
         unheard = random.sample(rest, random.randint(min(1, len(rest) - 1), len(rest) - 1))
         pairs = self._out(side) | {(other, near) for other in unheard for near in side}
-        world.network.cut(pairs, 400, 2000)
+        lasting_ms = random.randint(600, 1800)
+        self._mute_until_ms = world.now_ms + lasting_ms
+        world.network.cut(pairs, lasting_ms, lasting_ms)
 
     def _blink(self) -> None:
         """Nothing arrives anywhere, for less than anybody's patience."""
@@ -304,7 +311,7 @@ class Nemesis:
         if found is None:
             return
         process, config = found
-        target = world.random.choice(config.voters)
+        target = config.voters[0] if self.preferred else world.random.choice(config.voters)
 
         def transfer(_: object) -> None:
             node = process.host.touch(group)
