@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from myqueue.analytics.inspected import WRONG, Finding, Step
 from myqueue.analytics.packed import BadPack, pack, unpack
 
-FORM, COMMIT, TAKE, START = 1, 1, 2, 3
+FORM, COMMIT, TAKE, START, FORGET = 1, 1, 2, 3, 4
 PRODUCERS_MAX: Final = 10_000
 RUNS_MAX: Final = 64
 CONSUMERS_MAX: Final = 100_000
@@ -105,6 +105,11 @@ class Rebuilder:
             if self.start < offset <= end:
                 self.start, self.start_index = offset, index
                 self.bytes_gone += size
+        elif operation == FORGET:
+            for consumer, member, assignment in fields[0]:
+                known = self.positions.get(consumer)
+                if known is not None and (assignment, member) >= (known[2], known[1]):
+                    del self.positions[consumer]
         else:
             raise BadPack(f"operation {operation} is of a newer version")
 

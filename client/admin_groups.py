@@ -3,7 +3,8 @@
 Managers know members and who has which partition; positions are with the partitions' leaders. A
 reset takes both: the managers give it an epoch above all owners' and let nobody read meanwhile;
 under it the positions are set to anything; then members go on, from there. So nobody's commit of
-before can undo it, and a reset that is lost half-way is ended by the managers after a while.
+before can undo it, and a reset that is lost half-way is ended by the managers after a while. To
+delete a group is to forget its positions in the same way, and then the group.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Final
 
 from myqueue import protocol as words
@@ -105,15 +107,32 @@ class GroupAdmin(ABC):
                 raise MisuseError(f"there is no partition {min(missing)}")
             return rows
 
+        rows = plan()  # whatever is wrong with it is said before anybody has to stop
         if not execute:
-            return plan()
-        epoch = self._update("begin_reset", group=group, force=force)["epoch"]
+            return rows
+        asked = {"group": group, "force": force, "topics": names}
+        epoch = self._update("begin_reset", **asked)["epoch"]
         try:
             rows = plan()
             self._set_positions(group, epoch, rows)
         finally:
             self._update("end_reset", group=group, epoch=epoch)
         return rows
+
+    def delete_group(self, group: str) -> None:
+        """Forgets it and its positions: who joins it later begins as in a new one. GroupInUse if it
+        has members. What fails half-way may be repeated.
+        """
+        topics = self._existing(self._read("group", group=group)["topics"])
+        epoch = self._update("begin_reset", group=group)["epoch"]
+        try:
+            names = [name for topic in topics for name in self._offsets(topic, None, None)]
+            self._set_positions(group, epoch, [{**n._asdict(), "new": words.FORGET} for n in names])
+            self._update("remove_group", group=group, epoch=epoch)
+        except BaseException:
+            with suppress(MyQueueError):  # the managers end it after a while
+                self._update("end_reset", group=group, epoch=epoch)
+            raise
 
     def _topics_of(
         self, group: str, topics: Iterable[str] | None, wanted: set[TopicPartition] | None
@@ -149,8 +168,8 @@ class GroupAdmin(ABC):
         asked: dict[str, list[list[int]]] = {}
         for (topic, number), offset in left.items():
             known = routes.topic(topic)
-            if known is None:
-                continue
+            if known is None or number >= len(known.partitions):
+                continue  # the routes are not the newest
             group = known.partitions[number].group
             address = routes.leader(group, now)
             if address is not None:

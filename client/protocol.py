@@ -34,6 +34,7 @@ KEYS_MAX: Final = 1024
 INT_END: Final = 1 << 64
 TAKES_MAX: Final = 256  # in one message
 NO_OFFSET: Final = INT_END - 1  # of a COMMIT that only fences
+FORGET: Final = INT_END - 2  # of one that does away with the position
 SMALL_BYTES_MAX: Final = 64 << 10  # of envelopes that have no reason to be long
 DEPTH_MAX: Final = 8  # of lists and maps in arguments
 SHORT_LIST: Final = 64  # cheap to make room for, even at every level

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from myqueue import errors, protocol
 from myqueue.daemons.feed import Details, Feed
 from myqueue.daemons.fetching import read_batches
-from myqueue.daemons.partition import COMMIT, TAKE
+from myqueue.daemons.partition import COMMIT, FORGET, TAKE
 from myqueue.daemons.positions import DONE
 from myqueue.daemons.raft.types import COUNT, INDEX, OFFSET, PAYLOAD, TERM, Entry
 
@@ -137,6 +137,8 @@ class Consuming:
             self._engine.reply(client, [answer])
         for place, (group, offset, member, assignment) in enumerate(parts):
             row = [COMMIT, consumer, offset, member, assignment]
+            if offset == protocol.FORGET:
+                row = [FORGET, consumer, member, assignment]
             self._ask(group, row, _CommitPart(commit, place, group))
 
     def take(self, client: Client, envelope: protocol.Envelope) -> None:

@@ -160,7 +160,7 @@ _FOR_CLIENTS: tuple[Operation, ...] = (
     topics.create_topic, topics.delete_topic, topics.alter_topic, topics.grow_topic,
     register_producer, register_consumer, open_producer, alter_cluster,
     brokers.drain_broker, brokers.undrain_broker, brokers.remove_broker,
-    teams.join_group, teams.leave_group, teams.begin_reset, teams.end_reset,
+    teams.join_group, teams.leave_group, teams.begin_reset, teams.end_reset, teams.remove_group,
 )  # fmt: skip
 _FOR_MANAGERS: tuple[Operation, ...] = (
     topics.grow_by_threshold, seen, register_manager, brokers.register_broker,

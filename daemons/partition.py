@@ -9,6 +9,7 @@ of one turn travel in one entry:
 | COMMIT | rows of [consumer, offset, member epoch, assignment epoch] | [(code, position)…] |
 | TAKE | rows of [consumer, key, most, remember nothing too?] | [(code, first, next)…] |
 | START | offset, index of its entry, bytes before it that go | (code, start) |
+| FORGET | rows of [consumer, member epoch, assignment epoch] | [(code, no position)…] |
 
 The state is small: how far the log is, producers' sequences, batches' own keys, consumers'
 positions. It is saved in rows, one for each of these, and only those that changed.
@@ -30,7 +31,7 @@ from myqueue.daemons.positions import DONE, Positions
 from myqueue.daemons.raft.types import COMMAND, DATA, Entry, require
 from myqueue.daemons.sessions import IDENTITY, Sessions
 
-COMMIT, TAKE, START = 1, 2, 3
+COMMIT, TAKE, START, FORGET = 1, 2, 3, 4
 
 _FORM: Final = 1  # of rows and snapshots
 _META, _PRODUCER, _CONSUMER, _KEY = b"m", b"p", b"c", b"k"  # keys of rows; with an id behind
@@ -42,6 +43,10 @@ def commit_command(rows: list[list[Any]]) -> bytes:
 
 def take_command(rows: list[list[Any]]) -> bytes:
     return protocol.pack([TAKE, rows])
+
+
+def forget_command(rows: list[list[Any]]) -> bytes:
+    return protocol.pack([FORGET, rows])
 
 
 def start_command(offset: int, index: int, bytes_gone: int) -> bytes:
@@ -124,6 +129,8 @@ class Partition:
             ]
         if operation == START:
             return self._move_start(end, *fields)
+        if operation == FORGET:
+            return [self.positions.forget(who, m, a) for who, m, a in fields[0]]
         # Ignoring it would let this replica differ from newer ones in silence.
         raise errors.Unsupported(f"operation {operation} of a newer version stands in the log")
 

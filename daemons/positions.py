@@ -11,6 +11,7 @@ section 5), applied alike on every replica:
   one. A higher assignment epoch may set any offset (reset).
 - A commit of NO_OFFSET moves nothing: it only makes its epochs known, so that those who had the
   partition before are fenced from then on. Its sender learns the position, NO_OFFSET if none.
+- What is forgotten is as if it had never been, epochs too; who is fenced can't ask for it.
 - Nobody may be past the end of the partition.
 - A take moves the position over the next messages and remembers, by the request's key, which they
   were: the last `KEYS_MAX` keys per consumer. A take that found nothing is not remembered, unless
@@ -97,13 +98,29 @@ class Positions:
         if offset > end and not fences:
             return _OUT_OF_RANGE, current
         if known is None:
-            known = self._by_consumer[consumer] = Position(None)
+            known = self._new(consumer, None)
         first = known.offset is None
         if not fences and (first or offset > current or assignment > known.assignment):
             known.offset = offset
         known.member, known.assignment = member, assignment
         self._changed[consumer] = None
         return DONE, protocol.NO_OFFSET if known.offset is None else known.offset
+
+    def _new(self, consumer: str, offset: int | None) -> Position:
+        self._forgotten.pop(consumer, None)
+        known = self._by_consumer[consumer] = Position(offset)
+        return known
+
+    def forget(self, consumer: str, member: int, assignment: int) -> tuple[int, int]:
+        """(code, no position)"""
+        known = self._by_consumer.get(consumer)
+        if known is not None:
+            if (assignment, member) < (known.assignment, known.member):
+                return _FENCED, known.offset or 0
+            del self._by_consumer[consumer]
+            self._changed.pop(consumer, None)
+            self._forgotten[consumer] = None
+        return DONE, protocol.NO_OFFSET
 
     def taken(self, consumer: str, key: bytes) -> tuple[int, int] | None:
         """What a take with this key got before."""
@@ -130,7 +147,7 @@ class Positions:
         if known is None:
             if len(self._by_consumer) >= CONSUMERS_MAX:
                 return _FULL, first, first
-            known = self._by_consumer[consumer] = Position(behind)
+            known = self._new(consumer, behind)
         known.offset = behind
         known.taken[key] = (first, behind)
         if len(known.taken) > KEYS_MAX:
@@ -141,7 +158,7 @@ class Positions:
     # -- saving --------------------------------------------------------------------------------
 
     def take_changes(self) -> tuple[dict[str, bytes], list[str]]:
-        """Consumers that moved since the last call, and those that a snapshot did away with."""
+        """Consumers that moved since the last call, and those that are no more."""
         known = self._by_consumer
         rows = {one: protocol.pack(known[one].packed()) for one in self._changed}
         gone = list(self._forgotten)

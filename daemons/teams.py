@@ -207,11 +207,13 @@ def release_shares(call: Call, args: Arguments) -> Answer:
 def begin_reset(call: Call, args: Arguments) -> Answer:
     """An epoch under which positions may be set to anything; nobody reads until `end_reset`."""
     name, force = args.name("group"), args.flag("force", False)
+    topics = [checked_name(one, "topic") for one in args.texts("topics")]
     args.done()
     team = call.tables.teams.get(name)
     if team is not None and team.members and not force:
         raise GroupInUse(f"group {name} has {len(team.members)} members")
     team = team or _new_team(call, name)
+    _know(call, team, topics)  # it is told of what it has positions in
     team.reset = call.index
     for share in team.shares.values():
         _news(call, team, share.owner)
@@ -231,6 +233,19 @@ def end_reset(call: Call, args: Arguments) -> Answer:
         team.reset = 0
         balance(call, team)
     return {"ended": ended}
+
+
+def remove_group(call: Call, args: Arguments) -> Answer:
+    """After its positions were forgotten under this reset."""
+    name, epoch = args.name("group"), args.number("epoch")
+    args.done()
+    team = _team(call.tables, name)
+    if team.members:
+        raise GroupInUse(f"group {name} has {len(team.members)} members")
+    if team.reset != epoch:
+        raise GroupInUse(f"group {name} is being changed by somebody else")
+    call.tables.remove_team(team)
+    return {}
 
 
 def _team(tables: Tables, name: str) -> Team:

@@ -1,4 +1,4 @@
-"""Consumer groups: who is in, who reads what, how far they are, and setting them back.
+"""Consumer groups: who is in, who reads what, how far they are; setting back, deleting.
 
 Members and their partitions are known to the managers, positions to the partitions' leaders; the
 public `Admin` asks both. Nothing here is kept or computed that `myq group` would not tell alike.
@@ -89,3 +89,13 @@ def reset_group(
         chosen["topics"] = [topic]
     rows = ask.sdk.admin.reset_group(group, **where, **chosen, force=force, execute=not dry_run)
     return {"group": group, "executed": not dry_run, "partitions": rows}
+
+
+@blueprint.operation(
+    "DELETE", "/groups/<group>", "Delete a consumer group", role=ADMIN,
+    parameters=(names.NAMED_GROUP,), adds={"message": names.TEXT},
+)  # fmt: skip
+def delete_group(ask: Ask, group: str) -> Facts:
+    """With its positions: who joins it later begins as in a new one. 409 while it has members."""
+    ask.sdk.admin.delete_group(group)
+    return {"message": f"Group '{group}' deleted"}

@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "topic": ("myqueue.cli.topic:topic", "Topics: create, list, describe, alter, grow, delete."),
     "produce": ("myqueue.cli.produce:produce", "Send lines as messages."),
     "consume": ("myqueue.cli.consume:consume", "Read messages."),
-    "group": ("myqueue.cli.group:group", "Consumer groups: list, describe, reset."),
+    "group": ("myqueue.cli.group:group", "Consumer groups: list, describe, reset, delete."),
     "broker": ("myqueue.cli.broker:broker", "Brokers: list, add, drain, undrain, remove."),
     "manager": ("myqueue.cli.manager:manager", "List managers."),
     "health": ("myqueue.cli.health:health", "Show who is active, and what is not well."),

@@ -1,7 +1,8 @@
-"""`myq group`: consumer groups, their members and lag; and where they go on."""
+"""`myq group`: consumer groups, their members and lag; where they go on; and their end."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -85,6 +86,23 @@ def read_topics(
             raise click.BadParameter(f"{value!r} is not TOPIC or TOPIC:0,1,…")
         found.append((name, [int(part) for part in parts]))
     return found
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@address.options
+def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | None) -> None:
+    """Delete groups without members, and their positions."""
+    listed = ", ".join(names)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("Nobody is there to be asked: say --yes.")
+        click.confirm(f"Delete {listed} and all positions of it?", abort=True, err=True)
+    with asking.admin(cluster, data) as admin:
+        for name in names:
+            admin.delete_group(name)
+    click.echo(f"Deleted {listed}.")
 
 
 @group.command()

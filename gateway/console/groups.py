@@ -8,7 +8,7 @@ import flask
 from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError
-from myqueue.gateway.console import words
+from myqueue.gateway.console import topics, words
 from myqueue.gateway.console.frame import FILTER, Crumb, admin, console, draw, link, pages
 from myqueue.gateway.console.troubles import one_line
 from myqueue.gateway.console.words import OFF, OK, WARN, Cell, Column, Table, Tile
@@ -55,6 +55,8 @@ NAMED_MAX: Final = 12  # partitions in one cell
 def add_to(blueprint: Blueprint) -> None:
     blueprint.add_url_rule("/groups", "groups", page)
     blueprint.add_url_rule("/groups/<name>", "group", one_page)
+    blueprint.add_url_rule("/groups/<name>/delete", "delete_group", delete_page)
+    blueprint.add_url_rule("/groups/<name>/delete", "delete_group_now", delete, methods=["POST"])
 
 
 def crumb() -> Crumb:
@@ -87,7 +89,7 @@ def page() -> Response:
         table.empty = f"No group has {wanted!r} in its name, or reads such a topic."
     return draw(
         "console/groups.html", "groups", "Groups", table=table, pager=pager, trouble=note,
-        wanted=wanted,
+        wanted=wanted, deleted=flask.request.args.get("deleted", "")[:FILTER],
     )  # fmt: skip
 
 
@@ -185,3 +187,27 @@ def _nobody(part: Facts, names: dict[int, Any]) -> Cell:
         about = f"It is about to go to {_member(part['wanted'], names)}"
         return Cell("nobody yet", state=WARN, about=about)
     return Cell("nobody", state=OFF)
+
+
+# -- the end of one -------------------------------------------------------------------------------
+
+
+def delete_page(name: str, error: str = "", status: int = 200) -> Response:
+    group = admin().describe_group(name)
+    response = draw(
+        "console/delete_group.html", "groups", f"Delete {name}",
+        crumbs=(crumb(), Crumb(name, link("group", name=name))), name=name, group=group,
+        trouble=error,
+    )  # fmt: skip
+    response.status_code = status
+    return response
+
+
+def delete(name: str) -> Response:
+    if flask.request.form.get("name", "").strip() != name:
+        return delete_page(name, "The name that was typed is another one; nothing was deleted", 400)
+    try:
+        admin().delete_group(name)
+    except MyQueueError as error:
+        return delete_page(name, f"{one_line(error)}. {error.hint}", error.http_status)
+    return topics.see(link("groups", deleted=name))

@@ -17,7 +17,7 @@ from kit.verifying import A, verified
 from myqueue import batch, protocol
 from myqueue.analytics.report import Report
 from myqueue.analytics.verify import Asked, verify
-from myqueue.daemons.partition import commit_command, take_command
+from myqueue.daemons.partition import commit_command, forget_command, take_command
 from myqueue.wal import format as f
 from myqueue.wal.storestate import lines
 
@@ -202,6 +202,9 @@ def test_takes_fencing_and_forgetting_are_rebuilt_alike(tmp_path: Path) -> None:
             topic.data(
                 1 + one % 2, producer=1 << 63 | one, epoch=batch.KEYED_EPOCH, sequence=977 * one
             )
+        if one == 120:  # the second one is fenced, the third was never there
+            forgotten = [["reader-0", 0, 9], ["reader-1", 0, 1], ["nobody", 0, 1]]
+            topic.command(forget_command(forgotten))
         if one % 50 == 49:
             topic.sequences[1] = 0
             topic.data(2, producer=1, epoch=one, sequence=0)

@@ -81,6 +81,11 @@ def test_a_group_is_set_back_without_script(
         assert "offset is a number" in page.text(".trouble")
         page.go(f"{gateway.console}/groups/nobody")
         assert "UNKNOWN_GROUP" in page.text("main")
+        page.go_for(f"{gateway.console}/groups/plain/delete", "form.danger")
+        page.fill("#name", "plain")
+        page.leave_by("form.danger button")
+        assert "Deleted plain" in page.text(".done")
+        assert "plain" not in [row["group"] for row in cluster.admin.groups()]
 
 
 def test_what_can_not_be_done_with_a_broker_is_said(page: Page, gateway: Gateway) -> None:

@@ -24,6 +24,7 @@ PAGES = {
     "group": "/groups/packing",
     "reset": "/groups/packing/reset",
     "reset-plan": "/groups/packing/reset?from=back&count=5",
+    "delete-group": "/groups/packing/delete",
     "consumers": "/consumers",
     "producers": "/producers",
     "nodes": "/nodes",

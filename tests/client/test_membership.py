@@ -5,6 +5,7 @@ Played by hand at the session's seam: requests are kept until the test answers t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Condition
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from myqueue import clock
 from myqueue.config import ConsumerSettings
 from myqueue.errors import Closed, NotLeader, TimedOut, UnknownMember
 from myqueue.membership import LEAVE_MS_MAX, LOOK_MS, Membership
@@ -164,3 +166,16 @@ def test_who_is_closed_while_it_joins_leaves_when_it_knows_who_it_is() -> None:
     desk.joined(5)
     left = desk.member.leave()
     assert desk.answer({})[0] == "leave_group" and left.done()
+
+
+def test_c8_a_machine_that_slept_knows_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock stands still meanwhile: a session that is long over would look alive."""
+    slept_ms = 3_600_000
+    since_boot = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + slept_ms * 1_000_000
+    real = time.clock_gettime_ns
+
+    def clocks(which: int) -> int:
+        return since_boot if which == time.CLOCK_BOOTTIME else real(which)
+
+    monkeypatch.setattr(time, "clock_gettime_ns", clocks)
+    assert clock.now_ms() - time.monotonic_ns() // 1_000_000 > slept_ms // 2

@@ -11,7 +11,13 @@ from kit.batches import make_batch
 from myqueue import errors, protocol
 from myqueue.batch import KEYED_EPOCH
 from myqueue.daemons import keys
-from myqueue.daemons.partition import Partition, commit_command, start_command, take_command
+from myqueue.daemons.partition import (
+    Partition,
+    commit_command,
+    forget_command,
+    start_command,
+    take_command,
+)
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.protocol import NO_OFFSET
@@ -116,6 +122,25 @@ def test_c7_a_fence_without_a_position_is_kept_and_takes_go_on() -> None:
     assert again.positions.packed() == group.machine.positions.packed()
     assert again.positions.offset("a") is None
     assert group.take(2) == (0, 0, 2)
+
+
+def test_what_is_forgotten_is_as_if_it_had_never_been() -> None:
+    group = Group()
+    group.data(10)
+    group.commit(5, member=7, assignment=20)
+    group.commit(6, who="b")
+    group.machine.take_changes()
+    rows = [["a", 9, 19], ["a", 0, 30], ["nobody", 0, 1]]
+    found = group.command(forget_command(rows))
+    assert found == [(FENCED, 5), (0, NO_OFFSET), (0, NO_OFFSET)]
+    assert group.machine.positions.offset("a") is None and len(group.machine.positions) == 1
+    puts, gone = group.machine.take_changes()
+    assert (b"ca" in gone, b"ca" in puts) == (True, False)
+    assert group.commit(2, member=1, assignment=3) == (0, 2)  # a later group of this name
+    group.command(forget_command([["a", 1, 3]]))
+    assert group.take(1) == (0, 0, 1)
+    puts, gone = group.machine.take_changes()
+    assert (b"ca" in gone, b"ca" in puts) == (False, True)  # what was forgotten came again
 
 
 def test_take_moves_and_repeats() -> None:

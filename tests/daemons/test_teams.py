@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kit.metadata_rig import Rig
 
 from myqueue import errors
-from myqueue.daemons.tables import Tables
+from myqueue.daemons.tables import SHARES, TEAM, Tables
 from myqueue.daemons.team_rows import Team
 
 
@@ -186,6 +186,35 @@ def test_a_reset_lies_between_the_owners_before_and_after_it() -> None:
     assert group.sizes() == [1, 1]
     for share in group.team.shares.values():
         assert before[share.group] < epoch < share.epoch
+
+
+def test_a_group_is_removed_under_its_reset_when_nobody_is_in_it() -> None:
+    group = Group()
+    member = group.join()
+    group.balance()
+    epoch = group.rig.run("begin_reset", group="g", force=True)["epoch"]
+    refused = group.rig.refused("remove_group", group="g", epoch=epoch)
+    assert isinstance(refused, errors.GroupInUse)
+    group.rig.run("leave_group", group="g", member=member)
+    refused = group.rig.refused("remove_group", group="g", epoch=epoch - 1)
+    assert isinstance(refused, errors.GroupInUse)  # somebody else's
+    tables = group.rig.machine.tables
+    uid = group.team.uid
+    keys = [key for key in tables.row_keys() if key[:1] in (TEAM, SHARES)]
+    tables.changed.clear()
+    group.rig.run("remove_group", group="g", epoch=epoch)
+    assert tables.teams == {} and uid not in tables.teams_by_uid
+    assert keys and not any(tables.row(key) for key in keys)
+    assert tables.changed.issuperset(keys)  # the store is told
+    assert isinstance(group.rig.refused("remove_group", group="g", epoch=1), errors.UnknownGroup)
+
+
+def test_a_group_that_is_given_positions_knows_of_the_topic() -> None:
+    """Else nobody could see them before the first member comes."""
+    group = Group(3)
+    epoch = group.rig.run("begin_reset", group="g", topics=["t"])["epoch"]
+    group.rig.run("end_reset", group="g", epoch=epoch)
+    assert group.team.known == {group.rig.machine.tables.topics["t"].uid: 3}
 
 
 def test_what_is_wrong_is_refused() -> None:

@@ -25,7 +25,7 @@ POST /consumer/consume; GET /size; POST /producer/heartbeat; POST /consumer/hear
 GET /messages; POST /logs; POST /messages; GET /partitions; POST /partitions; GET /brokers
 GET /broker; POST /brokers; POST /broker; DELETE /brokers/{broker_id}; GET /health
 GET /brokers/{broker_id}; POST /brokers/{broker_id}/drain; POST /brokers/{broker_id}/undrain
-GET /groups; GET /groups/{group}; POST /groups/{group}/reset
+GET /groups; GET /groups/{group}; POST /groups/{group}/reset; DELETE /groups/{group}
 GET /raft_status; GET /; GET /livez; GET /readyz; GET /healthz; GET /where; GET /openapi.json
 """
 

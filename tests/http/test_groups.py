@@ -57,6 +57,7 @@ def test_a_group_is_shown_and_set_back(
         assert "1 members" in in_use["message"] and in_use["outcome"] == "none"
         plan = good(http.ask("POST", reset, {"to": "earliest", "dry_run": True}))
         assert not plan["executed"] and positions(plan) == {0: (10, 0), 1: (10, 0)}
+        bad(http.ask("DELETE", way), 409, "GROUP_IN_USE")
         assert found()["lag"] == 0
     wait_for("it is empty", lambda: good(http.ask("GET", way))["state"] == "empty")
     assert [row["member"] for row in good(http.ask("GET", way))["partitions"]] == [None, None]
@@ -77,6 +78,14 @@ def test_a_group_is_shown_and_set_back(
     with Consumer(cluster.address, [name], group=topic, idle_timeout=30) as again:
         rest = [message.offset for _, message in zip(range(12), again, strict=False)]
     assert sorted(rest) == sorted([*range(4, 10)] * 2)
+    wait_for("it is empty again", lambda: good(http.ask("GET", way))["state"] == "empty")
+    good(http.ask("DELETE", way))
+    bad(http.ask("GET", way), 404, "UNKNOWN_GROUP")
+    bad(http.ask("DELETE", way), 404, "UNKNOWN_GROUP")
+    plan = good(http.ask("POST", reset, {"to": "latest", "topic": name, "dry_run": True}))
+    assert positions(plan) == {0: (None, 10), 1: (None, 10)}  # they are forgotten
+    good(http.ask("POST", reset, {"to": "latest", "topic": name}))
+    assert [row["position"] for row in good(http.ask("GET", way))["partitions"]] == [10, 10]
 
 
 def _metric(gateway: Gateway, group: str, topic: str) -> float | None:

@@ -357,3 +357,7 @@ def test_a_group_is_told_of_and_reset(cluster: Cluster, capsys: Any) -> None:
     assert sum(row["new"] for row in rows) == total
     with pytest.raises(MyQueueError):
         cluster.admin.reset_group("told", to="earliest", shift=1)
+    assert "--yes" in myq(cluster, capsys, "group", "delete", "told", code=2)
+    assert "Deleted told." in myq(cluster, capsys, "group", "delete", "told", "--yes")
+    assert "UNKNOWN_GROUP" in myq(cluster, capsys, "group", "describe", "told", code=1)
+    assert set(cluster.admin.positions("told", group="told").values()) == {None}
