@@ -274,13 +274,22 @@ class Admin(GroupAdmin):
     def _offsets(
         self, topic: str, who: str | None, time_ms: int | None
     ) -> dict[TopicPartition, Offsets]:
-        rows = self.describe_topic(topic)["partitions"]
-        groups = {row["group"]: TopicPartition(topic, row["partition"]) for row in rows}
-        self._wait(self._session.ensure_topics([topic], timeout_ms=self._timeout_ms))
+        groups = self._groups_of(topic)
         found = read_offsets(
             self._session, groups, who=who, time_ms=time_ms, timeout_ms=self._timeout_ms
         )
         return {name: found[group] for group, name in groups.items()}
+
+    def _known_offsets(self, topic: str, who: str) -> dict[TopicPartition, Offsets | None]:
+        groups = self._groups_of(topic)
+        limit_ms = min(self._timeout_ms // 2, ASK_MS_MAX)
+        found = read_offsets(self._session, groups, who=who, timeout_ms=limit_ms, partial=True)
+        return {name: found.get(group) for group, name in groups.items()}
+
+    def _groups_of(self, topic: str) -> dict[int, TopicPartition]:
+        rows = self.describe_topic(topic)["partitions"]
+        self._wait(self._session.ensure_topics([topic], timeout_ms=self._timeout_ms))
+        return {row["group"]: TopicPartition(topic, row["partition"]) for row in rows}
 
     def close(self, timeout: float = 5.0) -> None:
         if self._owns_session:

@@ -48,6 +48,9 @@ class GroupAdmin(ABC):
         self, topic: str, who: str | None, time_ms: int | None
     ) -> dict[TopicPartition, Offsets]: ...
 
+    @abstractmethod
+    def _known_offsets(self, topic: str, who: str) -> dict[TopicPartition, Offsets | None]: ...
+
     def groups(self) -> list[Facts]:
         """`{"group", "state", "members", "topics", "partitions"}` of each; the state is stable,
         moving (partitions go from member to member), empty or resetting.
@@ -56,21 +59,23 @@ class GroupAdmin(ABC):
 
     def describe_group(self, group: str) -> Facts:
         """Members, and of each partition of its topics the member that has it (0: nobody),
-        position (None: nothing committed), start, end and lag.
+        position (None: nothing committed), start, end and lag. Where no leader answers these are
+        None, and so is the lag of all.
         """
         found = self._read("group", group=group)
         owners = {(row["topic"], row["partition"]): row for row in found["partitions"]}
         rows = []
         for topic in self._existing(found["topics"]):
-            for name, at in sorted(self._offsets(topic, f"group/{group}", None).items()):
+            for name, at in sorted(self._known_offsets(topic, f"group/{group}").items()):
                 known = owners.get((name.topic, name.partition), {})
                 rows.append({
                     "topic": name.topic, "partition": name.partition,
                     "member": known.get("member", 0), "wanted": known.get("wanted", 0),
-                    "epoch": known.get("epoch", 0), "position": at.position,
-                    "start": at.start, "end": at.end, "lag": _lag(at),
+                    "epoch": known.get("epoch", 0), "position": at and at.position,
+                    "start": at and at.start, "end": at and at.end, "lag": at and _lag(at),
                 })  # fmt: skip
-        return {**found, "partitions": rows, "lag": sum(row["lag"] for row in rows)}
+        lags = [row["lag"] for row in rows]
+        return {**found, "partitions": rows, "lag": None if None in lags else sum(lags)}
 
     def _existing(self, topics: Iterable[str]) -> list[str]:
         there = set(self._read("topics")["topics"])

@@ -228,15 +228,21 @@ class Consumer(Standing):
         with self._changed:
             news = self._subscription.take_news()
             lost, leaving = self._subscription.take_word()
-        if lost and self._on_lost is not None:
-            self._on_lost(lost)
-        if leaving:
-            self._let_go(leaving)
-        for added, gone in news:
-            if gone and self._on_revoke is not None:
-                self._on_revoke(gone)
-            if added and self._on_assign is not None:
-                self._on_assign(added)
+        try:
+            if lost and self._on_lost is not None:
+                self._on_lost(lost)
+            if leaving:
+                self._let_go(leaving)
+            for added, gone in news:
+                if gone and self._on_revoke is not None:
+                    self._on_revoke(gone)
+                if added and self._on_assign is not None:
+                    self._on_assign(added)
+        finally:
+            if news:
+                with self._changed:
+                    self._subscription.admit()
+                self._fetcher.nudge()
 
     def _let_go(self, leaving: list[Reading]) -> None:
         """The application has come back, so it is done with what it got of them."""
@@ -249,8 +255,9 @@ class Consumer(Standing):
         except MyQueueError:
             pass  # they come again, to somebody else
         try:
-            if self._on_revoke is not None:
-                self._on_revoke([one.name for one in leaving])
+            names = [one.name for one in leaving if one.told]
+            if names and self._on_revoke is not None:
+                self._on_revoke(names)
         finally:
             with self._changed:
                 self._subscription.release(leaving)

@@ -182,7 +182,7 @@ class Membership:
                 self._changed.notify_all()
             known = [self._session.routes.partition(group) for group in self.shares.by_group]
             if not all(known):
-                self._session.refresh(self._subscription.topics)
+                self._session.refresh(self._subscription.topics, version)  # not from who lags
             self._fetcher.take_routes()
             if number == self._beats:
                 self._beat()

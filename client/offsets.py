@@ -33,9 +33,11 @@ class Offsets(NamedTuple):
 
 def read_offsets(
     session: Session, groups: Iterable[int], *, who: str | None = None, time_ms: int | None = None,
-    timeout_ms: int | None = None,
+    timeout_ms: int | None = None, partial: bool = False,
 ) -> dict[int, Offsets]:  # fmt: skip
-    """By group. Raises TimedOut, with what the last refusal was, if not all could be asked."""
+    """By group. Raises TimedOut, with what the last refusal was, if not all could be asked;
+    `partial`: those are left out.
+    """
     limit_ms = session.request_timeout_ms if timeout_ms is None else timeout_ms
     deadline = session.now_ms() + limit_ms
     left, found = set(groups), dict[int, Offsets]()
@@ -60,6 +62,8 @@ def read_offsets(
         if not left:
             return found
         if session.now_ms() + pause >= deadline:
+            if partial:
+                return found
             raise TimedOut(f"offsets of {len(left)} partitions not known in {limit_ms} ms: {last}")
         session.refresh()
         time.sleep(pause / 1000)

@@ -135,7 +135,8 @@ class Prefetch:
             if reading.request is not None or reading.retry_at > now or reading.leaving:
                 continue
             if not reading.fenced:
-                if self._has_leader(reading, now):
+                may_ask = reading.ready or reading.begins is None
+                if may_ask and self._has_leader(reading, now):
                     ours.setdefault((reading.leader, reading.who), []).append(reading)
             elif reading.find is not None:
                 if self._has_leader(reading, now):

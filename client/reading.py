@@ -75,7 +75,8 @@ class Reading:
         self.handled: int | None = None  # position when the last messages were asked for (C9)
         self.request: object = None  # the fetch or look-up under way; any other answer is stale
         self.paused = self.gone = self.queued = False
-        self.told = True  # the application knows that it is ours
+        # The application hears that it is ours; and has heard it, and may have sought.
+        self.told = self.ready = True
         self._placed = self._furthest = 0
         # In a group that shares partitions: under which epochs it is ours, and whether its broker
         # knows (it has to before anything is read); it is to be given back.
@@ -112,7 +113,7 @@ class Reading:
     @property
     def silent(self) -> bool:
         """Nothing of it may be handed out."""
-        return self.paused or self.gone or self.leaving or not self.told
+        return self.paused or self.gone or self.leaving or not self.ready
 
     @property
     def has_news(self) -> bool:
@@ -129,16 +130,20 @@ class Reading:
 
     def place(self, offset: int) -> None:
         """Goes on from this offset."""
-        self._furthest = self.furthest
-        self.forget()
+        self._leave_position()
         self.find = None
         self.opened_end = self.next_offset = self._placed = offset
 
     def search(self, find: Find) -> None:
         """Goes on from an offset that has to be looked up."""
+        self._leave_position()
+        self.find, self.retry_at = find, 0
+
+    def _leave_position(self) -> None:
         self._furthest = self.furthest
         self.forget()
-        self.find, self.retry_at = find, 0
+        if self.begins is not None:  # the application wants to begin elsewhere
+            self.begins, self.fenced = None, True
 
     def begin_group(self) -> None:
         """Nobody of the group was here before: where we are is its position from now on."""

@@ -231,9 +231,10 @@ class Session:
         limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
         return self._upkeep.ensure(list(names), create, limit_ms)
 
-    def refresh(self, names: Iterable[str] = ()) -> None:
+    def refresh(self, names: Iterable[str] = (), at_least: int = 0) -> None:
+        """`at_least`: the managers' index of what the routes have to show."""
         wanted = tuple(names)
-        self.on_io(lambda: self._upkeep.refresh(wanted))
+        self.on_io(lambda: self._upkeep.refresh(wanted, at_least))
 
     def on_routes(self, callback: Job) -> None:
         self._upkeep.listeners.append(callback)

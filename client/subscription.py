@@ -48,6 +48,12 @@ class Commit(NamedTuple):
     parts: list[list[int]]  # [group, offset, member epoch, assignment epoch]
 
 
+def _withdraw(news: list[tuple[list[TopicPartition], list[TopicPartition]]], name: Any) -> None:
+    for added, _ in news:
+        if name in added:
+            added.remove(name)
+
+
 def lost_error(names: Iterable[TopicPartition]) -> Fenced:
     """Messages of these were returned, and others have the partitions by now."""
     listed = ", ".join(str(name) for name in sorted(set(names))[:20])
@@ -122,7 +128,8 @@ class Subscription:
         find = Find("resumed" if resumes else "committed")
         reading = Reading(name, group, self.topics[name.topic], find)
         reading.member, reading.epoch = self.shares.member, share.epoch
-        reading.fenced, reading.leaving, reading.told = False, share.to_let_go, False
+        reading.fenced, reading.leaving = False, share.to_let_go
+        reading.told = reading.ready = False
         self.has_word = self.has_word or share.to_let_go
         return reading
 
@@ -139,11 +146,14 @@ class Subscription:
         return self._drop(gone)
 
     def _drop(self, gone: list[Reading]) -> list[TopicPartition]:
+        """Those that the application knows of."""
         for reading in gone:
             reading.gone = True
             reading.forget()
             del self.readings[reading.group], self._names[reading.name]
-        return [reading.name for reading in gone]
+            if not reading.told:
+                _withdraw(self.news, reading.name)
+        return [reading.name for reading in gone if reading.told]
 
     # -- shares of a group ------------------------------------------------------------------------
 
@@ -179,13 +189,23 @@ class Subscription:
         return lost, [reading for reading in self.readings.values() if reading.leaving]
 
     def take_news(self) -> list[tuple[list[TopicPartition], list[TopicPartition]]]:
-        """(new, gone). What is new is handed out once it was told, never before."""
+        """(new, gone). When the application has heard it, `admit` what is new. What is wanted back
+        by now it never hears of.
+        """
         news, self.news = self.news, []
         for reading in self.readings.values():
-            if not reading.told:
+            if not reading.told and reading.leaving:
+                _withdraw(news, reading.name)
+            else:
                 reading.told = True
-                self.turns.add(reading)
         return news
+
+    def admit(self) -> None:
+        """What was told is handed out from now on, from where the application wants it."""
+        for reading in self.readings.values():
+            if reading.told and not reading.ready:
+                reading.ready = True
+                self.turns.add(reading)
 
     def release(self, readings: Iterable[Reading]) -> None:
         """The application is done with them."""

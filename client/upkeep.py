@@ -62,8 +62,9 @@ class Upkeep:
 
     # -- routes -----------------------------------------------------------------------------------
 
-    def refresh(self, names: tuple[str, ...] = ()) -> None:
+    def refresh(self, names: tuple[str, ...] = (), at_least: int = 0) -> None:
         self._topics.update(names)
+        self._at_least = max(self._at_least, at_least)
         self._wanted = True
         if self._asking or self._session.closed or not self._topics:
             return

@@ -38,13 +38,15 @@ def list_groups(ask: Ask, detail: bool) -> Facts:
 @blueprint.operation(
     "GET", "/groups/<group>", "One consumer group", parameters=(names.NAMED_GROUP,),
     adds={
-        "group": names.TEXT, "state": names.TEXT, "lag": names.NUMBER, "members": names.ROWS,
-        "partitions": names.ROWS, "topics": {"type": "array", "items": names.TEXT},
+        "group": names.TEXT, "state": names.TEXT, "lag": names.nullable(names.NUMBER),
+        "members": names.ROWS, "partitions": names.ROWS,
+        "topics": {"type": "array", "items": names.TEXT},
     },
 )  # fmt: skip
 def describe_group(ask: Ask, group: str) -> Facts:
     """Its members, each with the partitions that it has; its partitions, each with the member that
-    has it (null: nobody), position (null: nothing committed), start, end and lag.
+    has it (null: nobody), position (null: nothing committed), start, end and lag; these are null
+    where no leader answers.
     """
     found = ask.sdk.admin.describe_group(group)
     owned: dict[int, list[Facts]] = {}

@@ -54,19 +54,20 @@ def describe(
         output.write_json("myq.group.describe/1", asking.facts_of(found))
         return
     count = len(found["members"])
-    click.echo(
-        f"{name}  {found['state']}  {count} member{'s' * (count != 1)}  lag {found['lag']:,}"
-    )
+    lag = "not known: no leader answers" if found["lag"] is None else f"{found['lag']:,}"
+    click.echo(f"{name}  {found['state']}  {count} member{'s' * (count != 1)}  lag {lag}")
     if members:
         heads = ("member", "name", "host", "partitions", "session_ms", "joined_ms", "topics")
         rows = [{**row, "session_ms": f"{row['session_ms']:,} ms"} for row in found["members"]]
         asking.write_rows(rows, heads)
         return
+    names = {row["member"]: row["name"] for row in found["members"]}
     output.write_table(
-        ["topic", "partition", "member", "position", "start", "end", "lag"],
+        ["topic", "partition", "member", "name", "position", "start", "end", "lag"],
         [
             [
-                row["topic"], row["partition"], str(row["member"] or "-"), row["position"],
+                row["topic"], row["partition"], str(row["member"] or "-"),
+                names.get(row["member"]) or "-", row["position"],
                 row["start"], row["end"], row["lag"],
             ]
             for row in found["partitions"]

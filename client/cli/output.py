@@ -74,7 +74,8 @@ def text(cell: Cell) -> str:
             return f"{cell:,}"
         case float():
             return f"{cell:,.2f}"
-    return cell
+    # Names that clients gave themselves are shown too: none of them may move the cursor.
+    return cell if cell.isprintable() else cell.encode("unicode_escape").decode()
 
 
 def human_bytes(count: int) -> str:

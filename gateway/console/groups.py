@@ -121,7 +121,7 @@ def one_page(name: str) -> Response:
     group = admin().describe_group(name)
     parts = list(group["partitions"])
     if by_lag:
-        parts.sort(key=lambda part: -part["lag"])
+        parts.sort(key=lambda part: -(part["lag"] or 0))
     rows, pager = pages(len(parts))
     return draw(
         "console/group.html", "groups", name, crumbs=(crumb(),), name=name, tiles=tiles(group),

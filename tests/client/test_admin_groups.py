@@ -10,9 +10,10 @@ import pytest
 
 from myqueue import protocol as words
 from myqueue.admin_groups import GroupAdmin
-from myqueue.errors import GroupInUse, MisuseError, UnknownGroup, UnknownTopic
+from myqueue.clock import now_ms
+from myqueue.errors import GroupInUse, MisuseError, TimedOut, UnknownGroup, UnknownTopic
 from myqueue.message import TopicPartition
-from myqueue.offsets import Offsets
+from myqueue.offsets import Offsets, read_offsets
 
 EPOCH = 90
 
@@ -24,6 +25,7 @@ class Desk(GroupAdmin):
         self._timeout_ms = 1000
         self.log: list[Any] = []
         self.refuse: dict[str, Exception] = {}
+        self.is_leaderless = False  # partition 1
         routes = SimpleNamespace(
             topic=lambda name: SimpleNamespace(
                 partitions=[SimpleNamespace(group=40), SimpleNamespace(group=41)]
@@ -56,6 +58,10 @@ class Desk(GroupAdmin):
         if topic != "t":
             raise UnknownTopic(f"there is no topic {topic!r}")
         return {TopicPartition("t", n): Offsets(0, 10, 4, None, 100) for n in range(2)}
+
+    def _known_offsets(self, topic: str, who: str) -> dict[TopicPartition, Offsets | None]:
+        found = self._offsets(topic, who, None)
+        return {**found, TopicPartition("t", 1): None} if self.is_leaderless else {**found}
 
     def _call(self, address: str, kind: int, fields: Any, *, timeout_ms: int) -> Future[Any]:
         who, parts = fields
@@ -110,3 +116,20 @@ def test_a_group_that_is_in_use_goes_on(step: str) -> None:
         desk.delete_group("g")
     last = cast(tuple[str, Any], desk.log[-1])[0]
     assert last == ("begin_reset" if step == "begin_reset" else "end_reset")
+
+
+def test_a_partition_without_a_leader_hides_nothing_of_the_others() -> None:
+    desk = Desk()
+    assert desk.describe_group("g")["lag"] == 12
+    desk.is_leaderless = True
+    found = desk.describe_group("g")
+    assert [row["lag"] for row in found["partitions"]] == [6, None]
+    assert found["lag"] is None and found["partitions"][1]["position"] is None
+
+
+def test_what_no_leader_tells_is_left_out_if_that_is_wanted() -> None:
+    routes = SimpleNamespace(leader=lambda group, now: None)
+    session: Any = SimpleNamespace(routes=routes, now_ms=now_ms, refresh=lambda: None)
+    assert read_offsets(session, [40], timeout_ms=30, partial=True) == {}
+    with pytest.raises(TimedOut):
+        read_offsets(session, [40], timeout_ms=30)

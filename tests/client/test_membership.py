@@ -33,6 +33,7 @@ class Desk:
         self.now, self.closed = 1000, False
         self.asked: list[tuple[str, dict[str, Any], bytes | None, Future[Any]]] = []
         self.beats: list[tuple[Any, Future[Any]]] = []
+        self.refreshed: list[tuple[list[str], int]] = []
         self._timers: list[tuple[int, Callable[[], object]]] = []
         self.shares_at_leave: list[int] = []
         self.subscription = Subscription({"t": "group/g"}, shares=Shares())
@@ -50,6 +51,9 @@ class Desk:
 
     def now_ms(self) -> int:
         return self.now
+
+    def refresh(self, names: Any, at_least: int = 0) -> None:
+        self.refreshed.append((list(names), at_least))
 
     def on_io(self, job: Callable[[], object]) -> None:
         job()
@@ -166,6 +170,18 @@ def test_who_is_closed_while_it_joins_leaves_when_it_knows_who_it_is() -> None:
     desk.joined(5)
     left = desk.member.leave()
     assert desk.answer({})[0] == "leave_group" and left.done()
+
+
+def test_routes_of_a_new_share_are_asked_of_who_knows_it() -> None:
+    """A manager that lags behind would say again what was known before the topic grew."""
+    desk = Desk()
+    desk.joined(5)
+    desk.heard(ROW)
+    assert desk.refreshed == []
+    desk.routes.partition = lambda group: None
+    desk.now += 7
+    desk.heard(ROW, [42, "t", 1, 7, False, True])
+    assert desk.refreshed == [(["t"], desk.now)]
 
 
 def test_c8_a_machine_that_slept_knows_how_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,3 +61,8 @@ def test_progress_is_silent_off_a_terminal(capsys) -> None:
     with output.progress(3, "Working") as bar:
         bar.update(3)
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_clients_call_themselves_can_not_write_on_the_terminal(capsys) -> None:
+    output.write_table(["name", "é"], [["a\x1b[2J\nb", "é"]])
+    assert capsys.readouterr().out == "NAME         É\na\\x1b[2J\\nb  é\n"

@@ -35,6 +35,7 @@ class Desk(Bench):
         self.sub.shared(version, told)
         self.route(self.leaders)
         self.news += self.sub.take_news()
+        self.sub.admit()
 
     def answer(self, request: Any) -> None:
         if isinstance(request, Fence):
@@ -182,6 +183,21 @@ def test_where_a_group_begins_is_committed_before_anything_is_read() -> None:
     assert other.sub.readings[100].begins is None and log.positions[WHO] == 5
 
 
+def test_whoever_seeks_as_soon_as_it_hears_of_a_partition_decides_where_the_group_begins() -> None:
+    desk = Desk([A], start="latest")
+    log = desk.logs[100]
+    log.append(5)
+    desk.sub.shared(1, [[100, "t", 0, 7, False, False]])
+    desk.route([A])
+    desk.turn(), desk.turn()
+    assert desk.position() == 5 and desk.requests() == []  # not before it was told
+    desk.sub.take_news()
+    desk.sub.seek(TopicPartition("t", 0), 2)  # in on_assign
+    desk.sub.admit()
+    assert offsets(desk.read()) == [2, 3, 4]
+    assert WHO not in log.positions and len(desk.fences) == 1
+
+
 def test_nothing_is_handed_out_before_the_application_knows_that_it_has_the_partition() -> None:
     desk = Desk([A])
     desk.logs[100].append(3)
@@ -189,7 +205,29 @@ def test_nothing_is_handed_out_before_the_application_knows_that_it_has_the_part
     desk.route([A])
     assert desk.read() == [] and desk.sub.has_news
     assert desk.sub.take_news() == [([("t", 0)], [])]
+    assert desk.read() == []  # it is being told
+    desk.sub.admit()
     assert offsets(desk.take()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("way", ["lost", "session over", "wanted back"])
+def test_what_came_and_went_unheard_is_never_told(way: str) -> None:
+    """Else on_assign would come after on_lost or on_revoke, and be believed."""
+    desk = Desk([A, A])
+    desk.sub.shared(1, [[100, "t", 0, 7, False, False], [101, "t", 1, 7, False, False]])
+    desk.route([A, A])
+    if way == "session over":
+        desk.sub.session_ended()
+    else:
+        told = [] if way == "lost" else [[100, "t", 0, 7, True, False]]
+        desk.sub.shared(2, [*told, [101, "t", 1, 7, False, False]])
+        desk.route([A, A])
+    news, (lost, leaving) = desk.sub.take_news(), desk.sub.take_word()
+    assert [added for added, _ in news] == [[] if way == "session over" else [("t", 1)]]
+    assert lost == []
+    assert [(one.name, one.told) for one in leaving] == [(("t", 0), False)] * (way == "wanted back")
+    desk.sub.release(leaving)
+    assert desk.shares.released == ({100: 7} if leaving else {})
 
 
 def regained(desk: Desk) -> Any:
@@ -214,6 +252,7 @@ def test_c7_what_was_returned_under_an_epoch_that_is_over_is_not_committed_under
         with pytest.raises(errors.Fenced, match="came back"):  # nobody told the application so far
             desk.sub.check_returned(upto)
     desk.sub.take_news()
+    desk.sub.admit()
     desk.turn(), desk.turn(), desk.turn()
     with pytest.raises(errors.Fenced, match="came back"):  # it will come again
         desk.sub.check_returned(message)
