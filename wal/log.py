@@ -20,6 +20,7 @@ from myqueue.errors import (
     DirectoryUnusable,
     DiskFull,
     IdentityMismatch,
+    JournalStopped,
     MyQueueError,
     StoreBroken,
 )
@@ -216,7 +217,9 @@ def _groups(store: Store) -> Groups:
         return view.groups()
 
 
-def _unusable(directory: str, error: OSError) -> DirectoryUnusable | DiskFull:
+def _unusable(directory: str, error: OSError) -> DirectoryUnusable | DiskFull | JournalStopped:
+    if error.errno == errno.EIO:
+        return JournalStopped(f"{error.filename or directory}: {error.strerror}")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"{directory}: no room to open the log")
     return DirectoryUnusable(f"{error.filename or directory}: {error.strerror}")

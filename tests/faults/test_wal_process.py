@@ -172,7 +172,7 @@ def test_an_io_error_stops_the_journal_for_good(
     ledger.read(lines)
     if life.process.returncode == 1:  # the main thread, while it recovered
         reason = life.errors.read_text()
-        assert "DirectoryUnusable" in reason or "StoreBroken" in reason
+        assert "JournalStopped" in reason or "StoreBroken" in reason
         assert "ready" not in lines
     elif life.process.returncode == EXIT_STOPPED:
         assert "Input/output error" in ledger.stopped

@@ -1,5 +1,6 @@
 """An opening that fails lets go of everything that it took until then."""
 
+import errno
 import os
 from pathlib import Path
 from random import Random
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from myqueue.errors import DirectoryUnusable, StoreBroken
+from myqueue.errors import DirectoryUnusable, JournalStopped, StoreBroken
 from myqueue.wal import journal as journal_module
 from myqueue.wal import log as log_module
 from myqueue.wal import segments as segments_module
@@ -63,6 +64,18 @@ def test_nothing_is_left_open(
                 open_log(tmp_path)
         assert open_descriptors() == descriptors and enumerate_threads() == threads
     assert open_log(tmp_path).close()
+
+
+def test_a_disk_that_fails_is_not_called_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W3: as when it fails later on; making the directory anew would be the wrong advice."""
+    monkeypatch.setattr(
+        journal_module, "recover", failing(OSError(errno.EIO, "Input/output error"))
+    )
+    with pytest.raises(JournalStopped, match="Input/output error") as caught:
+        open_log(tmp_path)
+    assert "disk" in caught.value.hint
 
 
 def test_a_second_try_finds_no_writer_of_the_first(
