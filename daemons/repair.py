@@ -74,7 +74,7 @@ class Repair:
         self.mended: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
         self._back: dict[tuple[int, int], tuple[int, int]] = {}  # from memory -> where it stood
         self._missing: set[int] = set()  # numbers of segments that the store knows of
-        self._scrubbing = Scrubbing(engine, self.found, self.is_missing)
+        self.scrubbing = Scrubbing(engine, self.found, self.is_missing)
 
     # -- noticing ------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Repair:
                 break
             if uid in self.lacks:  # the others first, next time
                 self.lacks[uid] = self.lacks.pop(uid)
-        self._scrubbing.tick(now)
+        self.scrubbing.tick(now)
 
     def _empty(self, number: int, one: Damaged, now: int) -> None:
         if now < one.next_step or self._engine.log.journal.error is not None:
@@ -388,7 +388,7 @@ class Repair:
     def status(self) -> dict[str, Any]:
         return {
             "damaged": self.told(harmless=True), "mended": list(self.mended),
-            "scrub": self._scrubbing.status(),
+            "scrub": self.scrubbing.status(),
         }  # fmt: skip
 
 

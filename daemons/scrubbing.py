@@ -30,6 +30,7 @@ class Scrubbing:
 
     def __init__(self, engine: Engine, found: Found, missing: Missing) -> None:
         self._engine, self._found, self._missing = engine, found, missing
+        self.round_ms = ROUND_MS
         self._names: Job[tuple[list[Row], bytes]] | None = None  # what the store's rows name
         self._are_names_known = False
         self._scrub: Scrub | None = None
@@ -89,7 +90,7 @@ class Scrubbing:
             self._rounds += 1
             self._round_ms = now - self._round_began
             self._round_at_ms = self._engine.wall_ms()
-            self._next_step = max(now + 1, self._round_began + ROUND_MS)
+            self._next_step = max(now + 1, self._round_began + self.round_ms)
             self._last_number = 0
             return
         number = self._last_number = min(left)

@@ -205,7 +205,8 @@ class Follower:
         if self._answer_due:
             self._answer_due = False
             self.reply(out)
-        if self._node.vote not in (NOBODY, self._node.replica) and self._node.leader == NOBODY:
+        node = self._node  # its vote may be older than the damage that it noted now (R2)
+        if node.vote not in (NOBODY, node.replica) and node.leader == NOBODY and node.is_whole:
             self._send_vote(out)
 
     def _send_vote(self, out: Effects) -> None:

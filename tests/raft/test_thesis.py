@@ -343,3 +343,13 @@ def test_the_cluster_of_these_tests_loses_what_was_not_synced() -> None:
     cluster.start(1)
     assert cluster.node(1).log.last_index == 1
     assert isinstance(cluster.disks[1], Disk)
+
+
+def test_a_note_on_damage_repeats_no_vote() -> None:
+    """R2: the report of the note is no reason to say a vote of before once more."""
+    one = Solo([1], 1)
+    assert sent(one.step(VoteRequest(GROUP, TWO, ME, 2, 1, 1, False)), VoteReply)[0].granted
+    one.out.send.clear()
+    one.node.follower.lacks(True, one.now, one.out)
+    one.persist(one.out)
+    assert one.node.lacking and not sent(one.out, VoteReply)

@@ -39,6 +39,7 @@ class Durable:
     def __init__(self) -> None:
         self._terms: dict[int, dict[int, int]] = {}  # group -> index -> term
         self._votes: dict[int, tuple[int, int]] = {}  # group -> (term, vote)
+        self.lacking: dict[int, bool] = {}  # group -> what the last note of it says
 
     def restored(self, node: RaftNode) -> None:
         """After recovery all that was found is on disk (W4)."""
@@ -66,6 +67,7 @@ class Durable:
             self._terms[record.group] = {record.index - 1: record.term}
         elif record.kind == f.HARD_STATE:
             self._votes[record.group] = record.term, record.index
+            self.lacking[record.group] = bool(record.flags & f.LACKING)
 
     def sent(self, node: RaftNode, message: Message) -> None:
         who = f"{node.replica:x} of group {node.group}"

@@ -8,10 +8,12 @@ number of each client, how many commands were applied, and a running hash of the
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from zlib import crc32
 
-from myqueue.daemons.raft.types import DATA, PAYLOAD, TYPE, Entry
-from myqueue.wal.reader import Entry as Stored
+from myqueue.daemons.raft.types import DATA, INDEX, PAYLOAD, TYPE, Entry
+
+Command = tuple[int, int, bool]  # client, sequence number, whether it was new
 
 
 def encode_command(client: int, sequence: int, padding: int) -> bytes:
@@ -26,7 +28,7 @@ class Ledger:
         self.count = 0
         self.hash = 0
 
-    def apply(self, entry: Entry) -> tuple[int, int, bool] | None:
+    def apply(self, entry: Entry) -> Command | None:
         """(client, sequence number, whether it was new) of a command; None for other entries."""
         if entry[TYPE] != DATA:
             return None
@@ -49,9 +51,40 @@ class Ledger:
         return ledger
 
 
-def entry_of(stored: Stored) -> Entry:
-    record = stored.record
-    return (
-        record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
-        record.chain, stored.payload,
-    )  # fmt: skip
+class LedgerMachine:
+    """A ledger as the daemons' state machines are (`daemons/machine.py`)."""
+
+    bytes_gone = 0
+
+    def __init__(
+        self, told: Callable[[Entry, Command | None], None], start_of: Callable[[int], int]
+    ) -> None:
+        self.applied_index = 0
+        self.ledger = Ledger()
+        self._told, self._start_of = told, start_of
+
+    @property
+    def start_index(self) -> int:
+        return self._start_of(self.applied_index)
+
+    def apply(self, entries: list[Entry]) -> list[None]:
+        for entry in entries:
+            command = self.ledger.apply(entry)
+            self.applied_index = entry[INDEX]
+            self._told(entry, command)
+        return [None] * len(entries)
+
+    def take_changes(self) -> tuple[dict[bytes, bytes], list[bytes]]:
+        return {b"ledger": self.ledger.save()}, []
+
+    def load(self, applied_index: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        saved = dict(rows).get(b"ledger")
+        self.applied_index = applied_index
+        self.ledger = Ledger() if saved is None else Ledger.load(saved)
+
+    def snapshot(self) -> bytes:
+        return b"%d " % self.applied_index + self.ledger.save()
+
+    def restore(self, snapshot: bytes) -> None:
+        applied, state = bytes(snapshot).split(b" ", 1)
+        self.applied_index, self.ledger = int(applied), Ledger.load(state)

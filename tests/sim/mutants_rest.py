@@ -16,6 +16,7 @@ from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import Configs
 from myqueue.daemons.raft.node import RaftNode
+from myqueue.daemons.replica import Replica
 from myqueue.wal import recovery
 from myqueue.wal.groups import Group
 from myqueue.wal.writer import Writer
@@ -72,14 +73,14 @@ def bug_promotion_of_an_empty_learner() -> list[Any]:
 def bug_snapshot_of_what_is_not_applied() -> list[Any]:
     """R20: a snapshot is labelled with the commit index, not with what was applied (Redpanda)."""
 
-    def make(self: Process, node: RaftNode) -> t.Snapshot:
-        log, index = node.log, node.log.last_index
+    def make(self: Replica) -> t.Snapshot:
+        log, index = self.node.log, self.node.log.last_index
         return t.Snapshot(
-            index, log.term(index), node.configs.current, log.first_index, log.start_term,
-            log.start_offset, log.start_chain, self.ledgers[node.group].save(),
+            index, log.term(index), self.node.configs.current, log.first_index, log.start_term,
+            log.start_offset, log.start_chain, self.machine.snapshot(),
         )  # fmt: skip
 
-    return [(Process, "make_snapshot", make)]
+    return [(Replica, "snapshot", make)]
 
 
 def bug_install_over_a_log_that_reaches_its_start() -> list[Any]:
@@ -240,7 +241,8 @@ def bug_a_damaged_replica_votes() -> list[Any]:
 
     def restart(self: Process, group: Group) -> None:
         original(self, group)
-        self.host.groups[group.uid].recovering = False
+        if group.uid in self.host.groups:
+            self.host.groups[group.uid].recovering = False
 
     return [(Process, "_restart", restart)]
 
@@ -300,9 +302,10 @@ def bug_state_and_applied_index_apart() -> list[Any]:
     """W13: the applied index is saved, the state that belongs to it is not."""
 
     def save(self: Process, uid: int, applied: int) -> None:
-        ledger = self.ledgers[uid].save() if self.random.random() < 0.5 else None
-        puts = {} if ledger is None else {b"ledger": ledger}
-        self.index.apply({uid: (applied, puts, [])})
+        puts, deletes = self.replicas[uid].saved()
+        if self.random.random() < 0.5:
+            del puts[b"ledger"]
+        self.index.apply({uid: (applied, puts, deletes)})
 
     return [(Process, "_save_state", save)]
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sim import mutants_log, mutants_more, mutants_rest
+from sim import mutants_log, mutants_more, mutants_repair, mutants_rest
 
 from myqueue.daemons.raft.types import require
 
@@ -30,7 +30,7 @@ class Mutation:
 
 def _table() -> dict[str, Mutation]:
     found = {}
-    bugs = vars(mutants_log) | vars(mutants_rest) | vars(mutants_more)
+    bugs = vars(mutants_log) | vars(mutants_rest) | vars(mutants_more) | vars(mutants_repair)
     for name, make in bugs.items():
         if callable(make) and name.startswith("bug_"):
             rule, _, bug = (make.__doc__ or "").strip().partition(": ")

@@ -1,8 +1,9 @@
 """What goes wrong. Each seed enables a subset of the faults at rates of its own (swarm testing):
 a run with only partitions goes deeper into partitions than one with everything at once.
 
-A *fault atlas* keeps count of replicas that lost something for good (a wiped or corrupted disk):
-one at a time, so that a majority stays able to go on and progress may be demanded at the end.
+A *fault atlas* keeps count of replicas that lost something (a wiped or corrupted disk, bits that
+turn at rest): one disk in a history, so that a majority stays able to go on and progress may be
+demanded at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TROUBLE_MS = 5000  # of each history, then comes peace
 KINDS = (
     "crash", "boundary crash", "disk crash", "pause", "partition", "one-way", "isolate", "ring",
     "loss", "duplicates", "delay", "late", "clog", "stall", "transfer", "compact", "all at once",
-    "wipe", "corruption", "read", "membership", "trap", "relapse", "churn", "mute", "blink",
+    "wipe", "corruption", "rot", "read", "membership", "trap", "relapse", "churn", "mute", "blink",
 )  # fmt: skip
 
 
@@ -37,6 +38,10 @@ class Nemesis:
         if random.random() < 0.3:  # these go deep together
             self.enabled |= {"trap", "churn"}
             self.enabled |= random.choice((set[str](), {"membership"}, {"mute"}))
+        if random.random() < 0.15:
+            self.enabled.add("rot")
+        if "rot" in self.enabled:
+            self.enabled.discard("membership")
         self.relapse = random.choice((0.3, 0.7)) if "relapse" in self.enabled else 0.0
         # As in figure 8 of the paper: a new leader is cut off before anybody hears of it, or it
         # hears old answers; and the power fails where entries are just being removed. Or a leader
@@ -271,7 +276,7 @@ class Nemesis:
             return
         world.crash(slot.number, power=True)
         world.faults["wiped disk"] += 1
-        slot.disk = SimDisk()
+        slot.disk, slot.proven = SimDisk(), (0, 0)
         world.forget_store(slot)
         world.note(f"node {slot.number}: the disk was replaced")
         world.after(50, 500, lambda: world.boot(slot.number))
@@ -297,10 +302,15 @@ class Nemesis:
             used = len(bytes(slot.disk.contents(name)).rstrip(b"\0"))
             position = random.randrange(used)
             slot.disk.flip(name, position, 1 << random.randrange(8))
-            world.faults["flipped bit"] += 1
-            world.note(f"node {slot.number}: a bit turns in {name} at {position}")
+            world.rot.hurts(slot, name, position)
             world.forget_store(slot)
         world.after(50, 500, lambda: world.boot(slot.number))
+
+    def _rot(self) -> None:
+        """Bits turn in data at rest, in the same place as always, whether its process runs or not
+        (R2, W16, W21). Members don't change meanwhile: of two voters each is needed.
+        """
+        self.world.rot.strike(self._unlucky())
 
     # -- operations ----------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 A *cut* loses all packets of some directed pairs of nodes for a while; several may be in force. A
 *clog* delays them instead: what arrives is old, and its receiver can't know. A *late* copy comes
-seconds after the packet itself, when its sender and receiver may be other incarnations.
+seconds after the packet itself, when its sender and receiver may be other incarnations. What goes
+beside the core (questions and answers of repair) fares like all else.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Network:
     def transmit(self, source: int, target: int, packet: Packet) -> None:
         if target not in self.world.slots or self._is_cut(source, target):
             return
-        if packet.messages:
+        if packet.messages or packet.beside:
             self._seen.append((source, target, packet))
         for delay in self._deliveries(self._clogs.get((source, target), 0)):
             self.world.at(self.world.now_ms + delay, lambda: self._deliver(source, target, packet))

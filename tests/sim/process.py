@@ -1,41 +1,45 @@
 """One simulated daemon: the real host, the real journal and store, on a disk that forgets.
 
-A turn does what a daemon's loop does, in its order: events in, then persist to the journal, send,
-apply. The writer is a separate event of the world, some time later, so that a crash may fall
-between any two of them. Between the effects of a turn stand `maybe_crash`, where the world may
-end the process.
+Of the daemon's own parts these are the real ones: how groups are opened after a start, replicas
+with their applying, what a follower is served from disk, moves of a log's start, and `repair`. To
+them the process is the engine. What it does itself: a turn does what a daemon's loop does, in its
+order: events in, then persist to the journal, send, apply. The writer is a separate event of the
+world, some time later, so that a crash may fall between any two of them. Between the effects of a
+turn stand `maybe_crash`, where the world may end the process.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
+from functools import partial
 from queue import SimpleQueue
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sim.checkers import check
 from sim.disk import Crash, SimDisk
 from sim.durable import Durable
-from sim.machine import Ledger, entry_of
+from sim.machine import Command, Ledger, LedgerMachine
+from sim.simlog import SimLog
 
+from myqueue.daemons import peerwire
+from myqueue.daemons.counts import Counts
+from myqueue.daemons.opening import Opening, Refused, new_group, open_group, snapshot_parts
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.host import Host, Packet
-from myqueue.daemons.raft.log import RaftLog
-from myqueue.daemons.raft.membership import Configs
 from myqueue.daemons.raft.node import RaftNode
+from myqueue.daemons.repair import Repair
+from myqueue.daemons.replica import Replica, refusals
+from myqueue.daemons.serving import Serving
+from myqueue.daemons.starts import Starts
 from myqueue.wal.groups import Group
-from myqueue.wal.index import Index
-from myqueue.wal.journal import Journal, JournalConfig
-from myqueue.wal.reader import Entry as Stored
-from myqueue.wal.reader import Reader
-from myqueue.wal.reclaim import Reclaimer
 from myqueue.wal.store import Store
 from myqueue.wal.writer import Persisted, Stopped
 
 if TYPE_CHECKING:
     from sim.world import World
 
-OWNER = b"simulated daemon"
+HINTS = 0.1  # of saved states are followed by a note how far all is committed
 
 
 class Process:
@@ -46,138 +50,129 @@ class Process:
         self.random = Random(f"{world.seed}/{number}/{incarnation}")
         self.host = Host(number, incarnation, world.settings)
         self.durable = Durable()
-        self.ledgers: dict[int, Ledger] = {}
+        self.replicas: dict[int, Replica] = {}
+        self.refused: dict[int, str] = {}  # for people: nobody reads it here
+        self.counts = Counts()
         self.hard_states: list[tuple[int, int, int, int]] = []  # (batch, group, term, vote)
         self.snapshots: list[tuple[int, int, int]] = []  # (batch, group, index)
         self.reads: dict[int, tuple[int, int]] = {}  # context -> (group, acknowledged before)
         self.waiting: dict[tuple[int, int], int] = {}  # (group, index) -> term of a proposal
         self.flush_due = False
         self.stalled = False
+        self.written_to = (0, 0)  # the end of what was reported last
+        self.scrub_bytes_per_s = world.rot.scrub_bytes_per_s
         self._boot()
 
     # -- start ---------------------------------------------------------------------------------
 
     def _boot(self) -> None:
-        watermark = self.store.watermark
-        with self.store.view() as view:
-            groups = view.groups()
-        size = self.world.segment_bytes
-        config = JournalConfig(segment_bytes=size, soft_limit_bytes=0, queue_bytes_max=1 << 30)
-        self.journal = Journal.open(
-            self.disk, OWNER, config, self.world.wall_ms, self.random,
-            groups=groups, watermark=watermark, sink=self.store.commit, threads=False,
-        )  # fmt: skip
-        self.index = Index(self.store, False, self.journal.wake)
-        self.reader = Reader(self.disk, self.index, self.journal.segment_name)
-        self.reclaimer = Reclaimer(self.disk, self.journal, self.index, self.reader)
+        world, log = self.world, SimLog(self.world, self.disk, self.store, self.random)
+        self.log, self.journal, self.index = log, log.journal, log.index
+        self.reader, self.reclaimer = log.reader, log.reclaimer
+        self.opening = Opening(
+            log, world.settings, self.random, self.host.heard, self._make_machine
+        )
+        self.starts = Starts(log, self.replicas, self.counts)
+        self.serving, self.repair = Serving(self), Repair(self)  # type: ignore[arg-type]
+        self.repair.scrubbing.round_ms = world.rot.scrub_round_ms
         self.flush_due = True
+        self.repair.before_groups_open()
         for group in sorted(self.journal.groups.by_uid.values(), key=lambda g: g.uid):
-            if group.doubtful or group.created is None:
-                self._retire(group)
-            else:
-                self._restart(group)
+            self._restart(group)
+        self.repair.groups_are_open()
+        self.journal.submit()
+        world.rot.booted(self)
 
-    def _retire(self, group: Group) -> None:
-        """Its vote may be lost: it must come back under a new replica id (R2)."""
+    def _make_machine(self, uid: int, about: bytes) -> LedgerMachine:
+        start_of = partial(self.world.starts.start_of, uid)
+        return LedgerMachine(partial(self._applied_one, uid), start_of)
+
+    def _retire(self, group: Group, why: str) -> None:
+        """It can't take part: it must come back under a new replica id (R2, W20)."""
         self.journal.remove_group(group.uid)
-        self.world.note(f"node {self.number}: group {group.uid} retired")
+        self.world.note(f"node {self.number}: group {group.uid} retired: {why}")
 
     def _restart(self, group: Group) -> None:
-        replica, voters, learners = json.loads(group.created or b"")
-        if group.damaged or self.journal.recovered.corrupt:
-            self._cut_damage(group)
-        recovering = group.incomplete or group.lacking
-        stored = self._entries(group, group.first_index, group.last_index)
-        log = RaftLog(
-            group.first_index, group.start_term, group.start_offset, group.start_chain,
-            self._lookup(group.uid),
-        )  # fmt: skip
-        runs = [(one.record.index, one.record.term) for one in stored]
-        log.restore(runs, entry_of(stored[-1]) if stored else None)
-        configs = Configs(0, t.Config(tuple(voters), tuple(learners)))
-        ledger, applied = Ledger(), 0
-        if group.snapshot_parts:
-            raw = b"".join(self.reader.snapshot(group))
-            snapshot_config, state = json.loads(raw)
-            configs.installed(group.snapshot_index, t.Config(*map(tuple, snapshot_config)))
-            ledger, applied = Ledger.load(state.encode()), group.snapshot_index
-        with self.store.view() as view:
-            stored_applied = view.applied_index(group.uid)
-            if stored_applied > applied:
-                raw_state = view.state(group.uid, b"ledger")
-                ledger, applied = Ledger.load(raw_state or b""), stored_applied
-        if applied < group.first_index - 1:
-            self._retire(group)  # the newest snapshot is damaged; an older one does not do (W20)
+        try:
+            replica = open_group(self.opening, group, self.now)
+        except Refused as error:
+            self._retire(group, str(error))
             return
-        configs.appended([entry_of(one) for one in stored])
-        self.ledgers[group.uid] = ledger
-        node = RaftNode(
-            group.uid, replica, configs, log, term=group.term, vote=group.vote,
-            applied_index=applied, commit_index=group.commit_index, settings=self.world.settings,
-            random=self.random, heard=self.host.heard, now=self.now, recovering=recovering,
-        )  # fmt: skip
-        self.world.checkers.restarted(node)
-        self.durable.restored(node)
-        self.host.add(node)
+        self.world.checkers.restarted(replica.node)
+        self._add(replica)
+        self.starts.mend(replica)
 
-    def _cut_damage(self, group: Group) -> None:
-        """Keep what is whole up to the first bad entry; the rest comes from the peers."""
-        uid, index, before = group.uid, group.first_index, None
-        while index <= group.last_index:
-            try:
-                before = self.reader.entry(uid, index).record
-            except Exception:
-                break
-            index += 1
-        if index <= group.last_index:
-            term = before.term if before else group.start_term
-            offset = before.offset + before.count if before else group.start_offset
-            chain = before.chain if before else group.start_chain
-            self.journal.hard_state(uid, group.term, group.vote, True)
-            self.journal.truncate(uid, index, term, offset, chain)
-            self._step_writer()
-
-    def _entries(self, group: Group, first: int, last: int) -> list[Stored]:
-        out: list[Stored] = []
-        while first <= last:
-            got = self.reader.entries(group.uid, first, last, 1 << 20)
-            out += got
-            first += len(got)
-        return out
-
-    def _lookup(self, uid: int):
-        def look(index: int) -> tuple[int, int]:
-            record = self.reader.entry(uid, index).record
-            group = self.journal.groups.by_uid[uid]
-            first = index == group.first_index
-            chain = group.start_chain if first else self.reader.entry(uid, index - 1).record.chain
-            return record.offset, chain
-
-        return look
+    def _add(self, replica: Replica) -> None:
+        self.replicas[replica.uid] = replica
+        self.durable.restored(replica.node)
+        self.host.add(replica.node)
 
     def create(self, uid: int, replica: int, config: t.Config) -> None:
         """A replica of a group, empty; a learner waits for its leader."""
-        if uid in self.journal.groups.by_uid:
-            return  # asked twice, because this node was paused the first time
-        created = json.dumps([replica, config.voters, config.learners]).encode()
-        self.journal.create_group(uid, created)
-        self.ledgers[uid] = Ledger()
-        node = RaftNode(
-            uid, replica, Configs(0, config), RaftLog(lookup=self._lookup(uid)), term=0, vote=0,
-            applied_index=0, commit_index=0, settings=self.world.settings, random=self.random,
-            heard=self.host.heard, now=self.now,
-        )  # fmt: skip
-        self.durable.restored(node)
-        self.host.add(node)
+        if uid not in self.journal.groups.by_uid:  # else asked twice: it was paused the first time
+            self._add(new_group(self.opening, uid, replica, config, b"", self.now))
 
-    # -- a turn --------------------------------------------------------------------------------
+    # -- what the daemon's parts ask of their engine ---------------------------------------------
 
     @property
     def now(self) -> int:
         return self.world.clock_of(self.number)
 
+    @property
+    def ledgers(self) -> dict[int, Ledger]:
+        return {uid: one.machine.ledger for uid, one in self.replicas.items()}  # type: ignore
+
+    def wall_ms(self) -> int:
+        return self.world.wall_ms()
+
+    def report(self, level: str, event: str, **about: Any) -> None:
+        self.world.note(f"node {self.number}: {event} {about}")
+
+    def transfer(self, replica: Replica, number: int) -> None:
+        for member in replica.node.config.voters:
+            if t.node_of(member) == number:
+                self.host.touch(replica.uid)
+                with refusals():
+                    replica.node.transfer(member, self.now, self.host.out)
+
+    def send_beside(self, packets: dict[int, Packet]) -> None:
+        self._send(packets)
+
+    # -- a turn --------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self.watch_disk()
+        now = self.now
+        self.host.tick(now)
+        self.serving.tick(now)
+        met, self.reader.unreadable = self.reader.unreadable, []
+        self.repair.tick(now)
+        for replica in self.replicas.values():
+            if replica.is_behind:
+                self._applied(replica, replica.apply_rest())
+            if self.world.quiet and replica.machine.start_index > replica.node.log.first_index:
+                self.starts.move(replica, replica.machine.start_index)
+        self.turn()
+        self.world.rot.knows(self, met)
+
+    def watch_disk(self) -> None:
+        """W17: a leader whose disk stalls goes quiet, so that others can take over."""
+        stalled = self.world.is_stalled(self.number)
+        if stalled != self.stalled:
+            self.stalled = stalled
+            for group, node in self.host.groups.items():
+                node.may_lead = not stalled
+                if stalled:
+                    self.host.touch(group)
+                    node.step_down(self.now, self.host.out)
+
     def turn(self, source: int = 0, packet: Packet | None = None) -> None:
         if packet is not None:
+            for message in packet.beside:
+                if isinstance(message, peerwire.Lack):
+                    self.repair.asked(message)
+                else:
+                    self.repair.given(message)
             self.host.receive(source, packet, self.now)
         effects, packets = self.host.end_turn(self.now)
         self._persist(effects.persist)
@@ -185,9 +180,12 @@ class Process:
         self._send(packets)
         self.world.maybe_crash(self.number)
         self._tell(effects)
-        self._apply(effects.apply)
+        for order in effects.apply:
+            replica = self.replicas[order.group]
+            self._applied(replica, replica.apply(order))
         for fetch in effects.fetch:
-            self._fetch(fetch)
+            self.serving.fetch(fetch)
+            self.world.turn_soon(self.number)
         self._check(packet)
         self.world.nemesis.notice(self.number, effects)
 
@@ -199,7 +197,7 @@ class Process:
                 checkers.persisting(node, order.entries)
                 journal.append(order.group, order.entries, urgent=True)
             elif isinstance(order, t.PersistHardState):
-                batch = journal.hard_state(order.group, order.term, order.vote, order.recovering)
+                batch = journal.hard_state(*order)
                 self.hard_states.append((batch, order.group, order.term, order.vote))
             elif isinstance(order, t.PersistTruncate):
                 checkers.forget_claims(node, order.index)
@@ -213,23 +211,21 @@ class Process:
     def _install(self, node: RaftNode, snapshot: t.Snapshot) -> None:
         self.world.checkers.installing(node, snapshot.start_index)
         if node.applied_index == snapshot.index:  # else ours is newer
-            self.ledgers[node.group] = Ledger.load(snapshot.state)
-        batch = self._save_snapshot(node.group, snapshot)
+            self.replicas[node.group].machine.restore(snapshot.state)
+        parts = snapshot_parts(snapshot)
+        self.journal.snapshot(node.group, snapshot.index, snapshot.term, parts)
         batch = self.journal.start(
             node.group, snapshot.start_index, snapshot.start_term, snapshot.start_offset,
             snapshot.start_chain, reset=True,
         )  # fmt: skip
         self.snapshots.append((batch, node.group, snapshot.index))
 
-    def _save_snapshot(self, uid: int, snapshot: t.Snapshot) -> int:
-        raw = json.dumps([list(snapshot.config), snapshot.state.decode()]).encode()
-        parts = [raw[at : at + 300] for at in range(0, len(raw), 300)]
-        return self.journal.snapshot(uid, snapshot.index, snapshot.term, parts)
-
     def _save_state(self, uid: int, applied: int) -> None:
         if any(group == uid for _, group, _ in self.snapshots):
             return  # a state ahead of its log: not before the snapshot is persisted
-        self.index.apply({uid: (applied, {b"ledger": self.ledgers[uid].save()}, [])})
+        self.index.apply({uid: (applied, *self.replicas[uid].saved())})
+        if self.random.random() < HINTS:
+            self.journal.commit_hint(uid, applied)
 
     def _send(self, packets: dict[int, Packet]) -> None:
         for target, packet in sorted(packets.items()):
@@ -237,6 +233,11 @@ class Process:
                 node = self.host.groups[message.group]
                 self.world.checkers.sent(node, message)
                 self.durable.sent(node, message)
+                self.world.rot.sent(self, node, message)
+            packet.beside = [
+                self.world.rot.given(one) if isinstance(one, peerwire.Have) else one
+                for one in packet.beside
+            ]
             self.world.network.transmit(self.number, target, packet)
 
     def _tell(self, effects: t.Effects) -> None:
@@ -249,88 +250,43 @@ class Process:
             group, before = self.reads.pop(ready.context)
             self.world.checkers.read_answered(group, ready.index, before)
 
-    def _apply(self, orders: Iterable[t.Apply]) -> None:
-        for order in orders:
-            node, ledger = self.host.groups[order.group], self.ledgers[order.group]
-            entries = order.entries
-            if entries is None:
-                entries = self._read(order.group, order.first, order.last)
-            for entry in entries:
-                command = ledger.apply(entry)
-                self.world.checkers.applied(node, ledger, entry)
-                term = self.waiting.pop((order.group, entry[t.INDEX]), None)
-                if command is not None and term == entry[t.TERM]:
-                    self.world.acknowledge(order.group, *command[:2], entry[t.INDEX])
-            if node.role == t.Role.LEADER:
-                replicas = [self.world.replica(node.group, one) for one in node.config.voters]
-                self.world.checkers.electable(node, order.last, replicas)
-            node.applied(order.last)
-            self._save_state(order.group, order.last)
-
-    def _read(self, uid: int, first: int, last: int) -> list[t.Entry]:
-        node = self.host.groups[uid]
-        memory = node.log.memory_first
-        out: list[t.Entry] = []
-        at = first
-        while at <= min(last, memory - 1):
-            got = self.reader.entries(uid, at, min(last, memory - 1), 1 << 20)
-            out += [entry_of(one) for one in got]
-            at += len(got)
-        if at <= last:
-            out += node.log.in_memory(at, last) or []
-        return out
-
-    def _fetch(self, order: t.Fetch | t.NeedSnapshot) -> None:
-        node = self.host.touch(order.group)
-        if node is None:
+    def _applied_one(self, uid: int, entry: t.Entry, command: Command | None) -> None:
+        replica, checkers = self.replicas.get(uid), self.world.checkers
+        if replica is None:  # at a start
+            check(
+                checkers.committed.get(uid, {}).get(entry[t.INDEX], (0,))[0] == entry[t.TERM],
+                f"R25: node {self.number} takes entry {entry[t.INDEX]} for committed",
+            )
             return
-        if isinstance(order, t.Fetch):
-            entries = self._read(order.group, order.first, order.last)
-            node.fetched(order.follower, entries, self.now, self.host.out)
-        else:
-            snapshot = self.make_snapshot(node)
-            node.snapshot_made(order.follower, snapshot, self.now, self.host.out)
-        self.world.turn_soon(self.number)
+        checkers.applied(replica.node, replica.machine.ledger, entry)  # type: ignore[attr-defined]
+        term = self.waiting.pop((uid, entry[t.INDEX]), None)
+        if command is not None and term == entry[t.TERM]:
+            self.world.acknowledge(uid, *command[:2], entry[t.INDEX])
+
+    def _applied(self, replica: Replica, done: list[Any]) -> None:
+        node, world = replica.node, self.world
+        if done and node.role == t.Role.LEADER:
+            others = [world.replica(node.group, one) for one in node.config.voters]
+            world.checkers.electable(node, node.applied_index, others)
+        if done:
+            self._save_state(replica.uid, node.applied_index)
 
     def forget(self, uid: int) -> None:
         """The group was removed from this node."""
-        del self.ledgers[uid]
+        del self.replicas[uid]
         self.hard_states = [one for one in self.hard_states if one[1] != uid]
         self.snapshots = [one for one in self.snapshots if one[1] != uid]
 
-    def make_snapshot(self, node: RaftNode) -> t.Snapshot:
-        log, applied = node.log, node.applied_index
-        return t.Snapshot(
-            applied, log.term(applied), node.configs.at(applied), log.first_index, log.start_term,
-            log.start_offset, log.start_chain, self.ledgers[node.group].save(),
-        )  # fmt: skip
-
     def compact(self, uid: int, keep: int) -> None:
         """A snapshot in the log, and an earlier start, as retention does."""
-        node = self.host.groups.get(uid)
-        if node is None:
-            return  # taken away since this was asked for
-        log, applied = node.log, node.applied_index
-        if not log.first_index - 1 <= applied <= log.persisted_index:
-            return
-        start = max(log.first_index, applied + 1 - keep)
-        if start > log.last_index + 1 or start <= log.first_index:
-            return
-        self._save_snapshot(uid, self.make_snapshot(node))
-        before = self.reader.entry(uid, start - 1).record
-        place = start, before.term, before.offset + before.count, before.chain
-        self.journal.start(uid, *place)
-        self.journal.submit()
-        node.start_log_at(*place)
-        self.world.writer_soon(self.number)
-
-    def _step_writer(self) -> None:
-        self.journal.submit()
-        while self.journal.writer.step():
-            continue
-        for event in self.journal.poll():
-            if isinstance(event, Persisted):
-                self.index.add(event.ops, event.segment, event.position)
+        replica = self.replicas.get(uid)
+        if replica is not None:  # else taken away since this was asked for
+            applied = replica.node.applied_index
+            start = max(replica.node.log.first_index, applied + 1 - keep)
+            if self.starts.move(replica, start):
+                self.world.starts.decide(uid, applied, start)
+                self.journal.submit()
+                self.world.writer_soon(self.number)
 
     def found(self) -> None:
         """That its groups exist is durable before it is told to anybody."""
@@ -371,6 +327,7 @@ class Process:
     def _persisted(self, event: Persisted) -> None:
         self.index.add(event.ops, event.segment, event.position)
         self.durable.reported(event.ops)
+        self.world.rot.reported(self, event)
         host, now = self.host, self.now
         for batch, group, term, vote in self.hard_states:
             node = host.touch(group)
@@ -394,6 +351,7 @@ class Process:
         checkers = self.world.checkers
         for node in self.host.groups.values():
             checkers.monotonic(node)
+        self.world.rot.look_at(self)
         for message in packet.messages if packet is not None else ():
             node = self.host.groups.get(message.group)
             if isinstance(message, t.AppendReply) and node and node.role == t.Role.LEADER:

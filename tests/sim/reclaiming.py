@@ -2,6 +2,10 @@
 
 The world decides when a step is taken, and may end the process within it. Afterwards nobody may
 miss anything: the checkers of the world know all that was acknowledged.
+
+Before it, logs lose their beginnings. In the daemons all replicas agree by a replicated entry from
+which index on a log is needed; each one's log follows when it likes. Here the first log that is cut
+decides so, as if it were by the entry that was applied to it last.
 """
 
 from __future__ import annotations
@@ -11,6 +15,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sim.process import Process
     from sim.world import World
+
+
+class AgreedStarts:
+    """From where on the logs of each group are needed."""
+
+    def __init__(self) -> None:
+        self._decided: dict[int, list[tuple[int, int]]] = {}  # group -> [(by this entry, start)]
+
+    def decide(self, group: int, applied: int, start: int) -> None:
+        self._decided.setdefault(group, []).append((applied, start))
+
+    def start_of(self, group: int, applied: int) -> int:
+        """As a replica knows that has applied so much."""
+        decided = self._decided.get(group, ())
+        return max((start for by, start in decided if by <= applied), default=0)
 
 
 def step(world: World, process: Process) -> None:

@@ -28,6 +28,7 @@ class Slot:
     store: Store | None = None
     saved: bytes = b""  # an older state of the store, which a crash may bring back
     incarnation: int = 0
+    proven: tuple[int, int] = (0, 0)  # segment and position: a later record proves all before it
     paused_until: int = 0
     backlog: list[Callable[[], None]] = field(default_factory=list)
     writer_at: int = -1

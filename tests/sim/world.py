@@ -26,6 +26,7 @@ from sim.nemesis import TROUBLE_MS, Nemesis
 from sim.network import Network
 from sim.operator import Operator
 from sim.process import Process
+from sim.rot import Rot
 from sim.slot import Slot
 
 from myqueue.daemons.raft import types as t
@@ -96,6 +97,7 @@ class World:
         }  # fmt: skip
         self.network = Network(self)
         self.nemesis = Nemesis(self)
+        self.rot, self.starts = Rot(self), reclaiming.AgreedStarts()
         self.groups = list(range(1, random.choice((1, 1, 2, 3)) + 1))
         self.operator = Operator(self)
         self.clients = Clients(self)
@@ -118,13 +120,13 @@ class World:
 
     def _run(self) -> None:
         self._found()
-        for part in (self.nemesis, self.operator, self.clients):
+        for part in (self.nemesis, self.rot, self.operator, self.clients):
             part.start()
         while self.now_ms < TROUBLE_MS:
             self._step()
         self.heal()
         end = self.now_ms + HEAL_MS
-        while not self.operator.all_is_well():
+        while not (self.rot.is_mended() and self.operator.all_is_well()):
             if self.now_ms > end:
                 raise NoProgress(f"no convergence within {HEAL_MS} ms of peace")
             self._step()
@@ -242,6 +244,7 @@ class World:
 
     def _close(self, slot: Slot) -> None:
         if slot.process is not None:
+            self.rot.tally(slot.process)
             slot.process.journal.close_signal()
             slot.process = None
         if slot.store is not None:
@@ -283,29 +286,15 @@ class World:
         if slot.incarnation != incarnation or slot.process is None:
             return
 
-        def tick(process: Process) -> None:
-            self._watch_disk(process)
-            process.host.tick(process.now)
-            process.turn()
-
-        self.with_process(number, tick)
+        self.with_process(number, lambda process: process.tick())
         if self.random.random() < self.store_rate:
             self.with_process(number, self.store_step)
         if self.random.random() < self.reclaim_rate:
             self.with_process(number, lambda process: reclaiming.step(self, process))
         self.after(20, 40, lambda: self._tick(number, incarnation))
 
-    def _watch_disk(self, process: Process) -> None:
-        """W17: a leader whose disk stalls goes quiet, so that others can take over."""
-        slot = self.slots[process.number]
-        stalled = slot.writer_at > self.now_ms + self.settings.election_timeout_ms_max
-        if stalled != process.stalled:
-            process.stalled = stalled
-            for group, node in process.host.groups.items():
-                node.may_lead = not stalled
-                if stalled:
-                    process.host.touch(group)
-                    node.step_down(process.now, process.host.out)
+    def is_stalled(self, number: int) -> bool:
+        return self.slots[number].writer_at > self.now_ms + self.settings.election_timeout_ms_max
 
     def store_step(self, process: Process) -> None:
         durable = process.index.durable

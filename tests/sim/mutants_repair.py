@@ -1,0 +1,99 @@
+"""The bugs themselves, of repair: what a replica that lost entries may do, and what it may take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myqueue.daemons import peerwire
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.follower import Follower
+from myqueue.daemons.raft.leader import Leader
+from myqueue.daemons.raft.node import RaftNode
+from myqueue.daemons.repair import Repair
+from myqueue.wal import format as f
+from myqueue.wal import reader
+from myqueue.wal.journal import Journal
+
+
+def bug_who_lacks_entries_votes() -> list[Any]:
+    """R2: a replica that can't read entries of its log goes on voting, leading and counting."""
+    return [(RaftNode, "is_whole", property(lambda self: not self.recovering))]
+
+
+def bug_a_leader_that_lacks_entries_counts_itself() -> list[Any]:
+    """R2: a leader's own disk counts for commits, whatever is lost on it."""
+    original = Leader.advance
+
+    def advance(self: Leader, now: int, out: t.Effects) -> None:
+        node = self._node
+        kept, node.lacking = node.lacking, False
+        original(self, now, out)
+        node.lacking = kept
+
+    return [(Leader, "advance", advance)]
+
+
+def bug_what_is_lacking_is_not_noted() -> list[Any]:
+    """R2: that entries are lost is kept in memory only; after a restart nobody knows of it."""
+    original = Journal.hard_state
+
+    def hard_state(
+        self: Journal, uid: int, term: int, vote: int, incomplete: bool = False,
+        lacking: bool = False,
+    ) -> int:  # fmt: skip
+        return original(self, uid, term, vote, incomplete, False)
+
+    return [(Journal, "hard_state", hard_state)]
+
+
+def bug_whole_again_too_early() -> list[Any]:
+    """R2: the flag is cleared when entries were given, though others still lack."""
+    original = Repair._mend
+
+    def mend(self: Repair, uid: int, now: int) -> int:
+        lacking = self.lacks[uid]
+        if lacking.given:
+            lacking.entries.clear()
+            lacking.given.clear()
+        return original(self, uid, now)
+
+    return [(Repair, "_mend", mend), (Repair, "_is_looking", lambda self, lacking: False)]
+
+
+def bug_repair_takes_what_it_is_given() -> list[Any]:
+    """W16: what a peer gives is appended without a look at its term and digest."""
+
+    def given(self: Repair, have: peerwire.Have) -> None:
+        lacking, index = self.lacks.get(have.group), have.entry[t.INDEX]
+        if lacking is not None and index in lacking.entries and index not in lacking.given:
+            self._engine.log.journal.append(have.group, [have.entry], relocated=True)
+            lacking.was_given(index, len(have.entry[t.PAYLOAD]), self._engine.now)
+
+    return [(Repair, "given", given)]
+
+
+def bug_bad_bytes_are_read() -> list[Any]:
+    """W16: the checksum of what is read is not looked at."""
+    original = reader._verified
+
+    def verified(data: memoryview, at: int, row: Any, seed: int, name: str) -> Any:
+        record = f.record_at(data, at, row.position, seed)
+        if record is None:
+            return original(data, at, row, seed, name)
+        begin = at + f.RECORD_HEADER_BYTES
+        return reader.Entry(record, data[begin : begin + row.length])
+
+    return [(reader, "_verified", verified)]
+
+
+def bug_an_old_vote_is_repeated() -> list[Any]:
+    """R2: the report of the note on damage has a replica say its vote of before once more."""
+    original = Follower.hard_state_is_durable
+
+    def durable(self: Follower, out: t.Effects) -> None:
+        original(self, out)
+        node = self._node
+        if node.vote not in (t.NOBODY, node.replica) and node.leader == t.NOBODY:
+            self._send_vote(out)
+
+    return [(Follower, "hard_state_is_durable", durable)]
