@@ -61,6 +61,7 @@ class Process:
         self.stalled = False
         self.written_to = (0, 0)  # the end of what was reported last
         self.scrub_bytes_per_s = world.rot.scrub_bytes_per_s
+        self.fill_bytes_per_s = 0  # as fast as it goes
         self._boot()
 
     # -- start ---------------------------------------------------------------------------------
