@@ -198,6 +198,15 @@ class Liveness:
 
     # -- who lives and leads -------------------------------------------------------------------
 
+    def has(self, node: int, group: int, now: int, incarnation: int = 0) -> bool:
+        """It lives, and its replica takes part: this one, if it is named. What was made anew on the
+        same broker has nothing of the one before.
+        """
+        life = self.brokers.get(node)
+        if life is None or not self.alive(node, now) or not life.has(group):
+            return False
+        return not incarnation or life.holds(group, incarnation)
+
     def alive(self, node: int, now: int) -> bool:
         life = self.brokers.get(node)
         return life is not None and now - life.beat_at <= SILENT_MS

@@ -17,24 +17,19 @@ def stranded(tables: Tables, liveness: Liveness, node: int, now: int) -> list[in
     found = []
     for group in sorted(tables.held.get(node, set()) | tables.left.get(node, set())):
         voters = _voters(tables, liveness, group)
-        others = [one for one in voters if one != node]
-        answer = sum(_has(liveness, one, group, now) for one in others)
-        can_let_go = _has(liveness, node, group, now) and liveness.leader(group, now)[0]
+        others = [one for one in voters if one[0] != node]
+        answer = sum(liveness.has(at, group, now, named) for at, named in others)
+        can_let_go = liveness.has(node, group, now) and liveness.leader(group, now)[0]
         needed = majority(len(others if can_let_go else voters))
         if len(others) < len(voters) and answer < needed:
             found.append(group)
     return found
 
 
-def _voters(tables: Tables, liveness: Liveness, group: int) -> list[int]:
-    """As its leader told last; if nobody did, those who may be."""
+def _voters(tables: Tables, liveness: Liveness, group: int) -> list[tuple[int, int]]:
+    """As its leader told last; if nobody did, those who may be, under whatever names."""
     members = liveness.members(group)
     if members is not None:
-        return [node for (node, _), votes in members.items() if votes]
+        return [one for one, votes in members.items() if votes]
     partition = tables.partition(group)
-    return partition.all_nodes if partition is not None else []
-
-
-def _has(liveness: Liveness, node: int, group: int, now: int) -> bool:
-    life = liveness.brokers.get(node)
-    return life is not None and liveness.alive(node, now) and life.has(group)
+    return [(node, 0) for node in partition.all_nodes] if partition is not None else []

@@ -310,17 +310,15 @@ def _missing(view: View, topic: Topic, partition: Partition) -> tuple[list[int],
     group, promised = partition.group, max(topic.replication, len(partition.replicas))
     members = view.liveness.members(group)
     if members is None:
-        missing = [node for node in partition.nodes if not _has(view, node, group)]
+        missing = [node for node in partition.nodes if not view.liveness.has(node, group, view.now)]
         return missing, promised - len(partition.replicas) + len(missing)
-    there = {node for (node, _), votes in members.items() if votes and _has(view, node, group)}
+    there = {
+        node for (node, incarnation), votes in members.items()
+        if votes and view.liveness.has(node, group, view.now, incarnation)
+    }  # fmt: skip
     if len(there) >= promised:
         return [], 0
     return [node for node in partition.nodes if node not in there], promised - len(there)
-
-
-def _has(view: View, node: int, group: int) -> bool:
-    life = view.liveness.brokers.get(node)
-    return life is not None and view.liveness.alive(node, view.now) and life.has(group)
 
 
 _ALL: Final[tuple[Callable[[View, Arguments], Answer], ...]] = (

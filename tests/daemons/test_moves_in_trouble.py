@@ -22,6 +22,10 @@ def problems(cluster: Moving) -> list[dict[str, Any]]:
     return found
 
 
+def thin(cluster: Moving) -> list[dict[str, Any]]:
+    return [row for row in problems(cluster) if row["problem"] == "under-replicated"]
+
+
 def voters(cluster: Moving, topic: str) -> list[int]:
     """How many of each partition."""
     parts = cluster.tables.topics[topic].partitions
@@ -39,15 +43,31 @@ def test_what_lost_a_replica_for_good_gets_another_when_there_is_a_broker_for_it
     cluster.update("remove_broker", node=2, force=True)
     cluster.until("nothing moves", lambda: not cluster.tables.moving)
     assert set(voters(cluster, "t")) == {2}
-    found = [row for row in problems(cluster) if row["problem"] == "under-replicated"]
+    found = thin(cluster)
     assert len(found) == 12 and {row["lacking"] for row in found} == {1}
     cluster.add(4)
     cluster.busiest = 0
     cluster.until("all have three again", lambda: set(voters(cluster, "t")) == {3})
     cluster.until("at rest", cluster.is_settled)
     assert cluster.held() == {1: 12, 3: 12, 4: 12}
-    assert not [row for row in problems(cluster) if row["problem"] == "under-replicated"]
+    assert not thin(cluster)
     assert cluster.busiest == 4
+
+
+def test_what_is_made_anew_counts_when_it_is_filled() -> None:
+    """W7: a wiped broker makes its replicas before it has anything of them; the members are still
+    called by the names of those that were lost. Another wipe then would cost the majority.
+    """
+    cluster = Moving(3, t=3)
+    cluster.kill(2)
+    cluster.pass_time(12_000)  # so long the old disk's name is defended
+    cluster.start(2, disk="new")
+    for _ in range(40):
+        assert [row["missing"] for row in thin(cluster)] == [[2]] * 3
+        cluster.live(300)  # and no group takes a step
+    assert len(cluster.brokers[2].groups) == 3, "they are made"
+    cluster.until("they are whole", lambda: not thin(cluster))
+    assert set(voters(cluster, "t")) == {3}
 
 
 def test_one_more_replica_is_no_more_than_promised() -> None:
