@@ -76,6 +76,7 @@ class Rot:
     def strike(self, slot: Slot) -> None:
         """Some bits turn, before the place up to which a later record proves the sync."""
         random, (newest, end) = self.world.random, slot.proven
+        self._forget_mended(slot.process)  # what is hit again is not known to be lost
         places = []
         for name in sorted(slot.disk.list()):
             number, _ = f.parse_segment_name(name) or (newest + 1, 0)
@@ -155,6 +156,7 @@ class Rot:
         slot = self.world.slots[process.number]
         slot.proven = max(slot.proven, process.written_to)
         process.written_to = event.segment, event.position
+        self._forget_mended(process)
         for group, lacking in process.durable.lacking.items():
             replica = process.replicas.get(group)
             if replica is not None:
@@ -191,6 +193,10 @@ class Rot:
             lost = self._lost.get((group, replica.replica_id))
             if lost is not None and replica.is_leader:
                 self._counts(process, replica.node, lost)
+
+    def _forget_mended(self, process: Process | None) -> None:
+        for group, replica in process.replicas.items() if process and self._lost else ():
+            self._lacks(process, replica.node)
 
     def _lacks(self, process: Process, node: RaftNode) -> set[int]:
         """What it knows to be lost and still can't be read, as of now."""
@@ -242,6 +248,7 @@ class Rot:
 
     def tally(self, process: Process) -> None:
         """At its end, for the summary."""
+        self._forget_mended(process)
         for name, what in TALLIED.items():
             self.world.faults[what] += process.counts[name]
 
