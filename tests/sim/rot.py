@@ -195,7 +195,7 @@ class Rot:
                 self._counts(process, replica.node, lost)
 
     def _forget_mended(self, process: Process | None) -> None:
-        for group, replica in process.replicas.items() if process and self._lost else ():
+        for replica in process.replicas.values() if process and self._lost else ():
             self._lacks(process, replica.node)
 
     def _lacks(self, process: Process, node: RaftNode) -> set[int]:
