@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 AGAIN_MS: Final = 1000
 FILL_BYTES: Final = 256 << 10  # at once; a sync of so much takes some milliseconds
 FILL_BEHIND_MS: Final = 100  # what a late tick may make up for
+FILL_AHEAD_MS: Final = 1000  # what voters were served holds fills up for so long, not longer
 
 
 class Serving:
@@ -49,23 +50,28 @@ class Serving:
         if is_fill and (self._fills or engine.now < self._fill_at):
             self._fills.append(order)
             return
-        self._serve(replica, order, FILL_BYTES if is_fill else t.Settings().append_bytes_max)
+        self._serve(replica, order, is_fill=bool(is_fill))
 
-    def _serve(self, replica: Replica, order: t.Fetch, bytes_max: int) -> None:
+    def _serve(self, replica: Replica, order: t.Fetch, *, is_fill: bool) -> None:
         engine, node = self._engine, replica.node
+        bytes_max = FILL_BYTES if is_fill else t.Settings().append_bytes_max
         try:
             entries = replica.read(order.first, order.last, bytes_max)
         except errors.MyQueueError as error:
             self._unreadable(replica, order, error)
         else:
             node.fetched(order.follower, entries, engine.now, engine.host.out)
-            self._passed(sum(len(entry[t.PAYLOAD]) for entry in entries))
+            self._passed(sum(len(entry[t.PAYLOAD]) for entry in entries), is_fill=is_fill)
 
-    def _passed(self, size: int) -> None:
-        """Whoever is served, the next new replica waits for as long as this much should take."""
+    def _passed(self, size: int, *, is_fill: bool) -> None:
+        """Whoever is served, the next new replica waits for as long as this much should take; of
+        what a voter got, for a moment.
+        """
         rate, now = self._engine.fill_bytes_per_s, self._engine.now
         if rate:
-            self._fill_at = max(self._fill_at, now - FILL_BEHIND_MS) + size * 1000 / rate
+            wait_ms = size * 1000 / rate
+            due = max(self._fill_at, now - FILL_BEHIND_MS) + wait_ms
+            self._fill_at = due if is_fill else min(due, max(self._fill_at, now + FILL_AHEAD_MS))
 
     def _unreadable(self, replica: Replica, order: t.Fetch, error: errors.MyQueueError) -> None:
         """Let another one lead that has these entries; else try again, but not at once (W16)."""
@@ -93,6 +99,6 @@ class Serving:
             if replica is None or node is None:
                 continue
             if fill.first >= node.log.first_index:
-                self._serve(replica, fill, FILL_BYTES)
+                self._serve(replica, fill, is_fill=True)
             else:  # retention went on meanwhile: the leader asks for what there is
                 node.fetched(fill.follower, [], now, self._engine.host.out)

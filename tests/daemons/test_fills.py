@@ -8,6 +8,7 @@ from kit.engine_rig import GROUP, Net
 
 from myqueue import protocol
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.serving import FILL_AHEAD_MS
 from myqueue.wal.config import JournalConfig
 
 CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0)
@@ -25,18 +26,44 @@ def test_p4_a_new_replica_is_filled_at_a_pace(tmp_path: Path) -> None:
             net.nodes[number].restart()  # all is on disk alone
         for node in net.nodes.values():
             node.engine.fill_bytes_per_s = RATE
-        leader = net.leader()
-        learner = t.replica_id(4, 1)
-        voters = [t.replica_id(one, 1) for one in (1, 2, 3)]
-        about = protocol.pack(["t", 0, 1, {}])
-        net.nodes[4].engine.create(GROUP, learner, voters, [learner], about)
-        leader.engine.change(leader.replica(), t.Config(tuple(voters), (learner,)))
+        join(net)
         began = net.clock.now
         net.until("it has a part", lambda: net.nodes[4].replica().node.log.last_index > COUNT // 2)
         net.until("it has all", lambda: has(net, 4) >= COUNT, 20_000)
         took_ms = net.clock.now - began
         at_pace_ms = COUNT * SIZE * 1000 // RATE
         assert 0.8 * at_pace_ms <= took_ms <= 2 * at_pace_ms, took_ms
+
+
+def test_p4_a_voter_that_was_away_keeps_a_new_replica_waiting_for_a_moment(tmp_path: Path) -> None:
+    """It is served as fast as it goes, and what that was does not have to be made up for."""
+    with Net(tmp_path, 4, CONFIG) as net:
+        for number in (1, 2, 3):
+            net.nodes[number].create(GROUP, [1, 2, 3])
+        away = next(one for one in (1, 2, 3) if net.nodes[one] is not net.leader())
+        net.nodes[away].close()
+        for _ in range(COUNT):
+            net.write(size=SIZE)
+        for number in {1, 2, 3} - {away}:
+            net.nodes[number].restart()  # all is on disk alone
+        for node in net.nodes.values():
+            node.engine.fill_bytes_per_s = RATE // 4  # 12 s for what the voter gets
+        net.leader()
+        net.nodes[away].open()
+        net.until("the voter has all", lambda: has(net, away) >= COUNT)
+        began = net.clock.now
+        join(net)
+        net.until("it has some", lambda: has(net, 4) > 0)
+        assert net.clock.now - began <= 2 * FILL_AHEAD_MS
+
+
+def join(net: Net) -> None:
+    """Node 4, as a learner."""
+    leader, learner = net.leader(), t.replica_id(4, 1)
+    voters = [t.replica_id(one, 1) for one in (1, 2, 3)]
+    about = protocol.pack(["t", 0, 1, {}])
+    net.nodes[4].engine.create(GROUP, learner, voters, [learner], about)
+    leader.engine.change(leader.replica(), t.Config(tuple(voters), (learner,)))
 
 
 def has(net: Net, number: int) -> int:
