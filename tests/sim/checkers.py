@@ -118,7 +118,7 @@ class Checkers:
             return
         log, commit = node.log, node.commit_index
         who = f"{node.replica:x} of group {node.group} changes members at {change[INDEX]}"
-        own = commit >= log.first_index and log.term(commit) == node.term
+        own = commit >= log.first_index - 1 and log.term(commit) == node.term
         check(own, f"R14: {who} before an entry of its term {node.term} is committed")
         for index in range(max(commit + 1, log.first_index), change[INDEX]):
             other = (node.group, index, log.term(index)) in self.configs

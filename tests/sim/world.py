@@ -267,6 +267,7 @@ class World:
         try:
             action(process)
         except Crash:
+            slot.writer_at = -1  # it is dead already: nothing of it goes on
             self.crash(number, power=self.random.random() < 0.7)
             self.after(100, 1500, lambda: self.boot(number))
 
