@@ -204,6 +204,7 @@ class Rot:
         if lost is None:
             return set()
         reader = Reader(process.disk, process.index, process.journal.segment_name)
+        trap, process.disk.stop_at = process.disk.stop_at, None  # it is us who read
         for index in sorted(lost.indexes):
             row = process.index.row(node.group, index)
             try:
@@ -212,6 +213,7 @@ class Rot:
                 lost.indexes.discard(index)
             except CorruptData:
                 continue
+        process.disk.stop_at = trap
         if not lost.indexes:
             del self._lost[node.group, node.replica]
         return lost.indexes
