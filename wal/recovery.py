@@ -282,6 +282,14 @@ class _Walk:
         self._doubtful.update(self._out.groups.by_uid)
         self._incomplete.update(self._out.groups.by_uid)
 
+    def _met(self, group: int) -> None:
+        """One that is first met behind a hole may have had records in it. What it begins with now
+        may be older than those: creations are appended again, too.
+        """
+        if self._out.unknown_loss and group not in self._out.groups.by_uid:
+            self._doubtful.add(group)
+            self._incomplete.add(group)
+
     def _find(
         self, verdict: str, name: str, position: int, what: str, group: int = 0, index: int = 0
     ) -> None:
@@ -292,6 +300,7 @@ class _Walk:
             self._entry(segment, record, payload)
             return
         self._close_rows()
+        self._met(record.group)
         data = bytes(payload)
         self._out.groups.apply(record, segment.number, data)
         if record.kind == f.HARD_STATE:
@@ -303,6 +312,7 @@ class _Walk:
         self._ops.append((record, segment.number, data))
 
     def _entry(self, segment: SegmentFile, record: f.Record, payload: memoryview | bytes) -> None:
+        self._met(record.group)
         problem = self._out.groups.entry(record)
         if problem:
             self._incomplete.add(record.group)

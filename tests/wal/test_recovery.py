@@ -16,6 +16,7 @@ from sim.rig import UID, Rig, contents, recovered, states_of
 
 from myqueue.wal import format as f
 from myqueue.wal.recovery import CORRUPT, TORN
+from myqueue.wal.scan import Scan
 
 MOMENTS = (BEFORE, MIDDLE, AFTER)
 
@@ -115,6 +116,26 @@ def test_a_damaged_header_hides_one_record_only(rig: Rig) -> None:
     assert set(verdicts(out)) == {CORRUPT} and out.unknown_loss
     assert [(one.group, one.index) for one in out.findings if one.group] == [(UID, 4)]
     assert out.groups.by_uid[UID].last_index == 8
+
+
+def test_a_lost_vote_is_missed_though_its_group_is_met_behind_it(rig: Rig) -> None:
+    """R1, R2: the segment that it began in was reclaimed, its creation was appended again, and the
+    vote before that can't be read. Without a store nothing else tells of it.
+    """
+    fill(rig, 2)
+    rig.journal.hard_state(UID, 7, 3)
+    rig.pump()
+    rig.journal.create_group(UID, b"about", again=True)
+    rig.settle()
+    first, name = segments(rig.disk)[:2]
+    _, uid = f.parse_segment_name(name) or (0, 0)
+    scan = Scan(lambda at, size: rig.disk.read(name, at, size), uid, rig.config.segment_bytes)
+    (vote,) = [one.position for one, _ in scan.records() if one.kind == f.HARD_STATE]
+    rig.disk.move(first, None)
+    rig.disk.flip(name, vote + 3)
+    out, _ = recovered(rig.disk)
+    group = out.groups.by_uid[UID]
+    assert (group.term, group.doubtful) == (0, True)
 
 
 def test_nothing_is_appended_to_a_damaged_segment(rig: Rig) -> None:
