@@ -115,7 +115,7 @@ class Journal:
         if not 0 < uid < 2**64:
             raise GroupUnknown(f"a group's uid is between 1 and 2^64 - 1, not {uid}")
         self._admit(urgent=True)
-        return self._record(f.GROUP_CREATED, uid, description)
+        return self._record(f.GROUP_CREATED, uid, description, flags=f.RELOCATED if again else 0)
 
     def remove_group(self, uid: int) -> int:
         self.group(uid)

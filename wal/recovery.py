@@ -282,13 +282,15 @@ class _Walk:
         self._doubtful.update(self._out.groups.by_uid)
         self._incomplete.update(self._out.groups.by_uid)
 
-    def _met(self, group: int) -> None:
-        """One that is first met behind a hole may have had records in it. What it begins with now
-        may be older than those: creations are appended again, too.
+    def _met(self, record: f.Record) -> None:
+        """A group that is first met behind a hole may have had records in it, unless it begins
+        here: with its creation, which was not appended again.
         """
-        if self._out.unknown_loss and group not in self._out.groups.by_uid:
-            self._doubtful.add(group)
-            self._incomplete.add(group)
+        if not self._out.unknown_loss or record.group in self._out.groups.by_uid:
+            return
+        if record.kind != f.GROUP_CREATED or record.flags & f.RELOCATED:
+            self._doubtful.add(record.group)
+            self._incomplete.add(record.group)
 
     def _find(
         self, verdict: str, name: str, position: int, what: str, group: int = 0, index: int = 0
@@ -300,7 +302,7 @@ class _Walk:
             self._entry(segment, record, payload)
             return
         self._close_rows()
-        self._met(record.group)
+        self._met(record)
         data = bytes(payload)
         self._out.groups.apply(record, segment.number, data)
         if record.kind == f.HARD_STATE:
@@ -312,7 +314,7 @@ class _Walk:
         self._ops.append((record, segment.number, data))
 
     def _entry(self, segment: SegmentFile, record: f.Record, payload: memoryview | bytes) -> None:
-        self._met(record.group)
+        self._met(record)
         problem = self._out.groups.entry(record)
         if problem:
             self._incomplete.add(record.group)
