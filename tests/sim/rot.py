@@ -176,8 +176,10 @@ class Rot:
             replica = process.replicas.get(row.group)
             if replica is None or not _is_needed(replica, row.index):
                 continue
-            now = process.index.row(row.group, row.index)
-            if now is not None and (now.segment, now.position) == (row.segment, row.position):
+            now, place = process.index.row(row.group, row.index), (row.segment, row.position)
+            if process.repair._back.get((row.group, row.index)) == place:
+                continue  # on its way to the disk, from memory: since then it left that
+            if now is not None and (now.segment, now.position) == place:
                 key, commit = (row.group, replica.replica_id), replica.node.commit_index
                 self._lost.setdefault(key, Lost(commit)).indexes.add(row.index)
                 check(
