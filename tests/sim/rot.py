@@ -250,6 +250,12 @@ class Rot:
         )
         lost.commit = node.commit_index
 
+    def damaged_segments(self) -> int:
+        """That were found in this history."""
+        alive = [slot.process for slot in self.world.slots.values() if slot.process is not None]
+        now = sum(process.counts["damage_found_total"] for process in alive)
+        return now + self.world.faults["damaged segment"]
+
     def tally(self, process: Process) -> None:
         """At its end, for the summary."""
         self._forget_mended(process)

@@ -41,6 +41,7 @@ SETTINGS = t.Settings(
 )  # fmt: skip
 NODES = (3, 3, 3, 4, 5, 5)
 HEAL_MS = 20_000
+MEND_MS = 1_000  # more for each damaged segment: they are emptied at a pace, few at once
 STORY_LINES = 60
 
 
@@ -125,10 +126,11 @@ class World:
         while self.now_ms < TROUBLE_MS:
             self._step()
         self.heal()
-        end = self.now_ms + HEAL_MS
+        begin = self.now_ms
         while not (self.rot.is_mended() and self.operator.all_is_well()):
-            if self.now_ms > end:
-                raise NoProgress(f"no convergence within {HEAL_MS} ms of peace")
+            limit = HEAL_MS + MEND_MS * self.rot.damaged_segments()
+            if self.now_ms > begin + limit:
+                raise NoProgress(f"no convergence within {limit} ms of peace")
             self._step()
         self.clients.verify()
 
