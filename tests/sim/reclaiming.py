@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from myqueue.errors import MyQueueError
+
 if TYPE_CHECKING:
     from sim.process import Process
     from sim.world import World
@@ -36,8 +38,12 @@ def step(world: World, process: Process) -> None:
     reclaimer = process.reclaimer
     removed, moved = reclaimer.removed_segments, reclaimer.relocated_bytes
     for _ in range(world.random.choice((1, 4, 16))):
-        if not reclaimer.step():
-            reclaimer.begin()
+        try:
+            if not reclaimer.step():
+                reclaimer.begin()
+        except (OSError, MyQueueError):  # as the daemon does: repair emptied it meanwhile, say
+            reclaimer.cancel()
+            world.faults["pass given up"] += 1
         if world.random.random() < 0.3:
             world.store_step(process)  # its thread goes on meanwhile
     world.faults["segment reclaimed"] += reclaimer.removed_segments - removed
