@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,15 @@ def admin(cluster: str | None, data: str | None) -> Iterator[Admin]:
     """A connection for one command, to the cluster that its options mean."""
     with Admin(address.find(cluster, data)) as connected:
         yield connected
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Of a person, before what can't be undone; a program says --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("Nobody is there to be asked: say --yes.")
+    click.confirm(question, abort=True, err=True)
 
 
 def facts_of(answer: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -171,7 +170,7 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
         except BrokerInUse as error:
             if not force:
                 raise
-            agreed(f"{error}. Remove broker {number} all the same?", yes)
+            asking.confirm(f"{error}. Remove broker {number} all the same?", yes=yes)
             done = admin.remove_broker(number, force=True)
     click.echo(f"Removed broker {number}.")
     if done["missed"]:
@@ -182,14 +181,6 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
         return
     if Agent(folder.data).drop_broker(number, known["address"]):
         click.echo(f"Stopped it; its folder in {folder.data} is kept.")
-
-
-def agreed(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError("Nobody is there to be asked: say --yes.")
-    click.confirm(question, abort=True, err=True)
 
 
 def rows_of(admin: Admin) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
@@ -96,10 +95,7 @@ def read_topics(
 def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | None) -> None:
     """Delete groups without members, and their positions."""
     listed = ", ".join(names)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("Nobody is there to be asked: say --yes.")
-        click.confirm(f"Delete {listed} and all positions of it?", abort=True, err=True)
+    asking.confirm(f"Delete {listed} and all positions of it?", yes=yes)
     with asking.admin(cluster, data) as admin:
         for name in names:
             admin.delete_group(name)
