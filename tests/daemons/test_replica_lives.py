@@ -177,10 +177,12 @@ def test_r24_who_hands_over_does_so_to_one_that_is_there(tmp_path: Path) -> None
     """Nothing was written since a follower died: it has as much of the log as the other one."""
     with Net(tmp_path, 3, CONFIG) as net:
         net.create()
-        net.settled()
         leader = net.leader()
         first, second = sorted(set(net.nodes) - {leader.number})
         replica = leader.replica()
+        both = replica.node.leading.followers.values()
+        last = replica.node.log.last_index
+        net.until("both said that they have it", lambda: {f.match_index for f in both} == {last})
         assert replica.best_follower(leader.engine.now) == first
         net.cut = {(first, leader.number), (leader.number, first)}
         for _ in range(60):
