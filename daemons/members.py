@@ -39,7 +39,7 @@ class Standing(NamedTuple):
     """A member as its leader knows it."""
 
     is_heard: bool  # its node speaks
-    is_whole: bool  # it has everything that is committed
+    is_whole: bool  # it has everything that is committed, or almost (`leader.is_whole`)
 
 
 NOWHERE: Final = Standing(False, False)
@@ -103,11 +103,8 @@ def _without(members: tuple[int, ...], one: int) -> tuple[int, ...]:
 def standings(replica: Replica, now: int) -> dict[int, Standing]:
     node = replica.node
     return {
-        member: Standing(
-            node.is_heard(member, now),
-            not one.recovering and one.match_index >= node.commit_index,
-        )
-        for member, one in node.leading.followers.items()
+        member: Standing(node.is_heard(member, now), node.leading.is_whole(member, now))
+        for member in node.leading.followers
     }
 
 

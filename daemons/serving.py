@@ -6,7 +6,9 @@ it is tried again after a while, and `STATUS` says why the group stands still.
 
 New replicas get no more than `fill_bytes_per_s` from this daemon, all of them together, in turns
 and in small portions: else what producers wait for would stand in line behind it, here and on the
-disks of the new ones. A voter that lags behind is served as fast as it goes: it is missed.
+disks of the new ones. A voter that lags behind is served as fast as it goes: it is missed. If what
+is led here grows faster than that, the pace follows it, at twice its growth: a copy that is slower
+than its original would never end.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 AGAIN_MS: Final = 1000
 FILL_BYTES: Final = 256 << 10  # at once; a sync of so much takes some milliseconds
 FILL_BEHIND_MS: Final = 100  # what a late tick may make up for
+GROWTH_MS: Final = 1000  # over which the growth of what is led here is measured
 FILL_AHEAD_MS: Final = 1000  # what voters were served holds fills up for so long, not longer
 
 
@@ -36,6 +39,8 @@ class Serving:
         self._unread: deque[tuple[int, t.Fetch]] = deque()  # when to try again
         self._fills: deque[t.Fetch] = deque()  # of new replicas, until it is their turn
         self._fill_at = 0.0  # when the next one may be served
+        self._growth_bytes_per_s = 0.0
+        self._measured_at, self._measured_bytes = engine.now, 0
 
     def fetch(self, order: t.Fetch | t.NeedSnapshot) -> None:
         """A follower lags behind memory, or behind the log's start."""
@@ -67,9 +72,9 @@ class Serving:
         """Whoever is served, the next new replica waits for as long as this much should take; of
         what a voter got, for a moment.
         """
-        rate, now = self._engine.fill_bytes_per_s, self._engine.now
-        if rate:
-            wait_ms = size * 1000 / rate
+        pace, now = self._engine.fill_bytes_per_s, self._engine.now
+        if pace:
+            wait_ms = size * 1000 / max(pace, 2 * self._growth_bytes_per_s)
             due = max(self._fill_at, now - FILL_BEHIND_MS) + wait_ms
             self._fill_at = due if is_fill else min(due, max(self._fill_at, now + FILL_AHEAD_MS))
 
@@ -84,7 +89,14 @@ class Serving:
             with suppress(errors.NotReady):
                 engine.transfer(replica, replica.best_follower(engine.now))
 
+    def _measure(self, now: int) -> None:
+        total, passed_ms = self._engine.counts["produced_bytes_total"], now - self._measured_at
+        self._growth_bytes_per_s = (total - self._measured_bytes) * 1000 / passed_ms
+        self._measured_at, self._measured_bytes = now, total
+
     def tick(self, now: int) -> None:
+        if now >= self._measured_at + GROWTH_MS:
+            self._measure(now)
         while self._unread and self._unread[0][0] <= now:
             _, order = self._unread.popleft()
             node = self._engine.host.touch(order.group)

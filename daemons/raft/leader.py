@@ -113,13 +113,19 @@ class Leader:
         if problem:
             raise NotNow(problem)
         for replica in set(config.voters) - set(node.config.voters):
-            follower = self.followers.get(replica)
-            if follower is None or follower.recovering or follower.match_index < node.commit_index:
+            if not self.is_whole(replica, now):
                 raise NotNow(f"replica {replica:x} has not caught up (R18)")
         made = node.log.make([Item(0, 0, CONFIG, encode_config(config))], node.term)
         node.configs.appended(made)
         self._reconcile(made[0][INDEX])  # a new member gets this entry, or asks for what it lacks
         return made[0][INDEX], node.term
+
+    def is_whole(self, replica: int, now: int) -> bool:
+        """This follower has what is committed; a learner, all but what came a moment ago (R18)."""
+        follower = self.followers.get(replica)
+        if follower is None or follower.recovering:
+            return False
+        return follower.match_index >= self._node.commit_index or follower.is_close(now)
 
     def flush(self, now: int, out: Effects) -> None:
         """End of a turn: persist what is new, send what each follower may get."""
@@ -211,7 +217,7 @@ class Leader:
             self._answer_reads(out)
         follower.recovering = reply.recovering
         if reply.recovering and not reply.ok:
-            follower.match_index = 0  # what it acknowledged may be lost; it does not count (R2)
+            follower.lost()
         if reply.ok:
             if reply.index > node.log.last_index:
                 node.ignored += 1
@@ -219,6 +225,8 @@ class Leader:
             if follower.state == State.SNAPSHOT and reply.index < node.log.first_index - 1:
                 return  # said before it had the snapshot
             follower.matched(reply.index, now)
+            if reply.source in node.config.learners:
+                follower.end_round(node.log.last_index, now)
             self.advance(now, out)
             if node.leader != node.replica:
                 return

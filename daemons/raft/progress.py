@@ -27,12 +27,13 @@ class State(IntEnum):
 
 class Progress:
     __slots__ = (
-        "_bytes", "_inflight", "_settings", "fetching", "match_index", "next_index", "recovering",
-        "retry_at", "sent_commit", "state",
+        "_bytes", "_inflight", "_round_began", "_round_index", "_settings", "_was_fast", "fetching",
+        "match_index", "next_index", "recovering", "retry_at", "sent_commit", "state",
     )  # fmt: skip
 
     def __init__(self, next_index: int, settings: Settings) -> None:
         self.match_index, self.next_index = 0, next_index
+        self._round_index, self._round_began, self._was_fast = 0, -NEVER, False
         self.state = State.PROBE
         self.recovering = False
         self.fetching = False
@@ -80,6 +81,29 @@ class Progress:
         if not self._inflight:
             self.retry_at = NEVER
         return news
+
+    def lost(self) -> None:
+        """What it acknowledged may be lost; it does not count any more (R2)."""
+        self.match_index = 0
+        self._round_index, self._round_began, self._was_fast = 0, -NEVER, False
+
+    def end_round(self, last_index: int, now: int) -> None:
+        """A learner catches up in rounds; each is what the leader had when it began (4.2.1).
+
+        `match_index` has grown; `last_index` is what the leader has now.
+        """
+        if self.match_index >= self._round_index:
+            self._was_fast = self._is_fast(now)
+            self._round_index, self._round_began = last_index, now
+
+    def is_close(self, now: int) -> bool:
+        """It lacks no more than what was written during about an election timeout, however fast
+        that comes: so much is made up for by the time anybody could miss it.
+        """
+        return self._was_fast and self._is_fast(now)
+
+    def _is_fast(self, now: int) -> bool:
+        return now - self._round_began <= self._settings.election_timeout_ms_min
 
     def rejected(self, probe: int) -> None:
         """Try at `probe` next; never at or below what is known to match (R23)."""

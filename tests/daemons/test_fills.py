@@ -57,6 +57,31 @@ def test_p4_a_voter_that_was_away_keeps_a_new_replica_waiting_for_a_moment(tmp_p
         assert net.clock.now - began <= 2 * FILL_AHEAD_MS
 
 
+def test_p4_a_new_replica_of_a_group_that_grows_faster_than_the_pace_gets_there(
+    tmp_path: Path,
+) -> None:
+    with Net(tmp_path, 4, CONFIG) as net:
+        for number in (1, 2, 3):
+            net.nodes[number].create(GROUP, [1, 2, 3])
+        for _ in range(COUNT):
+            net.write(size=SIZE)
+        for number in (1, 2, 3):
+            net.nodes[number].restart()  # all is on disk alone
+        leader = net.leader()
+        for node in net.nodes.values():
+            node.engine.fill_bytes_per_s = RATE // 10
+        join(net)
+        began, written = net.clock.now, 0
+        while net.nodes[4].replica().node.log.last_index < COUNT:
+            passed_ms = net.clock.now - began
+            assert passed_ms < 20_000, "at the pace alone it would take 30 s"
+            if written * 1000 < RATE // 2 * passed_ms:
+                net.write(size=SIZE)
+                written += SIZE
+                leader.engine.counts["produced_bytes_total"] += SIZE
+            net.turn()
+
+
 def join(net: Net) -> None:
     """Node 4, as a learner."""
     leader, learner = net.leader(), t.replica_id(4, 1)

@@ -25,6 +25,7 @@ class Ack(NamedTuple):
     partition: int
     offset: int
     at_s: float
+    took_s: float  # from send() to this
 
 
 class Writer(threading.Thread):
@@ -56,6 +57,7 @@ class Writer(threading.Thread):
             self.error = error
 
     def _send(self, text: str) -> None:
+        begun_s = time.monotonic()
         delivery = self.producer.send(self.topic, text.encode())
         if self.ledger is not None:
             self.ledger.follow(delivery, text.encode())
@@ -64,7 +66,8 @@ class Writer(threading.Thread):
             error = done.exception()
             if error is None:
                 found = done.result()
-                self.acked[text] = Ack(found.partition, found.offset, time.monotonic())
+                now_s = time.monotonic()
+                self.acked[text] = Ack(found.partition, found.offset, now_s, now_s - begun_s)
             else:
                 self.failed[text] = error
 
@@ -205,6 +208,17 @@ def _kept(writer: Writer, place: dict[str, tuple[int, int]]) -> None:
         partition, number = place[text][0], int(text.split(":")[1])
         assert newest.get(partition, -1) < number, f"{text} stands behind {newest[partition]}"
         newest[partition] = number
+
+
+def percentile_ms(writers: list[Writer], since_s: float, until_s: float, share: float) -> float:
+    """Of the time from send() to the acknowledgement, of what was acknowledged meanwhile."""
+    took = sorted(
+        ack.took_s
+        for writer in writers
+        for ack in list(writer.acked.values())
+        if since_s <= ack.at_s <= until_s
+    )
+    return 1000 * took[min(len(took) - 1, int(share * len(took)))]
 
 
 def interruptions(writers: list[Writer], partition: int, since_s: float, until_s: float) -> float:

@@ -3,6 +3,8 @@
 And what neither has: replicas with damaged logs.
 """
 
+from contextlib import suppress
+
 import pytest
 from raft.cluster import Cluster
 from raft.disk import Disk
@@ -131,11 +133,47 @@ def test_a_learner_is_promoted_when_it_has_caught_up() -> None:
     assert leader.node.commit_index == 2
     leader.do("propose", [Item(1, 5, DATA, b"x")])
     leader.ack(THREE, 3)
+    leader.now += leader.node.settings.election_timeout_ms_min + 1
     promoted = Config((ME, TWO, THREE, FOUR))
     with pytest.raises(NotNow, match="caught up"):
         leader.node.change(promoted, leader.now)
     leader.ack(FOUR, 3)
     leader.do("change", promoted, leader.now)
+    assert leader.node.config == promoted
+
+
+def test_a_learner_of_a_group_that_never_rests_is_promoted_when_its_rounds_are_short() -> None:
+    """4.2.1. R18: one that never has everything at the moment when it is looked at."""
+    leader = ready_leader(learners=(FOUR,))
+    promoted, pause_ms = Config((ME, TWO, THREE, FOUR)), 50
+
+    def written(last: int) -> None:
+        leader.now += pause_ms
+        leader.do("propose", [Item(1, 5, DATA, b"x")])
+        leader.ack(TWO, last)
+        assert leader.node.commit_index == last
+
+    def is_refused() -> bool:
+        with suppress(NotNow):
+            leader.node.change(promoted, leader.now)
+            return False
+        return True
+
+    behind = 2 * leader.node.settings.election_timeout_ms_min // pause_ms
+    for last in range(2, 100):
+        written(last)
+        leader.ack(FOUR, max(1, last - behind))
+        if last > behind:
+            assert is_refused(), "its rounds take two election timeouts"
+    for last in range(100, 110):
+        written(last)
+        leader.ack(FOUR, last - 1)
+    leader.now += leader.node.settings.election_timeout_ms_min + pause_ms
+    assert is_refused(), "it was silent since"
+    for last in range(110, 114):
+        written(last)
+        leader.ack(FOUR, last - 1)
+    assert not is_refused()
     assert leader.node.config == promoted
 
 
