@@ -11,12 +11,14 @@ must not be "handled": a daemon that does not trust its disk or its log must not
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
 from collections.abc import Callable
 from random import Random, SystemRandom
-from typing import Any
+from threading import Event
+from typing import Any, Final
 
 import click
 
@@ -30,13 +32,15 @@ from myqueue.daemons.loop import Loop
 from myqueue.daemons.manager import Manager
 from myqueue.daemons.raft.types import Broken, Settings
 from myqueue.daemons.transport import Transport
-from myqueue.errors import JournalStopped, MyQueueError
+from myqueue.errors import DiskFull, JournalStopped, MyQueueError
 from myqueue.keys import DoorKeys
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.log import Log
 from myqueue.wal.tuning import tune_process
 
 DISK_FAILED, INVARIANT_BROKEN = 4, 5
+ROOM_TRY_S: Final = 1.0
+ROOM_TOLD_TRIES: Final = 30
 
 
 class Daemon:
@@ -46,25 +50,39 @@ class Daemon:
         self.config = config
         self.clock = RealClock()
         self.tell = Logger(f"{config.kind}-{config.id}", config.log, self.clock)
-        self._stop_asked = False
+        self._stop = Event()
 
     def run(self) -> None:
         tune_process()
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
-        config, random = self.config, SystemRandom()
-        journal = JournalConfig(
-            segment_bytes=config.segment_bytes, soft_limit_bytes=config.soft_limit_bytes
-        )
-        name = f"{config.kind}-{config.id}"
-        log = Log(
-            config.data, (config.cluster, name, config.kind), journal, self.clock.wall_ms, random
-        )
+        random = SystemRandom()
+        log = self._open_log(random)
+        if log is None:
+            return
         try:
             self._serve(log, random)
         finally:
             closed = log.close()
             self.tell("info", "stopped", log="closed" if closed else "the disk took too long")
+
+    def _open_log(self, random: Random) -> Log | None:
+        """A full disk is no reason to end: who ends is not there when there is room (W15)."""
+        config = self.config
+        journal = JournalConfig(
+            segment_bytes=config.segment_bytes, soft_limit_bytes=config.soft_limit_bytes
+        )
+        owner = (config.cluster, f"{config.kind}-{config.id}", config.kind)
+        for tries in itertools.count():
+            try:
+                return Log(config.data, owner, journal, self.clock.wall_ms, random)
+            except DiskFull as error:
+                if tries % ROOM_TOLD_TRIES == 0:
+                    self.tell("error", "waits-for-room", error=str(error), do=error.hint)
+            if self._stop.wait(ROOM_TRY_S):
+                break
+        self.tell("info", "stopped", log="not opened")
+        return None
 
     def _serve(self, log: Log, random: Random) -> None:
         config = self.config
@@ -96,7 +114,7 @@ class Daemon:
             engine.open_groups()
             self._tell_start(log, engine)
             loop = Loop(engine, owner, transport, config.cluster, self.tell)
-            loop.run(lambda: self._stop_asked, config.stop_within_ms)
+            loop.run(self._stop.is_set, config.stop_within_ms)
         finally:
             if engine is not None:
                 engine.close()
@@ -117,7 +135,7 @@ class Daemon:
         )  # fmt: skip
 
     def _on_signal(self, _number: int, _frame: Any) -> None:
-        self._stop_asked = True
+        self._stop.set()
 
 
 def make_owner(config: DaemonConfig, tell: Callable[..., None]) -> Owner:

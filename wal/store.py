@@ -129,13 +129,13 @@ class Store:
         except lmdb.Error as error:
             if any(word in str(error) for word in NOT_DAMAGE):
                 raise DirectoryUnusable(f"{directory}: {error}") from error
-            raise StoreBroken(f"{directory}: {error}") from error
+            raise _opening(directory, error) from error
         try:
             self._open_tables()
         except BaseException as error:
             self._env.close()
             if isinstance(error, lmdb.Error):
-                raise StoreBroken(f"{directory}: {error}") from error
+                raise _opening(directory, error) from error
             raise
         stays_behind(self)
 
@@ -329,3 +329,9 @@ def delete_store(directory: str) -> None:
 def check_store(directory: str) -> None:
     """What `storefile` runs in a process of its own: the exit code is the answer."""
     Store(directory, checked=True).check()
+
+
+def _opening(directory: str, error: lmdb.Error) -> DiskFull | StoreBroken:
+    """Not by the room that there is: a broken store on a full disk gives back its own."""
+    kind = DiskFull if isinstance(error, lmdb.DiskError) else StoreBroken
+    return kind(f"{directory}: {error}")

@@ -126,10 +126,11 @@ def test_below_the_soft_limit_deleting_makes_room(tmp_path: Path, disk: Path) ->
 
 def test_full_to_the_last_byte(tmp_path: Path, disk: Path) -> None:
     """W15, W17: no segment can be made, on all brokers at once. That is no stall: leaders stay; a
-    broker that is killed meanwhile comes back; all that was acknowledged is there.
+    broker that is killed meanwhile comes back, one that is new waits for room; all that was
+    acknowledged is there.
     """
     cluster = SmallDisk(tmp_path, segment_bytes=4 * MIB, soft_limit_bytes=0)
-    cluster.disk = disk
+    cluster.disk, cluster.on_it = disk, [*BROKERS, ("broker", 4)]
     with cluster:
         cluster.admin.create_topic("t")
         producer = Producer(
@@ -153,6 +154,8 @@ def test_full_to_the_last_byte(tmp_path: Path, disk: Path) -> None:
         other = next(name for name in BROKERS if name != leader)
         cluster.kill(other)
         cluster.start(other)
+        newcomer = cluster.add_broker()  # has no room for a log of its own
+        wait_for("the newcomer's word", lambda: "waits-for-room" in cluster.log(newcomer))
         cluster.check_alive()
         ballast.unlink()
         assert [one.result(60) for one in done]
