@@ -72,7 +72,7 @@ def open_group(opening: Opening, group: Group, now: int) -> Replica:
     configs = Configs(0, t.Config(tuple(voters), tuple(learners)))
     machine = opening.make_machine(group.uid, about)
     try:
-        saved = _load(log, group, machine, configs)
+        saved_config = _load(log, group, machine, configs)
         if machine.applied_index < group.first_index - 1:
             raise Refused(f"its state ends before its log begins at {group.first_index} (W20)")
         if group.damaged or group.incomplete or group.lacking or not _ends_well(log, group):
@@ -88,7 +88,7 @@ def open_group(opening: Opening, group: Group, now: int) -> Replica:
         recovering=group.incomplete, lacking=group.lacking,
     )  # fmt: skip
     found = Replica(node, machine, about, log)
-    found.saved_config = configs.at(machine.applied_index) if saved else None
+    found.saved_config = saved_config
     found.dirty = True
     return found
 
@@ -106,24 +106,29 @@ def new_group(
     return Replica(node, opening.make_machine(uid, about), about, opening.log)
 
 
-def _load(log: Log, group: Group, machine: Machine, configs: Configs) -> bool:
-    """State as the store has it, or the newest snapshot if that is ahead; False if neither."""
+def _load(log: Log, group: Group, machine: Machine, configs: Configs) -> t.Config | None:
+    """State as the store has it, or the newest snapshot if that is ahead.
+
+    Returns the configuration that belongs to it, if it is the one in the store: whatever comes
+    later, from the log or out of a snapshot, is still to be saved (R16).
+    """
     uid = group.uid
     with log.store.view() as view:
         applied = view.applied_index(uid)
         rows = dict(view.states(uid)) if applied else {}
-    config = rows.pop(CONFIG_KEY, None)
-    if config is not None:
-        voters, learners = protocol.unpack(config)
-        configs.installed(0, t.Config(tuple(voters), tuple(learners)))
+    row, saved = rows.pop(CONFIG_KEY, None), None
+    if row is not None:
+        voters, learners = protocol.unpack(row)
+        saved = t.Config(tuple(voters), tuple(learners))
+        configs.installed(0, saved)
     machine.load(applied, rows.items())
     if group.snapshot_parts and group.snapshot_index > applied:
         raw = b"".join(log.reader.snapshot(group))
         voters, learners, state = protocol.unpack(raw)
         machine.restore(state)
         configs.installed(group.snapshot_index, t.Config(tuple(voters), tuple(learners)))
-        return True
-    return config is not None
+        return None
+    return saved
 
 
 def _catch_up(log: Log, group: Group, machine: Machine, configs: Configs) -> None:

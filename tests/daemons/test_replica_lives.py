@@ -128,6 +128,32 @@ def test_w11_w13_a_group_is_made_again_when_its_removal_is_on_disk(net: Net) -> 
     net.until("it has applied all", lambda: same_state(net, 1, 3))
 
 
+def test_r15_r16_members_that_a_start_learned_from_the_log_are_saved_as_well(
+    net: Net, tmp_path: Path
+) -> None:
+    """Else the start after that one knows the members of before: the log is read from behind it."""
+    third, old = net.nodes[3], tmp_path / "old"
+    net.until("its state is saved", lambda: saved_index(third) > 0)
+    third.close()
+    shutil.copytree(third.folder / "store", old)
+    third.open()
+    change(net, [A, B, C], [D])
+    with_learner = net.leader().replica().node.config
+    net.write(5)
+    last = net.leader().replica().node.commit_index
+    net.until("it has noted so", lambda: third.replica().commit_saved >= last)
+    third.close()
+    shutil.rmtree(third.folder / "store")
+    shutil.copytree(old, third.folder / "store")  # power was lost, and the store's last commits
+    third.open()
+    assert third.replica().node.applied_index >= last
+    assert third.replica().node.config == with_learner
+    net.write()
+    net.until("its state is saved", lambda: saved_index(third) > last)
+    third.restart()
+    assert third.replica().node.config == with_learner
+
+
 def saved_index(node: Node) -> int:
     with node.log.store.view() as view:
         return int(view.applied_index(GROUP))
