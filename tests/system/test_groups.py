@@ -27,6 +27,7 @@ from myqueue.message import TopicPartition
 
 SESSION_MS = 2000
 PARTITIONS = 24
+PEACE, ELECTION = "in peace", "while managers elect a leader"
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ class Crowd:
         self.cluster, self.topic, self.folder = cluster, topic, folder
         self.living: list[Member] = []
         self.gone: list[Any] = []
-        self.hand_overs: list[float] = []
+        self.hand_overs: dict[str, list[float]] = {PEACE: [], ELECTION: []}
         self._number = 0
 
     def _name(self) -> str:
@@ -107,7 +108,7 @@ class Crowd:
         member.finish()
         self.gone.append(member)
 
-    def kill(self, member: Member) -> None:
+    def kill(self, member: Member, amid: str = PEACE) -> None:
         """It vanishes; how long does what it had wait for others?"""
         had = set(member.assigned)
         self.living.remove(member)
@@ -115,7 +116,7 @@ class Crowd:
         member.die()
         self.gone.append(member)
         if had:
-            self._wait_for_owners(had, begin)
+            self._wait_for_owners(had, begin, amid)
 
     def kill_process(self) -> None:
         """The same with SIGKILL of a process."""
@@ -126,9 +127,9 @@ class Crowd:
             begin = time.monotonic()
             process.kill()
         self.gone.append(process)
-        self._wait_for_owners({one.partition for one in process.seen[-50:]}, begin)
+        self._wait_for_owners({one.partition for one in process.seen[-50:]}, begin, PEACE)
 
-    def _wait_for_owners(self, partitions: set[int], begin: float) -> None:
+    def _wait_for_owners(self, partitions: set[int], begin: float, amid: str) -> None:
         def owned() -> bool:
             known = [dict(one.assigned) for one in self.living]
             return all(
@@ -136,7 +137,7 @@ class Crowd:
             )  # fmt: skip
 
         wait_for("others to go on with its partitions", owned, 40)
-        self.hand_overs.append(
+        self.hand_overs[amid].append(
             max(one.assigned[p][1] for one in self.living for p in partitions & set(one.assigned))
             - begin
         )
@@ -168,7 +169,7 @@ def churn(cluster: Cluster, tmp_path: Path, topic: str, rounds: int) -> Crowd:
         else:
             leader = cluster.managers_leader()
             cluster.kill(leader)
-            crowd.kill(crowd.living[0])
+            crowd.kill(crowd.living[0], ELECTION)
             crowd.add()
             cluster.start(leader)
         wait_for("a group at rest", lambda: is_dealt_out(cluster, topic, len(crowd.living)), 60)
@@ -185,7 +186,9 @@ def churn(cluster: Cluster, tmp_path: Path, topic: str, rounds: int) -> Crowd:
     watch.finish()
     for member in list(crowd.living):
         crowd.close(member)
-    print(judge_group(crowd.seen(), acked), "hand-over s:", [f"{s:.2f}" for s in crowd.hand_overs])
+    print(judge_group(crowd.seen(), acked))
+    for amid, seconds in crowd.hand_overs.items():
+        print(f"hand-over in s, {amid}:", *(f"{one:.2f}" for one in sorted(seconds)))
     for member in crowd.gone:
         if isinstance(member, Member):  # nobody is refused but who has lost something
             assert member.fenced <= member.losses + 1, member.history
@@ -194,14 +197,19 @@ def churn(cluster: Cluster, tmp_path: Path, topic: str, rounds: int) -> Crowd:
 
 def test_c7_c8_members_come_and_go_and_managers_die(cluster: Cluster, tmp_path: Path) -> None:
     crowd = churn(cluster, tmp_path, "churn", 4)
-    # At rest session time-out + 1 s; on a busy machine, and with a leader elected between, more.
-    assert max(crowd.hand_overs) < 20
-    assert min(crowd.hand_overs) < SESSION_MS / 1000 + 3
+    # On a busy machine, and with a leader elected between, more than what is promised below.
+    seconds = [*crowd.hand_overs[PEACE], *crowd.hand_overs[ELECTION]]
+    assert max(seconds) < 20
+    assert min(seconds) < SESSION_MS / 1000 + 3
 
 
 @pytest.mark.full
 def test_c7_c8_members_come_and_go_for_long(cluster: Cluster, tmp_path: Path) -> None:
-    churn(cluster, tmp_path, "long", 60)
+    """With nothing else on the machine, what a dead member had goes on within a second more than
+    its session lasts.
+    """
+    crowd = churn(cluster, tmp_path, "long", 60)
+    assert max(crowd.hand_overs[PEACE]) <= SESSION_MS / 1000 + 1
 
 
 def test_c7_c8_a_member_that_froze_gets_and_commits_nothing(
