@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -215,14 +216,15 @@ def flip_at_rest(nemesis: Nemesis) -> Fault | None:
     older ones that it still speaks of.
     """
     name = nemesis.anyone()
-    if name is None or not is_ready(nemesis, name):
+    if name is None or not has_log(nemesis, name):
         return None
     spoilt: list[Path] = []
 
     def begin() -> None:
         path, used = some_segment(nemesis, name)
         nemesis.damaged.add(name)
-        turn_a_bit(nemesis, path, used)
+        with suppress(FileNotFoundError):  # reclaimed this moment
+            turn_a_bit(nemesis, path, used)
         spoilt.append(path)
 
     def is_noticed() -> bool:
@@ -243,7 +245,7 @@ def cut_tail(nemesis: Nemesis) -> Fault | None:
 
 def spoil(nemesis: Nemesis, how: Callable[[Nemesis, Path, int], None]) -> Fault | None:
     name = nemesis.anyone()
-    if name is None or not is_ready(nemesis, name):
+    if name is None or not has_log(nemesis, name):
         return None
 
     def begin() -> None:
@@ -254,15 +256,27 @@ def spoil(nemesis: Nemesis, how: Callable[[Nemesis, Path, int], None]) -> Fault 
     return Fault((name,), begin, partial(start, nemesis, name), (0.0, 1.0))
 
 
+def has_log(nemesis: Nemesis, name: Name) -> bool:
+    """It runs, and has written something: a broker that came this moment may have nothing yet."""
+    return is_ready(nemesis, name) and bool(newest_segments(nemesis, name))
+
+
 def some_segment(nemesis: Nemesis, name: Name) -> tuple[Path, int]:
     """One of the newest, and how much of it is used."""
+    return nemesis.random.choice(newest_segments(nemesis, name))
+
+
+def newest_segments(nemesis: Nemesis, name: Name) -> list[tuple[Path, int]]:
     segments = sorted((nemesis.cluster.data(name) / "wal").glob("*.seg"))
     used = [(path, used_bytes(path)) for path in segments]
-    return nemesis.random.choice([one for one in used if one[1] > HEADER_BYTES][-3:])
+    return [one for one in used if one[1] > HEADER_BYTES][-3:]
 
 
 def used_bytes(path: Path) -> int:
-    return len(path.read_bytes().rstrip(b"\0"))
+    """0 if a running daemon has just reclaimed it."""
+    with suppress(FileNotFoundError):
+        return len(path.read_bytes().rstrip(b"\0"))
+    return 0
 
 
 def turn_a_bit(nemesis: Nemesis, path: Path, used: int) -> None:
