@@ -20,14 +20,14 @@ ATTACH_S = 20.0
 
 
 class Tracer:
-    """A strace on a running daemon, until it is asked to let go."""
+    """A strace on a running daemon, until it is asked to let go. It notes what it did in a file."""
 
-    def __init__(self, pid: int, *inject: str) -> None:
+    def __init__(self, pid: int, *inject: str, notes: Path = Path(os.devnull)) -> None:
         self._pid = pid
         calls = ",".join(dict.fromkeys(one.partition(":")[0] for one in inject))
         words = [word for one in inject for word in ("-e", f"inject={one}")]
         self.process = subprocess.Popen(
-            ["strace", "-f", "-o", "/dev/null", "-p", str(pid), "-e", f"trace={calls}", *words],
+            ["strace", "-f", "-o", str(notes), "-p", str(pid), "-e", f"trace={calls}", *words],
             stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         wait_for("strace to hold the daemon", lambda: self._holds(pid), ATTACH_S)
@@ -118,25 +118,29 @@ def no_room(nemesis: Nemesis) -> Fault | None:
 
 
 def broken(nemesis: Nemesis) -> Fault | None:
-    """EIO: the daemon has to end at once, by itself, and does not try again (W3). Not the broker
-    that came later: once it was drained it has nothing to write, so that nothing fails.
+    """EIO: the daemon has to end at once, by itself, and does not try again (W3). Who has nothing
+    to write, because it was drained or everybody else is gone, does not meet it, and lives on.
     """
     name = nemesis.anyone()
-    if name is None or name == nemesis.added:
+    if name is None:
         return None
-    fault = inject(nemesis, name, (0.5, 2.0), f"{WRITES}:error=EIO")
+    notes = nemesis.cluster.folder / f"{name[0]}-{name[1]}.strace"
+    tracers: list[Tracer] = []
 
     def begin() -> None:
         nemesis.doomed.add(name)
-        fault.begin()
+        notes.unlink(missing_ok=True)
+        pid = nemesis.cluster.processes[name].pid
+        tracers.append(Tracer(pid, f"{WRITES}:error=EIO", notes=notes))
 
     def end() -> None:
-        wait_for(f"{name} to end", lambda: ended(nemesis, name), 30.0)
-        fault.end()
+        tracers[0].end()
+        if "(INJECTED)" in notes.read_text("utf-8", "replace"):
+            wait_for(f"{name} to end", lambda: ended(nemesis, name), 30.0)
+            start(nemesis, name)
         nemesis.doomed.discard(name)
-        start(nemesis, name)
 
-    return fault._replace(begin=begin, end=end)
+    return Fault((name,), begin, end, (0.5, 2.0))
 
 
 def ended(nemesis: Nemesis, name: Name) -> bool:
