@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
+from contextlib import ExitStack
 from dataclasses import fields
 from itertools import islice
 from typing import Any, Final, Self
@@ -31,12 +32,12 @@ from myqueue.prefetch import limits_of
 from myqueue.reading import Reading
 from myqueue.session import Session
 from myqueue.shares import Shares
-from myqueue.standing import SLICE_S, Standing
+from myqueue.standing import SLICE_S, Callback, Standing, tell
 from myqueue.subscription import Commit, Subscription, lost_error
 
 PAUSE_S_MAX: Final = 0.5
 LET_GO_S_MAX: Final = 3.0  # for a commit while others wait for the partition
-Callback = Callable[[list[TopicPartition]], object]
+LEAVE_S_MAX: Final = 1.0  # of the time for `close`, kept for telling the managers
 
 
 class Consumer(Standing):
@@ -222,30 +223,33 @@ class Consumer(Standing):
         return run
 
     def _tell_news(self) -> None:
-        """Callbacks run here, in the consumer's thread and without a lock: they may seek."""
+        """Callbacks run here, in the consumer's thread and without a lock: they may seek. All of
+        them, also if one raises: none of this is told again.
+        """
         if self._membership is not None:
             self._membership.asked()
         with self._changed:
             news = self._subscription.take_news()
             lost, leaving = self._subscription.take_word()
-        try:
-            if lost and self._on_lost is not None:
-                self._on_lost(lost)
-            if leaving:
-                self._let_go(leaving)
-            for added, gone in news:
-                if gone and self._on_revoke is not None:
-                    self._on_revoke(gone)
-                if added and self._on_assign is not None:
-                    self._on_assign(added)
-        finally:
-            if news:
-                with self._changed:
-                    self._subscription.admit()
-                self._fetcher.nudge()
+        if not (news or lost or leaving):
+            return
+        with ExitStack() as last_first:
+            last_first.callback(self._admit)
+            for added, gone in reversed(news):
+                last_first.callback(tell, self._on_assign, added)
+                last_first.callback(tell, self._on_revoke, gone)
+            last_first.callback(self._let_go, leaving)
+            last_first.callback(tell, self._on_lost, lost)
+
+    def _admit(self) -> None:
+        with self._changed:
+            self._subscription.admit()
+        self._fetcher.nudge()
 
     def _let_go(self, leaving: list[Reading]) -> None:
         """The application has come back, so it is done with what it got of them."""
+        if not leaving:
+            return
         try:
             if self._settings.auto_commit:
                 with self._changed:
@@ -255,9 +259,7 @@ class Consumer(Standing):
         except MyQueueError:
             pass  # they come again, to somebody else
         try:
-            names = [one.name for one in leaving if one.told]
-            if names and self._on_revoke is not None:
-                self._on_revoke(names)
+            tell(self._on_revoke, [one.name for one in leaving if one.told and not one.gone])
         finally:
             with self._changed:
                 self._subscription.release(leaving)
@@ -342,7 +344,8 @@ class Consumer(Standing):
             if wanted and timeout > 0 and not self._session.closed:
                 with self._changed:
                     commits = self._subscription.commits(handled_only=not commit)
-                self._commit_until(end, commits)
+                in_group = self._membership is not None
+                self._commit_until(end - min(LEAVE_S_MAX, timeout / 4) * in_group, commits)
         except MyQueueError:
             pass  # they come again; that is what auto_commit promises
         finally:
@@ -351,7 +354,7 @@ class Consumer(Standing):
             self._fetcher.close()
             if self._membership is not None and not self._session.closed:
                 left = self._membership.leave()
-                wait([left], max(0.0, end - time.monotonic()))
+                wait([left], max(SLICE_S, end - time.monotonic()))
             if not self._session.closed:
                 for number in self._ids:
                     self._session.let_die(consumer=number)

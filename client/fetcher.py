@@ -237,7 +237,8 @@ class Fetcher:
             result: Future[MyQueueError | None] = Future()
             futures.append(result)
             if not commit.address:
-                result.set_result(NotLeader(f"no leader of {commit.readings[0].name} is known"))
+                name = commit.readings[0].name
+                result.set_result(NotLeader(f"no leader of {name} is known, or not as ours so far"))
                 self._session.refresh(self._subscription.topics)
                 continue
             asked = self._session.call(

@@ -3,11 +3,11 @@
 A partition's position is looked up (OFFSETS) unless it is known, then it is fetched, all
 partitions of a broker in one request. One that came from another member of the group is fenced
 first (COMMIT): what the other one still commits can't be missed then, it is refused. Where a group
-without a position begins at the end, that is committed before anything is read: the next owner must
-not begin at a later end, past messages that nobody handled. Whatever
-fails only makes it wait, with its position unchanged, for news of its leader or a later time. An
-answer is used only by readings that still wait for that very request, so what a seek made useless
-is dropped by itself. That is how nothing is lost or doubled when leaders change.
+begins at the end, without a position or with one that retention took, that is committed before
+anything is read: the next owner must not begin at a later end, past messages that nobody handled.
+Whatever fails only makes it wait, with its position unchanged, for news of its leader or a later
+time. An answer is used only by readings that still wait for that very request, so what a seek made
+useless is dropped by itself. That is how nothing is lost or doubled when leaders change.
 
 **Requests of one broker.** One FETCH waits there for news of all its partitions. If some of them
 get room or a new position meanwhile, they need not wait for its return: up to EXTRA_MAX more
@@ -132,7 +132,7 @@ class Prefetch:
         ours: dict[tuple[str, str], list[Reading]] = {}
         room = self.buffered_bytes < self.limits.buffer_bytes
         for reading in self._readings.values():
-            if reading.request is not None or reading.retry_at > now or reading.leaving:
+            if reading.request is not None or reading.retry_at > now:
                 continue
             if not reading.fenced:
                 may_ask = reading.ready or reading.begins is None
@@ -170,7 +170,8 @@ class Prefetch:
     def wants(self, reading: Reading) -> bool:
         """It has room, and no answer is on its way."""
         full = reading.buffered_bytes >= self.limits.partition_bytes
-        return not (full or reading.paused or reading.request or reading.error)
+        unwanted = reading.paused or reading.leaving
+        return not (full or unwanted or reading.request or reading.error)
 
     def _has_leader(self, reading: Reading, now: int) -> bool:
         if reading.leader:
@@ -249,10 +250,10 @@ class Prefetch:
                 self._refused(reading, error_of(code, component=lookup.address), now)
                 continue
             reading.start, reading.end, reading.committed = start, end, position
-            resumes = reading.find.what == "resumed"
+            what = reading.find.what
             reading.place(reading.find.choose(start, end, position, at_time))
             reading.handled = reading.position
-            if resumes and position is None:
+            if what == "skipped" or (what == "resumed" and position is None):
                 reading.begin_group()
             reading.succeeded()
 
@@ -312,4 +313,5 @@ class Prefetch:
                 f"{reading.name}: offset {reading.next_offset} is not between {reading.start} and "
                 f"{reading.end}; going on from the {self._on_out_of_range} one"
             )
-            reading.search(Find(self._on_out_of_range))
+            skips = self._on_out_of_range == "latest" and bool(reading.epoch)
+            reading.search(Find("skipped" if skips else self._on_out_of_range))

@@ -33,8 +33,8 @@ DAMAGED_MAX: Final = 3  # so often a damaged batch is fetched again before the a
 class Find(NamedTuple):
     """How a position that is not known yet is found; the answer of OFFSETS decides."""
 
-    # "earliest", "latest", "committed" (else earliest), "resumed" (committed, else latest), "time"
-    # (else latest)
+    # "earliest", "latest", "committed" (else earliest), "resumed" (committed, else latest),
+    # "skipped" (latest, for the whole group), "time" (else latest)
     what: str
     time_ms: int | None = None
 
@@ -95,6 +95,13 @@ class Reading:
     @property
     def position(self) -> int | None:
         return None if self.find else self.opened_end - self.left
+
+    @property
+    def keeper(self) -> str:
+        """Whom a position is committed to; "": nobody now. Not before it is fenced: what comes
+        first under a new epoch may set the group back, as a reset does (C7).
+        """
+        return self.leader if self.fenced or self.begins is not None else ""
 
     @property
     def furthest(self) -> int:

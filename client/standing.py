@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import RLock
@@ -28,8 +28,14 @@ from myqueue.subscription import Subscription
 
 # Some partitions, all of a topic, or all that are read.
 Partitions = Iterable[TopicPartition] | str | None
+Callback = Callable[[list[TopicPartition]], object]
 GRACE_MS: Final = 500
 SLICE_S: Final = 0.1  # nobody waits longer in one go
+
+
+def tell(callback: Callback | None, names: list[TopicPartition]) -> None:
+    if names and callback is not None:
+        callback(names)
 
 
 class Standing:

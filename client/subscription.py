@@ -306,7 +306,7 @@ class Subscription:
             if not reading.who or offset is None:
                 continue
             if reading.committed is None or offset > reading.committed:
-                key = (reading.leader, reading.who)
+                key = (reading.keeper, reading.who)
                 commit = out.setdefault(key, Commit(*key, [], []))
                 commit.readings.append(reading)
                 commit.parts.append([reading.group, offset, reading.member, reading.epoch])
@@ -336,7 +336,7 @@ class Subscription:
                 if reading.gone:
                     gone.append(reading.name)
                 elif reading.committed is None or part[1] > reading.committed:
-                    key = (reading.leader, reading.who)
+                    key = (reading.keeper, reading.who)
                     later = out.setdefault(key, Commit(*key, [], []))
                     later.readings.append(reading)
                     later.parts.append(part)

@@ -212,9 +212,8 @@ class Coordinator:
                 if now - heard.setdefault(one.id, now) >= one.session_ms
                 and now >= self._ended.get(one.id, 0)
             ]  # fmt: skip
-            if over:
+            if over and self._ask("expire_members", group=team.name, members=over):
                 self._ended.update(dict.fromkeys(over, now + ASK_AGAIN_MS))
-                self._ask("expire_members", group=team.name, members=over)
         self._heard = {one: at for one, at in heard.items() if one in living}
         self._ended = {one: at for one, at in self._ended.items() if one in living}
 

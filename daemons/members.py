@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 LOOK_MS: Final = 50
 STEPS_MAX: Final = 64  # groups changed at one look
+HAND_OVER_AGAIN_MS: Final = 5000  # who did not take over; a group takes nothing while it is asked
 
 
 class Standing(NamedTuple):
@@ -115,6 +116,7 @@ class Members:
         self._engine = engine
         self._wanted: dict[int, tuple[int, ...]] = {}
         self._unlike: dict[int, None] = {}  # groups to look at
+        self._handed_over: dict[int, int] = {}  # group -> when that may be tried again
         self._look_at = 0
 
     def ordered(self, wanted: dict[int, tuple[int, ...]]) -> None:
@@ -131,6 +133,7 @@ class Members:
         if not self._unlike or now < self._look_at:
             return
         self._look_at = now + LOOK_MS
+        self._handed_over = {one: at for one, at in self._handed_over.items() if at > now}
         steps = 0
         for group in list(self._unlike):
             replica, wanted = self._engine.replicas.get(group), self._wanted.get(group)
@@ -153,8 +156,9 @@ class Members:
             if isinstance(step, Config):
                 self._engine.change(replica, step)
                 self._engine.counts["members_changed_total"] += 1
-            elif step is not None:
+            elif step is not None and replica.uid not in self._handed_over:
                 self._engine.transfer(replica, node_of(step))
+                self._handed_over[replica.uid] = now + HAND_OVER_AGAIN_MS
         except MyQueueError:
             self._engine.counts["members_postponed_total"] += 1  # not now: at another look
         return step is not None

@@ -154,8 +154,17 @@ class Plan:
             if partition is not None and self.fit - set(partition.all_nodes):
                 self._away(group, node, is_taken=False)
                 return
-        if self._is_led(group) and self._room(node):
+        if self._is_led(group) and (self._has_turn(group, node) or self._room(node)):
             self._move(group, node, node)
+
+    def _has_turn(self, group: int, node: int) -> bool:
+        """It was on its way there already: else moves that were lost with a disk would wait for
+        each other's turn for ever.
+        """
+        partition = self.tables.partition(group)
+        if partition is None or group not in self.moving:
+            return False
+        return any(one == node for one, _ in self._arriving(partition))
 
     def _away(self, group: int, node: int, *, is_taken: bool = True) -> None:
         """To another broker, if there is one. `is_taken`: from a broker that has it."""

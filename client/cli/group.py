@@ -105,7 +105,8 @@ def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | N
 @group.command()
 @click.argument("name")
 @click.option(
-    "--to", callback=lambda c, p, value: value and read_from(c, p, value), metavar="WHERE",
+    "--to", metavar="WHERE",
+    callback=lambda c, p, value: None if value is None else read_from(c, p, value),
     help="earliest, latest, an offset, or a time: @-10m, @MS, @ISO-TIME.",
 )  # fmt: skip
 @click.option("--shift", type=int, help="By so many messages; negative ones go back.")

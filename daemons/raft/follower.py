@@ -234,10 +234,13 @@ class Follower:
             return
         out.apply = [one for one in out.apply if one.group != node.group]  # the state has it
         log.snapshot_to(snapshot)
-        node.configs.installed(snapshot.index, snapshot.config)
+        # After damage, more may be applied than the log held: then the members of there are newer.
+        applied = max(node.applied_index, snapshot.index)
+        is_newer = applied > snapshot.index
+        config = node.configs.at(applied) if is_newer else snapshot.config
+        node.configs.installed(applied, config)
         node.commit_index = max(node.commit_index, before)
-        # More may be applied than the log held, after damage; a state never goes back.
-        node.applied_index = max(node.applied_index, snapshot.index)
+        node.applied_index = applied  # a state never goes back
         node.applying_index = max(node.applying_index, snapshot.index)
         self.verified_index = before
         self._installing.append(snapshot.index)

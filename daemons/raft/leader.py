@@ -121,7 +121,7 @@ class Leader:
         return made[0][INDEX], node.term
 
     def is_whole(self, replica: int, now: int) -> bool:
-        """This follower has what is committed; a learner, all but what came a moment ago (R18)."""
+        """This follower has what is committed, or all but what came a moment ago (R18)."""
         follower = self.followers.get(replica)
         if follower is None or follower.recovering:
             return False
@@ -225,8 +225,7 @@ class Leader:
             if follower.state == State.SNAPSHOT and reply.index < node.log.first_index - 1:
                 return  # said before it had the snapshot
             follower.matched(reply.index, now)
-            if reply.source in node.config.learners:
-                follower.end_round(node.log.last_index, now)
+            follower.end_round(node.log.last_index, now)
             self.advance(now, out)
             if node.leader != node.replica:
                 return
@@ -316,8 +315,9 @@ class Leader:
             raise NotNow(f"replica {target:x} cannot lead this group")
         if not node.is_heard(target, now):
             raise NotNow(f"replica {target:x} is not reachable")
+        if target != self._transfer_to:  # asked again, it does not last longer
+            self._transfer_at = now + node.settings.election_timeout_ms_max
         self._transfer_to = target
-        self._transfer_at = now + node.settings.election_timeout_ms_max
         self._hand_over(target, follower, out)
         self._set_deadline()
 

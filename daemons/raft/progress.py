@@ -88,7 +88,7 @@ class Progress:
         self._round_index, self._round_began, self._was_fast = 0, -NEVER, False
 
     def end_round(self, last_index: int, now: int) -> None:
-        """A learner catches up in rounds; each is what the leader had when it began (4.2.1).
+        """Who lags catches up in rounds; each is what the leader had when it began (4.2.1).
 
         `match_index` has grown; `last_index` is what the leader has now.
         """

@@ -72,7 +72,10 @@ def test_debug_shows_the_trace_wherever_it_stands(failing, capsys) -> None:
         assert err.splitlines()[-1].startswith("myq: segment 7")
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["--nonsense"], ["version", "--nonsense"]])
+@pytest.mark.parametrize(
+    "words",
+    [["nonsense"], ["--nonsense"], ["version", "--nonsense"], ["group", "reset", "g", "--to", ""]],
+)
 def test_wrong_usage_is_one_line_that_names_the_help(capsys, words) -> None:
     assert cli.main(words) == 2
     err = capsys.readouterr().err

@@ -8,6 +8,7 @@ import pytest
 from kit.partition_log import A, B, Bench, PartitionLog, offsets
 
 from myqueue import errors
+from myqueue.daemons.positions import Positions
 from myqueue.message import TopicPartition
 from myqueue.prefetch import Fence, Fetch, Lookup
 from myqueue.protocol import NO_OFFSET
@@ -110,6 +111,20 @@ def test_what_is_to_be_let_go_is_silent_and_its_position_is_where_the_applicatio
     assert offsets(desk.read()) == [4, 5, 6, 7, 8, 9]
 
 
+def test_who_seeks_while_a_partition_is_wanted_back_hears_where_to() -> None:
+    """Else seek_to_end in on_assign, or lag(), waits until its deadline, and others with it."""
+    desk = Desk([A, A])
+    desk.logs[100].append(10)
+    desk.given(1, (0, 7, False))
+    desk.sub.shared(2, [[100, "t", 0, 7, True, False], [101, "t", 1, 8, True, False]])
+    desk.route([A, A])
+    desk.sub.seek(TopicPartition("t", 0), Find("latest"))
+    desk.turn(), desk.turn()
+    assert (desk.position(0), desk.position(1)) == (10, 0)
+    desk.logs[100].append(1)
+    assert desk.requests() == [] and desk.take() == []  # of neither is anything read
+
+
 def test_c8_a_share_in_another_epoch_is_lost_and_begun_anew() -> None:
     desk = Desk([A])
     desk.logs[100].append(5)
@@ -181,6 +196,25 @@ def test_where_a_group_begins_is_committed_before_anything_is_read() -> None:
     other.given(3, (0, 9, False))
     assert offsets(other.read()) == [5, 6, 7]
     assert other.sub.readings[100].begins is None and log.positions[WHO] == 5
+
+
+def test_a_group_that_goes_on_at_the_end_of_what_is_left_begins_there_once() -> None:
+    """on_out_of_range="latest": else the next owner goes on at a later end, past messages that the
+    first one got, or was about to get, and did not commit before it died.
+    """
+    log = PartitionLog(100)
+    log.append(20)
+    log.cut(10)
+    log.positions[WHO] = 3
+    for epoch in (7, 9):  # the first one died
+        desk = Desk([A], on_out_of_range="latest")
+        desk.logs[100] = log
+        desk.given(1, (0, epoch, False))
+        found = desk.read()
+        if epoch == 7:
+            log.append(3)
+            found += desk.read()
+        assert offsets(found) == [20, 21, 22] and log.positions[WHO] == 20
 
 
 def test_whoever_seeks_as_soon_as_it_hears_of_a_partition_decides_where_the_group_begins() -> None:
@@ -279,6 +313,27 @@ def test_c7_a_commit_that_is_repeated_keeps_its_epoch() -> None:
     assert again.parts == [[101, 5, MEMBER, 7]] and gone == [("t", 0)]
     desk.sub.committed(again, [[101, 0, 5, None]])
     assert desk.sub.again([again]) == ([], [])
+
+
+def test_c7_nothing_is_committed_before_the_fence() -> None:
+    """The first commit under a new epoch may set any position, back too: the fence has to be it."""
+    kept = Positions()
+    kept.commit(WHO, 9, 40, 5, 10)  # by who had it before
+    desk = Desk([""])  # nobody leads at this moment
+    desk.given(1, (0, 7, False))
+    assert desk.requests() == []
+    desk.sub.seek(TopicPartition("t", 0), 2)  # in on_assign
+    desk.route([A])
+    commits = desk.sub.commits(only={TopicPartition("t", 0): 2})
+    assert [commit.address for commit in commits] == [""]  # it is tried again
+    desk.sub.mark_handled()
+    assert [commit.address for commit in desk.sub.commits(handled_only=True)] == [""]
+    (fence,) = desk.requests()
+    desk.answer(fence)
+    (again,), _ = desk.sub.again(commits)
+    assert again.address == A
+    for _, offset, member, epoch in (*fence.fields[1], *again.parts):
+        assert kept.commit(WHO, offset, member, epoch, 10) == (0, 9)
 
 
 def test_what_was_lost_with_messages_that_are_not_committed_is_known() -> None:

@@ -156,6 +156,22 @@ def test_c8_a_session_ends_when_no_beat_came() -> None:
         groups.sign(one)
 
 
+def test_an_end_that_could_not_be_proposed_is_asked_for_again_at_once() -> None:
+    """Its partitions wait for that; and nobody is told of an end that was not asked for."""
+    groups = Groups()
+    one = groups.join()
+    groups.settle()
+    groups.told(one)
+    groups.engine.refuse_with = errors.Busy("the disk is behind")
+    for _ in range(SESSION_MS // 50 + 3):
+        groups.turn(50)
+    assert groups.members() == {one}
+    groups.engine.refuse_with = None
+    for _ in range(3):
+        groups.turn(50)
+    assert groups.members() == set()
+
+
 def test_c8_a_beat_counts_only_when_leadership_is_confirmed() -> None:
     groups = Groups()
     one = groups.join()

@@ -178,6 +178,29 @@ def test_who_returns_while_its_successor_dies_stays_a_member() -> None:
     cluster.until("nothing moves", lambda: not cluster.tables.moving)
 
 
+@pytest.mark.parametrize("node", [2, 4])
+def test_w7_what_was_on_its_way_to_a_disk_that_is_lost_as_well_is_made_anew(node: int) -> None:
+    """As many as a broker takes at once: they have their turn already."""
+    cluster = Moving(3, t=12)
+    cluster.fills = False
+    if node == 2:
+        cluster.kill(2)
+        cluster.pass_time(12_000)
+        cluster.start(2, disk="new")
+    else:
+        cluster.add(4)
+    cluster.until("moves began", lambda: len(cluster.tables.moving) == 4)
+    cluster.pass_time(3000)
+    cluster.kill(node)
+    cluster.pass_time(12_000)
+    cluster.start(node, disk="newer")
+    cluster.busiest = 0
+    cluster.fills = True
+    cluster.until("at rest", cluster.is_settled)
+    assert set(voters(cluster, "t")) == {3}
+    assert cluster.busiest == 4
+
+
 # -- full disks -----------------------------------------------------------------------------------
 
 

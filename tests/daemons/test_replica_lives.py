@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from kit.engine_rig import GROUP, Net, Node
 
 from myqueue import errors, protocol
+from myqueue.daemons.members import Members
 from myqueue.daemons.partition import Partition
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replica import Replica
@@ -152,6 +154,26 @@ def test_r15_r16_members_that_a_start_learned_from_the_log_are_saved_as_well(
     net.until("its state is saved", lambda: saved_index(third) > last)
     third.restart()
     assert third.replica().node.config == with_learner
+
+
+def test_p4_r24_a_group_is_written_though_the_one_that_should_lead_it_can_not(net: Net) -> None:
+    """Its disk stands still, and it has everything: it is not asked all the time."""
+    leader = net.leader()
+    others = [t.replica_id(one, 1) for one in (1, 2, 3) if one != leader.number]
+    members = Members(leader.engine)
+    net.until("all have all", lambda: same_state(net, 1, 2) and same_state(net, 2, 3))
+    net.nodes[t.node_of(others[0])].replica().node.may_lead = False
+    members.ordered({GROUP: tuple(others)})
+    taken = 0
+    for _ in range(200):
+        net.turn(50)
+        members.tick(net.clock.now)
+        with suppress(errors.NotReady):
+            leader.engine.propose(leader.replica(), [t.Item(1, net.clock.wall, t.DATA, bytes(99))])
+            taken += 1
+    assert taken > 150
+    net.nodes[t.node_of(others[0])].replica().node.may_lead = True
+    net.until("it leads", lambda: members.tick(net.clock.now) or not leader.replica().is_leader)
 
 
 def saved_index(node: Node) -> int:

@@ -11,6 +11,7 @@ from myqueue.daemons.raft.types import (
     Append,
     AppendReply,
     Broken,
+    Config,
     Dropped,
     Effects,
     InstallSnapshot,
@@ -333,6 +334,16 @@ def test_only_applied_entries_may_leave_the_log() -> None:
     solo = Solo([1, 1, 1], 5, commit=3, applied=1)
     with pytest.raises(Broken, match="beyond applied"):
         solo.node.start_log_at(3, 1, 2, 0)
+
+
+def test_a_snapshot_that_is_behind_the_state_brings_no_members_of_before() -> None:
+    """7. R16, R25: the log lost its end, the state knows a later change; it is saved with it."""
+    solo = Solo([1], 5, applied=12, recovering=True).as_follower()
+    now, before = solo.node.config, Config((ME, TWO, THREE, FOUR))
+    snapshot = solo.snapshot(9, 4, 6, 4)._replace(config=before)
+    solo.step(InstallSnapshot(GROUP, TWO, ME, 5, snapshot))
+    assert (solo.node.commit_index, solo.node.applied_index) == (5, 12)
+    assert solo.node.configs.at(solo.node.applied_index) == now
 
 
 def test_a_follower_that_installs_acknowledges_nothing() -> None:

@@ -1,0 +1,98 @@
+"""A consumer in a group against real sockets: what its application hears, and how it ends."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kit.echo import EchoCluster
+from kit.echo_groups import Groups, serve_groups
+from kit.echo_reads import fill, serve_reads
+
+from myqueue.consumer import Consumer
+from myqueue.message import TopicPartition
+
+
+@pytest.fixture
+def cluster() -> Iterator[EchoCluster]:
+    with EchoCluster(2) as cluster:
+        serve_reads(cluster)
+        yield cluster
+
+
+@pytest.fixture
+def groups(cluster: EchoCluster) -> Groups:
+    return serve_groups(cluster)
+
+
+def member(cluster: EchoCluster, **settings: Any) -> Consumer:
+    return Consumer(cluster.address, ["t"], group="g", **settings)
+
+
+def poll_until(consumer: Consumer, count: int) -> None:
+    found, end = 0, time.monotonic() + 5
+    while found < count and time.monotonic() < end:
+        found += len(consumer.poll(timeout=0.1))
+    assert found == count
+
+
+def test_who_closes_leaves_though_its_last_commit_is_not_answered(cluster, groups):
+    """Else its partitions are nobody's for a whole session."""
+    fill(cluster.topic("t")[0], 10)
+    groups.give("t", (0, 7, False))
+    consumer = member(cluster, auto_commit=True)
+    poll_until(consumer, 10)
+    groups.loses_commits = True
+    consumer.poll(timeout=0)  # they are handled
+    begin = time.monotonic()
+    consumer.close(timeout=1.0)
+    assert time.monotonic() - begin < 1.5
+    assert groups.done == ["join_group", "leave_group"]
+
+
+def test_a_callback_that_raises_keeps_no_other_from_being_called(cluster, groups):
+    """Who seeks in on_assign would read from elsewhere, and never know."""
+    heard: list[tuple[str, int]] = []
+
+    def on_lost(names: list[TopicPartition]) -> None:
+        heard.append(("lost", names[0].partition))
+        raise ValueError("in on_lost")
+
+    fill(cluster.topic("t")[0], 10)
+    groups.give("t", (0, 7, False))
+    consumer = member(
+        cluster, on_assign=lambda names: heard.append(("has", names[0].partition)), on_lost=on_lost
+    )
+    poll_until(consumer, 10)
+    groups.give("t", (0, 9, False))  # it was lost, and came back
+    while consumer._subscription.readings[cluster.topics["t"][0]].epoch == 7:
+        time.sleep(0.01)
+    with pytest.raises(ValueError, match="in on_lost"):
+        consumer.poll()
+    poll_until(consumer, 10)
+    assert heard == [("has", 0), ("lost", 0), ("has", 0)]
+    consumer.close()
+
+
+def test_what_is_lost_while_it_is_let_go_is_not_revoked_as_well(cluster, groups):
+    """on_revoke is for what can still be committed; on_lost comes next, by default the same."""
+    heard: list[tuple[str, int]] = []
+    fill(cluster.topic("t")[0], 10)
+    groups.give("t", (0, 7, False))
+    consumer = member(
+        cluster, auto_commit=True, on_revoke=lambda names: heard.append(("revoked", len(names)))
+    )
+    poll_until(consumer, 10)
+    groups.loses_commits = True
+    groups.give("t", (0, 7, True))
+    while not consumer._subscription.has_word:
+        time.sleep(0.01)
+    later = threading.Timer(0.2, groups.give, ("t",))  # others have it, before the commit is done
+    later.start()
+    begin = time.monotonic()
+    while not heard and time.monotonic() - begin < 10:
+        consumer.poll(timeout=0.1)
+    consumer.poll(timeout=0.1)
+    assert heard == [("revoked", 1)]
+    consumer.close(0)
