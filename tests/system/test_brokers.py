@@ -134,7 +134,9 @@ def test_w6_r26_a_restarted_broker_does_not_follow_a_manager_that_lags(tmp_path:
         cluster.start(leader, other)
         cluster.wait_healthy()
         assert held_by(cluster, ("broker", 1)) == 3
-        assert not any(f"{group}" in cluster.log(("broker", 1))[before:] for group in groups)
+        said = cluster.log(("broker", 1))[before:]
+        # A removal may be told again: the kill came before it was on the disk.
+        assert not any(f"replica-made group={group} " in said for group in groups)
 
 
 class Chaos(threading.Thread):
