@@ -113,6 +113,13 @@ class Admin(GroupAdmin):
         """
         return self._update("remove_broker", node=broker, force=force)
 
+    def counting_on(self, broker: int) -> int:
+        """How many partitions count on a broker that was removed still: stopped before they have
+        let it go, it could leave them without a majority. Of `stranded` ones that has no end.
+        """
+        parts = [part for topic in self.topics(detail=True) for part in topic["partitions"]]
+        return sum(broker in part["leaving"] for part in parts)
+
     def daemon_at(self, address: str) -> Facts:
         """Who listens at host:port: `{"daemon", "node", "address"}`. Unreachable if nobody does;
         ClusterMismatch if it is another cluster's.

@@ -19,11 +19,13 @@ from myqueue import Agent
 from myqueue.errors import InvalidRequest, MyQueueError, NotReady, UnknownBroker, Unreachable
 from myqueue.gateway import names
 from myqueue.gateway.routes import ADMIN, Ask, Facts, Noun
+from myqueue.gateway.sdk import Sdk
 
 T = TypeVar("T")
 log = logging.getLogger("myqueue.gateway")
 blueprint = Noun("brokers")
 LOOK_S: Final = 0.1
+LET_GO_MS: Final = 10_000  # of a request that removes; it takes as long as a change of members
 ELSEWHERE: Final = (
     "Start one yourself: bin/myq-broker --id N --cluster NAME --data DIR --managers ID@HOST:PORT …;"
     " it registers by itself. Or give the gateway --agent DIR, the folder of a 'myq up' beside it."
@@ -79,9 +81,9 @@ def _row(found: Facts) -> Facts:
     }  # fmt: skip
 
 
-def _wait(ask: Ask, wait_ms: int, look: Callable[[], T | None]) -> T | None:
+def _wait(sdk: Sdk, wait_ms: int, look: Callable[[], T | None]) -> T | None:
     """What it finds; None if that was not in time. The state of others has no event."""
-    end, stopping = monotonic() + wait_ms / 1000, ask.sdk.room.stopping
+    end, stopping = monotonic() + wait_ms / 1000, sdk.room.stopping
     while True:
         found = look()
         left_s = end - monotonic()
@@ -111,7 +113,7 @@ def add_broker(ask: Ask, address: str | None, port: int | None, wait_ms: int) ->
             error.retriable, error.component = False, "gateway"
             raise error
         number = agent.add_broker(key=ask.key("add_broker") or b"", taken=_rows(ask))
-        row = _wait(ask, may_wait_ms, lambda: _alive(ask, number))
+        row = _wait(ask.sdk, may_wait_ms, lambda: _alive(ask, number))
     if row is None:
         said = f"Broker {number} was started; GET /brokers/{number} says when it has registered"
         return {"broker_id": number, "state": "starting", "message": said}
@@ -134,7 +136,7 @@ def _take_in(ask: Ask, address: str, wait_ms: int) -> Facts:
     number = told["node"]
     if told["daemon"] != "broker":
         raise InvalidRequest(f"{told['daemon']} {number} listens at {address}, and no broker")
-    row = _wait(ask, wait_ms, lambda: _alive(ask, number))
+    row = _wait(ask.sdk, wait_ms, lambda: _alive(ask, number))
     if row is None:
         raise NotReady(
             f"broker {number} runs at {address}, and the managers have not taken it in so far",
@@ -206,7 +208,7 @@ def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: i
     removed is false as long as that lasts, and the same request again removes it when it is done.
     Without, 409 if it holds partitions, and what would be lost, or stranded: of that others have
     replicas, but too few of them answer. force=1: all the same. Its process is stopped if it runs
-    on the gateway's machine under 'myq up'.
+    on the gateway's machine under 'myq up', and no partition counts on it any more.
     """
     if drain:
         left = _drain(ask, broker_id, wait_ms)
@@ -223,10 +225,10 @@ def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: i
     known = _rows(ask).get(broker_id)
     arguments = {"node": broker_id, "force": force}
     done = ask.sdk.update("remove_broker", arguments, ask.key("remove_broker", broker_id))
-    stopped = stop_daemon(ask.sdk.agent, known)
-    said = f"Broker {broker_id} was removed, " + (
-        "and its process stopped" if stopped else "its process may be stopped"
-    )
+    counting, stopped = let_go(ask.sdk, known, done["stranded"])
+    said = f"Broker {broker_id} was removed, and its process stopped"
+    if not stopped:
+        said = f"Broker {broker_id} was removed; {when_to_stop(counting)}"
     if done["missed"]:
         said += f"; {done['missed']}"
     return {
@@ -236,17 +238,43 @@ def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: i
     }  # fmt: skip
 
 
-def stop_daemon(agent: Agent | None, known: Facts | None) -> bool:
-    """The process of a broker that was removed, if the agent beside this gateway runs it; removed
-    is the broker in any case.
+def let_go(sdk: Sdk, known: Facts | None, stranded: int) -> tuple[int, bool]:
+    """Of a broker that was removed: how many partitions count on it still, and whether its process
+    was stopped. Stopped before they have let it go, it could leave them without a majority.
     """
-    if agent is None or known is None or not agent.is_running:
-        return False
+    if known is None:
+        return 0, False
+    node, counting = known["node"], 0
+
+    def is_let_go() -> bool | None:
+        nonlocal counting
+        counting = max(0, sdk.admin.counting_on(node) - stranded)
+        return counting == 0 or None
+
     try:
-        return agent.drop_broker(known["node"], known["address"])
+        if known["alive"] and known["replicas"] + known["leaving"]:
+            with sdk.room.waiting(LET_GO_MS) as may_wait_ms:
+                _wait(sdk, may_wait_ms, is_let_go)
+        return counting, counting == 0 and _stop(sdk.agent, known)
     except MyQueueError as error:
-        log.warning("broker %d was removed, and not stopped: %s", known["node"], error)
+        log.warning("broker %d was removed, and not stopped: %s", node, error)
+        return counting, False
+
+
+def _stop(agent: Agent | None, known: Facts) -> bool:
+    """If the agent beside this gateway runs it."""
+    if agent is None or not agent.is_running:
         return False
+    return agent.drop_broker(known["node"], known["address"])
+
+
+def when_to_stop(counting: int) -> str:
+    if not counting:
+        return "its process may be stopped"
+    return (
+        f"its process goes on while {counting} of its partitions count on it; stop it when they"
+        " have let it go: 'myq broker remove' with its number, on its machine, waits for that"
+    )
 
 
 def _follow(broker_id: int) -> str:
@@ -265,7 +293,7 @@ def _drain(ask: Ask, broker_id: int, wait_ms: int) -> int | None:
         return True if left is None else None
 
     with ask.sdk.room.waiting(wait_ms) as may_wait_ms:
-        _wait(ask, may_wait_ms, is_empty)
+        _wait(ask.sdk, may_wait_ms, is_empty)
     return left
 
 

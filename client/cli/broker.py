@@ -12,11 +12,13 @@ from myqueue.admin import Admin
 from myqueue.agent import Agent
 from myqueue.cli import address, asking, output, progress
 from myqueue.cli.waiting import Line
-from myqueue.daemons.local import Folder
+from myqueue.daemons.local import BROKER, Folder
 from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, Unreachable
 
 REGISTERED_S = 60.0
+LET_GO_S = 300.0  # it takes as long as others need for their copies
 LOOK_S = 0.5
+GOES_ON = "It goes on; look again."
 COLUMNS = (
     "node",
     "address",
@@ -125,7 +127,10 @@ def drain(
     click.echo(f"Broker {number} is drained: it holds nothing any more.")
 
 
-def follow(what: str, timeout_s: float | None, look: Callable[[], progress.Left | None]) -> None:
+def follow(
+    what: str, timeout_s: float | None, look: Callable[[], progress.Left | None],
+    hint: str = GOES_ON,
+) -> None:  # fmt: skip
     """Shows how far it is until nothing is left. None: nobody can tell right now."""
     line, seen = Line(), progress.Pace()
 
@@ -137,7 +142,7 @@ def follow(what: str, timeout_s: float | None, look: Callable[[], progress.Left 
         return left.todo == 0
 
     try:
-        wait_for(what, timeout_s, is_done, lambda: seen.reason)
+        wait_for(what, timeout_s, is_done, lambda: seen.reason, hint)
     finally:
         line.clear()
 
@@ -161,26 +166,67 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
     """Let the broker NUMBER go for good: one that was drained, or with --force any.
 
     Replicas of which there are others are made anew from these where there is a broker for it. A
-    broker that 'myq up' runs here is stopped; its folder is kept, with .removed-… behind its name.
+    broker that 'myq up' runs here is stopped when they need it no more; its folder is kept, with
+    .removed-… behind its name. If that was broken off, the same command again goes on with it; with
+    --force it waits no longer then.
     """
+    agent = agent_of(cluster, data)
     with asking.admin(cluster, data) as admin:
-        known = next((row for row in admin.brokers() if row["node"] == number), {"address": ""})
-        try:
-            done = admin.remove_broker(number)
-        except BrokerInUse as error:
-            if not force:
-                raise
-            asking.confirm(f"{error}. Remove broker {number} all the same?", yes=yes)
-            done = admin.remove_broker(number, force=True)
-    click.echo(f"Removed broker {number}.")
-    if done["missed"]:
-        click.echo(f"What is missed: {done['missed']}.", err=True)
+        known = next((row for row in admin.brokers() if row["node"] == number), None)
+        if known is None and agent is not None and runs_here(agent, number):
+            click.echo(f"The managers know no broker {number} any more.")
+            done: dict[str, Any] = {"missed": "", "stranded": 0}
+        else:
+            done = remove_from(admin, number, force, yes)
+            click.echo(f"Removed broker {number}.")
+        if done["missed"]:
+            click.echo(f"What is missed: {done['missed']}.", err=True)
+        if agent is None:
+            return
+        if not force if known is None else known["alive"]:
+            follow(
+                f"the partitions of broker {number} let it go, so it is not stopped",
+                LET_GO_S,
+                lambda: left_on(admin, number, done["stranded"]),
+                f"Do the same again later; 'broker remove {number} --force' stops it now.",
+            )
+    if agent.drop_broker(number, known["address"] if known else ""):
+        click.echo(f"Stopped it; its folder in {agent.data} is kept.")
+
+
+def agent_of(cluster: str | None, data: str | None) -> Agent | None:
+    """The one that runs the cluster that is meant, on this machine."""
     folder = Folder(data or address.DATA)
     found = folder.load() if folder.holder() else None
     if found is None or found.address != address.find(cluster, data):
-        return
-    if Agent(folder.data).drop_broker(number, known["address"]):
-        click.echo(f"Stopped it; its folder in {folder.data} is kept.")
+        return None
+    return Agent(folder.data)
+
+
+def runs_here(agent: Agent, number: int) -> bool:
+    found = Folder(agent.data).load()
+    return found is not None and number in [one.id for one in found.of_kind(BROKER)]
+
+
+def remove_from(admin: Admin, number: int, force: bool, yes: bool) -> dict[str, Any]:
+    try:
+        return admin.remove_broker(number)
+    except BrokerInUse as error:
+        if not force:
+            raise
+        asking.confirm(f"{error}. Remove broker {number} all the same?", yes=yes)
+        return admin.remove_broker(number, force=True)
+
+
+def left_on(admin: Admin, number: int, stranded: int) -> progress.Left | None:
+    """Of two voters, the one that is left can't change the members alone."""
+    try:
+        left = admin.counting_on(number) - stranded
+    except MyQueueError as error:
+        if not error.retriable:
+            raise
+        return None
+    return progress.Left(f"Letting go of broker {number}", max(0, left))
 
 
 def rows_of(admin: Admin) -> list[dict[str, Any]]:
@@ -194,8 +240,9 @@ def rows_of(admin: Admin) -> list[dict[str, Any]]:
 
 
 def wait_for(
-    what: str, timeout_s: float | None, look: Callable[[], Any], why: Callable[[], str] = str
-) -> Any:
+    what: str, timeout_s: float | None, look: Callable[[], Any], why: Callable[[], str] = str,
+    hint: str = GOES_ON,
+) -> Any:  # fmt: skip
     """What `look` finds; `why` says what holds it up, if something does."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
@@ -205,7 +252,7 @@ def wait_for(
         if end is not None and time.monotonic() >= end:
             reason = f" ({why()})" if why() else ""
             text = f"not within {timeout_s:g} s: {what}{reason}"
-            raise TimedOut(text, hint="It goes on; look again.")
+            raise TimedOut(text, hint=hint)
         time.sleep(LOOK_S)
 
 

@@ -219,8 +219,9 @@ def remove(node: int) -> Response:
         return remove_page(node, f"{text}; nothing was done", BrokerInUse.http_status)
     try:
         done = admin().remove_broker(node, force=typed == str(node))
-        stopped = operations.stop_daemon(agent(), row)
     except MyQueueError as error:
         return remove_page(node, *_failed(error))
+    sdk = flask.current_app.extensions["myqueue"]
+    counting, stopped = operations.let_go(sdk, row, done["stranded"])
     return topics.see(link("nodes", removed=node, lost=done["lost"], stranded=done["stranded"],
-                           stopped=int(stopped)))  # fmt: skip
+                           counting=counting, stopped=int(stopped)))  # fmt: skip

@@ -8,6 +8,7 @@ import flask
 from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError, NotFound
+from myqueue.gateway.brokers import when_to_stop
 from myqueue.gateway.console import words
 from myqueue.gateway.console.frame import (
     Crumb,
@@ -78,7 +79,11 @@ def _done() -> str:
     if not words.is_digits(removed):
         return ""
     text = f"Broker {removed[:9]} was removed"
-    text += ", and its process stopped." if args.get("stopped") == "1" else "; stop its process."
+    if args.get("stopped") == "1":
+        text += ", and its process stopped."
+    else:
+        counting = args.get("counting", "0")
+        text += f"; {when_to_stop(int(counting[:9]) if words.is_digits(counting) else 0)}."
     for name, what in (
         ("lost", "had no other copy"),
         ("stranded", "have too few replicas that answer: start their other brokers"),

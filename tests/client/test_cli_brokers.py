@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from kit.agents import myq, one_of_each
 
 from myqueue import Agent
+from myqueue.admin import Admin
 from myqueue.daemons import errands, local
 from myqueue.daemons.local import Folder
 from myqueue.errors import InvalidSetting, Unreachable
@@ -49,6 +51,21 @@ def test_p4_a_broker_is_added_drained_and_removed(home: Path) -> None:
     assert [daemon.name for daemon in cluster.of_kind(local.BROKER)] == ["broker-2"]
     assert (home / "myq-data" / "broker-1.removed-1").is_dir()
     assert "no broker 7" in myq(home, "broker", "remove", "7", code=1)
+
+
+@pytest.mark.slow
+def test_p4_who_is_removed_by_force_runs_until_its_partitions_can_do_without(home: Path) -> None:
+    """Of two voters one can't go on alone, nor cast out the other."""
+    myq(home, "broker", "add")
+    myq(home, "topic", "create", "t", "--partitions", "6", "--replication", "2")
+    myq(home, "topic", "create", "u", "--partitions", "6", "--replication", "2")
+    assert "Stopped it" in myq(home, "broker", "remove", "1", "--force", "--yes")
+    time.sleep(3)  # who has lost its majority has noticed by then
+    cluster = Folder(home / "myq-data").load()
+    assert cluster is not None
+    with Admin(cluster.address) as admin:
+        parts = admin.describe_topic("t")["partitions"] + admin.describe_topic("u")["partitions"]
+    assert [part["leader"] for part in parts] == [2] * 12
 
 
 def test_without_a_cluster_it_says_how_brokers_are_added_elsewhere(tmp_path: Path) -> None:
