@@ -179,6 +179,21 @@ class Admin(GroupAdmin):
         """How each daemon's Raft groups stand: STATUS of all of them."""
         return self._ask_daemons(self.daemons() if daemons is None else daemons, words.STATUS, 0)
 
+    def repairs(self, daemons: Iterable[Facts] | None = None) -> Facts:
+        """What daemons found damaged on their disks, and what became of it, the oldest first of
+        each: `{"repairs": […], "scrubbers": […]}`. Of those that answer; `silent` names the others.
+        """
+        told = self.statuses(daemons)
+        known = [(f"{one['daemon']} {one['node']}", one["repair"]) for one in told
+                 if "repair" in one]  # fmt: skip
+        if told and not known:
+            raise Unreachable(told[0].get("error", ""), component=told[0]["address"])
+        return {
+            "repairs": [row for who, repair in known for row in _repairs(who, repair)],
+            "scrubbers": [{"daemon": who, **repair["scrub"]} for who, repair in known],
+            "silent": [f"{one['daemon']} {one['node']}" for one in told if "error" in one],
+        }
+
     def where(self, topic: str, partition: int, offset: int) -> Facts:
         """Where a message is: of each replica segment, bytes, index and term; who is past it."""
         found = self._partition(topic, partition)
@@ -313,6 +328,19 @@ def _who(consumer_id: int | None, group: str | None) -> str:
     if (consumer_id is None) == (group is None):
         raise MisuseError("whose positions? Give consumer_id= or group=")
     return f"group/{group}" if consumer_id is None else str(consumer_id)
+
+
+def _repairs(who: str, repair: Facts) -> list[Facts]:
+    """The damage that one daemon tells of: what is repaired, then what is not."""
+    names = ("segment", "position", "found", "what")
+    return [
+        {"daemon": who, **{name: one[name] for name in names}, "since_ms": since, "state": state}
+        for one, since, state in (
+            *((one, one["found_ms"], f"repaired in {one['took_ms'] / 1000:.1f} s")
+              for one in repair["mended"]),
+            *((one, one["since_ms"], one["state"]) for one in repair["damaged"]),
+        )
+    ]  # fmt: skip
 
 
 def _leader(status: Facts) -> int:

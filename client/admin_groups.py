@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from myqueue import protocol as words
-from myqueue.errors import MisuseError, MyQueueError, TimedOut, UnknownGroup, error_of
+from myqueue.errors import GroupInUse, MisuseError, MyQueueError, TimedOut, UnknownGroup, error_of
 from myqueue.message import TopicPartition
 from myqueue.offsets import Offsets
 from myqueue.session import Answer, Session
@@ -129,7 +129,11 @@ class GroupAdmin(ABC):
         has members. What fails half-way may be repeated.
         """
         topics = self._existing(self._read("group", group=group)["topics"])
-        epoch = self._update("begin_reset", group=group)["epoch"]
+        try:
+            epoch = self._update("begin_reset", group=group)["epoch"]
+        except GroupInUse as error:
+            error.hint = "Stop its members first: a group that has some is not deleted."
+            raise
         try:
             names = [name for topic in topics for name in self._offsets(topic, None, None)]
             self._set_positions(group, epoch, [{**n._asdict(), "new": words.FORGET} for n in names])

@@ -206,7 +206,8 @@ class ManagerCall(Waiter):
         at, began = self._let_go(), self._began
         if at is None:
             return
-        self._was_sent = self._unknown = self._unknown or at.is_ready
+        self._unknown = self._unknown or at.is_ready
+        self._was_sent = self._was_sent or at.is_ready
         if self._managers.leader == at.address:
             self._managers.leader = None
         waited = self._host.now_ms() - began

@@ -216,7 +216,8 @@ class Prefetch:
                 continue
             reading.start, reading.end = start, end
             if code:
-                self._refused(reading, error_of(code, component=fetch.address), now)
+                text = f"{reading.name} can't be read at offset {reading.next_offset}"
+                self._refused(reading, error_of(code, text, fetch.address), now)
             elif len(own) != len(batches):
                 reading.failed(now)  # cut on its way: ask again
             else:

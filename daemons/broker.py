@@ -222,7 +222,9 @@ class Broker:
         if self._is_cast_out and not before:
             self._tell(
                 "error", "cast-out", why=self.reports.why_refused,
-                hint="The managers do not hear this broker, so it hands its leaders over. Stop it.",
+                hint="The managers do not hear this broker, so it hands its leaders over. If its"
+                " disk was replaced, wait: it is taken in when the old one was silent for ten"
+                " seconds. Else stop it.",
             )  # fmt: skip
 
     def _sweep(self) -> None:

@@ -119,7 +119,7 @@ def brokers(view: View, args: Arguments) -> Answer:
     rows = []
     for node, row in sorted(tables.brokers.items()):
         life = liveness.brokers.get(node)
-        led = [group for group in liveness.led_by(node) if liveness.leader(group, view.now)[0]]
+        led = [one for one in liveness.led_by(node) if liveness.leader(one, view.now)[0] == node]
         rows.append({
             "node": node, "address": row.address, "peer": row.peer, "host": row.host,
             "disk": row.disk, "state": _state(view, row), "alive": liveness.alive(node, view.now),

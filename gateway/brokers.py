@@ -190,7 +190,11 @@ def drain_broker(ask: Ask, broker_id: int, wait_ms: int) -> Facts:
 def undrain_broker(ask: Ask, broker_id: int) -> Facts:
     """It may hold partitions again, and gets its share of them."""
     ask.sdk.update("undrain_broker", {"node": broker_id}, ask.key("undrain_broker", broker_id))
-    said = f"Broker {broker_id} is active again; it gets its share of the partitions in a moment"
+    is_alive = _one(ask, broker_id)["alive"]
+    then = (
+        "it gets its share of the partitions in a moment" if is_alive else "it is silent: start it"
+    )
+    said = f"Broker {broker_id} may hold partitions again; {then}"
     return {"broker_id": broker_id, "message": said}
 
 

@@ -59,6 +59,17 @@ def raft_status(ask: Ask, group: str) -> Facts:
 
 
 @blueprint.operation(
+    "GET", "/repairs", "What was damaged, and its repair",
+    adds={"repairs": names.ROWS, "scrubbers": names.ROWS, "silent": names.TEXTS},
+)  # fmt: skip
+def repairs(ask: Ask) -> Facts:
+    """What daemons found damaged on their disks, and what became of it; what scrubbers have read.
+    Of what is repaired the last twenty of each daemon, since its start.
+    """
+    return ask.sdk.admin.repairs()
+
+
+@blueprint.operation(
     "GET", "/where", "Where a message is",
     parameters=(names.TOPIC, names.NAMED_PARTITION, names.OFFSET), adds={"replicas": names.ROWS},
 )  # fmt: skip

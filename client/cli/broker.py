@@ -10,7 +10,7 @@ import click
 
 from myqueue.admin import Admin
 from myqueue.agent import Agent
-from myqueue.cli import address, asking, output, progress
+from myqueue.cli import address, asking, output, progress, wellness
 from myqueue.cli.waiting import Line
 from myqueue.daemons.local import BROKER, Folder
 from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, Unreachable
@@ -91,6 +91,7 @@ def add(wait: bool, timeout_s: float | None, data: str | None, as_json: bool) ->
                 f"broker {number} has its share",
                 timeout_s,
                 lambda: progress.of_spreading(rows_of(admin), number),
+                lambda: amiss(admin),
             )
     if as_json:
         output.write_json("myq.broker.add/1", asking.facts_of({"broker": row}))
@@ -123,13 +124,24 @@ def drain(
             f"broker {number} is drained",
             timeout_s,
             lambda: progress.of_draining(rows_of(admin), number),
+            lambda: amiss(admin),
         )
     click.echo(f"Broker {number} is drained: it holds nothing any more.")
 
 
+def amiss(admin: Admin) -> str:
+    """What may hold a move up: all that `myq health` would say."""
+    try:
+        told = admin.problems()
+    except MyQueueError as error:
+        return f"no manager leads: {error}"
+    found = [*wellness.of_daemons(told), *wellness.of_partitions(told)]
+    return "; ".join(problem.text for problem in found)
+
+
 def follow(
     what: str, timeout_s: float | None, look: Callable[[], progress.Left | None],
-    hint: str = GOES_ON,
+    why: Callable[[], str], hint: str = GOES_ON,
 ) -> None:  # fmt: skip
     """Shows how far it is until nothing is left. None: nobody can tell right now."""
     line, seen = Line(), progress.Pace()
@@ -142,7 +154,7 @@ def follow(
         return left.todo == 0
 
     try:
-        wait_for(what, timeout_s, is_done, lambda: seen.reason, hint)
+        wait_for(what, timeout_s, is_done, lambda: seen.reason or why(), hint)
     finally:
         line.clear()
 
@@ -154,7 +166,9 @@ def undrain(number: int, cluster: str | None, data: str | None) -> None:
     """Let the broker NUMBER hold replicas again."""
     with asking.admin(cluster, data) as admin:
         admin.undrain_broker(number)
-    click.echo(f"Broker {number} is active again; it gets its share in a moment.")
+        is_alive = any(row["alive"] for row in rows_of(admin) if row["node"] == number)
+    then = "it gets its share in a moment" if is_alive else "it is dead: start it"
+    click.echo(f"Broker {number} may hold replicas again; {then}.")
 
 
 @broker.command()
@@ -188,6 +202,7 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
                 f"the partitions of broker {number} let it go, so it is not stopped",
                 LET_GO_S,
                 lambda: left_on(admin, number, done["stranded"]),
+                lambda: amiss(admin),
                 f"Do the same again later; 'broker remove {number} --force' stops it now.",
             )
     if agent.drop_broker(number, known["address"] if known else ""):
@@ -250,8 +265,8 @@ def wait_for(
         if found:
             return found
         if end is not None and time.monotonic() >= end:
-            reason = f" ({why()})" if why() else ""
-            text = f"not within {timeout_s:g} s: {what}{reason}"
+            reason = why()
+            text = f"not within {timeout_s:g} s: {what}{f' ({reason})' if reason else ''}"
             raise TimedOut(text, hint=hint)
         time.sleep(LOOK_S)
 
@@ -268,34 +283,15 @@ def repairs(cluster: str | None, data: str | None, as_json: bool) -> None:
     last twenty of each daemon are shown, since its start.
     """
     with asking.admin(cluster, data) as admin:
-        told = admin.statuses()
-    asking.somebody_answered(told)
-    rows = [row for one in told if "repair" in one for row in repairs_of(one)]
-    scrubs = [
-        {"daemon": f"{one['daemon']} {one['node']}", **one["repair"]["scrub"]}
-        for one in told
-        if "repair" in one
-    ]
+        found = admin.repairs()
     if as_json:
-        output.write_json("myq.broker.repairs/1", {"repairs": rows, "scrubbers": scrubs})
+        output.write_json("myq.broker.repairs/1", found)
         return
-    if rows:
-        asking.write_rows(rows)
+    if found["repairs"]:
+        asking.write_rows(found["repairs"])
     else:
         click.echo("Nothing was found damaged.")
+    if found["silent"]:
+        click.echo(f"No answer from {', '.join(found['silent'])}.", err=True)
     click.echo("\nscrubbers:")
-    asking.write_rows(scrubs, ("daemon", "bytes_per_s", "rounds", "round_ended_ms"))
-
-
-def repairs_of(status: dict[str, Any]) -> list[dict[str, Any]]:
-    """The damage that one daemon tells of, the oldest first."""
-    who, repair = f"{status['daemon']} {status['node']}", status["repair"]
-    names = ("segment", "position", "found", "what")
-    return [
-        {"daemon": who, **{name: one[name] for name in names}, "since_ms": since, "state": state}
-        for one, since, state in (
-            *((one, one["found_ms"], f"repaired in {one['took_ms'] / 1000:.1f} s")
-              for one in repair["mended"]),
-            *((one, one["since_ms"], one["state"]) for one in repair["damaged"]),
-        )
-    ]  # fmt: skip
+    asking.write_rows(found["scrubbers"], ("daemon", "bytes_per_s", "rounds", "round_ended_ms"))

@@ -1,10 +1,13 @@
-"""`myq config show`: every setting with its default, its unit, and what it does."""
+"""`myq config`: every setting with its default, its unit, and what it does; those of a cluster."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from myqueue.cli import output
+from myqueue.cli import address, asking, output
+from myqueue.cli.topic import read_settings
 from myqueue.config import ConsumerSettings, ProducerSettings, SessionSettings, rows
 from myqueue.daemons.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS
 from myqueue.daemons.config import SETTINGS
@@ -19,7 +22,7 @@ CLIENTS = {
 
 @click.group()
 def config() -> None:
-    """Settings of daemons, topics, producers and consumers."""
+    """Settings of daemons, topics, clusters, producers and consumers: show, cluster."""
 
 
 @config.command()
@@ -68,3 +71,25 @@ def text(default: output.Cell) -> str | None:
     if isinstance(default, bool):
         return str(default).lower()
     return None if default is None else str(default)
+
+
+@config.command()
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=read_settings,
+    help="Change one; NAME= brings its default back. 'myq config show cluster' explains them.",
+)  # fmt: skip
+@address.options
+@output.json_option
+def cluster(settings: dict[str, Any], cluster: str | None, data: str | None, as_json: bool) -> None:
+    """Show the settings that hold for the cluster now, or change them, while it runs.
+
+    As replace_after_ms: a broker silent for so long is dead, its replicas are made anew. Those of a
+    topic: 'myq topic alter'; those of a daemon: its --config file, and a new start.
+    """
+    with asking.admin(cluster, data) as admin:
+        changed = admin.alter_cluster(settings) if settings else admin.cluster()
+    now = changed["settings"]
+    if as_json:
+        output.write_json("myq.config.cluster/1", {"settings": now})
+    else:
+        output.write_table(["setting", "value"], [[key, str(value)] for key, value in now.items()])

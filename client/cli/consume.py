@@ -65,7 +65,8 @@ def consume(
     """Print the messages of TOPIC, up to those that are there now.
 
     It reads for itself: no position is kept, nothing is taken away from others; unless it is told
-    to be a member of a --group.
+    to be a member of a --group. Where an offset is asked for that retention took, it begins at the
+    start, and says so on stderr.
     """
     where = address.find(cluster, data)
     render = as_line if as_json else compiled(form)
@@ -85,6 +86,8 @@ def consume(
                 raise UnknownPartition(f"{topic} has no partition {partition}; it has {len(known)}")
             known = {partition: known[partition]}
         starts = {number: begin.offset(row) for number, row in known.items()}
+        for number, text in begin.missed(known).items():
+            click.echo(f"{topic}/{number}: {text}; going on from {starts[number]}", err=True)
         left = {number for number, row in known.items() if starts[number] < row.end}
         if not left and not follow:
             return

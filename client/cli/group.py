@@ -124,7 +124,7 @@ def reset(
 ) -> None:  # fmt: skip
     """Set where the group NAME goes on. Prints the plan; --execute does it."""
     if (to is None) == (shift is None):
-        raise click.UsageError("Say where: --to WHERE or --shift N.")
+        raise click.UsageError("Say where: either --to WHERE or --shift N.")
     where: dict[str, Any] = {"shift": shift}
     if to is not None:
         if to.kind == "before_end":

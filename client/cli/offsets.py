@@ -45,12 +45,27 @@ class From(NamedTuple):
             case "latest":
                 return of.end
             case "offset":
-                return max(self.number, of.start)
+                return min(
+                    max(self.number, of.start), of.end
+                )  # behind it is nothing to be asked for
             case "before_end":
                 return max(of.start, of.end - self.number)
             case "time":
                 return of.end if of.at_time is None else of.at_time
         return of.start
+
+    def missed(self, known: dict[int, Range]) -> dict[int, str]:
+        """Where the offset that was asked for is gone, or in no partition there so far; of each
+        what to say about it.
+        """
+        if self.kind != "offset":
+            return {}
+        is_beyond = self.number > max((row.end for row in known.values()), default=0)
+        return {
+            number: f"offset {self.number} is not between {row.start} (start) and {row.end} (end)"
+            for number, row in known.items()
+            if self.number < row.start or is_beyond
+        }
 
 
 def read_from(ctx: click.Context, parameter: click.Parameter, value: str) -> From:

@@ -19,16 +19,18 @@ from collections.abc import Iterator
 
 import click
 
+from myqueue.admin import Admin
 from myqueue.cli import address, wellness
 from myqueue.cli.waiting import Line
 from myqueue.cli.wal import quiet_pipe
 from myqueue.daemons import local, supervisor
 from myqueue.daemons.local import Cluster, Folder
-from myqueue.errors import DirectoryLocked, InvalidSetting, TroubleError
+from myqueue.errors import DirectoryLocked, InvalidSetting, MyQueueError, TroubleError
 
 # The agent needs 13 s at most.
 STOP_S = 15.0
 GIVE_UP_RESTARTS = 3
+LED_S = 3.0
 
 EXAMPLE = """\
 from myqueue import MyConsumer, MyProducer
@@ -62,7 +64,8 @@ def up(
     """Start a cluster on this machine and wait until it is healthy; Ctrl-C stops it in order.
 
     Data that is there already is continued, with its ports and its name. A daemon that dies is
-    started again.
+    started again. If all daemons run and something else is amiss when the time is over, such as a
+    partition that was lost, it says so and they go on.
 
     DIR gets a folder for each daemon (manager-1 …, broker-1 …), and node/: cluster.json (name,
     addresses, pids, states), the daemons' settings (.toml) and what they said (.log). Nothing
@@ -78,9 +81,9 @@ def up(
     agent = start_agent(folder, words, detach)
     try:
         with signals_raise():
-            cluster = wait_until_healthy(folder, agent, time.monotonic() + wait_s)
+            cluster, amiss = wait_until_healthy(folder, agent, time.monotonic() + wait_s)
             with quiet_pipe():
-                tell(cluster, data, detach)
+                tell(cluster, data, detach, amiss)
             if not detach:
                 click.echo("Ctrl-C stops it.", err=True)
                 code = agent.wait()
@@ -151,7 +154,12 @@ def start_agent(folder: Folder, words: list[str], detach: bool) -> subprocess.Po
         )
 
 
-def wait_until_healthy(folder: Folder, agent: subprocess.Popen[bytes], end: float) -> Cluster:
+def wait_until_healthy(
+    folder: Folder, agent: subprocess.Popen[bytes], end: float
+) -> tuple[Cluster, str]:
+    """The cluster; and what is not well, if it did not become healthy in time but can be used: one
+    partition that nobody can read must not keep all others from everybody.
+    """
     line = Line()
     try:
         while True:
@@ -162,9 +170,11 @@ def wait_until_healthy(folder: Folder, agent: subprocess.Popen[bytes], end: floa
                 give_up_on_the_dying(folder, cluster)
                 waits_for = what_is_missing(cluster, end)
                 if not waits_for:
-                    return cluster
+                    return cluster, ""
                 line.show(f"Starting {cluster.cluster}: {waits_for}")
                 if time.monotonic() > end:
+                    if can_be_used(cluster):
+                        return cluster, waits_for
                     raise TroubleError(
                         f"not healthy in time: {waits_for}",
                         hint=f"Give it more time with --wait, or {look(folder)[0].lower()}"
@@ -183,6 +193,19 @@ def what_is_missing(cluster: Cluster, end: float) -> str:
     timeout_s = max(0.5, min(3.0, end - time.monotonic()))
     found = wellness.problems(cluster.address, cluster, timeout_s)
     return "; ".join(problem.text for problem in found)
+
+
+def can_be_used(cluster: Cluster) -> bool:
+    """All daemons run, and a manager leads: what is amiss can be looked at and mended."""
+    if any(daemon.state != supervisor.RUNNING for daemon in cluster.daemons):
+        return False
+    try:
+        with Admin(cluster.address, timeout=LED_S) as admin:
+            known = {row["node"] for row in admin.brokers() if row["alive"]}
+            admin.problems()
+    except MyQueueError:
+        return False
+    return known >= {daemon.id for daemon in cluster.of_kind(local.BROKER)}
 
 
 def give_up_on_the_dying(folder: Folder, cluster: Cluster) -> None:
@@ -208,11 +231,14 @@ def look(folder: Folder) -> str:
     return f"Look into the logs in {folder.node}."
 
 
-def tell(cluster: Cluster, data: str, detach: bool) -> None:
+def tell(cluster: Cluster, data: str, detach: bool, amiss: str) -> None:
     """Where it is, and what to do with it."""
     managers, brokers = cluster.of_kind(local.MANAGER), cluster.of_kind(local.BROKER)
     where = "" if data == address.DATA else f" --data {data}"
-    click.echo(f"Cluster {cluster.cluster} is healthy. Its data is in {data}.")
+    how = "runs, but is NOT healthy" if amiss else "is healthy"
+    click.echo(f"Cluster {cluster.cluster} {how}. Its data is in {data}.")
+    if amiss:
+        click.echo(f"Not healthy: {amiss}. 'myq health{where}' shows more.", err=True)
     click.echo(f"  managers  {cluster.address}")
     click.echo(f"  brokers   {', '.join(daemon.address for daemon in brokers)}")
     if cluster.gateway is not None:

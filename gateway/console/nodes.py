@@ -45,6 +45,15 @@ MOVE_COLUMNS: Final = (
 )
 MOVES_MAX: Final = 50
 PARTITIONS_MAX: Final = 2_000  # so many are looked through for what moves
+REPAIR_COLUMNS: Final = (
+    Column("daemon", "On whose disk it is"),
+    Column("found", "When"),
+    Column("by", "A start, a read, or the scrubber, which reads every log again and again"),
+    Column("segment", "File of its log"),
+    Column("position", "Byte of the file", True),
+    Column("what", "What was wrong there"),
+    Column("state", "What became of it: what other replicas have comes back from there"),
+)
 MANAGER_COLUMNS: Final = (
     Column("manager", "Number of the manager"),
     Column("state", "Whether the manager that answered hears it"),
@@ -66,7 +75,8 @@ def page() -> Response:
     moves, note = moves_table(look)
     return draw(
         "console/nodes.html", "nodes", "Nodes", brokers=brokers_table(console().watch),
-        managers=managers_table(look), moves=moves, trouble=note, done=_done(),
+        managers=managers_table(look), moves=moves, repairs=repairs_table(look), trouble=note,
+        done=_done(),
     )  # fmt: skip
 
 
@@ -115,6 +125,34 @@ def moves_table(look: Look) -> tuple[Table | None, str]:
     if len(rows) > MOVES_MAX:
         table.note = f"And {len(rows) - MOVES_MAX:,} more."
     return table, ""
+
+
+def repairs_table(look: Look) -> Table | None:
+    """What was found damaged, and what became of it; None if nothing was. Only those are asked who
+    have counted something.
+    """
+    asked = [
+        {name: row[name] for name in ("daemon", "node", "address")}
+        for row in look.stats
+        if row.get("counters", {}).get("damage_found_total")
+    ]
+    if not asked:
+        return None
+    try:
+        rows = admin().repairs(asked)["repairs"]
+    except MyQueueError:
+        return None
+    table = Table("Damage and its repair", REPAIR_COLUMNS, "")
+    for row in sorted(rows, key=lambda one: -int(one["since_ms"])):
+        is_done = row["state"].startswith("repaired")
+        place = f"{row['segment']} at position {row['position']}: "
+        table.add(
+            row["daemon"], words.age(row["since_ms"], look.now_ms), row["found"],
+            Cell(row["segment"], is_code=True), words.count(row["position"]),
+            row["what"].removeprefix(place),
+            Cell(row["state"], state=OK if is_done else WARN),
+        )  # fmt: skip
+    return table if rows else None
 
 
 def state_of(row: Facts) -> Cell:

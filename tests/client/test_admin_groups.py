@@ -112,8 +112,9 @@ def test_a_group_is_deleted_after_its_positions() -> None:
 def test_a_group_that_is_in_use_goes_on(step: str) -> None:
     desk = Desk()
     desk.refuse[step] = GroupInUse("it has members")
-    with pytest.raises(GroupInUse):
+    with pytest.raises(GroupInUse) as caught:
         desk.delete_group("g")
+    assert step != "begin_reset" or "--force" not in caught.value.hint, "to delete knows none"
     last = cast(tuple[str, Any], desk.log[-1])[0]
     assert last == ("begin_reset" if step == "begin_reset" else "end_reset")
 

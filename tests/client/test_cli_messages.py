@@ -21,12 +21,21 @@ def point(text: str) -> From:
 @pytest.mark.parametrize(
     ("text", "offset"),
     [
-        *(("earliest", 10), ("latest", 50), ("20", 20), ("0", 10), ("60", 60)),
+        *(("earliest", 10), ("latest", 50), ("20", 20), ("0", 10), ("60", 50)),
         *(("-5", 45), ("-500", 10), ("@1700000000000", 33)),
     ],
 )
 def test_points(text: str, offset: int) -> None:
     assert point(text).offset(Range(start=10, end=50, at_time=33)) == offset
+
+
+def test_an_offset_that_is_gone_or_to_come_is_told() -> None:
+    """C6: nothing that retention took is left out in silence."""
+    known = {0: Range(10, 50, None), 1: Range(0, 5, None)}
+    assert point("3").missed(known) == {0: "offset 3 is not between 10 (start) and 50 (end)"}
+    assert not point("20").missed(known) and not point("50").missed(known)
+    assert sorted(point("51").missed(known)) == [0, 1]
+    assert not point("earliest").missed(known) and not point("-99").missed(known)
 
 
 def test_times() -> None:

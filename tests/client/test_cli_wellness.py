@@ -3,11 +3,14 @@
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from myqueue import cli
-from myqueue.cli import wellness
+from myqueue.cli import up, wellness
+from myqueue.errors import TroubleError
 
 SILENT = "127.0.0.1:1"
 
@@ -78,3 +81,20 @@ def test_up_refuses_at_once(capsys) -> None:
         assert "--port-base" in err
     assert cli.main(["up", "--brokers", "0"]) == 2
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_up_keeps_a_cluster_of_which_one_partition_is_lost(
+    monkeypatch: pytest.MonkeyPatch, usable: bool
+) -> None:
+    """W21: a partition that nobody can read stops, others go on, after a new start as well."""
+    cluster: Any = SimpleNamespace(pid=7, cluster="c", daemons=[])
+    folder: Any = SimpleNamespace(load=lambda: cluster, node="node")
+    agent: Any = SimpleNamespace(pid=7, poll=lambda: None)
+    monkeypatch.setattr(up, "what_is_missing", lambda *_: "no leader: t/0")
+    monkeypatch.setattr(up, "can_be_used", lambda _: usable)
+    if usable:
+        assert up.wait_until_healthy(folder, agent, 0) == (cluster, "no leader: t/0")
+    else:
+        with pytest.raises(TroubleError, match="not healthy in time: no leader: t/0"):
+            up.wait_until_healthy(folder, agent, 0)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -92,6 +93,21 @@ def test_a_timeout_names_every_address_and_what_it_said(cluster, session):
     for daemon in cluster.daemons:
         assert f"{daemon.address}: NO_QUORUM: 1 of 3" in str(caught.value)
     assert caught.value.outcome == errors.NONE
+
+
+def test_who_answered_was_reached_whoever_else_is_silent():
+    """C11: a manager said why nothing can be done; that another one is frozen changes nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen, EchoCluster(1) as cluster:
+        cluster.daemons[0].script = lambda envelope, frames: (
+            refuse(envelope[words.REQUEST], errors.NoQuorum, "1 of 3")
+            if envelope[words.KIND] == words.UPDATE
+            else None
+        )
+        silent = f"127.0.0.1:{frozen.getsockname()[1]}"
+        with Session(f"{cluster.daemons[0].address},{silent}") as session:
+            with pytest.raises(errors.TimedOut, match="NO_QUORUM: 1 of 3") as caught:
+                session.update("open_producer", {}, timeout_ms=2500).result()
+            assert caught.value.outcome == errors.NONE
 
 
 def test_nobody_there_is_unreachable_in_time():

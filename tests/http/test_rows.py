@@ -308,3 +308,12 @@ def test_a_second_gateway_knows_what_the_first_did(
         second.check()
         assert json.loads(json.dumps(good(ask(second.port, "GET", "/topics"))))["topics"]
         assert second.stop() < 10
+
+
+def test_repair_state_is_told_of_every_daemon(http: Client) -> None:
+    """W21: what is damaged somewhere, and what became of it, is told over HTTP too."""
+    found = good(http.ask("GET", "/repairs"))
+    assert (found["repairs"], found["silent"]) == ([], [])
+    daemons = {row["daemon"] for row in found["scrubbers"]}
+    assert {"manager 1", "broker 1"} <= daemons
+    assert all(row["bytes_per_s"] > 0 for row in found["scrubbers"])
