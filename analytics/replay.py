@@ -20,6 +20,7 @@ PRODUCERS_MAX: Final = 10_000
 RUNS_MAX: Final = 64
 CONSUMERS_MAX: Final = 100_000
 KEYS_MAX: Final = 16
+OLDER_TAKES_MAX: Final = 4_096
 NO_OFFSET: Final = 2**64 - 1
 # Of batches that have a key of their own, which stands in the fields of producer and sequence.
 KEYED_EPOCH: Final = 2**32 - 1
@@ -46,6 +47,9 @@ class Rebuilder:
         self.sessions: OrderedDict[int, list[Any]] = OrderedDict()
         # consumer → [offset, member, assignment, {key: (first, next)}]
         self.positions: dict[str, list[Any]] = {}
+        # (key, consumer) of takes that are no more among the last of their consumer → (first, next,
+        # number), oldest first
+        self.takes: OrderedDict[tuple[bytes, str], tuple[int, int, int]] = OrderedDict()
         # key of a batch → (offset, messages, stamp), oldest first
         self.keys: OrderedDict[int, tuple[int, int, int]] = OrderedDict()
 
@@ -128,7 +132,7 @@ class Rebuilder:
 
     def _take(self, consumer: str, key: bytes, most: int, end: int, nothing_too: bool) -> None:
         known = self.positions.get(consumer)
-        if known is not None and key in known[3]:
+        if (known is not None and key in known[3]) or (key, consumer) in self.takes:
             return
         first = self.start if known is None else max(known[0] or 0, self.start)
         behind = max(first, min(first + most, end))
@@ -141,7 +145,11 @@ class Rebuilder:
         known[0] = behind
         known[3][key] = (first, behind)
         if len(known[3]) > KEYS_MAX:
-            del known[3][next(iter(known[3]))]
+            oldest = next(iter(known[3]))
+            last = next(reversed(self.takes.values())) if self.takes else (0, 0, -1)
+            self.takes[oldest, consumer] = (*known[3].pop(oldest), last[2] + 1)
+            if len(self.takes) > OLDER_TAKES_MAX:
+                self.takes.popitem(last=False)
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -162,6 +170,10 @@ class Rebuilder:
         }
         keys = sorted(more[0], key=lambda row: row[1]) if more else []
         self.keys = OrderedDict((int.from_bytes(name, "big"), tuple(at)) for name, *at in keys)
+        takes = sorted(more[1], key=lambda row: row[3]) if len(more) > 1 else []
+        self.takes = OrderedDict(
+            ((name[:16], name[16:].decode()), tuple(at)) for name, *at in takes
+        )
         return int(applied)
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
@@ -178,6 +190,8 @@ class Rebuilder:
         yield b"m", pack([FORM, *meta])
         for producer in sorted(self.sessions):
             yield b"p" + producer.to_bytes(8, "big"), pack(self.sessions[producer])
+        for key, consumer in sorted(self.takes, key=lambda one: one[0] + one[1].encode()):
+            yield b"t" + key + consumer.encode(), pack(list(self.takes[key, consumer]))
 
 
 def _problem(known: list[Any] | None, epoch: int, sequence: int) -> str:

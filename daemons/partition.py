@@ -12,7 +12,7 @@ of one turn travel in one entry:
 | FORGET | rows of [consumer, member epoch, assignment epoch] | [(code, no position)…] |
 
 The state is small: how far the log is, producers' sequences, batches' own keys, consumers'
-positions. It is saved in rows, one for each of these, and only those that changed.
+positions, older takes. It is saved in rows, one for each of these, and only those that changed.
 
 Invariant: `start <= end`; `end` is the offset behind the last applied message; offsets are dense,
 so each DATA entry begins at `end`, and a gap stops the replica before it harms the data (C5).
@@ -34,7 +34,8 @@ from myqueue.daemons.sessions import IDENTITY, Sessions
 COMMIT, TAKE, START, FORGET = 1, 2, 3, 4
 
 _FORM: Final = 1  # of rows and snapshots
-_META, _PRODUCER, _CONSUMER, _KEY = b"m", b"p", b"c", b"k"  # keys of rows; with an id behind
+# Keys of rows; with an id behind.
+_META, _PRODUCER, _CONSUMER, _KEY, _TAKE = b"m", b"p", b"c", b"k", b"t"
 
 
 def commit_command(rows: list[list[Any]]) -> bytes:
@@ -152,12 +153,15 @@ class Partition:
         puts.update((_consumer_key(one), row) for one, row in positions.items())
         keys, outdated = self.keys.take_changes()
         puts.update((_KEY + row_name(one), row) for one, row in keys.items())
+        takes, repeated_no_more = self.positions.older.take_changes()
+        puts.update((_TAKE + one, row) for one, row in takes.items())
         if self._touched:
             puts[_META] = protocol.pack([_FORM, *self._meta()])
             self._touched = False
         gone = [_producer_key(one) for one in forgotten]
         gone += [_consumer_key(one) for one in removed]
         gone += [_KEY + row_name(one) for one in outdated]
+        gone += [_TAKE + one for one in repeated_no_more]
         return puts, gone
 
     def load(self, applied_index: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
@@ -165,6 +169,7 @@ class Partition:
         sessions: list[list[Any]] = []
         positions: list[list[Any]] = []
         keys: list[list[Any]] = []
+        takes: list[list[Any]] = []
         for key, value in rows:
             kind, name = bytes(key[:1]), bytes(key[1:])
             if kind == _PRODUCER:
@@ -173,16 +178,18 @@ class Partition:
                 positions.append([name.decode(), *protocol.unpack(value)])
             elif kind == _KEY:
                 keys.append([name, *protocol.unpack(value)])
+            elif kind == _TAKE:
+                takes.append([name, *protocol.unpack(value)])
             elif kind == _META:
                 form, *meta = protocol.unpack(value)
                 _check_form(form)
-        self._become(applied_index, meta, sessions, positions, keys, changed=False)
+        self._become(applied_index, meta, sessions, positions, keys, takes, changed=False)
 
     def snapshot(self) -> bytes:
         return protocol.pack(
             [
                 _FORM, self.applied_index, self._meta(), list(self.sessions.packed()),
-                self.positions.packed(), self.keys.packed(),
+                self.positions.packed(), self.keys.packed(), self.positions.older.packed(),
             ]
         )  # fmt: skip
 
@@ -193,12 +200,14 @@ class Partition:
 
     def _become(
         self, applied_index: int, meta: list[int], sessions: list[list[Any]],
-        positions: list[list[Any]], keys: Iterable[list[Any]] = (), *, changed: bool,
+        positions: list[list[Any]], keys: Iterable[list[Any]] = (),
+        takes: Iterable[list[Any]] = (), *, changed: bool,
     ) -> None:  # fmt: skip
         self.applied_index = applied_index
         self._set_meta(*meta)
         self.sessions.become(sessions, changed=changed)
         self.positions.become(positions, changed=changed)
+        self.positions.older.become(takes, changed=changed)
         self.keys.become(keys, changed=changed)
         self._touched = changed
 

@@ -14,8 +14,9 @@ section 5), applied alike on every replica:
 - What is forgotten is as if it had never been, epochs too; who is fenced can't ask for it.
 - Nobody may be past the end of the partition.
 - A take moves the position over the next messages and remembers, by the request's key, which they
-  were: the last `KEYS_MAX` keys per consumer. A take that found nothing is not remembered, unless
-  it asks for that: who looks into several partitions with one key goes the same way again.
+  were: the last `KEYS_MAX` keys per consumer, and of all consumers the last that are older
+  (`taken.py`). A take that found nothing is not remembered, unless it asks for that: who looks into
+  several partitions with one key goes the same way again.
 
 Pure; the callers give the partition's start and end.
 """
@@ -26,6 +27,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from myqueue import errors, protocol
+from myqueue.daemons.taken import OlderTakes
 
 KEYS_MAX: Final = 16
 CONSUMERS_MAX: Final = 100_000
@@ -58,9 +60,10 @@ class Position:
 class Positions:
     """All consumers of one partition."""
 
-    __slots__ = ("_by_consumer", "_changed", "_forgotten")
+    __slots__ = ("_by_consumer", "_changed", "_forgotten", "older")
 
     def __init__(self) -> None:
+        self.older = OlderTakes()
         self._by_consumer: dict[str, Position] = {}
         self._changed: dict[str, None] = {}
         self._forgotten: dict[str, None] = {}
@@ -125,7 +128,8 @@ class Positions:
     def taken(self, consumer: str, key: bytes) -> tuple[int, int] | None:
         """What a take with this key got before."""
         known = self._by_consumer.get(consumer)
-        return None if known is None else known.taken.get(key)
+        found = None if known is None else known.taken.get(key)
+        return found or self.older.find(consumer, key)
 
     def next_to_take(self, consumer: str, start: int) -> int:
         """A consumer without a position begins at the start; so does one that fell behind it."""
@@ -151,7 +155,8 @@ class Positions:
         known.offset = behind
         known.taken[key] = (first, behind)
         if len(known.taken) > KEYS_MAX:
-            del known.taken[next(iter(known.taken))]
+            oldest = next(iter(known.taken))
+            self.older.add(consumer, oldest, *known.taken.pop(oldest))
         self._changed[consumer] = None
         return DONE, first, behind
 

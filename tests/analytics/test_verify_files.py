@@ -15,8 +15,10 @@ from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_repl
 from kit.verifying import A, verified
 
 from myqueue import batch, protocol
+from myqueue.analytics import replay
 from myqueue.analytics.report import Report
 from myqueue.analytics.verify import Asked, verify
+from myqueue.daemons import taken
 from myqueue.daemons.partition import commit_command, forget_command, take_command
 from myqueue.wal import format as f
 from myqueue.wal.storestate import lines
@@ -184,8 +186,12 @@ def test_the_store_of_a_running_daemon_is_left_alone(cluster: Path, tmp_path: Pa
     assert len(report.notes) == 1 and "broker-1" in report.notes[0]
 
 
-def test_takes_fencing_and_forgetting_are_rebuilt_alike(tmp_path: Path) -> None:
+def test_takes_fencing_and_forgetting_are_rebuilt_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second implementation of the partition's state, against the first one."""
+    monkeypatch.setattr(taken, "OLDER_MAX", 70)
+    monkeypatch.setattr(replay, "OLDER_TAKES_MAX", 70)
     topic = Topic("a", A)
     topic.noop()
     for one in range(200):
@@ -214,4 +220,4 @@ def test_takes_fencing_and_forgetting_are_rebuilt_alike(tmp_path: Path) -> None:
     write_cluster(tmp_path / "c", [topic], nodes=[1])
     report = verified(tmp_path / "c", tmp_path, stores=True)
     assert {one.rule for one in report.findings} <= {"sequence"}  # epochs that fell were planted
-    assert report.state_rows == 1 + 3 + 6 + 29  # keys of batches
+    assert report.state_rows == 1 + 3 + 6 + 29 + 70  # keys of batches, older takes

@@ -10,9 +10,9 @@ from kit.broker_seam import GROUP, World
 
 from myqueue import errors, protocol
 from myqueue.batch import KEYED_EPOCH
-from myqueue.daemons import keys, producing
+from myqueue.daemons import keys, producing, taken
 from myqueue.daemons.keys import KEY_REUSED, Keys, key_of
-from myqueue.daemons.partition import Partition
+from myqueue.daemons.partition import Partition, take_command
 from myqueue.daemons.positions import Positions
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.sessions import NEW
@@ -117,3 +117,35 @@ def test_nothing_is_remembered_without_moving() -> None:
     assert positions.offset("a") == 3
     assert positions.take("a", b"k", 5, 3, 9) == (0, 3, 3)
     assert positions.take("a", b"l", 5, 3, 9) == (0, 3, 8)
+
+
+def test_h4_a_take_is_repeated_though_others_of_its_consumer_took_often_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it got is nobody else's; also by a replica that got the state, or read it."""
+    monkeypatch.setattr(taken, "OLDER_MAX", 50)
+    machine, rows = Partition(), dict[bytes, bytes]()
+    machine.apply([(1, 1, 0, 100, WALL_MS, t.DATA, 0, make_batch(100))])
+
+    def take(machine: Partition, consumer: str, number: int) -> Any:
+        command = take_command([[consumer, number.to_bytes(16, "big"), 1]])
+        index = machine.applied_index + 1
+        ((result,),) = machine.apply([(index, 1, 100, 0, WALL_MS, t.COMMAND, 0, command)])
+        return result
+
+    assert take(machine, "quiet", 7) == (0, 0, 1)
+    for number in range(60):
+        assert take(machine, "a", number) == (0, number, number + 1)
+    puts, _ = machine.take_changes()
+    rows.update(puts)
+    restored, loaded = Partition(), Partition()
+    restored.restore(machine.snapshot())
+    loaded.load(machine.applied_index, rows.items())
+    for one in (restored, loaded, machine):
+        assert [take(one, "a", n) for n in range(60)] == [(0, n, n + 1) for n in range(60)]
+        assert take(one, "quiet", 7) == (0, 0, 1), "it has its own few"
+    for number in range(60, 75):
+        take(machine, "a", number)
+    assert take(machine, "a", 8)[1] == 75, "the oldest of all are forgotten"
+    puts, gone = machine.take_changes()
+    assert len(puts.keys() - rows.keys()) == 16 and not rows.keys().isdisjoint(gone)

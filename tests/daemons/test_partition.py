@@ -10,7 +10,7 @@ from kit.batches import make_batch
 
 from myqueue import errors, protocol
 from myqueue.batch import KEYED_EPOCH
-from myqueue.daemons import keys
+from myqueue.daemons import keys, positions, taken
 from myqueue.daemons.partition import (
     Partition,
     commit_command,
@@ -156,13 +156,16 @@ def test_take_moves_and_repeats() -> None:
     assert group.machine.positions.offset("a") == 6
 
 
-def test_take_remembers_16_keys_for_each_consumer() -> None:
+def test_take_remembers_16_keys_for_each_consumer_and_some_older_ones_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(taken, "OLDER_MAX", 3)
     group = Group()
     group.data(40)
-    for number in range(17):
+    for number in range(20):
         assert group.take(1, bytes([number]) * 16) == (0, number, number + 1)
     assert group.take(1, bytes([1]) * 16) == (0, 1, 2)
-    assert group.take(1, bytes([0]) * 16) == (0, 17, 18)  # forgotten
+    assert group.take(1, bytes([0]) * 16) == (0, 20, 21)  # forgotten
 
 
 def test_take_begins_at_the_start_that_retention_left() -> None:
@@ -238,6 +241,8 @@ def test_replicas_stay_equal_however_they_are_saved(
 ) -> None:
     """One applies all; the other is saved, loaded, restored and fed in other portions (R20, R27)"""
     monkeypatch.setattr(keys, "KEYS_MAX", 7)
+    monkeypatch.setattr(positions, "KEYS_MAX", 2)
+    monkeypatch.setattr(taken, "OLDER_MAX", 9)
     random, log, plain, other = Random(seed), RaftLog(), Partition(), Partition()
     store: dict[bytes, bytes] = {}
     sequences: dict[int, int] = {}
