@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
 from myqueue.wal.groups import Row
 from myqueue.wal.salvage import Salvage
+
+if TYPE_CHECKING:
+    from myqueue.daemons.replica import Replica
 
 LOOKS_MAX: Final = 256  # at entries of one group, at once
 HOPE_MS: Final = 10_000  # after which nobody is told any more that it is a matter of moments
@@ -40,6 +44,12 @@ def leader_step(lacking_ms: int) -> str:
     if lacking_ms < LEAD_MS:
         return ""
     return "hand over" if lacking_ms < 2 * LEAD_MS else "step down"
+
+
+def needed_from(replica: Replica) -> int:
+    """What lies before it is nobody's any more, though it may not be cut off yet."""
+    start = replica.machine.start_index
+    return max(replica.node.log.first_index, min(start, replica.node.applied_index + 1))
 
 
 def is_the_entry(row: Row, chain_before: int, entry: t.Entry) -> bool:
@@ -148,6 +158,26 @@ def tell(
     return out
 
 
+def tell_missing(
+    damaged: dict[int, Damaged], lacks: dict[int, Lacking], now: int, wall_ms: int
+) -> list[dict[str, Any]]:
+    """The same of segments that are not there at all: their entries alone tell of them."""
+    found = dict[int, tuple[int, Lacking]]()
+    for lacking in list(lacks.values())[:TOLD_MAX]:
+        for index, (number, position) in islice(lacking.entries.items(), LOOKS_MAX):
+            if number not in damaged and index not in lacking.given:
+                found.setdefault(number, (position, lacking))
+    out = []
+    for number, (position, lacking) in sorted(found.items())[:TOLD_MAX]:
+        groups = _lacking_in(number, lacks)
+        out.append(
+            {"segment": f"segment {number}", "position": position, "found": "index",
+             "what": "the segment is gone", "since_ms": wall_ms - (now - lacking.since),
+             "state": _lost([lacks[uid] for uid in groups], now), "groups": groups}
+        )  # fmt: skip
+    return out
+
+
 def _lacking_in(number: int, lacks: dict[int, Lacking]) -> list[int]:
     """Groups that lack something which stood in this segment."""
     return [
@@ -167,6 +197,10 @@ def _state(one: Damaged, missing: list[Lacking], now: int) -> str:
         return f"waits for {one.salvage.waits_for}"
     if not missing:
         return "being emptied"
+    return _lost(missing, now)
+
+
+def _lost(missing: list[Lacking], now: int) -> str:
     hopeless = any(now - lacking.heard >= HOPE_MS for lacking in missing)
     count = sum(len(lacking.entries) for lacking in missing)
     where = "no replica that answers has them" if hopeless else "asked for"

@@ -16,6 +16,7 @@ from myqueue import errors
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine
+    from myqueue.wal.journal import Journal
 
 STALL_MS: Final = 1500  # a disk that reports nothing for so long
 LOOK_MS: Final = 5000  # at the disk's free space, for reports
@@ -74,13 +75,17 @@ class DiskWatch:
             raise errors.Busy("the store is behind the log")
 
     def check_reserve(self) -> None:
-        """Whether commands of clients may be taken: they go on below the soft limit, but the last
-        room of a full disk is for votes, and for what gives room back.
-        """
-        journal = self._engine.log.journal
-        spares, (number, position) = journal.spares, journal.end
-        size = journal.segments[number].capacity
-        if not spares.low or spares.has_next or spares.free_bytes >= size:
-            return
-        if journal.writer.out_of_room or size - position < size // RESERVED_SHARE:
+        """Whether commands of clients may be taken."""
+        if not has_reserve(self._engine.log.journal):
             raise errors.DiskFull("the data disk is full")
+
+
+def has_reserve(journal: Journal) -> bool:
+    """Whether more than votes may be written: commands go on below the soft limit, but the last
+    room of a full disk is for votes, and for what gives room back.
+    """
+    spares, (number, position) = journal.spares, journal.end
+    size = journal.segments[number].capacity
+    if not spares.low or spares.has_next or spares.free_bytes >= size:
+        return True
+    return not journal.writer.out_of_room and size - position >= size // RESERVED_SHARE

@@ -40,9 +40,12 @@ from myqueue.daemons.damage import (
     hopeless,
     is_the_entry,
     leader_step,
+    needed_from,
     tell,
+    tell_missing,
     way_of,
 )
+from myqueue.daemons.diskwatch import has_reserve
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.host import Packet
 from myqueue.daemons.scrubbing import Scrubbing
@@ -92,10 +95,13 @@ class Repair:
                     log.journal.groups.by_uid[row.group].damaged = True
 
     def groups_are_open(self) -> None:
-        """Lacking replicas wait for what they lack; whoever lacks nothing is told so, but not
-        before all that was met is examined: readers remember only so many entries (R2).
+        """Lacking replicas wait for what they lack, all that was met is examined for it; whoever
+        lacks nothing is told so.
         """
+        gone = set(self._engine.log.reader.met_in) - set(self._engine.log.journal.segments)
         self._take_met()
+        for number in gone:
+            self.scrubbing.look_into(number)
         for uid, replica in self._engine.replicas.items():
             if replica.node.lacking:
                 self.lacks.setdefault(uid, Lacking(self._engine.now)).is_all_known = False
@@ -150,7 +156,7 @@ class Repair:
         if row is None or (row.segment, row.position) != place:
             return
         log = replica.node.log
-        way = way_of(index, _needed_from(replica), log.last_index, log.memory_first)
+        way = way_of(index, needed_from(replica), log.last_index, log.memory_first)
         if way is Way.MEMORY and self._back.get((uid, index)) != place:
             self._back[uid, index] = place
             engine.log.journal.append(uid, log.in_memory(index, index) or [], relocated=True)
@@ -241,7 +247,7 @@ class Repair:
         if replica is None:
             del self.lacks[uid]
             return 0
-        lacking.forget_outside(_needed_from(replica), replica.node.log.last_index)
+        lacking.forget_outside(needed_from(replica), replica.node.log.last_index)
         looks = 0
         for index in list(islice(lacking.given, LOOKS_MAX)):
             looks += 1
@@ -292,7 +298,7 @@ class Repair:
                 lacking.forget(index)
                 wanted.remove(index)
         lacking.awaited, lacking.given_bytes = set(wanted), 0
-        if not others or not wanted:
+        if not others or not wanted or not has_reserve(self._engine.log.journal):
             return looks
         others.sort(key=lambda one: (one != node.leader, one))
         target = others[lacking.asked % len(others)]
@@ -383,16 +389,11 @@ class Repair:
         """What is damaged now, for beats and STATUS; short. `harmless`: also what is whole again,
         and only waits for older segments to go.
         """
-        return tell(self.damaged, self.lacks, self._engine.now, harmless=harmless)
+        about = self.damaged, self.lacks, self._engine.now
+        return tell(*about, harmless=harmless) + tell_missing(*about, self._engine.wall_ms())
 
     def status(self) -> dict[str, Any]:
         return {
             "damaged": self.told(harmless=True), "mended": list(self.mended),
             "scrub": self.scrubbing.status(),
         }  # fmt: skip
-
-
-def _needed_from(replica: Replica) -> int:
-    """What lies before it is nobody's any more, though it may not be cut off yet."""
-    start = replica.machine.start_index
-    return max(replica.node.log.first_index, min(start, replica.node.applied_index + 1))

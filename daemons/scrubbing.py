@@ -79,6 +79,19 @@ class Scrubbing:
 
         self._names = self._engine.log.apart.start(look)
 
+    def look_into(self, number: int) -> None:
+        """All entries of a segment that is not there, at once: for a start, before anybody votes.
+        Readers remember only some of those that they met.
+        """
+        store, start = self._engine.log.store, b""
+        while True:
+            with store.view() as view:
+                rows, start = view.rows_in_segment(number, start)
+            for row in rows:
+                self._missing(row)
+            if not start:
+                return
+
     def _begin(self, now: int) -> None:
         """The next segment; at the end of the log the round is over."""
         journal, damaged = self._engine.log.journal, self._engine.repair.damaged

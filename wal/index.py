@@ -68,7 +68,8 @@ class Index:
         self._closing, self._hurry = Event(), Event()
         self.error: Exception | None = None
         self.added = self.committed = store.watermark
-        self.durable = store.watermark  # what survives a power loss for certain
+        # What survives a power loss for certain. Of what the last process committed nobody knows.
+        self.durable = (0, 0)
         self._thread = Thread(target=self._run, name="wal-store", daemon=True) if threads else None
         if self._thread:
             stays_behind(self)

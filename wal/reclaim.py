@@ -22,7 +22,9 @@ the loop's. `judge` is pure but for the footers that it reads.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from copy import copy
 from typing import NamedTuple, TypeVar
 
@@ -42,7 +44,7 @@ from myqueue.wal.inforce import (
 )
 from myqueue.wal.inventory import SegmentFile
 from myqueue.wal.journal import Journal
-from myqueue.wal.reader import Reader
+from myqueue.wal.reader import Damage, Reader
 from myqueue.wal.scan import Scan, footer_of, trailer_of
 
 COMPACT_BELOW_SHARE = 0.25
@@ -81,6 +83,7 @@ class Reclaimer:
         # Segments that were emptied, and the place in the log that must be durable before they go.
         self._emptied: dict[int, tuple[int, int]] = {}
         self._stuck: set[int] = set()  # cannot be emptied in this process
+        self._doubtful: set[int] = set()  # have the vote of a group that may have cast a newer one
         self._sparse: dict[int, tuple[float, int]] = {}  # segment -> its share, and since when
         # Segments with a snapshot that is too large to be moved: uid, segment and position of it.
         self._costly: dict[int, tuple[int, int, int]] = {}
@@ -120,43 +123,63 @@ class Reclaimer:
         return job.result()
 
     def _run(self, now_ms: int) -> Iterator[None]:
-        yield from self._apart(self._unlink)
+        yield from self._remove([])  # what a pass that failed has left
         target = self._index.added
         self._index.add([], *target, sync=True)
         while self._index.durable < target:
             yield None
         sealed = self._sealed(target)
+        doubtful = [one for one in self._journal.groups.by_uid.values() if one.doubtful]
+        self._doubtful = {one.number for one, _ in sealed if _holds(doubtful, one.number)}
         verdict = yield from self._apart(lambda: self._judge(sealed, now_ms))
         for segment, _ in verdict.gone:  # from now on nobody reads in it
             self._journal.forget_segment(segment.number)
             self._emptied.pop(segment.number, None)
-        yield from self._apart(lambda: self._rename(verdict.gone))
+        yield from self._remove(verdict.gone)
         for segment, entries in verdict.sparse:
             yield from self._empty(segment, entries)
 
     def remove(self, segment: SegmentFile) -> Pass[None]:
         """One that its owner has judged himself, and that the journal has forgotten."""
-        yield from self._apart(lambda: self._rename([(segment, True)]))
+        yield from self._remove([(segment, True)])
+
+    def _remove(self, gone: list[tuple[SegmentFile, bool]]) -> Pass[None]:
+        """What is not renamed in the end is the journal's again, for a later pass to find it. Only
+        a full disk is waited for: of other errors nobody knows what they left behind (W3).
+        """
+        moved: set[str] = set()
+        try:
+            yield from self._apart(lambda: self._rename(gone, moved))
+        except OSError as error:
+            for segment, _ in gone:
+                if segment.name not in moved:
+                    self._journal.segments[segment.number] = segment
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self._journal.writer.fail(error)
+            raise
 
     # -- apart ---------------------------------------------------------------------------------
 
     def _unlink(self) -> None:
         while self._trash:
-            self._files.move(self._trash[-1], None)
+            with suppress(FileNotFoundError):
+                self._files.move(self._trash[-1], None)
             self._trash.pop()
             self._work.pause(PAUSE_S)
 
-    def _rename(self, gone: list[tuple[SegmentFile, bool]]) -> None:
+    def _rename(self, gone: list[tuple[SegmentFile, bool]], moved: set[str]) -> None:
         for segment, ordered in gone:
             if ordered:
                 self._files.sync(None)
             trash = segment.name + ".trash"
-            self._files.move(segment.name, trash)
-            self._trash.append(trash)
+            with suppress(FileNotFoundError):  # somebody else removed it
+                self._files.move(segment.name, trash)
+                self._trash.append(trash)
+            moved.add(segment.name)
             self.removed_segments += 1
             self.removed_bytes += segment.size
             self._work.pause(PAUSE_S)
-        if gone:
+        if self._trash:
             self._files.sync(None)
             self._unlink()
 
@@ -196,7 +219,7 @@ class Reclaimer:
         return Verdict(gone, [(segment, some) for _, segment, some in sparse[:EMPTY_MAX]])
 
     def _may_be_emptied(self, number: int, groups: Groups) -> bool:
-        if number in self._emptied or number in self._stuck:
+        if number in self._emptied or number in self._stuck or number in self._doubtful:
             return False
         if number in self._costly:
             group = groups.by_uid.get(self._costly[number][0])
@@ -257,10 +280,6 @@ class Reclaimer:
         Mostly that is a vote or the like, and nothing of the segment needs to be read.
         """
         number, journal = segment.number, self._journal
-        if any(one.doubtful and one.holds(number) for one in journal.groups.by_uid.values()):
-            # A vote that is written again would count as the newest one (R2).
-            self._stuck.add(number)
-            return
         try:
             yield from self._until_indexed()  # a snapshot that is to be read must be on disk
             if (yield from self._is_costly(segment)):
@@ -269,15 +288,17 @@ class Reclaimer:
                 yield from self._append_entries(segment)
             yield from self._until_indexed()
             for group in list(journal.groups.by_uid.values()):
-                if not group.holds(number):
+                if not group.holds(number) or group.doubtful:  # it would count as its newest (R2)
                     continue
                 parts: list[bytes] = []
                 if in_snapshot(group, number):
                     parts = yield from self._snapshot(group)
                 if journal.groups.by_uid.get(group.uid) is group:
                     append_records(journal, group, number, parts)
-        except (CorruptData, RecordTooLarge):
+        except (CorruptData, RecordTooLarge) as error:
             self._stuck.add(number)
+            if isinstance(error, CorruptData):  # for whoever repairs
+                self._reader.met_in.setdefault(number, Damage(number, 0, 0, 0, str(error)))
             return
         journal.submit()
         self._emptied[number] = journal.end
@@ -349,6 +370,10 @@ class Reclaimer:
             return False
         row = self._index.row(record.group, record.index)
         return row is not None and (row.segment, row.position) == (segment, record.position)
+
+
+def _holds(groups: list[Group], number: int) -> bool:
+    return any(one.holds(number) for one in groups)
 
 
 def _portion(

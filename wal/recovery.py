@@ -111,6 +111,8 @@ class _Walk:
                 self._spare(segment)
                 continue
             out.number = number
+            if 0 < from_segment < number - 1 < last_used and number - 1 not in out.segments:
+                self._hole(number - 1)
             if number < from_segment:
                 self._check_seal(segment)
             else:
@@ -118,6 +120,16 @@ class _Walk:
         self._missing_entries()
         self._mark_damage()
         out.next_number = max(out.segments, default=0) + 1
+
+    def _hole(self, number: int) -> None:
+        """What is missing behind the store's watermark was not reclaimed: that goes by what the
+        store has (W12). It may have held anything of any group.
+        """
+        out = self._out
+        self._find(CORRUPT, "wal", 0, f"segment {number}, behind the store's watermark, is missing")
+        out.unknown_loss = True
+        self._doubtful.update(out.groups.by_uid)
+        self._incomplete.update(out.groups.by_uid)
 
     def _spare(self, segment: SegmentFile) -> None:
         """Prepared ahead and never used. If its header is bad, it and those after it go."""

@@ -33,7 +33,7 @@ from myqueue.wal import format as f
 from myqueue.wal.check import Progress, SegmentCheck
 from myqueue.wal.groups import Group, Row
 from myqueue.wal.inforce import append_records, entry_again, in_snapshot
-from myqueue.wal.reclaim import NEVER, Pass
+from myqueue.wal.reclaim import NEVER, ROOM_SEGMENTS, Pass
 from myqueue.wal.survey import CORRUPT, Finding, examine
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ STEP_ROWS = 256
 LOOK_ROWS = 8192  # verified in one job
 PAUSE_S = 0.001
 FINDINGS_MAX = 100
+ROOM = "room on the disk"
 ORDERED = 1 << f.TRUNCATE | 1 << f.GROUP_REMOVED  # a reset counts as a TRUNCATE
 T = TypeVar("T")
 
@@ -194,6 +195,7 @@ class Salvage:
             while at < len(rows) and size < STEP_BYTES and at - begin < STEP_ROWS:
                 size += rows[at].length
                 at += 1
+            yield from self._until_room()
             part = list(filter(self._is_live, rows[begin:at]))
             found = yield from self._apart(partial(self._log.reader.all_of, part))
             for row, entry in zip(part, found, strict=True):
@@ -224,6 +226,7 @@ class Salvage:
         """Votes, starts, snapshots and the like that are in force."""
         journal = self._log.journal
         while held := self._held():
+            yield from self._until_room()
             waits_for = ""
             for group in held:
                 parts: list[bytes] = []
@@ -274,6 +277,16 @@ class Salvage:
         while not job.done:
             yield None
         return job.result()
+
+    def _until_room(self) -> Pass[None]:
+        """What can be read here can wait; the last room of a disk is for what gives room back."""
+        journal = self._log.journal
+        capacity = journal.segments[journal.end[0]].capacity
+        while journal.spares.free_bytes < ROOM_SEGMENTS * capacity:
+            self.waits_for, self.is_held_up = ROOM, True
+            yield None
+        if self.waits_for == ROOM:
+            self.waits_for, self.is_held_up = "", False
 
     def _until_indexed(self) -> Pass[None]:
         journal, index = self._log.journal, self._log.index

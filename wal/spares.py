@@ -41,6 +41,7 @@ class Spares:
         self._lock = RLock()
         self._plans: deque[f.SegmentHeader] = deque()
         self._filled = 0  # bytes of the first planned file that were written; 0: not created yet
+        self._is_named = False  # it has its name, but the name may not be on the disk yet
         self.low = False
         self.free_bytes = 1 << 62  # when it was looked at last
 
@@ -100,7 +101,7 @@ class Spares:
     def _advance(self, planned: f.SegmentHeader) -> None:
         if not self._filled:
             self._create(planned)
-        elif self._filled < self._capacity:
+        elif self._filled < self._capacity and not self._is_named:
             size = min(PIECE_BYTES, self._capacity - self._filled)
             name = f.segment_name(planned.number, planned.uid) + ".new"
             self._files.write(name, self._filled, [bytes(size)], True)
@@ -120,18 +121,25 @@ class Spares:
 
     def _publish(self, planned: f.SegmentHeader) -> None:
         name = f.segment_name(planned.number, planned.uid)
-        self._files.sync(name + ".new")
-        self._files.move(name + ".new", name)
+        if not self._is_named:
+            try:
+                self._files.sync(name + ".new")
+            except OSError:  # the next sync would not write these pages: it is created again
+                self._files.move(name + ".new", None)
+                self._filled = 0
+                raise
+            self._files.move(name + ".new", name)
+            self._is_named = True
         self._files.sync(None)
         self._plans.popleft()
-        self._filled = 0
+        self._filled, self._is_named = 0, False
 
     def _give_up(self) -> None:
         """No room: leave nothing half made behind. The space check decides when to try again."""
         planned = self._plans[0]
-        if self._filled:
+        if self._filled and not self._is_named:
             self._files.move(f.segment_name(planned.number, planned.uid) + ".new", None)
-        self._filled = 0
+            self._filled = 0
         self.set_low(True)
 
 

@@ -120,6 +120,7 @@ class Store:
             check_before_opening(directory)
         self._gate = _Gate()
         self._env: Any
+        is_new = not os.path.exists(os.path.join(directory, "data.mdb"))
         try:
             self._env = lmdb.open(
                 directory, map_size=map_bytes, max_dbs=len(TABLES), metasync=False, sync=sync,
@@ -129,13 +130,13 @@ class Store:
         except lmdb.Error as error:
             if any(word in str(error) for word in NOT_DAMAGE):
                 raise DirectoryUnusable(f"{directory}: {error}") from error
-            raise _opening(directory, error) from error
+            raise _opening(directory, error, is_new) from error
         try:
             self._open_tables()
         except BaseException as error:
             self._env.close()
             if isinstance(error, lmdb.Error):
-                raise _opening(directory, error) from error
+                raise _opening(directory, error, is_new) from error
             raise
         stays_behind(self)
 
@@ -200,8 +201,7 @@ class Store:
 
     def _judged(self, error: Exception) -> DiskFull | StoreBroken:
         """A commit that failed left everything as it was: a full disk is no damage."""
-        space = os.statvfs(self._directory)
-        if space.f_bavail * space.f_frsize < ROOM_BYTES:
+        if _has_no_room(self._directory):
             return DiskFull(f"{self._directory}: {error}")
         return StoreBroken(f"{self._directory}: {error}")
 
@@ -331,7 +331,14 @@ def check_store(directory: str) -> None:
     Store(directory, checked=True).check()
 
 
-def _opening(directory: str, error: lmdb.Error) -> DiskFull | StoreBroken:
-    """Not by the room that there is: a broken store on a full disk gives back its own."""
-    kind = DiskFull if isinstance(error, lmdb.DiskError) else StoreBroken
-    return kind(f"{directory}: {error}")
+def _opening(directory: str, error: lmdb.Error, is_new: bool) -> DiskFull | StoreBroken:
+    """Not by the room that there is: a broken store on a full disk gives back its own. But in a new
+    one nothing can be broken; there a write that was cut short is the disk's last room.
+    """
+    is_full = isinstance(error, lmdb.DiskError) or (is_new and _has_no_room(directory))
+    return (DiskFull if is_full else StoreBroken)(f"{directory}: {error}")
+
+
+def _has_no_room(directory: str) -> bool:
+    space = os.statvfs(directory)
+    return space.f_bavail * space.f_frsize < ROOM_BYTES

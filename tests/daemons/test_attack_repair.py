@@ -5,6 +5,7 @@ Engines on real logs in one process, as in `test_repair`.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -167,6 +168,34 @@ def test_a_segment_that_is_missing_at_a_start(tmp_path: Path) -> None:
             assert kit.payloads(node, group) == kit.payloads(whole, group)
 
 
+def test_more_is_missing_than_readers_remember(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R2: whoever votes again has all entries of a segment that is not there; and it is told."""
+    monkeypatch.setattr(reader, "DAMAGE_MAX", 3)
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node = kit.follower(net)
+        path, _ = kit.place_of(node, LOST)
+        alone(net, node)
+        node.engine.repair._empty = lambda *_: None  # type: ignore[method-assign]
+        kit.lose(net, [node])
+        net.until("on disk", lambda: kit.stored(node))
+        node.close()
+        path.unlink()
+        node.open()
+        repair = node.engine.repair
+        assert len(repair.lacks[GROUP].entries) > 50
+        (told,) = repair.told()
+        assert told["groups"] == [GROUP, OTHER] and "entries of 2 groups" in told["state"]
+        net.cut = set()
+        for group in (GROUP, OTHER):
+            net.until("whole", lambda of=group: node.replica(of).node.is_whole, 6000)
+            whole = next(one for one in net.nodes.values() if one is not node)
+            assert kit.payloads(node, group) == kit.payloads(whole, group)
+        assert not repair.told()
+
+
 def test_a_segment_that_was_cut_short(tmp_path: Path) -> None:
     with Net(tmp_path, 3, kit.CONFIG) as net:
         kit.filled(net)
@@ -306,3 +335,55 @@ def test_an_unreadable_snapshot_is_looked_at_now_and_then(
         assert "newer snapshot" in node.engine.repair.told()[0]["state"]
         node.engine.starts.snapshot_again = makes  # type: ignore[method-assign]
         net.until("gone", lambda: node.engine.repair.mended and not node.engine.repair.damaged)
+
+
+def test_what_reclaim_meets_is_repaired(tmp_path: Path) -> None:
+    """W16: nobody reads it and nobody scrubs, but it was to be appended again."""
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        net.create(GROUP)
+        net.create(OTHER)
+        net.write(5, GROUP, size=10_000)
+        for _ in range(6):
+            net.write(20, OTHER, size=10_000)
+        kit.forget(net)
+        node = kit.follower(net)
+        before, path = kit.payloads(node), kit.damage(node, 4)
+        node.engine.remove(OTHER)
+        repair = node.engine.repair
+        net.until("repaired", lambda: repair.mended, 9000)
+        assert not path.exists()
+        assert kit.payloads(node) == before
+
+
+def test_the_last_room_of_a_full_disk_is_not_for_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W15: one bad bit would have all of its segment written again, in front of votes and of the
+    deletions that give room back.
+    """
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node = kit.follower(net)
+        journal = node.log.journal
+        with monkeypatch.context() as patch:
+            patch.setattr(node.log.files, "create", no_room)
+            patch.setattr(node.log.files, "free_bytes", lambda: 0)
+            while journal.spares.has_next:
+                net.write(20, GROUP, size=10_000)
+            net.until("low", lambda: journal.spares.low)
+            kit.forget(net)
+            path = kit.damage(node)
+            node.engine.scrub_bytes_per_s = SCRUB
+            repair = node.engine.repair
+            net.until("it waits", lambda: repair.damaged and "room" in repair.told()[0]["state"])
+            net.until("the entry is back", lambda: node.engine.counts["entries_repaired_total"])
+            net.until("it counts", lambda: node.replica(GROUP).node.is_whole)
+            node.engine.remove(OTHER)
+            net.until("a deletion goes on", lambda: not node.engine._removing)
+            assert not journal.writer.out_of_room and path.exists()
+        net.until("repaired", lambda: repair.mended, 6000)
+        assert not path.exists()
+
+
+def no_room(name: str, size: int) -> None:
+    raise OSError(errno.ENOSPC, "no space left on device")

@@ -242,6 +242,20 @@ def test_a_lock_file_without_pages(small_disk: Path) -> None:
     assert open_log(directory).close()
 
 
+@pytest.mark.parametrize("pages", range(6, 13))
+def test_a_new_store_without_room_is_no_broken_one(small_disk: Path, pages: int) -> None:
+    """W15: LMDB calls a write that was cut short an IO error; it is waited for."""
+    directory = small_disk / "log"
+    assert open_log(directory).close()
+    shutil.rmtree(directory / "store")
+    ballast = fill(small_disk)
+    os.truncate(ballast, ballast.stat().st_size - pages * 4096)
+    with pytest.raises(DiskFull):
+        open_log(directory)
+    ballast.unlink()
+    assert open_log(directory).close()
+
+
 def test_a_full_disk_does_not_keep_a_group_from_being_removed(small_disk: Path) -> None:
     """W15: its rows go from the store in one commit, which needs fresh pages first: the reserve is
     given for it. Else nothing could ever be reclaimed.

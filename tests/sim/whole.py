@@ -212,3 +212,30 @@ class World:
         assert twin.dump() == self.dump()
         twin.check()
         twin.close()
+
+
+def quiet_world(worlds: Any, groups: int = 2) -> World:
+    """A world in which only the test acts."""
+    world = worlds(77)
+    for uid in range(1, groups + 1):
+        world.models[uid] = Model()
+        world.journal.create_group(uid, b"group %d" % uid)
+    world.commit()
+    return world
+
+
+def fill(world: World, uid: int, segments: int) -> None:
+    """Append until so many segments more are sealed."""
+    until = world.journal.end[0] + segments
+    while world.journal.end[0] < until:
+        world.append(uid, world.models[uid], world.journal.groups.by_uid[uid])
+        world.commit()
+
+
+def drop(world: World, uid: int) -> None:
+    """Move the log's start to its end."""
+    group, model = world.journal.groups.by_uid[uid], world.models[uid]
+    model.before = world.before(model, group.last_index + 1)
+    world.journal.start(uid, group.last_index + 1, *model.before)
+    model.entries.clear()
+    world.commit()

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sim.rig import UID, Rig
+from sim.whole import World
 
+from myqueue.wal import reclaim as reclaim_module
 from myqueue.wal.index import Index
 from myqueue.wal.store import Store
 
@@ -29,3 +32,21 @@ def rig() -> Rig:
     rig = Rig()
     rig.journal.create_group(UID, b"topic/0")
     return rig
+
+
+@pytest.fixture
+def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(reclaim_module, "STEP_BYTES", 600)
+    monkeypatch.setattr(reclaim_module, "COMPACT_BELOW_SHARE", 0.6)
+
+    made: list[World] = []
+
+    def make(seed: int) -> World:
+        path = tmp_path / str(seed)
+        path.mkdir()
+        made.append(World(path, seed))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()

@@ -224,6 +224,20 @@ def test_no_room_in_the_middle_of_anything(number: int) -> None:
     assert not [name for name in rig.disk.list() if name.endswith(".trash")]
 
 
+@pytest.mark.parametrize("number", range(1, 7))
+def test_no_room_for_a_sync_while_a_segment_is_published(rig: Rig, number: int) -> None:
+    """W15, W14: it is waited for as well, and what is tried again is all on the disk then."""
+    while rig.journal.end[0] < 2:
+        rig.append(UID, 300)
+    rig.journal.submit()
+    rig.disk.fail("sync", number, errno.ENOSPC)
+    for _ in range(30):
+        rig.journal.writer.step()
+    assert not rig.journal.writer.stopped and not rig.journal.writer.waiting
+    out, found = recovered(rig.disk.worst())
+    assert found == rig.log and not out.findings
+
+
 def test_no_room_where_blocks_are_never_overwritten(rig: Rig) -> None:
     """W15 d: on such a file system even a prepared segment can run out of space."""
     rig.pump()

@@ -99,9 +99,9 @@ def dump(log: Log) -> list[Any]:
 
 
 def all_committed(log: Log) -> None:
-    log.index.add([], *log.index.added, sync=True)
-    end = monotonic() + 10
-    while log.index.durable < log.index.added or log.index.committed < log.index.added:
+    target, end = log.index.added, monotonic() + 10
+    log.index.add([], *target, sync=True)
+    while log.index.durable < target or log.index.committed < target:
         assert monotonic() < end
         log.poll()
         Event().wait(0.002)

@@ -5,36 +5,16 @@ the segments that are left: it must equal the live one byte by byte.
 """
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from sim.disk import AFTER, BEFORE, MIDDLE, Crash
-from sim.whole import Model, World
+from sim.whole import World, drop, fill, quiet_world
 
 from myqueue.wal import format as f
-from myqueue.wal import reclaim as reclaim_module
 from myqueue.wal.scan import Scan
-
-
-@pytest.fixture
-def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(reclaim_module, "STEP_BYTES", 600)
-    monkeypatch.setattr(reclaim_module, "COMPACT_BELOW_SHARE", 0.6)
-
-    made: list[World] = []
-
-    def make(seed: int) -> World:
-        path = tmp_path / str(seed)
-        path.mkdir()
-        made.append(World(path, seed))
-        return made[-1]
-
-    yield make
-    for world in made:
-        world.close()
 
 
 @pytest.mark.slow
@@ -100,33 +80,6 @@ def test_a_crash_at_any_operation_of_a_pass_loses_nothing(
         world.close()
         shutil.rmtree(world.path)
     assert crashes > (seeds or 60) // 3
-
-
-def quiet_world(worlds: Any, groups: int = 2) -> World:
-    """A world in which only the test acts."""
-    world = worlds(77)
-    for uid in range(1, groups + 1):
-        world.models[uid] = Model()
-        world.journal.create_group(uid, b"group %d" % uid)
-    world.commit()
-    return world
-
-
-def fill(world: World, uid: int, segments: int) -> None:
-    """Append until so many segments more are sealed."""
-    until = world.journal.end[0] + segments
-    while world.journal.end[0] < until:
-        world.append(uid, world.models[uid], world.journal.groups.by_uid[uid])
-        world.commit()
-
-
-def drop(world: World, uid: int) -> None:
-    """Move the log's start to its end."""
-    group, model = world.journal.groups.by_uid[uid], world.models[uid]
-    model.before = world.before(model, group.last_index + 1)
-    world.journal.start(uid, group.last_index + 1, *model.before)
-    model.entries.clear()
-    world.commit()
 
 
 def test_idle_groups_do_not_hold_segments_and_space_returns(worlds: Any) -> None:

@@ -1,0 +1,108 @@
+"""Reclaim where something is wrong: disks that are full or fail, votes in doubt, lost files."""
+
+import errno
+import shutil
+from typing import Any
+
+import pytest
+from sim.whole import drop, fill, quiet_world
+
+
+def test_the_first_pass_of_a_process_waits_for_a_sync_as_well(worlds: Any) -> None:
+    """W12, L2: the commits that it finds, its recovery's too, may be in the page cache alone."""
+    world = quiet_world(worlds, 1)
+    fill(world, 1, 4)
+    drop(world, 1)
+    shutil.copytree(world.path / "store-1", world.path / "copy")
+    twin = world.twin(world.disk.killed(), world.path / "copy")
+    sealed = len(twin.journal.segments)
+    twin.reclaimer.begin()
+    for _ in range(50):
+        assert twin.reclaimer.step()
+    assert len(twin.journal.segments) == sealed
+    twin.reclaim_quietly()
+    assert len(twin.journal.segments) < sealed
+    twin.close()
+
+
+def test_a_segment_that_is_missing_behind_the_watermark_was_not_reclaimed(worlds: Any) -> None:
+    """R2, W5: it may have held the newest vote, and the last entries, of a group that is idle
+    since: nothing that follows tells of them.
+    """
+    world = quiet_world(worlds, 2)
+    fill(world, 1, 1)
+    shutil.copytree(world.path / "store-1", world.path / "copy")
+    lost = world.store.watermark[0] + 1
+    while world.journal.end[0] < lost:
+        world.append(1, world.models[1], world.journal.groups.by_uid[1])
+    world.vote(2, world.models[2], world.journal.groups.by_uid[2])
+    world.append(2, world.models[2], world.journal.groups.by_uid[2])
+    while world.journal.end[0] < lost + 2:
+        world.append(1, world.models[1], world.journal.groups.by_uid[1])
+    world.write()
+    disk = world.disk.killed()
+    disk.move(world.journal.segments[lost].name, None)
+    twin = world.twin(disk, world.path / "copy")
+    group = twin.journal.groups.by_uid[2]
+    assert (group.term, group.last_index) == (0, 0)
+    assert twin.journal.recovered.unknown_loss and group.doubtful and group.incomplete
+    twin.close()
+
+
+@pytest.mark.parametrize("kind, number", [("move", 1), ("move", 3), ("sync", 1), ("remove", 2)])
+def test_what_a_full_disk_kept_in_place_goes_with_a_later_pass(
+    worlds: Any, kind: str, number: int
+) -> None:
+    """W15: some file systems need room to remove something; none of it is forgotten."""
+    world = quiet_world(worlds, 1)
+    fill(world, 1, 4)
+    drop(world, 1)
+    world.disk.fail(kind, number, errno.ENOSPC)
+    world.reclaimer.begin()
+    with pytest.raises(OSError, match="No space"):
+        while world.reclaimer.step():
+            world.commit()
+    assert not world.journal.writer.stopped
+    for _ in range(2):
+        world.reclaim_quietly()
+    there = {one for one in world.disk.list() if ".seg" in one and not one.endswith(".new")}
+    assert there == {one.name for one in world.journal.segments.values()} and len(there) == 1
+    world.check()
+    world.check_rebuild()
+
+
+@pytest.mark.parametrize("kind", ["move", "sync", "remove"])
+def test_a_disk_that_fails_while_segments_go_ends_it_all(worlds: Any, kind: str) -> None:
+    """W3: nobody knows which names are on the disk; a second try that succeeds does not tell."""
+    world = quiet_world(worlds, 1)
+    fill(world, 1, 4)
+    drop(world, 1)
+    world.disk.fail(kind, 1)
+    world.reclaimer.begin()
+    with pytest.raises(OSError, match="Input"):
+        while world.reclaimer.step():
+            world.commit()
+    world.journal.poll()
+    assert isinstance(world.journal.error, OSError)
+    assert not world.reclaimer.step()
+
+
+def test_what_a_doubtful_group_held_goes_after_its_removal(worlds: Any) -> None:
+    """The managers replace such a replica; what it held is emptied then, not after a restart."""
+    world = quiet_world(worlds, 3)
+    for uid in (2, 3):
+        world.vote(uid, world.models[uid], world.journal.groups.by_uid[uid])
+    fill(world, 1, 2)
+    drop(world, 1)
+    world.journal.groups.by_uid[2].doubtful = True
+    for _ in range(3):
+        world.reclaim_quietly()
+    assert 1 in world.journal.segments
+    world.remove(2, world.models[2], world.journal.groups.by_uid[2])
+    fill(world, 1, 1)
+    drop(world, 1)
+    for _ in range(4):
+        world.reclaim_quietly()
+    assert 1 not in world.journal.segments
+    world.check()
+    world.check_rebuild()
