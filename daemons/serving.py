@@ -28,7 +28,8 @@ AGAIN_MS: Final = 1000
 FILL_BYTES: Final = 256 << 10  # at once; a sync of so much takes some milliseconds
 FILL_BEHIND_MS: Final = 100  # what a late tick may make up for
 GROWTH_MS: Final = 1000  # over which the growth of what is led here is measured
-FILL_AHEAD_MS: Final = 1000  # what voters were served holds fills up for so long, not longer
+FILL_AHEAD_MS: Final = 1000  # what voters are served holds fills up for so long, not longer
+UNREADABLE: Final = "can't serve followers"
 
 
 class Serving:
@@ -39,6 +40,7 @@ class Serving:
         self._unread: deque[tuple[int, t.Fetch]] = deque()  # when to try again
         self._fills: deque[t.Fetch] = deque()  # of new replicas, until it is their turn
         self._fill_at = 0.0  # when the next one may be served
+        self._filled_at = -FILL_AHEAD_MS  # when the last one was
         self._growth_bytes_per_s = 0.0
         self._measured_at, self._measured_bytes = engine.now, 0
 
@@ -67,22 +69,27 @@ class Serving:
         else:
             node.fetched(order.follower, entries, engine.now, engine.host.out)
             self._passed(sum(len(entry[t.PAYLOAD]) for entry in entries), is_fill=is_fill)
+            if engine.refused.get(order.group, "").startswith(UNREADABLE):
+                del engine.refused[order.group]
 
     def _passed(self, size: int, *, is_fill: bool) -> None:
-        """Whoever is served, the next new replica waits for as long as this much should take; of
-        what a voter got, for a moment.
+        """Whoever is served, the next new replica waits for as long as this much should take. For
+        voters that are served all the time it waits for a moment, and then for the next one.
         """
         pace, now = self._engine.fill_bytes_per_s, self._engine.now
         if pace:
             wait_ms = size * 1000 / max(pace, 2 * self._growth_bytes_per_s)
             due = max(self._fill_at, now - FILL_BEHIND_MS) + wait_ms
-            self._fill_at = due if is_fill else min(due, max(self._fill_at, now + FILL_AHEAD_MS))
+            if is_fill:
+                self._fill_at, self._filled_at = due, now
+            else:
+                self._fill_at = min(due, max(self._fill_at, self._filled_at + FILL_AHEAD_MS))
 
     def _unreadable(self, replica: Replica, order: t.Fetch, error: errors.MyQueueError) -> None:
         """Let another one lead that has these entries; else try again, but not at once (W16)."""
         engine = self._engine
         engine.counts["peer_fetches_failed_total"] += 1
-        engine.refused[order.group] = f"can't serve followers: {error}"
+        engine.refused[order.group] = f"{UNREADABLE}: {error}"
         self._unread.append((engine.now + AGAIN_MS, order))
         followers = replica.node.leading.followers.values()
         if any(one.match_index >= order.last for one in followers):

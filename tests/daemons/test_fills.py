@@ -57,6 +57,26 @@ def test_p4_a_voter_that_was_away_keeps_a_new_replica_waiting_for_a_moment(tmp_p
         assert net.clock.now - began <= 2 * FILL_AHEAD_MS
 
 
+def test_p4_voters_that_are_served_all_the_time_let_a_new_replica_have_some(tmp_path: Path) -> None:
+    """A voter with hours to make up for would keep it waiting for as long."""
+    with Net(tmp_path, 4, CONFIG) as net:
+        for number in (1, 2, 3):
+            net.nodes[number].create(GROUP, [1, 2, 3])
+        for _ in range(COUNT):
+            net.write(size=SIZE)
+        for number in (1, 2, 3):
+            net.nodes[number].restart()  # all is on disk alone
+        for node in net.nodes.values():
+            node.engine.fill_bytes_per_s = RATE
+        join(net)
+        serving, portion = net.leader().engine._serving, 2 * RATE // 20
+        began = net.clock.now
+        while has(net, 4) < COUNT:
+            serving._passed(portion, is_fill=False)
+            net.turn(50)
+            assert net.clock.now - began <= COUNT * 2 * FILL_AHEAD_MS
+
+
 def test_p4_a_new_replica_of_a_group_that_grows_faster_than_the_pace_gets_there(
     tmp_path: Path,
 ) -> None:
