@@ -137,7 +137,11 @@ class GroupAdmin(ABC):
         try:
             names = [name for topic in topics for name in self._offsets(topic, None, None)]
             self._set_positions(group, epoch, [{**n._asdict(), "new": words.FORGET} for n in names])
-            self._update("remove_group", group=group, epoch=epoch)
+            try:
+                self._update("remove_group", group=group, epoch=epoch)
+            except GroupInUse as error:
+                error.hint = "Somebody joined meanwhile: it stays, and its positions are forgotten."
+                raise
         except BaseException:
             with suppress(MyQueueError):  # the managers end it after a while
                 self._update("end_reset", group=group, epoch=epoch)

@@ -75,8 +75,9 @@ def number(low: int = 0, high: int = INT_MAX) -> Read:
         if type(value) is str and _DIGITS.fullmatch(value):
             value = int(value)
         if type(value) is not int or not low <= value <= high:
-            upper = f"from {low} to {high}" if high < INT_MAX else f"of at least {low}"
-            raise refuse(name, value, f"a whole number {upper}")
+            is_small = high == INT_MAX and not (type(value) is int and value > high)
+            limits = f"of at least {low}" if is_small else f"from {low} to {high}"
+            raise refuse(name, value, f"a whole number {limits}")
         return value
 
     return read
@@ -87,11 +88,7 @@ def signed(name: str, value: Any) -> int:
     below = type(value) is str and value[:1] == "-"
     if below and _DIGITS.fullmatch(value[1:]):
         value = -int(value[1:])
-    if type(value) is int and value < 0:
-        if value < -INT_MAX:
-            raise refuse(name, value, f"a whole number of at least -{INT_MAX}")
-        return value
-    return int(number()(name, value))
+    return int(number(-INT_MAX)(name, value))
 
 
 def flag(name: str, value: Any) -> bool:

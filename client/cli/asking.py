@@ -29,7 +29,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("Nobody is there to be asked: say --yes.")
+        raise click.UsageError(f"{question} Nobody is there to be asked: say --yes.")
     click.confirm(question, abort=True, err=True)
 
 
