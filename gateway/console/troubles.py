@@ -11,6 +11,10 @@ from myqueue.errors import MyQueueError
 from myqueue.gateway.gathering import Facts, Look
 
 NAMED_MAX: Final = 5  # partitions in one sentence
+# Of a broker's states those that people bring about.
+DONE_TO: Final = {
+    "active": "may hold partitions again", "draining": "is being drained", "drained": "is drained",
+}  # fmt: skip
 
 
 class Trouble(NamedTuple):
@@ -99,7 +103,9 @@ def one_line(error: MyQueueError) -> str:
 
 
 def changes(before: Look, now: Look) -> list[Trouble]:
-    """What a watcher would call out: who fell silent or came back, who leads."""
+    """What a watcher would call out: who came, went, fell silent or came back, who leads, what was
+    found damaged.
+    """
     out = []
     for kind, old, new in (
         ("manager", before.managers, now.managers),
@@ -114,6 +120,8 @@ def changes(before: Look, now: Look) -> list[Trouble]:
             elif was[node] != alive:
                 text = "is heard again" if alive else "fell silent"
                 out.append(Trouble(not alive, f"{kind} {node} {text}"))
+    if before.is_reachable and now.is_reachable:
+        out += _moods(before.brokers, now.brokers)
     if before.is_reachable != now.is_reachable:
         text = "managers answer again" if now.is_reachable else "no manager answers any more"
         out.append(Trouble(not now.is_reachable, text))
@@ -132,7 +140,35 @@ def changes(before: Look, now: Look) -> list[Trouble]:
             out.append(Trouble(kind == "leaderless", f"{_some(new_ - old_)} without {text}"))
         if old_ - new_:
             out.append(Trouble(False, f"{_some(old_ - new_)} with {text} again"))
+    if before.problems is not None and now.problems is not None:
+        out += _damages(before.problems, now.problems)
     return out
+
+
+def _moods(before: list[Facts], now: list[Facts]) -> list[Trouble]:
+    """What people did to brokers, or had done."""
+    was = {row["node"]: row.get("state") for row in before}
+    out = [
+        Trouble(False, f"broker {row['node']} {DONE_TO[row['state']]}")
+        for row in now
+        if was.get(row["node"]) in DONE_TO and row.get("state") in DONE_TO
+        and was[row["node"]] != row["state"]
+    ]  # fmt: skip
+    gone = sorted(was.keys() - {row["node"] for row in now})
+    return out + [Trouble(False, f"broker {node} was removed") for node in gone if now]
+
+
+def _damages(before: list[Facts], now: list[Facts]) -> list[Trouble]:
+    old, new = (
+        {
+            f"{row['kind']} {row['node']}: {row['segment']} at position {row['position']}"
+            for row in problems
+            if row["problem"] == "damaged"
+        }
+        for problems in (before, now)
+    )
+    found = [Trouble(False, f"damage was found, {one}") for one in sorted(new - old)]
+    return found + [Trouble(False, f"no damage any more, {one}") for one in sorted(old - new)]
 
 
 def _some(names: set[str]) -> str:

@@ -14,7 +14,7 @@ from myqueue.gateway.console import payload, rates, tail, troubles, words
 from myqueue.gateway.console.guard import Tokens
 from myqueue.gateway.console.pace import BETWEEN_MS_MAX, Paces
 from myqueue.gateway.console.reading import Range, clamp
-from myqueue.gateway.gathering import Look
+from myqueue.gateway.gathering import Facts, Look
 
 BOUNDS = [0.001, 0.01, 0.1]
 
@@ -195,6 +195,36 @@ def test_what_changed_is_told_once() -> None:
     assert troubles.changes(ill, ill) == []
     texts = [one.text for one in troubles.changes(well, look(None))]
     assert texts == ["no manager leads any more"]
+
+
+def test_what_was_done_to_brokers_and_damage_are_told_as_well() -> None:
+    def at(state: str, *problems: Facts) -> Look:
+        out = look(list(problems))
+        out.brokers = [{**row, "state": state} for row in out.brokers]
+        return out
+
+    def texts(before: Look, now: Look) -> list[str]:
+        return [one.text for one in troubles.changes(before, now)]
+
+    bad = {
+        "problem": "damaged", "kind": "broker", "node": 2, "segment": "7.seg", "position": 512,
+        "partitions": ["t/0"], "state": "asked for",
+    }  # fmt: skip
+    numbers = [1, 2]
+    assert texts(at("active"), at("draining")) == [f"broker {n} is being drained" for n in numbers]
+    assert texts(at("draining"), at("drained")) == [f"broker {n} is drained" for n in numbers]
+    assert texts(at("dead"), at("active")) == [], "it was told as heard again"
+    fewer = at("drained")
+    gone = fewer.brokers.pop()["node"]
+    fewer.brokers.append({"node": 99, "alive": True, "state": "active"})
+    assert texts(at("drained"), fewer) == ["broker 99 joined", f"broker {gone} was removed"]
+    assert texts(at("active"), at("active", bad)) == [
+        "damage was found, broker 2: 7.seg at position 512"
+    ]
+    assert texts(at("active", bad), at("active", {**bad, "state": "being emptied"})) == []
+    assert texts(at("active", bad), at("active")) == [
+        "no damage any more, broker 2: 7.seg at position 512"
+    ]
 
 
 # -- what browsers send ---------------------------------------------------------------------------
