@@ -16,16 +16,21 @@ SIZE, COUNT = 60_000, 50
 RATE = 1_000_000
 
 
+def filled(net: Net) -> None:
+    """Three of them have the group, on disk alone."""
+    for number in (1, 2, 3):
+        net.nodes[number].create(GROUP, [1, 2, 3])
+    for _ in range(COUNT):
+        net.write(size=SIZE)
+    for number in (1, 2, 3):
+        net.nodes[number].restart()
+    for node in net.nodes.values():
+        node.engine.fill_bytes_per_s = RATE
+
+
 def test_p4_a_new_replica_is_filled_at_a_pace(tmp_path: Path) -> None:
     with Net(tmp_path, 4, CONFIG) as net:
-        for number in (1, 2, 3):
-            net.nodes[number].create(GROUP, [1, 2, 3])
-        for _ in range(COUNT):
-            net.write(size=SIZE)
-        for number in (1, 2, 3):
-            net.nodes[number].restart()  # all is on disk alone
-        for node in net.nodes.values():
-            node.engine.fill_bytes_per_s = RATE
+        filled(net)
         join(net)
         began = net.clock.now
         net.until("it has a part", lambda: net.nodes[4].replica().node.log.last_index > COUNT // 2)
@@ -60,14 +65,7 @@ def test_p4_a_voter_that_was_away_keeps_a_new_replica_waiting_for_a_moment(tmp_p
 def test_p4_voters_that_are_served_all_the_time_let_a_new_replica_have_some(tmp_path: Path) -> None:
     """A voter with hours to make up for would keep it waiting for as long."""
     with Net(tmp_path, 4, CONFIG) as net:
-        for number in (1, 2, 3):
-            net.nodes[number].create(GROUP, [1, 2, 3])
-        for _ in range(COUNT):
-            net.write(size=SIZE)
-        for number in (1, 2, 3):
-            net.nodes[number].restart()  # all is on disk alone
-        for node in net.nodes.values():
-            node.engine.fill_bytes_per_s = RATE
+        filled(net)
         join(net)
         serving, portion = net.leader().engine._serving, 2 * RATE // 20
         began = net.clock.now
