@@ -1,13 +1,15 @@
-"""Topics: create, list, delete (Q1, Q2)."""
+"""Topics: create, list, change settings, delete (Q1, Q2)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from myqueue.errors import InvalidRequest
 from myqueue.gateway import names
 from myqueue.gateway.routes import ADMIN, Ask, Facts, Noun
 
 blueprint = Noun("topics")
+DIGITS_MAX: Final = 18
 
 
 @blueprint.operation(
@@ -25,13 +27,23 @@ def create_topic(
     """
     arguments = {
         "topic": topic, "partitions": partitions, "replication": replication,
-        "settings": {**ask.more, **settings},
+        "settings": _settings(ask, settings),
     }  # fmt: skip
     ask.sdk.update("create_topic", arguments, ask.key("create_topic", topic))
     return {
         "message": f"Topic '{topic}' created successfully", "topic": topic,
         "partitions": list(range(partitions)),
     }  # fmt: skip
+
+
+def _settings(ask: Ask, settings: dict[str, Any]) -> dict[str, Any]:
+    """All that were given; numbers may be written as digits, as all others."""
+    return {name: _number(value) for name, value in {**ask.more, **settings}.items()}
+
+
+def _number(value: Any) -> Any:
+    is_digits = isinstance(value, str) and value.isascii() and value.isdecimal()
+    return int(value) if is_digits and len(value) <= DIGITS_MAX else value
 
 
 @blueprint.operation(
@@ -41,6 +53,24 @@ def create_topic(
 def list_topics(ask: Ask, detail: bool) -> Facts:
     """Their names; with detail=1 also partitions, leaders, sizes and settings of each."""
     return {"topics": ask.sdk.read("topics", detail=detail)["topics"]}
+
+
+@blueprint.operation(
+    "POST", "/topics/<topic>/settings", "Change settings of a topic", role=ADMIN, keyed=True,
+    parameters=(names.TOPIC, names.SETTINGS), takes_more="settings of the topic",
+    adds={"topic": names.TEXT, "settings": {"type": "object"}},
+)  # fmt: skip
+def alter_topic(ask: Ask, topic: str, settings: dict[str, Any]) -> Facts:
+    """Retention, for one, while it is in use. In `settings`, null brings a default back. The
+    answer has all settings of the topic.
+
+    A parameter that is not listed is taken for a setting of the topic.
+    """
+    arguments = {"topic": topic, "settings": _settings(ask, settings)}
+    if not arguments["settings"]:
+        raise InvalidRequest("settings are missing: which are to be changed?")
+    found = ask.sdk.update("alter_topic", arguments, ask.key("alter_topic", topic))
+    return {"topic": topic, "settings": found["settings"]}
 
 
 @blueprint.operation(

@@ -83,8 +83,8 @@ def text(default: output.Cell) -> str | None:
 def cluster(settings: dict[str, Any], cluster: str | None, data: str | None, as_json: bool) -> None:
     """Show the settings that hold for the cluster now, or change them, while it runs.
 
-    As replace_after_ms: a broker silent for so long is dead, its replicas are made anew. Those of a
-    topic: 'myq topic alter'; those of a daemon: its --config file, and a new start.
+    As replace_after_ms: what a broker had that is silent for so long is made anew on others. Those
+    of a topic: 'myq topic alter'; those of a daemon: its --config file, and a new start.
     """
     with asking.admin(cluster, data) as admin:
         changed = admin.alter_cluster(settings) if settings else admin.cluster()

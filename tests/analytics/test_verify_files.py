@@ -89,6 +89,18 @@ def test_records_that_were_synced_and_are_not_there(rotated: Path, tmp_path: Pat
     assert spot.path != last.path
 
 
+def test_a_record_of_a_newer_version(rotated: Path, tmp_path: Path) -> None:
+    """In a sealed segment with nothing but batches: one with more is read while planning,
+    and ends all of it.
+    """
+    names = sorted(path.name for path in (rotated / "broker-3" / "wal").glob("*.seg"))
+    spot = next(one for one in spots(rotated / "broker-3") if one.path.name == names[1])
+    spot.forge(kind=200)
+    report = verified(rotated, tmp_path)
+    found = [one for one in report.findings if one.rule == "format"]
+    assert [(one.daemon, one.position) for one in found] == [("broker-3", spot.position)]
+
+
 def test_a_tail_that_a_crash_cut_off_is_no_failure(cluster: Path, tmp_path: Path) -> None:
     """Nobody was promised what no mark proves; but what was committed must be on a majority."""
     for node in (1,):

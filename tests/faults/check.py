@@ -42,6 +42,7 @@ class Fault(NamedTuple):
 class Report(NamedTuple):
     counts: dict[str, int]
     violations: list[Violation]
+    faults: Counter[str]  # by kind, those without a majority as well
     interruptions: dict[str, list[float]]  # kind of fault -> the longest gap of each
     errors: Counter[str]
 
@@ -49,6 +50,9 @@ class Report(NamedTuple):
         yield ", ".join(f"{count:,} {what}" for what, count in self.counts.items())
         for error, count in self.errors.most_common(8):
             yield f"  failed {count:5} x {error}"
+        if self.faults:
+            kinds = (f"{count:,} {kind}" for kind, count in self.faults.most_common())
+            yield f"faults by kind: {', '.join(kinds)}"
         gaps = sorted(gap for of in self.interruptions.values() for gap in of)
         if gaps:
             parts = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "longest": 1.0}
@@ -75,8 +79,9 @@ def sum_of(reports: list[Report]) -> Report:
         for kind, gaps in one.interruptions.items():
             interruptions[kind] += gaps
     violations = [broken for one in reports for broken in one.violations]
+    faults = sum((one.faults for one in reports), Counter[str]())
     errors = sum((one.errors for one in reports), Counter[str]())
-    return Report(counts, violations, interruptions, errors)
+    return Report(counts, violations, faults, interruptions, errors)
 
 
 def share(ordered: list[float], part: float) -> float:
@@ -106,7 +111,8 @@ def check(events: Iterable[list[Any]]) -> Report:
     counts = messages.counts() | {
         "taken": takes.count, "commits": positions.committed, "faults": len(waits.faults),
     }  # fmt: skip
-    return Report(counts, violations, waits.by_kind(), waits.errors)
+    kinds = Counter(fault.kind for fault in waits.faults.values())
+    return Report(counts, violations, kinds, waits.by_kind(), waits.errors)
 
 
 class Waits:

@@ -165,7 +165,7 @@ def wipe(nemesis: Nemesis) -> Fault | None:
     def begin() -> None:
         kill_now(nemesis, name)
         nemesis.cluster.wipe(name)
-        nemesis.damaged.discard(name)
+        nemesis.damaged.pop(name, None)
 
     return Fault((name,), begin, partial(started_with_new_disk, nemesis, name), (0.5, 3.0))
 
@@ -222,7 +222,7 @@ def flip_at_rest(nemesis: Nemesis) -> Fault | None:
 
     def begin() -> None:
         path, used = some_segment(nemesis, name)
-        nemesis.damaged.add(name)
+        nemesis.damaged[name].add(path)
         with suppress(FileNotFoundError):  # reclaimed this moment
             turn_a_bit(nemesis, path, used)
         spoilt.append(path)
@@ -249,9 +249,10 @@ def spoil(nemesis: Nemesis, how: Callable[[Nemesis, Path, int], None]) -> Fault 
         return None
 
     def begin() -> None:
-        nemesis.damaged.add(name)
         nemesis.cluster.stop(name, within_s=READY_S)
-        how(nemesis, *some_segment(nemesis, name))
+        path, used = some_segment(nemesis, name)
+        nemesis.damaged[name].add(path)
+        how(nemesis, path, used)
 
     return Fault((name,), begin, partial(start, nemesis, name), (0.0, 1.0))
 

@@ -14,7 +14,7 @@ from kit.members import Member
 
 from myqueue.admin import Admin
 from myqueue.consumer import Consumer
-from myqueue.errors import MyQueueError, TopicExists, UnknownTopic
+from myqueue.errors import Fenced, MyQueueError, TopicExists, UnknownTopic
 from myqueue.producer import Producer
 from myqueue.session import Session
 from myqueue.taking import KEY_BYTES, Taker
@@ -81,6 +81,21 @@ class GroupMember(Member):
                     self._commit()
         except Exception as error:
             self.error = error
+
+    def _commit(self) -> None:
+        """What is acknowledged is a position that nobody may be told less than, from now on."""
+        try:
+            done = self.consumer.commit(timeout=2)
+        except Fenced:
+            self.fenced += 1
+            return
+        except MyQueueError as error:
+            if not error.retriable:
+                raise
+            return
+        for (_, partition), position in done.items():
+            who = f"group/{self.group}"
+            self.history_file.note("committed", who, self.topic, partition, position)
 
 
 class Watcher(Client):

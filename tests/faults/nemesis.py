@@ -12,8 +12,9 @@ seed gives the same kind of day, not the same second. Kinds of faults are in `ki
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -66,7 +67,8 @@ class Nemesis:
         self.active: list[Active] = []
         self.done: Counter[str] = Counter()
         self.doomed: set[Name] = set()  # may end by themselves: their disk fails
-        self.damaged: set[Name] = set()  # bytes of their logs are not what they wrote
+        # Segments whose bytes are not what was written; they go when all in them is repaired.
+        self.damaged: defaultdict[Name, set[Path]] = defaultdict(set)
         self.added: Name | None = None  # a broker that came later
         self._numbers = 0
 

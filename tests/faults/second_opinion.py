@@ -6,7 +6,7 @@ that it is given comes from the history, with the bytes that were sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from zlib import crc32
 
@@ -35,9 +35,14 @@ def read_logs(data: Path, history: Path, topic: str, scratch: Path) -> Report:
     return verify(asked, PlainSpread(), scratch)
 
 
-def unexplained(found: Iterable[Finding], damaged: Iterable[Name]) -> list[Finding]:
-    """All but what stands in the log of a daemon whose data were damaged on purpose: a minority, so
-    that no message may be missing.
+def unexplained(found: Iterable[Finding], damaged: Mapping[Name, set[Path]]) -> list[Finding]:
+    """All but what stands in the log of a daemon that still has a segment which was damaged on
+    purpose: a minority, so that no message may be missing. When the segment is gone, its damage is
+    mended, and its daemon's log has to be as good as any other.
     """
-    known = {f"{kind}-{number}" for kind, number in damaged}
+    known = {
+        f"{kind}-{number}"
+        for (kind, number), paths in damaged.items()
+        if any(path.exists() for path in paths)
+    }
     return [one for one in found if one.daemon not in known and one.verdict != "torn"]

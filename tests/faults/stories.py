@@ -27,6 +27,7 @@ class Story:
         self.committed = [0] * PARTITIONS
         self.taken = [0] * PARTITIONS
         self.got = [0] * PARTITIONS
+        self.shared = [0] * PARTITIONS  # committed by members
         self.owner = [("m1", 1)] * PARTITIONS  # member, epoch
         self.calls = self.faults = 0
 
@@ -75,7 +76,8 @@ class Story:
 
     def look(self) -> None:
         partition = self.random.randrange(PARTITIONS)
-        self.note("position", WHO, TOPIC, partition, self.committed[partition], self.now + 0.001)
+        for who, known in ((WHO, self.committed), (GROUP, self.shared)):
+            self.note("position", who, TOPIC, partition, known[partition], self.now + 0.001)
 
     def resume(self) -> None:
         self.note("resume", "r1", WHO, TOPIC)
@@ -97,13 +99,18 @@ class Story:
         if self.random.random() < 0.25:
             member, epoch = {"m1": "m2", "m2": "m1"}[member], epoch + 1
             self.owner[partition] = member, epoch
-            again = self.random.randint(0, min(2, self.got[partition]))
+            behind = self.got[partition] - self.shared[partition]
+            again = self.random.randint(0, min(2, behind))
             self.got[partition] -= again  # it had not committed these
         asked, first = self.now, self.got[partition]
         names = self.log[partition][first : first + most]
         if names:
             self.got[partition] += len(names)
             self.note("got", member, GROUP, TOPIC, partition, epoch, asked, first, names)
+            self.note("commit", GROUP, TOPIC, partition, self.got[partition])
+            if self.random.random() < 0.5:
+                self.shared[partition] = self.got[partition]
+                self.note("committed", GROUP, TOPIC, partition, self.got[partition])
 
     def topic(self) -> None:
         self.calls += 1

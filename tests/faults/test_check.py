@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from faults import judges, judges_of_positions
 from faults.check import check, sum_of
 from faults.stories import Event, tell
 
@@ -175,9 +178,20 @@ def a_take_goes_back(events: list[Event]) -> None:
 
 
 def a_position_goes_back(events: list[Event]) -> None:
-    committed = next(event for event in of(events, "committed") if event[5] > 0)
-    told = [event for event in of(events, "position") if event[4] == committed[4]][-1]
-    assert told[6] > committed[0]
+    goes_back(events, "7")
+
+
+def a_groups_position_goes_back(events: list[Event]) -> None:
+    """Behind what a member was told is committed, and before anybody had looked."""
+    goes_back(events, "group/g")
+
+
+def goes_back(events: list[Event], who: str) -> None:
+    committed = next(e for e in of(events, "committed") if e[2] == who and e[5] > 0)
+    told = next(
+        event for event in of(events, "position")
+        if event[2] == who and event[4] == committed[4] and event[6] > committed[0]
+    )  # fmt: skip
     told[5] = 0
 
 
@@ -228,6 +242,42 @@ def a_group_leaves_out(events: list[Event]) -> None:
             event[8] += 50
 
 
+def a_member_leaves_out(events: list[Event]) -> None:
+    """Within its epoch."""
+    event = within_an_epoch(events)
+    event[8] += 1
+    event[9] = event[9][1:]
+
+
+def a_member_goes_back(events: list[Event]) -> None:
+    event = within_an_epoch(events)
+    events.insert(events.index(event) + 1, list(event))
+
+
+def within_an_epoch(events: list[Event]) -> Event:
+    """Not the first one of it, and of more than one message."""
+    before: set[tuple[int, int]] = set()
+    for event in of(events, "got"):
+        if (event[5], event[6]) in before and len(event[9]) > 1:
+            return event
+        before.add((event[5], event[6]))
+    raise AssertionError("every epoch has one row")
+
+
+def nobody_sent_what_was_acknowledged(events: list[Event]) -> None:
+    ack = acknowledged(events)
+    events.remove(next(e for e in of(events, "send") if e[2:5] == ack[2:5]))
+
+
+def another_message_was_in_a_topic_that_is_gone(events: list[Event]) -> None:
+    """Only a reader of that topic can tell; nothing else is asked of what was dropped."""
+    read = next(event for event in of(events, "read") if event[3].startswith("v#"))
+    client, _, number = read[6][0].rpartition(":")
+    events.insert(1, [100.0, "send", client, read[3], int(number) + 1])
+    events.insert(2, [100.0, "fail", client, read[3], int(number) + 1, "unknown", "TIMED_OUT"])
+    read[6] = [f"{client}:{int(number) + 1}"]
+
+
 def a_topic_is_not_listed(events: list[Event]) -> None:
     next(event for event in of(events, "listed") if "v" in event[3])[3].remove("v")
 
@@ -255,14 +305,26 @@ PLANTED: list[tuple[Alteration, str]] = [
     (a_take_leaves_out, "TAKEN_SKIPPED"),
     (a_take_goes_back, "TAKEN_BACK"),
     (a_position_goes_back, "POSITION_BACK"),
+    (a_groups_position_goes_back, "POSITION_BACK"),
     (it_reads_on_too_early, "POSITION_BACK"),
     (a_position_is_ahead, "POSITION_AHEAD"),
     (two_members_have_it, "TWO_OWNERS"),
     (an_old_member_gets_more, "TWO_OWNERS"),
     (a_group_leaves_out, "SKIPPED"),
+    (a_member_leaves_out, "SKIPPED"),
+    (a_member_goes_back, "BACK"),
+    (nobody_sent_what_was_acknowledged, "NEVER_SENT"),
+    (another_message_was_in_a_topic_that_is_gone, "DIFFERENT"),
     (a_topic_is_not_listed, "STALE_TOPICS"),
     (a_topic_comes_back, "STALE_TOPICS"),
 ]
+
+
+def test_every_rule_is_planted() -> None:
+    source = inspect.getsource(judges) + inspect.getsource(judges_of_positions)
+    assert set(re.findall(r'"([A-Z]{4,}|[A-Z]+(?:_[A-Z]+)+)"', source)) == {
+        rule for _, rule in PLANTED
+    }
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -310,6 +372,9 @@ def test_interruptions_are_those_of_steady_clients() -> None:
     out += [[102.5, "fault", 2, "all", ["broker-2"], False], [103.0, "healed", 2]]
     second = check([begin, *sorted(out, key=lambda event: event[0])])
     assert second.interruptions == {}
+    assert second.faults == {"kill": 1, "all": 1}
+    assert "faults by kind: 1 kill, 1 all" in second.lines()
     both = sum_of([report, second])
     assert both.interruptions == {"kill": [1.6]}
+    assert both.faults == {"kill": 2, "all": 1}
     assert both.counts["acknowledged"] == 2 * second.counts["acknowledged"] > 0

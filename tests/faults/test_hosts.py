@@ -28,13 +28,29 @@ try:
 except OSError:
     sys.exit(1)
 """
-ANSWER = """
+BULK = 40_000
+TAKE = f"""
+import socket, sys, time
+begin, got = time.monotonic(), 0
+with socket.create_connection((sys.argv[1], 5000), 20) as asked:
+    asked.sendall(b"x" * {BULK})  # both ways: the answer comes when all of it is there
+    while some := asked.recv(65536):
+        got += len(some)
+assert got == 1 + {BULK}, got
+print(time.monotonic() - begin)
+"""
+ANSWER = f"""
 import socket
 with socket.create_server(("", 5000)) as door:
     print("open", flush=True)
     while True:
         with door.accept()[0] as asked:
             asked.send(b"y")
+            got = 0
+            while got < {BULK} and (some := asked.recv(65536)):
+                got += len(some)
+            if got == {BULK}:
+                asked.sendall(b"x" * {BULK})
 """
 
 
@@ -72,9 +88,20 @@ def test_links_break_one_way_and_heal() -> None:
             network.heal([("a", "b")])
             assert reaches("b") and not reaches(CLIENTS)
             network.heal()
+
+            def seconds(host: str) -> float:
+                command = [sys.executable, "-c", TAKE, network.addresses["a"]]
+                within = command if host == CLIENTS else network.within(host, command)
+                done = subprocess.run(within, capture_output=True, text=True, check=True)
+                return float(done.stdout)
+
+            least = 2 * BULK * 8 / 256_000 - 0.5  # there and back, but for what a bucket lets by
+            quick = seconds("b")
             network.slow("a", 256)
-            assert reaches("b") and reaches(CLIENTS)
+            assert seconds("b") > least > 4 * quick
+            assert seconds(CLIENTS) > least
             network.speed_up("a")
+            assert seconds("b") < least / 2
         finally:
             answerer.kill()
             answerer.communicate()

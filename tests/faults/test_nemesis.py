@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import faulthandler
 import shutil
+import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -39,19 +41,22 @@ from myqueue.connection import new_keypair
 
 PARTITIONS = 6
 MINUTES = 1.0  # in a run of everything
+FULL_MINUTES = 120.0
 GUARD_S = 900.0  # for all that comes after the faults
 EPISODE_MIN = 10.0  # then everything is healed and judged, and a new history begins
 
 
 @pytest.mark.slow
 def test_nemesis(
-    tmp_path: Path, minutes: float | None, seed: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path: Path, minutes: float | None, seed: int | None, full: bool,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     chosen = int(time.time()) if seed is None else seed
-    left = (minutes or MINUTES) * 60
-    kinds = kinds_here()
-    print(f"nemesis: {left / 60:g} minutes, --seed {chosen}, {len(kinds)} kinds of faults")
-    damaged: set[Name] = set()
+    left = (minutes or (FULL_MINUTES if full else MINUTES)) * 60
+    kinds, left_out = kinds_here()
+    tell(capsys, f"\nnemesis: {left / 60:g} minutes, --seed {chosen}, {len(kinds)} kinds of faults")
+    tell(capsys, *(f"nemesis: LEFT OUT, {lack}" for lack in left_out))
+    damaged: defaultdict[Name, set[Path]] = defaultdict(set)
     with a_cluster(tmp_path, chosen, monkeypatch) as cluster:
         episode, reports = 0, []
         while left > 0:
@@ -62,23 +67,31 @@ def test_nemesis(
             left, episode = left - seconds, episode + 1
         for name in cluster.names:
             assert "Traceback" not in cluster.log(name), cluster.log(name)[-5000:]
-    print("in all:", *sum_of(reports).lines(), sep="\n")
+    total = sum_of(reports)
+    never = sorted({kind.name for kind in kinds} - set(total.faults))
+    tell(capsys, "in all:", *total.lines(), *(f"never came: {name}" for name in never))
+
+
+def tell(capsys: pytest.CaptureFixture[str], *lines: str) -> None:
+    """What is reported of a run that passed, too."""
+    with capsys.disabled():
+        print(*lines, sep="\n", end="\n" if lines else "", flush=True)
 
 
 def guard(seconds: float) -> None:
     """A test that stands still tells where after a quarter of an hour; here, an episode does."""
-    faulthandler.dump_traceback_later(seconds + GUARD_S)
+    faulthandler.dump_traceback_later(seconds + GUARD_S, file=sys.__stderr__)
 
 
-def kinds_here() -> list[Kind]:
-    """Without root there are no hosts; what is left out is said, and `test_hosts` is skipped."""
-    kinds = [*PROCESSES, *PEOPLE, *DATA]
+def kinds_here() -> tuple[list[Kind], list[str]]:
+    """And what is left out, and why: without root there are no hosts (`test_hosts` is skipped)."""
+    kinds, left_out = [*PROCESSES, *PEOPLE, *DATA], []
     for lack, more in ((what_hosts_lack(), LINKS), (what_disks_lack(), DISKS)):
         if lack:
-            print(f"nemesis: LEFT OUT, {lack}")
+            left_out.append(lack)
         else:
             kinds += more
-    return kinds
+    return kinds, left_out
 
 
 def a_cluster(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> Cluster:
@@ -99,7 +112,7 @@ class Episode:
 
     def __init__(
         self, cluster: Cluster, folder: Path, seed: int, number: int, kinds: list[Kind],
-        damaged: set[Name],
+        damaged: defaultdict[Name, set[Path]],
     ) -> None:  # fmt: skip
         self.cluster, self.folder, self.name = cluster, folder, f"nemesis-{seed}-{number}"
         self.topic = f"t{number}"

@@ -52,6 +52,14 @@ def test_topics_are_created_once_listed_and_deleted(http: Client, topic: str) ->
     rows = good(http.ask("GET", "/topics", detail=1))["topics"]
     (row,) = [row for row in rows if row["topic"] == topic]
     assert row["settings"]["retention_ms"] == 9**9 and len(row["partitions"]) == 2
+    settings = f"/topics/{topic}/settings"
+    changed = good(http.ask("POST", settings, {"retention_ms": 60_000, "retention_bytes": 5}))
+    assert changed["settings"].items() >= {"retention_ms": 60_000, "retention_bytes": 5}.items()
+    changed = good(http.ask("POST", settings, {"settings": {"retention_ms": None}}))
+    assert changed["settings"].items() >= {"retention_ms": 0, "retention_bytes": 5}.items()
+    bad(http.ask("POST", settings, {}), 400, "INVALID_REQUEST")
+    bad(http.ask("POST", settings, {"colour": 1}), 400, "INVALID_SETTING")
+    bad(http.ask("POST", "/topics/no-such/settings", {"retention_ms": 1}), 404, "UNKNOWN_TOPIC")
     bad(http.ask("POST", "/topics", {"topic": f"{topic}-x", "colour": 1}), 400, "INVALID_SETTING")
     bad(
         http.ask("POST", "/topics", {"topic": f"{topic}-x", "replication": 9}),

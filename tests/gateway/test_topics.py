@@ -1,0 +1,66 @@
+"""Settings of topics over HTTP: what managers are asked, however it came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from myqueue.gateway.app import create_app
+from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.sdk import Sdk
+
+Asked = list[tuple[str, dict[str, Any]]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What came to the managers, who agree to everything."""
+    out: Asked = []
+
+    def update(_sdk: Sdk, operation: str, arguments: Mapping[str, Any], _key: Any = None) -> Any:
+        out.append((operation, dict(arguments)))
+        return {"settings": arguments["settings"]}
+
+    monkeypatch.setattr(Sdk, "update", update)
+    return out
+
+
+@pytest.fixture
+def client() -> Iterator[FlaskClient]:
+    app = create_app(GatewayConfig(cluster="127.0.0.1:1"))
+    yield app.test_client()
+    app.extensions["myqueue"].close()
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "settings"),
+    [
+        ("?retention_ms=60000", "", {"retention_ms": 60_000}),
+        ("", '{"retention_ms": "60000"}', {"retention_ms": 60_000}),
+        ("?retention_ms=60000", '{"settings": {"retention_bytes": 5}}',
+         {"retention_ms": 60_000, "retention_bytes": 5}),
+        ("", '{"settings": {"retention_ms": null}}', {"retention_ms": None}),
+        ("?retention_ms=1e9", "", {"retention_ms": "1e9"}),  # for the managers to refuse
+    ],
+)  # fmt: skip
+def test_settings_are_changed(
+    client: FlaskClient, asked: Asked, query: str, body: str, settings: dict[str, Any]
+) -> None:
+    answer = client.post(f"/topics/orders/settings{query}", data=body)
+    assert answer.status_code == 200, answer.data
+    assert asked == [("alter_topic", {"topic": "orders", "settings": settings})]
+    assert answer.json == {"status": "success", "topic": "orders", "settings": settings}
+
+
+def test_numbers_are_digits_when_a_topic_is_created_too(client: FlaskClient, asked: Asked) -> None:
+    assert client.post("/topics?topic=orders&retention_ms=60000").status_code == 200
+    assert asked[0][1]["settings"] == {"retention_ms": 60_000}
+
+
+def test_a_change_of_nothing_is_refused(client: FlaskClient, asked: Asked) -> None:
+    answer = client.post("/topics/orders/settings")
+    assert answer.status_code == 400 and b'"INVALID_REQUEST"' in answer.data
+    assert not asked
