@@ -114,6 +114,8 @@ class Rebuilder:
                 known = self.positions.get(consumer)
                 if known is not None and (assignment, member) >= (known[2], known[1]):
                     del self.positions[consumer]
+                    for take in [one for one in self.takes if one[1] == consumer]:
+                        del self.takes[take]
         else:
             raise BadPack(f"operation {operation} is of a newer version")
 

@@ -156,7 +156,9 @@ class Members:
             if isinstance(step, Config):
                 self._engine.change(replica, step)
                 self._engine.counts["members_changed_total"] += 1
-            elif step is not None and replica.uid not in self._handed_over:
+            elif step is not None:
+                if replica.uid in self._handed_over:
+                    return False
                 self._engine.transfer(replica, node_of(step))
                 self._handed_over[replica.uid] = now + HAND_OVER_AGAIN_MS
         except MyQueueError:

@@ -11,7 +11,8 @@ section 5), applied alike on every replica:
   one. A higher assignment epoch may set any offset (reset).
 - A commit of NO_OFFSET moves nothing: it only makes its epochs known, so that those who had the
   partition before are fenced from then on. Its sender learns the position, NO_OFFSET if none.
-- What is forgotten is as if it had never been, epochs too; who is fenced can't ask for it.
+- What is forgotten is as if it had never been, epochs and takes too; who is fenced can't ask for
+  it.
 - Nobody may be past the end of the partition.
 - A take moves the position over the next messages and remembers, by the request's key, which they
   were: the last `KEYS_MAX` keys per consumer, and of all consumers the last that are older
@@ -123,6 +124,7 @@ class Positions:
             del self._by_consumer[consumer]
             self._changed.pop(consumer, None)
             self._forgotten[consumer] = None
+            self.older.forget(consumer)
         return DONE, protocol.NO_OFFSET
 
     def taken(self, consumer: str, key: bytes) -> tuple[int, int] | None:

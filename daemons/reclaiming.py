@@ -59,7 +59,7 @@ class Reclaiming:
         except (OSError, MyQueueError):  # what was done is whole; a later pass does the rest
             counts["reclaim_passes_failed_total"] += 1
             reclaimer.cancel()
-            self._runs = False
+            self._runs, self._seen = False, (0, 0, 0)
         wrote = reclaimer.relocated_bytes - before
         counts["rewritten_bytes_total"] += wrote
         self._next_step = now + wrote * 1000 // REWRITE_BYTES_PER_S

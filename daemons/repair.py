@@ -100,8 +100,8 @@ class Repair:
         """
         gone = set(self._engine.log.reader.met_in) - set(self._engine.log.journal.segments)
         self._take_met()
-        for number in gone:
-            self.scrubbing.look_into(number)
+        if gone:
+            self.scrubbing.look_now()
         for uid, replica in self._engine.replicas.items():
             if replica.node.lacking:
                 self.lacks.setdefault(uid, Lacking(self._engine.now)).is_all_known = False

@@ -70,8 +70,7 @@ class Scrubbing:
             if not start:
                 self._are_names_known, self._names = True, None
                 return
-        journal, store = self._engine.log.journal, self._engine.log.store
-        there = {*journal.segments, *range(journal.end[0], journal.end[0] + NEW_SEGMENTS)}
+        store, there = self._engine.log.store, self._there()
 
         def look() -> tuple[list[Row], bytes]:
             with store.view() as view:
@@ -79,26 +78,32 @@ class Scrubbing:
 
         self._names = self._engine.log.apart.start(look)
 
-    def look_into(self, number: int) -> None:
-        """All entries of a segment that is not there, at once: for a start, before anybody votes.
-        Readers remember only some of those that they met.
+    def look_now(self) -> None:
+        """The same at once: for a start that met one which is not there, before anybody votes.
+        Readers remember only some of the entries that they met. All of the index is read, once.
         """
-        store, start = self._engine.log.store, b""
-        while True:
+        store, there, start = self._engine.log.store, self._there(), b""
+        while not self._are_names_known:
             with store.view() as view:
-                rows, start = view.rows_in_segment(number, start)
+                rows, start = view.rows_elsewhere(there, start)
             for row in rows:
                 self._missing(row)
-            if not start:
-                return
+            self._are_names_known = not start
+
+    def _there(self) -> set[int]:
+        journal = self._engine.log.journal
+        return {*journal.segments, *range(journal.end[0], journal.end[0] + NEW_SEGMENTS)}
 
     def _begin(self, now: int) -> None:
         """The next segment; at the end of the log the round is over."""
         journal, damaged = self._engine.log.journal, self._engine.repair.damaged
+        newest, persisted = journal.persisted_at  # behind it, not even the files may be there
+        if not newest:
+            return  # the start's own mark is on its way
         if not self._last_number:
             self._round_began = now
         left = [n for n in journal.segments
-                if self._last_number < n <= journal.end[0] and n not in damaged]  # fmt: skip
+                if self._last_number < n <= newest and n not in damaged]  # fmt: skip
         if not left:
             self._rounds += 1
             self._round_ms = now - self._round_began
@@ -109,8 +114,8 @@ class Scrubbing:
         number = self._last_number = min(left)
         one = journal.segments[number]
         place = (one.name, one.number, one.uid, one.capacity)
-        synced = journal.persisted_at[1] if journal.persisted_at[0] == number else 0
-        if number == journal.end[0] and not synced:  # nothing is known to be in it yet
+        synced = persisted if number == newest else 0
+        if number == newest and not synced:  # nothing is known to be in it yet
             return
         self._scrub = Scrub(self._engine.log.files, place, synced, self._wait)
 

@@ -51,6 +51,13 @@ class OlderTakes:
             self._changed.pop(oldest, None)
             self._forgotten[oldest] = None
 
+    def forget(self, consumer: str) -> None:
+        """All of this consumer."""
+        for take in [one for one in self._by_take if one[1] == consumer]:
+            del self._by_take[take]
+            self._changed.pop(take, None)
+            self._forgotten[take] = None
+
     # -- saving --------------------------------------------------------------------------------
 
     def take_changes(self) -> tuple[dict[bytes, bytes], list[bytes]]:

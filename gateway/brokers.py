@@ -190,7 +190,10 @@ def drain_broker(ask: Ask, broker_id: int, wait_ms: int) -> Facts:
 def undrain_broker(ask: Ask, broker_id: int) -> Facts:
     """It may hold partitions again, and gets its share of them."""
     ask.sdk.update("undrain_broker", {"node": broker_id}, ask.key("undrain_broker", broker_id))
-    is_alive = _one(ask, broker_id)["alive"]
+    try:
+        is_alive = _one(ask, broker_id)["alive"]
+    except MyQueueError:  # nobody can tell right now; but it is done
+        is_alive = True
     then = (
         "it gets its share of the partitions in a moment" if is_alive else "it is silent: start it"
     )
@@ -248,15 +251,20 @@ def let_go(sdk: Sdk, known: Facts | None, stranded: int) -> tuple[int, bool]:
     """
     if known is None:
         return 0, False
-    node, counting = known["node"], 0
+    node = known["node"]
+    counting = known["replicas"] + known["leaving"] if known["alive"] else 0  # at most
 
     def is_let_go() -> bool | None:
         nonlocal counting
-        counting = max(0, sdk.admin.counting_on(node) - stranded)
+        try:
+            counting = max(0, sdk.admin.counting_on(node) - stranded)
+        except MyQueueError as error:
+            if not error.retriable:
+                raise
         return counting == 0 or None
 
     try:
-        if known["alive"] and known["replicas"] + known["leaving"]:
+        if counting:
             with sdk.room.waiting(LET_GO_MS) as may_wait_ms:
                 _wait(sdk, may_wait_ms, is_let_go)
         return counting, counting == 0 and _stop(sdk.agent, known)

@@ -67,9 +67,8 @@ def recover(
     walk = _Walk(files, out, watermark, sink)
     walk.all_segments()
     if repair:
-        for segment in walk.aside:
+        for segment in reversed(walk.aside):  # a crash must leave no hole before one of them
             files.move(segment.name, segment.name + ".trash")
-        if walk.aside:
             files.sync(None)
         if walk.newest is not None:
             _repair_newest(files, walk.newest, walk.newest_footer, out)
@@ -111,7 +110,7 @@ class _Walk:
                 self._spare(segment)
                 continue
             out.number = number
-            if 0 < from_segment < number - 1 < last_used and number - 1 not in out.segments:
+            if 0 < from_segment < number - 1 and number - 1 not in out.segments:
                 self._hole(number - 1)
             if number < from_segment:
                 self._check_seal(segment)

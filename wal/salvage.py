@@ -87,6 +87,7 @@ class Salvage:
         self.is_waiting = self.is_held_up = True
         while not (yield from self._may_go()):
             yield None
+        yield from self._until_passed()
         segment = self._segment
         if segment is not None:
             journal.forget_segment(self.number)
@@ -269,6 +270,15 @@ class Salvage:
             if rows is None or any(row.group in ordered for row in rows):
                 return False
         return True
+
+    def _until_passed(self) -> Pass[None]:
+        """Until the store's watermark stands behind it, for certain: a start would miss it (W12).
+        Of the open segment nothing may have been live, and then nothing was written since.
+        """
+        while self._log.index.durable[0] <= self.number:
+            self._log.journal.settle()
+            yield None
+            yield from self._until_durable()
 
     # -- waiting -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from myqueue.agent import Agent
 from myqueue.cli import address, asking, output, progress, wellness
 from myqueue.cli.waiting import Line
 from myqueue.daemons.local import BROKER, Folder
-from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, Unreachable
+from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, UnknownBroker, Unreachable
 
 REGISTERED_S = 60.0
 LET_GO_S = 300.0  # it takes as long as others need for their copies
@@ -166,8 +166,8 @@ def undrain(number: int, cluster: str | None, data: str | None) -> None:
     """Let the broker NUMBER hold replicas again."""
     with asking.admin(cluster, data) as admin:
         admin.undrain_broker(number)
-        is_alive = any(row["alive"] for row in rows_of(admin) if row["node"] == number)
-    then = "it gets its share in a moment" if is_alive else "it is dead: start it"
+        is_dead = any(not row["alive"] for row in rows_of(admin) if row["node"] == number)
+    then = "it is dead: start it" if is_dead else "it gets its share in a moment"
     click.echo(f"Broker {number} may hold replicas again; {then}.")
 
 
@@ -187,17 +187,21 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
     agent = agent_of(cluster, data)
     with asking.admin(cluster, data) as admin:
         known = next((row for row in admin.brokers() if row["node"] == number), None)
-        if known is None and agent is not None and runs_here(agent, number):
-            click.echo(f"The managers know no broker {number} any more.")
-            done: dict[str, Any] = {"missed": "", "stranded": 0}
-        else:
+        is_gone = False
+        try:
             done = remove_from(admin, number, force, yes)
+        except UnknownBroker:  # says their leader; a list may be older
+            if agent is None or not runs_here(agent, number):
+                raise
+            click.echo(f"The managers know no broker {number} any more.")
+            is_gone, done = True, {"missed": "", "stranded": 0}
+        else:
             click.echo(f"Removed broker {number}.")
         if done["missed"]:
             click.echo(f"What is missed: {done['missed']}.", err=True)
         if agent is None:
             return
-        if not force if known is None else known["alive"]:
+        if not force if is_gone else known is None or known["alive"]:
             follow(
                 f"the partitions of broker {number} let it go, so it is not stopped",
                 LET_GO_S,

@@ -223,6 +223,8 @@ def test_takes_fencing_and_forgetting_are_rebuilt_alike(
         if one == 120:  # the second one is fenced, the third was never there
             forgotten = [["reader-0", 0, 9], ["reader-1", 0, 1], ["nobody", 0, 1]]
             topic.command(forget_command(forgotten))
+        if one == 150:
+            topic.command(forget_command([["looker", 0, 0]]))
         if one % 50 == 49:
             topic.sequences[1] = 0
             topic.data(2, producer=1, epoch=one, sequence=0)

@@ -9,13 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from kit.agents import myq, one_of_each
 
 from myqueue import Agent
 from myqueue.admin import Admin
+from myqueue.cli import broker
 from myqueue.daemons import errands, local
 from myqueue.daemons.local import Folder
-from myqueue.errors import InvalidSetting, Unreachable
+from myqueue.errors import (
+    BrokerInUse,
+    InvalidSetting,
+    MyQueueError,
+    NotLeader,
+    UnknownBroker,
+    Unreachable,
+)
 
 
 def rows(folder: Path) -> dict[int, dict[str, Any]]:
@@ -66,6 +75,63 @@ def test_p4_who_is_removed_by_force_runs_until_its_partitions_can_do_without(hom
     with Admin(cluster.address) as admin:
         parts = admin.describe_topic("t")["partitions"] + admin.describe_topic("u")["partitions"]
     assert [part["leader"] for part in parts] == [2] * 12
+
+
+class Managers:
+    """One of them, which is alone, does not know the newest broker; their leader does, or not."""
+
+    def __init__(self, error: MyQueueError | None) -> None:
+        self.error, self.dropped, self.data = error, list[int](), Path("data")
+
+    def __enter__(self) -> Managers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def brokers(self) -> list[Any]:
+        if isinstance(self.error, NotLeader):
+            raise self.error
+        return []
+
+    def undrain_broker(self, _: int) -> None:
+        pass
+
+    def counting_on(self, _: int) -> int:
+        return 0
+
+    def remove_broker(self, _: int) -> dict[str, Any]:
+        if self.error:
+            raise self.error
+        return {"missed": "", "stranded": 0}
+
+    def drop_broker(self, number: int, _: str) -> bool:
+        self.dropped.append(number)
+        return True
+
+
+@pytest.mark.parametrize(
+    ("error", "dropped"),
+    [(BrokerInUse("broker 5 holds 6 replicas"), []), (UnknownBroker("no broker 5"), [5]),
+     (None, [5])],
+)  # fmt: skip
+def test_p4_only_what_their_leader_does_not_know_is_stopped_without_being_removed(
+    monkeypatch: pytest.MonkeyPatch, error: MyQueueError | None, dropped: list[int]
+) -> None:
+    managers = Managers(error)
+    monkeypatch.setattr(broker.asking, "admin", lambda *_: managers)
+    monkeypatch.setattr(broker, "agent_of", lambda *_: managers)
+    monkeypatch.setattr(broker, "runs_here", lambda *_: True)
+    CliRunner().invoke(broker.remove, ["5"])
+    assert managers.dropped == dropped
+
+
+def test_who_is_taken_back_while_managers_elect_is_not_called_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker.asking, "admin", lambda *_: Managers(NotLeader("electing")))
+    said = CliRunner().invoke(broker.undrain, ["5"]).output
+    assert "may hold replicas again" in said and "dead" not in said
 
 
 def test_without_a_cluster_it_says_how_brokers_are_added_elsewhere(tmp_path: Path) -> None:

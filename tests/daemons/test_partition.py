@@ -143,6 +143,26 @@ def test_what_is_forgotten_is_as_if_it_had_never_been() -> None:
     assert (b"ca" in gone, b"ca" in puts) == (False, True)  # what was forgotten came again
 
 
+def test_takes_of_who_is_forgotten_are_forgotten_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PROTOCOL: all that is known of the consumer here; a later one of this name begins anew."""
+    monkeypatch.setattr(positions, "KEYS_MAX", 1)
+    group = Group()
+    group.data(9)
+    for number in range(3):
+        group.take(1, bytes([number]) * 16)
+        group.take(1, bytes([number]) * 16, who="b")
+    assert {name[:1] for name in group.machine.take_changes()[0]} == {b"m", b"c", b"t"}
+    group.command(forget_command([["a", 0, 0]]))
+    _, gone = group.machine.take_changes()
+    assert [name[17:] for name in gone if name[:1] == b"t"] == [b"a", b"a"]
+    again = Partition()
+    again.restore(group.machine.snapshot())
+    for machine in (group.machine, again):
+        assert [machine.positions.taken("a", bytes([n]) * 16) for n in range(3)] == [None] * 3
+        assert machine.positions.taken("b", bytes(16)) == (0, 1)
+    assert group.take(2, bytes(16)) == (0, 0, 2)
+
+
 def test_take_moves_and_repeats() -> None:
     group = Group()
     group.data(5)

@@ -100,6 +100,26 @@ def test_found_on_start(tmp_path: Path, header: bool, end: str) -> None:
         mended(net, node, path)
 
 
+def test_segments_that_wait_for_room_are_not_scrubbed(tmp_path: Path) -> None:
+    """W15: what is to be written stands in segments whose files can't be made so far."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        node = follower(net)
+        journal, repair = node.log.journal, node.engine.repair
+        first = min(journal.segments)
+        while journal.end[0] < first + 2:
+            net.write(20, GROUP, size=10_000)
+        net.until("all is on disk", lambda: stored(node))
+        journal.persisted_at = (first, journal.segments[first].capacity // 2)
+        for number, segment in journal.segments.items():
+            if number > first:
+                segment.name = f"{number}-not-made-so-far.seg"
+        node.engine.scrub_bytes_per_s = SCRUB
+        before = repair.scrubbing.status()["rounds"]
+        net.until("read", lambda: repair.scrubbing.status()["rounds"] > before + 2, 20_000)
+        assert not repair.damaged
+
+
 def test_a_whole_segment_that_is_gone(tmp_path: Path) -> None:
     """The index knows what stood there; all of it comes from the peers, for all groups."""
     with Net(tmp_path, 3, CONFIG) as net:

@@ -11,6 +11,7 @@ import pytest
 from kit.engine_rig import GROUP, Net, Node
 
 from myqueue import errors, protocol
+from myqueue.daemons import members as module
 from myqueue.daemons.members import Members
 from myqueue.daemons.partition import Partition
 from myqueue.daemons.raft import types as t
@@ -174,6 +175,22 @@ def test_p4_r24_a_group_is_written_though_the_one_that_should_lead_it_can_not(ne
     assert taken > 150
     net.nodes[t.node_of(others[0])].replica().node.may_lead = True
     net.until("it leads", lambda: members.tick(net.clock.now) or not leader.replica().is_leader)
+
+
+def test_who_does_not_take_over_holds_up_no_other_group(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P4: a broker that is drained may lead more groups than are looked at in one go."""
+    monkeypatch.setattr(module, "STEPS_MAX", 1)
+    leader = net.leader()
+    others = tuple(t.replica_id(one, 1) for one in (1, 2, 3) if one != leader.number)
+    net.until("all have all", lambda: same_state(net, 1, 2) and same_state(net, 2, 3))
+    net.nodes[t.node_of(others[0])].replica().node.may_lead = False
+    members, other = Members(leader.engine), leader.replica()
+    members.ordered({GROUP: others})
+    members.tick(net.clock.now)
+    waiting = members._step(other, others, net.clock.now)
+    assert not waiting, "nothing was asked of the group, so the next one has its turn"
 
 
 def saved_index(node: Node) -> int:

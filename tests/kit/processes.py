@@ -218,7 +218,10 @@ class Cluster:
                 return False
             return sum(row["alive"] for row in rows) == wanted
 
-        wait_for("a healthy cluster", is_healthy, seconds)
+        try:
+            wait_for("a healthy cluster", is_healthy, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.problems()}") from None
 
     def leader_of(self, topic: str, partition: int = 0) -> Name:
         """The broker that leads a partition now."""

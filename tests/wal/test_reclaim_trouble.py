@@ -2,10 +2,17 @@
 
 import errno
 import shutil
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sim.whole import drop, fill, quiet_world
+
+from myqueue.daemons.counts import Counts
+from myqueue.daemons.reclaiming import PASS_MS, Reclaiming
+from myqueue.wal import reclaim
+from myqueue.wal.apart import Apart
+from myqueue.wal.salvage import Salvage
 
 
 def test_the_first_pass_of_a_process_waits_for_a_sync_as_well(worlds: Any) -> None:
@@ -49,6 +56,30 @@ def test_a_segment_that_is_missing_behind_the_watermark_was_not_reclaimed(worlds
     twin.close()
 
 
+def test_the_newest_segment_is_missing_and_the_one_prepared_behind_it_is_there(
+    worlds: Any,
+) -> None:
+    """R2: nothing was ever written behind it, but it was there: they are made in order."""
+    world = quiet_world(worlds, 2)
+    fill(world, 1, 1)
+    number = world.journal.end[0]
+    while world.journal.end[0] == number:
+        shutil.rmtree(world.path / "copy", ignore_errors=True)
+        shutil.copytree(world.path / "store-1", world.path / "copy")
+        world.append(1, world.models[1], world.journal.groups.by_uid[1])
+        world.commit()
+    world.vote(2, world.models[2], world.journal.groups.by_uid[2])
+    world.commit()
+    while world.journal.spares.step():
+        continue
+    disk = world.disk.killed()
+    disk.move(world.journal.segments[number + 1].name, None)
+    assert any(name.startswith(f"{number + 2:012}") for name in disk.list())
+    twin = world.twin(disk, world.path / "copy")
+    assert twin.journal.recovered.unknown_loss and twin.journal.groups.by_uid[2].doubtful
+    twin.close()
+
+
 @pytest.mark.parametrize("kind, number", [("move", 1), ("move", 3), ("sync", 1), ("remove", 2)])
 def test_what_a_full_disk_kept_in_place_goes_with_a_later_pass(
     worlds: Any, kind: str, number: int
@@ -69,6 +100,24 @@ def test_what_a_full_disk_kept_in_place_goes_with_a_later_pass(
     assert there == {one.name for one in world.journal.segments.values()} and len(there) == 1
     world.check()
     world.check_rebuild()
+
+
+def test_a_daemon_without_work_tries_again_what_a_full_disk_kept_in_place(
+    worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W15: nothing is written to a full disk, so nothing else would begin another pass."""
+    world = quiet_world(worlds, 1)
+    monkeypatch.setattr(reclaim, "COMPACT_BELOW_SHARE", 0.0)  # nor is there anything to wait for
+    fill(world, 1, 4)
+    drop(world, 1)
+    world.disk.fail("move", 1, errno.ENOSPC)
+    log: Any = SimpleNamespace(reclaimer=world.reclaimer, journal=world.journal, store=world.store)
+    starts: Any = SimpleNamespace(moved=0)
+    reclaiming = Reclaiming(log, starts, Counts())
+    for turn in range(100):
+        reclaiming.tick(turn * PASS_MS)
+        world.commit()
+    assert len(world.journal.segments) == 2
 
 
 @pytest.mark.parametrize("kind", ["move", "sync", "remove"])
@@ -106,3 +155,25 @@ def test_what_a_doubtful_group_held_goes_after_its_removal(worlds: Any) -> None:
     assert 1 not in world.journal.segments
     world.check()
     world.check_rebuild()
+
+
+def test_an_open_segment_that_is_salvaged_goes_when_the_store_is_behind_it(worlds: Any) -> None:
+    """W12: a start that looks for the segment of its watermark would doubt all votes."""
+    world = quiet_world(worlds, 1)
+    fill(world, 1, 2)
+    world.journal.leave_segment()
+    number = world.journal.end[0]
+    world.journal.commit_hint(1, world.journal.groups.by_uid[1].last_index)
+    world.commit()
+    log: Any = SimpleNamespace(
+        journal=world.journal, index=world.index, reader=world.reader, store=world.store,
+        reclaimer=world.reclaimer, apart=Apart(), files=world.disk,
+    )  # fmt: skip
+    for _ in Salvage(log, number, lambda uid: False).run():
+        world.commit()
+    assert number not in world.journal.segments
+    assert world.index.durable[0] > number
+    shutil.copytree(world.path / "store-1", world.path / "copy")
+    twin = world.twin(world.disk.killed(), world.path / "copy")
+    assert not twin.journal.recovered.corrupt, twin.journal.recovered.findings
+    twin.close()

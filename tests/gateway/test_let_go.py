@@ -1,0 +1,87 @@
+"""A removed broker's process is stopped when its partitions can do without it, not before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from myqueue import errors
+from myqueue.gateway import brokers
+from myqueue.gateway.waiting import Room
+
+ROW = {"node": 3, "address": "h:1", "alive": True, "replicas": 4, "leaving": 1}
+
+
+class Cluster:
+    """Answers what it was told to, then the last of it for ever."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.dropped = list(answers), 0
+        self.room, self.admin, self.agent, self.is_running = Room(1, 10_000), self, self, True
+
+    def counting_on(self, _: int) -> int:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return int(answer)
+
+    def drop_broker(self, *_: Any) -> bool:
+        self.dropped += 1
+        return True
+
+    def let_go(self, stranded: int = 0, **row: Any) -> tuple[int, bool]:
+        return brokers.let_go(self, {**ROW, **row}, stranded)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers, "LOOK_S", 0.001)
+    monkeypatch.setattr(brokers, "LET_GO_MS", 50)
+
+
+def test_it_is_stopped_when_none_counts_on_it() -> None:
+    assert Cluster(5, 3, 2).let_go(stranded=2) == (0, True)
+    assert Cluster(5).let_go(alive=False) == (0, True)
+
+
+def test_managers_that_elect_a_leader_are_asked_again() -> None:
+    """R1: the broker that went may have been on the machine of their leader."""
+    cluster = Cluster(errors.NotLeader("electing"), errors.Unreachable("nobody"), 2, 0)
+    assert cluster.let_go() == (0, True)
+
+
+@pytest.mark.parametrize("error", [errors.NotLeader("electing"), errors.Internal("?")])
+def test_of_what_nobody_knows_it_is_not_said_that_it_may_be_stopped(error: Exception) -> None:
+    cluster = Cluster(error)
+    counting, stopped = cluster.let_go()
+    assert not stopped and not cluster.dropped
+    assert "5 of its partitions" in brokers.when_to_stop(counting)
+
+
+def test_nor_where_there_is_no_place_to_wait() -> None:
+    cluster = Cluster(2)
+    with cluster.room.place():
+        counting, stopped = cluster.let_go()
+    assert not stopped and "goes on" in brokers.when_to_stop(counting)
+
+
+def test_what_is_done_is_done_though_nobody_tells_of_it_then() -> None:
+    """503 says that nothing was done."""
+
+    class Ask:
+        def __init__(self) -> None:
+            self.sdk, self.updates = self, list[str]()
+
+        def key(self, *_: Any) -> None:
+            return None
+
+        def update(self, operation: str, *_: Any) -> None:
+            self.updates.append(operation)
+
+        def read(self, _: str) -> Any:
+            raise errors.Unreachable("nobody")
+
+    ask = Ask()
+    told = brokers.undrain_broker(ask, 3)  # type: ignore[arg-type]
+    assert ask.updates == ["undrain_broker"] and "may hold partitions again" in told["message"]
