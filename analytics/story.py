@@ -45,6 +45,7 @@ class Story:
     removed: bool = False
     config: tuple[int, tuple[int, ...]] | None = None  # (index, voters) of the newest one
     first_index: int = 1
+    state_index: int = 0  # of a snapshot; a new replica gets the entries before it afterwards
     commit: int = 0
     commit_at: tuple[int, int] = (0, 0)
     stretches: list[Stretch] = field(default_factory=list)
@@ -150,12 +151,14 @@ class Teller:
         elif kind == f.HARD_STATE:
             yield from self._hard_state(event)
         elif kind == f.COMMIT:
-            if event.index > story.last and not story.missing and story.begun:
+            known = max(story.last, story.state_index)
+            if event.index > known and not story.missing and story.begun:
                 what = f"entries up to {event.index} are said to be committed; {story.last} is "
                 what += "the last one that is there"
                 yield self._finding("hint", what, event.number, event.position, event.index)
             self._committed(event)
         elif kind == f.SNAPSHOT:
+            story.state_index = max(story.state_index, event.index)
             self._committed(event)
         elif kind == f.TRUNCATE:
             yield from self._truncate(event)

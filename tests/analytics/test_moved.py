@@ -6,12 +6,23 @@ from pathlib import Path
 
 import pytest
 from kit.forging import spots
-from kit.queue_logs import WALL_MS, Broker, Topic, some_topics, write_cluster, write_replica
+from kit.queue_logs import (
+    TERM,
+    WALL_MS,
+    Broker,
+    Topic,
+    replica_id,
+    some_topics,
+    write_cluster,
+    write_replica,
+)
 from kit.verifying import everything, ledger, verified
 
 from myqueue.analytics.catalog import make_catalog
 from myqueue.analytics.logs import find_logs
 from myqueue.analytics.planning import Wanted, committed_ranges
+from myqueue.daemons.opening import snapshot_parts
+from myqueue.daemons.partition import Partition
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
 
@@ -64,6 +75,39 @@ def test_a_partition_that_moved_is_read_where_it_is(returns: bool, tmp_path: Pat
     assert [one.removed for one in report.groups] == [False]
     catalog = make_catalog(find_logs([str(data)]))
     assert committed_ranges(catalog, Wanted()) == {100: (1, topic.entries[-1][t.INDEX] + 1)}
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_new_replica_that_is_being_filled_is_no_wrong_one(
+    is_removed: bool, tmp_path: Path
+) -> None:
+    """It has the state first, and says that all is committed up to there; the entries come later,
+    or not at all if the move is called off.
+    """
+    topic, data = a_topic(), tmp_path / "cluster"
+    write_cluster(data, [topic], NODES)
+    new, machine = broker(data, 4), Partition()
+    machine.apply(topic.entries)
+    last = topic.entries[-1][t.INDEX]
+    new.create(topic, NODES)
+    config = t.Config(tuple(map(replica_id, NODES)), (replica_id(4),))
+    snapshot = t.Snapshot(last, TERM, config, 1, 0, 0, 0, machine.snapshot())
+    journal = new.log.journal
+    journal.snapshot(topic.group, last, TERM, snapshot_parts(snapshot))
+    journal.start(topic.group, 1, 0, 0, 0, reset=True)
+    new.append(topic, topic.entries[:12])
+    new.commit_hint(topic, last)
+    if is_removed:
+        remove(new, topic)
+    new.close()
+    path = ledger(tmp_path / "acks", everything([topic]))
+    assert verified(data, tmp_path, ledgers=[path]).findings == []
+    new = broker(data, 4)
+    if not is_removed:
+        new.commit_hint(topic, last + 1)
+    new.close()
+    found = {one.rule for one in verified(data, tmp_path).findings}
+    assert found == (set() if is_removed else {"hint", "majority"})
 
 
 def test_a_name_belongs_to_the_topic_that_was_made_last(tmp_path: Path) -> None:
