@@ -209,7 +209,7 @@ def test_c7_c8_members_come_and_go_for_long(cluster: Cluster, tmp_path: Path) ->
     its session lasts.
     """
     crowd = churn(cluster, tmp_path, "long", 60)
-    assert max(crowd.hand_overs[PEACE]) <= SESSION_MS / 1000 + 1
+    assert max(map(max, crowd.hand_overs.values())) <= SESSION_MS / 1000 + 1
 
 
 def test_c7_c8_a_member_that_froze_gets_and_commits_nothing(
