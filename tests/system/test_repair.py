@@ -4,7 +4,7 @@ partition stops and says why.
 Real daemons and honest clients all the while: W16, W21, R2, promise 6. Bits are turned in the files
 of running daemons, in data at rest, in the open segment, and while a daemon is down; found by the
 scrubber, by a read, and on start. At the end every client has all that was acknowledged, and the
-logs of all daemons are without a fault.
+logs of all daemons are without a fault, and agree with each other and with the stores.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 from kit import wal_logs
 from kit.processes import Cluster, Name, wait_for
 from kit.traffic import Reader, Writer, judge, wait_until_read
+from kit.verifying import verified
 
 from myqueue import errors, protocol
 from myqueue.cli import wellness
@@ -44,6 +45,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         for name in names:
             found, summary = wal_logs.check(running.data(name) / "wal")
             assert not summary.corrupt, (name, [str(one) for one in found])
+        report = verified(running.folder, folder, stores=True)
+        assert report.findings == [] and report.stores == len(names)
 
 
 class Damage:
