@@ -165,6 +165,28 @@ def test_below_the_start_is_told_and_done_as_chosen(cluster: Cluster) -> None:
                 assert next(iter(consumer)).offset == begin
 
 
+def test_what_is_too_old_goes_and_not_before(cluster: Cluster) -> None:
+    """W12: by the stamps in the log, on every replica; what comes later is there."""
+    topic, keep_ms = "aged", 3000
+    cluster.admin.create_topic(topic, settings={"retention_ms": keep_ms})
+    count = produce(cluster, topic, 1)
+    done = time.monotonic()
+    wait_for("all of it to go", lambda: part(cluster, topic)["start"] == count, 30)
+    assert time.monotonic() - done >= keep_ms / 1000
+    cluster.admin.alter_topic(topic, {"retention_ms": None})
+    with Producer(cluster.address) as producer:
+        assert producer.send(topic, b"younger", partition=0).result(20).offset == count
+    for name in BROKERS:
+
+        def has_the_rest(at: Name = name) -> bool:
+            try:
+                return [offset for offset, _ in fetch_all(cluster, at, topic)] == [count]
+            except (errors.MyQueueError, AssertionError):
+                return False  # not there yet
+
+        wait_for("the rest", has_the_rest, 20)
+
+
 def metadata(cluster: Cluster, name: Name) -> Any:
     """What this manager has applied, as it tells it; None if it does not answer."""
     address = f"tcp://127.0.0.1:{cluster.ports[name][0]}"
