@@ -26,6 +26,7 @@ ROLES: Final = {
     "grow_now": ADMIN, "delete": ADMIN, "delete_now": ADMIN, "reset": ADMIN, "reset_now": ADMIN,
     "add_broker": ADMIN, "add_broker_now": ADMIN, "drain": ADMIN, "drain_now": ADMIN,
     "undrain": ADMIN, "undrain_now": ADMIN, "remove": ADMIN, "remove_now": ADMIN,
+    "retention": ADMIN, "retention_now": ADMIN,
 }  # fmt: skip
 OPEN: Final = ("static", "login", "login_now")
 WAY: Final = "/console"

@@ -25,6 +25,7 @@ COLUMNS: Final = (
 )
 DONE: Final = {
     "created": "Created. Its partitions get their leaders within a second or two.",
+    "kept": "Retention was changed. What is too much or too old goes within seconds.",
     "grown": "Partitions were added. From now on keys are spread over all of them.",
 }
 

@@ -1,4 +1,4 @@
-"""Topics: the list, and making, growing and deleting one.
+"""Topics: the list, and making, growing, keeping and deleting one.
 
 Whatever changes something is a form of its own page, which says what will happen before it does;
 that is the confirmation, and it needs no script.
@@ -13,7 +13,7 @@ import flask
 from flask import Blueprint, Response, redirect
 
 from myqueue.errors import InvalidName, InvalidRequest, MyQueueError
-from myqueue.gateway.console import words
+from myqueue.gateway.console import keeping, words
 from myqueue.gateway.console.frame import (
     Crumb,
     admin,
@@ -52,6 +52,8 @@ def add_to(blueprint: Blueprint) -> None:
     blueprint.add_url_rule("/create-topic", "create_topic_now", create, methods=["POST"])
     blueprint.add_url_rule("/topics/<name>/grow", "grow", grow_page)
     blueprint.add_url_rule("/topics/<name>/grow", "grow_now", grow, methods=["POST"])
+    blueprint.add_url_rule("/topics/<name>/retention", "retention", retention_page)
+    blueprint.add_url_rule("/topics/<name>/retention", "retention_now", retain, methods=["POST"])
     blueprint.add_url_rule("/topics/<name>/delete", "delete", delete_page)
     blueprint.add_url_rule("/topics/<name>/delete", "delete_now", delete, methods=["POST"])
 
@@ -129,7 +131,7 @@ def create_page(error: str = "", status: int = 200) -> Response:
     form = flask.request.form
     given = {
         "name": form.get("name", ""), "partitions": form.get("partitions", "3"),
-        "replication": form.get("replication", ""),
+        "replication": form.get("replication", ""), **keeping.given(form),
     }  # fmt: skip
     response = draw(
         "console/create.html", "topics", "Create a topic", crumbs=(crumb(),), given=given,
@@ -148,7 +150,8 @@ def create() -> Response:
         partitions = whole("partitions", form.get("partitions", ""), 1, PARTITIONS_MAX)
         copies = form.get("replication", "").strip()
         replication = whole("copies", copies, 1, REPLICATION_MAX) if copies else 0
-        admin().create_topic(name, partitions=partitions, replication=replication)
+        kept = {setting: value for setting, value in keeping.read(form).items() if value}
+        admin().create_topic(name, partitions=partitions, replication=replication, settings=kept)
     except MyQueueError as error:
         return create_page(_failed(error), error.http_status)
     return see(link("topic", name=name, done="created"))
@@ -190,6 +193,29 @@ def grow(name: str) -> Response:
     except MyQueueError as error:
         return grow_page(name, _failed(error), error.http_status)
     return see(link("topic", name=name, done="grown"))
+
+
+# -- retention ------------------------------------------------------------------------------------
+
+
+def retention_page(name: str, error: str = "", status: int = 200) -> Response:
+    settings = admin().describe_topic(name)["settings"]
+    given = keeping.given(flask.request.form) if error else keeping.written(settings)
+    response = draw(
+        "console/retention.html", "topics", f"Retention of {name}",
+        crumbs=(crumb(), Crumb(name, link("topic", name=name))), name=name, given=given,
+        trouble=error,
+    )  # fmt: skip
+    response.status_code = status
+    return response
+
+
+def retain(name: str) -> Response:
+    try:
+        admin().alter_topic(name, keeping.read(flask.request.form))
+    except MyQueueError as error:
+        return retention_page(name, _failed(error), error.http_status)
+    return see(link("topic", name=name, done="kept"))
 
 
 # -- delete ---------------------------------------------------------------------------------------

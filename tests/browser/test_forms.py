@@ -54,8 +54,18 @@ def test_forms_work_without_script(browser: Browser, gateway: Gateway, cluster: 
     with browser.page(script=False) as page:
         page.go_for(f"{gateway.console}/create-topic", "#name")
         page.fill("#name", "plain")
+        page.fill("#megabytes", "2.5")
         page.leave_by("main form button")
         assert page.text("h1") == "plain"
+        page.go_for(f"{gateway.console}/topics/plain/retention", "#minutes")
+        page.fill("#minutes", "1,5")
+        page.leave_by("main form button")
+        assert "minutes: a number" in page.text(".trouble")
+        page.fill("#minutes", "1.5")
+        page.leave_by("main form button")
+        assert "Retention was changed" in page.text(".done")
+        settings = cluster.admin.describe_topic("plain")["settings"]
+        assert (settings["retention_bytes"], settings["retention_ms"]) == (2_500_000, 90_000)
         page.go_for(f"{gateway.console}/topics/plain/messages", "#send-value")
         page.fill("#send-value", "hello")
         page.leave_by("main form[method=post] button")

@@ -19,6 +19,7 @@ PAGES = {
     "tail": "/topics/orders/tail",
     "topic-consumers": "/topics/orders/consumers",
     "grow": "/topics/orders/grow",
+    "retention": "/topics/orders/retention",
     "delete": "/topics/orders/delete",
     "groups": "/groups",
     "group": "/groups/packing",

@@ -21,6 +21,7 @@ PAGES = ("/console/", "/console/topics", "/console/create-topic", "/console/node
 FORMS = (
     "/console/create-topic",
     "/console/topics/t/grow",
+    "/console/topics/t/retention",
     "/console/topics/t/delete",
     "/console/topics/t/messages",
 )

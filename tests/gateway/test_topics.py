@@ -1,4 +1,4 @@
-"""Settings of topics over HTTP: what managers are asked, however it came."""
+"""Settings of topics over HTTP and in the console: what managers are asked, however it came."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
 
+from myqueue.errors import InvalidRequest
 from myqueue.gateway.app import create_app
 from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.console import keeping
 from myqueue.gateway.sdk import Sdk
 
 Asked = list[tuple[str, dict[str, Any]]]
@@ -64,3 +68,19 @@ def test_a_change_of_nothing_is_refused(client: FlaskClient, asked: Asked) -> No
     answer = client.post("/topics/orders/settings")
     assert answer.status_code == 400 and b'"INVALID_REQUEST"' in answer.data
     assert not asked
+
+
+@given(st.integers(0, 1 << 50), st.integers(0, 1 << 50))
+def test_retention_in_a_form_is_what_it_is(kept_bytes: int, kept_ms: int) -> None:
+    """A form that was opened and sent as it is changes nothing."""
+    settings = {"retention_bytes": kept_bytes, "retention_ms": kept_ms}
+    assert keeping.read(keeping.written(settings)) == settings
+
+
+def test_what_people_write_for_retention() -> None:
+    read = keeping.read({"megabytes": " 1.5 ", "minutes": ""})
+    assert read == {"retention_bytes": 1_500_000, "retention_ms": 0}
+    assert keeping.written({"retention_ms": 86_400_000}) == {"megabytes": "", "minutes": "1440"}
+    for text in ("1,5", "-1", "nan", "inf", "1e300", "a day"):
+        with pytest.raises(InvalidRequest, match="minutes: a number from 0 to"):
+            keeping.read({"minutes": text})
