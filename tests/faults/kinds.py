@@ -141,16 +141,14 @@ def add(nemesis: Nemesis) -> None:
 
 
 def retire(nemesis: Nemesis, name: Name) -> None:
-    admin, cluster = nemesis.cluster.admin, nemesis.cluster
+    admin = nemesis.cluster.admin
     state = {row["node"]: row["state"] for row in admin.brokers()}.get(name[1])
     if state == "active":
         admin.drain_broker(name[1])
     elif state == "drained":
+        nemesis.leaving = name
         admin.remove_broker(name[1])
-        cluster.kill(name)
-        cluster.wipe(name)
-        cluster.names.remove(name)
-        nemesis.added = None
+        nemesis.gone(name)
 
 
 # -- damage to data --------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ class Nemesis:
         # Segments whose bytes are not what was written; they go when all in them is repaired.
         self.damaged: defaultdict[Name, set[Path]] = defaultdict(set)
         self.added: Name | None = None  # a broker that came later
+        self.leaving: Name | None = None  # was ordered to be removed, and nobody said that it was
         self._numbers = 0
 
     # -- whom ------------------------------------------------------------------------------------
@@ -216,12 +217,34 @@ class Nemesis:
 
     def is_whole(self, seconds: float) -> bool:
         """All daemons run, every partition has its leader and all its replicas."""
+        self._note_removal()
         try:
             self.cluster.wait_healthy(seconds)
         except AssertionError:
             self.check()
             return False
         return True
+
+    def _note_removal(self) -> None:
+        """An order whose answer was lost may have been done."""
+        if self.leaving is None:
+            return
+        try:
+            asked = self.cluster.session.read("brokers", linearizable=True, timeout_ms=5000)
+            known = {row["node"] for row in asked.result()["brokers"]}
+        except MyQueueError:
+            return
+        if self.leaving[1] not in known:
+            self.gone(self.leaving)
+        self.leaving = None
+
+    def gone(self, name: Name) -> None:
+        """A broker that was removed, with its disk."""
+        if name in self.cluster.processes:
+            self.cluster.kill(name)
+        self.cluster.wipe(name)
+        self.cluster.names.remove(name)
+        self.added = self.leaving = None
 
     def must_be_whole(self) -> float:
         """How long it took."""
