@@ -46,8 +46,12 @@ class Report(NamedTuple):
     interruptions: dict[str, list[float]]  # kind of fault -> the longest gap of each
     errors: Counter[str]
 
+    @property
+    def summary(self) -> str:
+        return ", ".join(f"{count:,} {what}" for what, count in self.counts.items())
+
     def lines(self) -> Iterator[str]:
-        yield ", ".join(f"{count:,} {what}" for what, count in self.counts.items())
+        yield self.summary
         for error, count in self.errors.most_common(8):
             yield f"  failed {count:5} x {error}"
         if self.faults:

@@ -196,7 +196,16 @@ def store_is_gone(nemesis: Nemesis) -> Fault | None:
         kill_now(nemesis, name)
         shutil.rmtree(nemesis.cluster.data(name) / "store")
 
-    return Fault((name,), begin, partial(start, nemesis, name), (0.0, 2.0))
+    return Fault((name,), begin, partial(start_and_tell, nemesis, name), (0.0, 2.0))
+
+
+def start_and_tell(nemesis: Nemesis, name: Name) -> None:
+    """Until the managers know what it lacks. If it was away for a moment only, all seems well to
+    them until then, and what comes next could hit a second copy.
+    """
+    start(nemesis, name)
+    wait_for(f"{name} to be ready", lambda: is_ready(nemesis, name), READY_S)
+    time.sleep(BEATS_S)
 
 
 def flip(nemesis: Nemesis) -> Fault | None:
@@ -252,7 +261,7 @@ def spoil(nemesis: Nemesis, how: Callable[[Nemesis, Path, int], None]) -> Fault 
         nemesis.damaged[name].add(path)
         how(nemesis, path, used)
 
-    return Fault((name,), begin, partial(start, nemesis, name), (0.0, 1.0))
+    return Fault((name,), begin, partial(start_and_tell, nemesis, name), (0.0, 1.0))
 
 
 def has_log(nemesis: Nemesis, name: Name) -> bool:

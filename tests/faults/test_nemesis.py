@@ -65,6 +65,7 @@ def test_nemesis(
             one = Episode(cluster, tmp_path, chosen, episode, kinds, damaged)
             reports.append(one.run(seconds))
             left, episode = left - seconds, episode + 1
+            tell(capsys, f"episode {episode}, {left / 60:g} minutes left: {reports[-1].summary}")
         for name in cluster.names:
             assert "Traceback" not in cluster.log(name), cluster.log(name)[-5000:]
     total = sum_of(reports)
