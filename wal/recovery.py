@@ -118,7 +118,11 @@ class _Walk:
                 self._segment(segment, number < last_used)
         self._missing_entries()
         self._mark_damage()
-        out.next_number = max(out.segments, default=0) + 1
+        # Behind the watermark, were it all that is left: a new log below it would be taken for a
+        # log whose end is lost.
+        # Without any segment: behind the watermark. A new log below it would be taken for one whose
+        # end is lost.
+        out.next_number = max(out.segments, default=from_segment) + 1
 
     def _hole(self, number: int) -> None:
         """What is missing behind the store's watermark was not reclaimed: that goes by what the
@@ -146,7 +150,10 @@ class _Walk:
     def hand_over(self) -> None:
         """The rest to the sink, and the watermark with it."""
         out = self._out
-        self._flush(*((out.number, out.position) if out.number else self._watermark))
+        if self._watermark[0] and not out.number:  # the whole log is gone; a new one begins
+            self._flush(out.next_number, 0)
+        else:
+            self._flush(out.number, out.position)
 
     def _missing_entries(self) -> None:
         """W10: what is missing now was neither reclaimed nor moved elsewhere."""

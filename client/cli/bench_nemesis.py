@@ -28,6 +28,7 @@ import click
 
 from myqueue.admin import Admin
 from myqueue.cli import address
+from myqueue.cli.wellness import of_daemons, of_partitions
 from myqueue.consumer import Consumer
 from myqueue.daemons import local, supervisor
 from myqueue.daemons.local import Daemon, Folder
@@ -199,12 +200,16 @@ class Nemesis(threading.Thread):
         end = time.monotonic() + WELL_S
         while time.monotonic() < end:
             try:
-                if not self._admin.problems():
-                    return
-            except MyQueueError:
-                pass
+                told = self._admin.problems()
+                missed = [one.text for one in (*of_daemons(told), *of_partitions(told))]
+                missed = missed or [one["problem"] for one in told]
+            except MyQueueError as error:
+                missed = [str(error)]
+            if not missed:
+                return
             time.sleep(0.1)
-        raise TimedOut(f"not well {WELL_S:.0f} s after a fault; see 'myq status'")
+        what = "; ".join(missed)
+        raise TimedOut(f"not well {WELL_S:.0f} s after a fault: {what}. See 'myq status'")
 
 
 # -- who feels it ---------------------------------------------------------------------------------
