@@ -75,7 +75,8 @@ class Engine:
         self._hard_states: deque[tuple[int, int, int, int]] = deque()  # batch, group, term, vote
         self._snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index
         self._reads: dict[int, tuple[int, int]] = {}  # context -> group and index, once confirmed
-        self._removing: dict[int, int] = {}  # group -> batch with the record of its removal
+        # group -> batch with the record of its removal, and id of the replica that goes
+        self._removing: dict[int, tuple[int, int]] = {}
         self._behind: dict[int, int] = {}  # group -> when to apply what could not be read
         self._serving = Serving(self)
         self.disk = DiskWatch(self)
@@ -134,7 +135,8 @@ class Engine:
             self.host.remove(uid)
         out = self.host.out  # what came for it in this turn
         out.persist = [one for one in out.persist if one.group != uid]
-        self._removing[uid] = self.log.journal.remove_group(uid)
+        name = replica_of(self.log.journal.group(uid))
+        self._removing[uid] = self.log.journal.remove_group(uid), name
         self._reclaiming.note()
         self._saver.let_go(uid)
         self._hard_states = deque(one for one in self._hard_states if one[1] != uid)
@@ -172,8 +174,13 @@ class Engine:
         with refusals():
             self._touch(replica).change(config, self.now)
 
+    @property
+    def going(self) -> dict[int, int]:
+        """Group -> replica id of what was removed, but not on the disk yet: a start finds it."""
+        return {uid: name for uid, (_, name) in self._removing.items()}
+
     def held(self) -> dict[int, int]:
-        """Group -> replica id of all that is on this disk; 0: nobody can tell any more."""
+        """Group -> replica id of all that stays on this disk; 0: nobody can tell any more."""
         out = {uid: replica_of(self.log.journal.group(uid)) for uid in self.refused}
         return out | {uid: replica.replica_id for uid, replica in self.replicas.items()}
 
@@ -230,7 +237,7 @@ class Engine:
             if node is not None:
                 node.hard_state_persisted(term, vote, now, out)
         if self._removing:
-            self._removing = {u: at for u, at in self._removing.items() if at > event.batch}
+            self._removing = {u: one for u, one in self._removing.items() if one[0] > event.batch}
         while self._snapshots and self._snapshots[0][0] <= event.batch:
             _, group, index = self._snapshots.popleft()
             if all(one[1] != group for one in self._snapshots):

@@ -132,7 +132,7 @@ class Reports:
             if manager.full:
                 groups = manager.unanswered
                 groups |= dict.fromkeys(self._engine.replicas)
-                held = [[one, name & INCARNATIONS] for one, name in self._engine.held().items()]
+                held = self._on_disk()
             told = []
             for group in list(groups)[:GROUPS_MAX]:
                 row = rows.get(group) or self._row(group)
@@ -161,13 +161,22 @@ class Reports:
             "damaged": engine.repair.told(),
         }  # fmt: skip
 
+    def _on_disk(self) -> list[list[int]]:
+        """[group, incarnation] of all that a start would find here. The managers forget a replica
+        that was to go once it is not told any more; killed before its removal is on the disk, we
+        would have it for ever (W6).
+        """
+        found = self._engine.going | self._engine.held()
+        return [[group, name & INCARNATIONS] for group, name in found.items()]
+
     def _lost_here(self) -> list[list[int]]:
         """[group, incarnation] of replicas that can't take part any more."""
-        engine = self._engine
-        if not (engine.refused or self._lost):
+        engine, going = self._engine, self._engine.going
+        if not (engine.refused or self._lost or going):
             return []
         held = engine.held()
-        out = {group: held[group] & INCARNATIONS for group in engine.refused}
+        out = {group: name & INCARNATIONS for group, name in going.items() if name}
+        out |= {group: held[group] & INCARNATIONS for group in engine.refused}
         for group in engine.replicas:  # one that has only some trouble takes part
             out.pop(group, None)
         return [[group, number] for group, number in sorted((self._lost | out).items())]

@@ -379,7 +379,7 @@ def test_the_last_room_of_a_full_disk_is_not_for_repair(
             net.until("the entry is back", lambda: node.engine.counts["entries_repaired_total"])
             net.until("it counts", lambda: node.replica(GROUP).node.is_whole)
             node.engine.remove(OTHER)
-            net.until("a deletion goes on", lambda: not node.engine._removing)
+            net.until("a deletion goes on", lambda: not node.engine.going)
             assert not journal.writer.out_of_room and path.exists()
         net.until("repaired", lambda: repair.mended, 6000)
         assert not path.exists()

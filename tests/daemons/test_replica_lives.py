@@ -223,7 +223,8 @@ def test_r2_a_replica_that_can_not_be_opened_is_removed_and_made_anew(net: Net) 
     change(net, [A, B], [])
     third.engine.remove(GROUP)
     assert not third.engine.refused and third.engine.held() == {}
-    net.until("the removal is on disk", lambda: not third.engine._removing)
+    assert third.engine.going == {GROUP: C}, "a start would find it"
+    net.until("the removal is on disk", lambda: not third.engine.going)
     new = t.replica_id(3, 2)
     change(net, [A, B], [new])
     join(third, 2, [A, B])

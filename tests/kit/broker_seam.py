@@ -90,7 +90,7 @@ class FakeEngine:
             ),
         )  # fmt: skip
         self.names: dict[int, int] = {}  # replicas that can't take part, by group
-        self.removing: set[int] = set()
+        self.going: dict[int, int] = {}  # removed, and not on the disk yet
         self.changes: list[tuple[int, t.Config]] = []
         self.disk = SimpleNamespace(check_reserve=self._check_reserve)
         self.repair = SimpleNamespace(told=list, status=dict)  # nothing is damaged
@@ -115,7 +115,7 @@ class FakeEngine:
     def create(self, uid: int, replica: int, voters: Any, learners: Any, about: bytes) -> Any:
         if uid in self.replicas:
             raise errors.GroupExists()
-        if uid in self.removing:
+        if uid in self.going:
             raise errors.NotReady()
         machine = self.owner.make_machine(uid, about)
         made = FakeReplica(uid, machine, about, replica, voters, learners)

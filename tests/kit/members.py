@@ -163,6 +163,37 @@ def judge_group(seen: list[Seen], acked: dict[int, int]) -> dict[str, int]:
     return {"messages": len(seen), "again": again, "epochs": len(epochs)}
 
 
+class Orphaned(NamedTuple):
+    """A partition whose owner died, and how long it was until somebody else got its messages."""
+
+    partition: int
+    died_s: float
+    waited_s: float
+    since_last_death_s: float  # who was to get it may have died as well
+
+
+def orphaned(seen: list[Seen], deaths: dict[str, float]) -> list[Orphaned]:
+    """Of each death: the partitions of which the dead one had got the last message until then.
+
+    `deaths`: name -> when. One that nobody got anything of any more waits for ever (inf).
+    """
+    by_partition: dict[int, list[Seen]] = defaultdict(list)
+    for one in sorted(seen, key=lambda one: one.at_s):
+        by_partition[one.partition].append(one)
+    found = []
+    for partition, rows in sorted(by_partition.items()):
+        for who, died_s in deaths.items():
+            before = [one for one in rows if one.at_s <= died_s]
+            if not before or before[-1].who != who:
+                continue
+            at_s = next(
+                (one.at_s for one in rows if one.at_s > died_s and one.who != who), float("inf")
+            )
+            last_s = max(one for one in deaths.values() if one <= at_s)
+            found.append(Orphaned(partition, died_s, at_s - died_s, at_s - last_s))
+    return found
+
+
 if __name__ == "__main__":
     cluster, topic, name, group = sys.argv[1:]
     member = _Program(cluster, topic, name, group=group, session_timeout_ms=2000)

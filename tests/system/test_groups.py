@@ -11,12 +11,12 @@ import json
 import signal
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.groups import Positions, describe, ends_of, is_dealt_out
 from kit.members import Member, Process, judge_group
 from kit.processes import Cluster, wait_for
 from kit.traffic import Writer
@@ -34,50 +34,6 @@ PEACE, ELECTION = "in peace", "while managers elect a leader"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("groups")) as running:
         yield running
-
-
-def describe(cluster: Cluster, group: str) -> Any:
-    asked = {"group": group}
-    return cluster.session.read("group", asked, linearizable=True, timeout_ms=5000).result()
-
-
-def is_dealt_out(cluster: Cluster, group: str, members: int) -> bool:
-    try:
-        found = describe(cluster, group)
-    except MyQueueError:
-        return False
-    owners = [row["member"] for row in found["partitions"]]
-    return found["state"] == "stable" and len(set(owners) - {0}) == members and all(owners)
-
-
-class Positions(threading.Thread):
-    """Watches that committed positions never go back."""
-
-    def __init__(self, cluster: Cluster, topic: str, group: str) -> None:
-        super().__init__(daemon=True)
-        self.cluster, self.topic, self.group = cluster, topic, group
-        self.known: dict[TopicPartition, int] = {}
-        self.looks = 0
-        self.wrong = ""
-        self._end = threading.Event()
-
-    def run(self) -> None:
-        while not self._end.wait(0.2) and not self.wrong:
-            try:
-                found = self.cluster.admin.positions(self.topic, group=self.group)
-            except MyQueueError:
-                continue
-            self.looks += 1
-            for name, position in found.items():
-                if (position or 0) < self.known.get(name, 0):
-                    self.wrong = f"{name} went back from {self.known[name]} to {position}"
-                self.known[name] = position or 0
-
-    def finish(self) -> None:
-        self._end.set()
-        self.join(30)
-        assert not self.wrong, self.wrong
-        assert self.looks > 3
 
 
 class Crowd:
@@ -174,9 +130,7 @@ def churn(cluster: Cluster, tmp_path: Path, topic: str, rounds: int) -> Crowd:
             cluster.start(leader)
         wait_for("a group at rest", lambda: is_dealt_out(cluster, topic, len(crowd.living)), 60)
     writer.finish(60)
-    acked: dict[int, int] = defaultdict(int)
-    for one in writer.acked.values():
-        acked[one.partition] = max(acked[one.partition], one.offset + 1)
+    acked = ends_of(writer)
     total = sum(acked.values())
 
     def all_read() -> bool:
@@ -234,9 +188,7 @@ def test_c7_c8_a_member_that_froze_gets_and_commits_nothing(
         seen = len(sleeper.seen)
         wait_for("messages for it", lambda: len(sleeper.seen) > seen, 30)
         writer.finish(30)
-        acked: dict[int, int] = defaultdict(int)
-        for one in writer.acked.values():
-            acked[one.partition] = max(acked[one.partition], one.offset + 1)
+        acked = ends_of(writer)
         total = sum(acked.values())
 
         def all_read() -> bool:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
-from kit.members import Seen, judge_group
+from kit.members import Orphaned, Seen, judge_group, orphaned
 from kit.traffic import Ack, Reader, Writer, judge
 
 from myqueue.errors import Busy, MyQueueError, TimedOut
@@ -155,3 +155,13 @@ def test_p12_what_is_planted_in_a_group_is_found() -> None:
     again = [*seen, Seen(1, 3, 1, 30.0, "a")]  # back, in the same epoch
     with pytest.raises(AssertionError, match="a gap"):
         judge_group(again, acked)
+
+
+def test_p12_how_long_an_orphaned_partition_waits() -> None:
+    """Of who had it last; one that is nobody's for ever is not left out."""
+    seen, forever = a_group(), float("inf")
+    first = orphaned(seen, {"a": 15.0})
+    assert first == [Orphaned(0, 15.0, 13.0, 13.0), Orphaned(1, 15.0, forever, forever)]
+    assert orphaned(seen, {"a": 15.0, "c": 26.0})[0] == Orphaned(0, 15.0, 13.0, 2.0)
+    assert orphaned(seen, {"b": 15.0}) == [], "it had nothing yet"
+    assert orphaned(seen, {"a": 30.0, "b": 50.0})[0] == Orphaned(0, 50.0, forever, forever)
