@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from myqueue.daemons.liveness import SILENT_MS, Activity, BrokerLife, Liveness, ManagerLife
 from myqueue.daemons.moves import Moves
-from myqueue.daemons.orders import forgettable
+from myqueue.daemons.orders import forgettable, gone_from
 from myqueue.daemons.rows import BrokerRow, ManagerRow
 from myqueue.daemons.tables import Tables
 
@@ -113,6 +113,15 @@ class Duties:
             groups = forgettable(tables, node, life)[:FORGET_MAX]
             if groups and self._may_ask(now, "forget_gone", node):
                 arguments = {"node": node, "groups": groups, "version": life.full_version}
+                todo.append(Todo("forget_gone", arguments))
+        for node in sorted({one for gone in tables.gone.values() for one in gone.nodes}):
+            if node not in tables.brokers and self._may_ask(now, "forget_gone", node):
+                # Removed by force before its topic was deleted: nobody will ever tell of it.
+                rows = gone_from(tables, node)[:FORGET_MAX]
+                arguments = {
+                    "node": node, "groups": sorted({group for group, _, _ in rows}),
+                    "version": max(index for _, _, index in rows),
+                }  # fmt: skip
                 todo.append(Todo("forget_gone", arguments))
         return todo
 

@@ -257,13 +257,19 @@ class Liveness:
         """Replica -> whether it votes, as the newest leader's committed configuration has it.
 
         None if that is not known: nobody leads, or a member knows of a later term, in which it may
-        be another one by now. Who is no member can't be elected, whatever term it knows.
+        be another one by now. Who is no member can't be elected, whatever term it knows; nor is who
+        stood, told so and died before anybody gave it a vote: as long as most who vote are heard,
+        one of them would know of that term.
         """
         reports = self._reports.get(group, {})
         for report in sorted(reports.values(), key=lambda one: -one.term):
             if report.leads and report.members is not None:
                 nodes = {node for node, _, _ in report.members}
-                newest = max(one.term for node, one in reports.items() if node in nodes)
+                heard = {node for node in nodes if self.alive(node, self._watched_at)}
+                voters = [node for node, _, votes in report.members if votes]
+                if 2 * sum(node in heard and node in reports for node in voters) > len(voters):
+                    nodes = heard
+                newest = max((reports[node].term for node in nodes if node in reports), default=0)
                 if newest <= report.term:
                     return {(node, number): bool(votes) for node, number, votes in report.members}
         return None

@@ -13,7 +13,7 @@ life, and whoever has, has applied everything that this broker ever followed bef
 does not hold what it should: making a replica may have failed. `gone` are replicas to be removed
 that the broker is known to have, by group and incarnation (W6). A full beat is asked for (`more`)
 until one came, and again when something is to be removed: only what a full beat does not name is
-certainly removed (`forgettable`).
+certainly removed (`forgettable`). So it is while a broker seems to hold what nobody knows.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from myqueue.daemons.tables import Tables
 
 AGAIN_MS: Final = 2000  # between two orders of the same version
 FULL_AGAIN_MS: Final = 1000
+STRAY_AGAIN_MS: Final = 5000  # it may have none, or have it for good
 GONE_MAX: Final = 5000  # named in one answer
 
 
@@ -39,14 +40,16 @@ class Orders:
     ) -> dict[str, Any]:
         row = tables.brokers.get(node)
         gone = [
-            [group, incarnation] for group, incarnation, _ in _gone_from(tables, node)
+            [group, incarnation] for group, incarnation, _ in gone_from(tables, node)
             if life.holds(group, incarnation)
-        ][:GONE_MAX]  # fmt: skip
+        ]  # fmt: skip
+        old = outlived(tables, node, life)
+        gone += [one for one in old if one not in gone]
         out: dict[str, Any] = {
             "version": row.version if row else 0, "life": row.life if row else 0,
             "life_from": row.life_from if row else 0,
-            "more": self._needs_full(tables, node, life, now),
-            "wanted": None, "gone": gone, "transfers": transfers, "brokers": None,
+            "more": self._needs_full(tables, node, life, bool(old), now),
+            "wanted": None, "gone": gone[:GONE_MAX], "transfers": transfers, "brokers": None,
         }  # fmt: skip
         if row is None:
             return out
@@ -54,31 +57,38 @@ class Orders:
         due = now - self._told.get(node, -AGAIN_MS) >= AGAIN_MS
         if life.version < row.version or (lacks and life.version == row.version and due):
             self._told[node] = now
-            out["wanted"] = wanted(tables, node)
+            out["wanted"] = wanted(tables, node, life)
             out["brokers"] = [
                 [one.node, one.address, one.peer, one.host]
                 for one in sorted(tables.brokers.values(), key=lambda one: one.node)
             ]
         return out
 
-    def _needs_full(self, tables: Tables, node: int, life: BrokerLife, now: int) -> bool:
+    def _needs_full(
+        self, tables: Tables, node: int, life: BrokerLife, has_old: bool, now: int
+    ) -> bool:
         if not life.full_at:
             return True
-        waits = any(node in gone.nodes for gone in tables.gone.values())
-        return waits and now - life.full_at >= FULL_AGAIN_MS
+        if has_old or any(node in gone.nodes for gone in tables.gone.values()):
+            return now - life.full_at >= FULL_AGAIN_MS
+        # Of what was to go and is forgotten, a manager that was cut off, or asked a moment before,
+        # would believe for ever that it is there.
+        return now - life.full_at >= STRAY_AGAIN_MS and bool(unknown_groups(tables, life))
 
 
-def wanted(tables: Tables, node: int) -> list[list[Any]]:
+def wanted(tables: Tables, node: int, life: BrokerLife) -> list[list[Any]]:
     """All that this broker should hold, and those groups whose leaving member it is: it may lead.
 
-    What was drawn for a disk that it has no more is left out: it is being drawn anew.
+    What was drawn for a disk that it has no more is left out: it is being drawn anew. Unless it
+    has just that: the disk is back.
     """
     disk_from = tables.brokers[node].disk_from
     rows = []
     for group in sorted(tables.held.get(node, set()) | tables.left.get(node, set())):
         topic, number = tables.groups[group]
         one = topic.partitions[number]
-        if any(at == node and drawn < disk_from for at, drawn in one.replicas):
+        drawn = dict(one.replicas).get(node, disk_from)
+        if drawn < disk_from and life.held.get(group) != drawn:
             continue
         replicas, leaving = [list(r) for r in one.replicas], [list(r) for r in one.leaving]
         rows.append(
@@ -87,7 +97,29 @@ def wanted(tables: Tables, node: int) -> list[list[Any]]:
     return rows
 
 
-def _gone_from(tables: Tables, node: int) -> list[tuple[int, int, int]]:
+def unknown_groups(tables: Tables, life: BrokerLife | None) -> list[int]:
+    """What this broker told that it holds, and is neither of a topic nor to be removed."""
+    held = life.held if life is not None else ()
+    return sorted(one for one in held if one not in tables.groups and one not in tables.gone)
+
+
+def outlived(tables: Tables, node: int, life: BrokerLife) -> list[list[int]]:
+    """Replicas that this broker has, of groups that have gone on without them: of a disk that was
+    taken for lost (not mounted, say), replaced, and is back. Nobody waits for their removal any
+    more, and what was drawn instead is not made beside them. A name is neither wanted nor leaving
+    only if it is no member, and a broker that follows orders of this version has no newer one.
+    """
+    out = []
+    for group, incarnation in sorted(life.held.items()):
+        partition = tables.partition(group)
+        if partition is None or not incarnation:
+            continue  # nobody can tell whether that is needed
+        if (node, incarnation) not in (*partition.replicas, *partition.leaving):
+            out.append([group, incarnation])
+    return out
+
+
+def gone_from(tables: Tables, node: int) -> list[tuple[int, int, int]]:
     """(group, incarnation, index of the entry that said so) of what this broker is to remove."""
     return sorted(
         (one.group, incarnation, index)
@@ -104,7 +136,7 @@ def forgettable(tables: Tables, node: int, life: BrokerLife) -> list[int]:
     """
     stays: set[int] = set()
     groups = set()
-    for group, incarnation, index in _gone_from(tables, node):
+    for group, incarnation, index in gone_from(tables, node):
         groups.add(group)
         if life.holds(group, incarnation) or life.full_version < index:
             stays.add(group)

@@ -3,7 +3,8 @@
 Pure. The first reasons are the pressing ones:
 
 1. *lost*: a replica that its broker can't let take part, or whose disk is gone, is made anew there;
-2. *dead*: replicas of a broker that has been silent for `replace_after_ms` are made on others;
+2. *dead*: replicas of a broker that has been silent for `replace_after_ms` are made on others; so
+   are those of one that was removed when there was nobody else;
 3. *full*: what is on its way to a disk that ran out of room goes to another one; in both cases, who
    was to leave for it and is there still stays instead;
 4. *drained*: a broker that is being drained gives its replicas away;
@@ -104,6 +105,9 @@ class Plan:
             if node in self.dead:
                 for group in sorted(tables.held[node]):
                     self._away(group, node, is_taken=False)
+        for node in sorted(set(tables.held) - set(tables.brokers)):
+            for group in sorted(tables.held[node]):  # removed when nobody could take it instead
+                self._away(group, node, is_taken=False)
         self._off_full_disks()
         for node, row in sorted(tables.brokers.items()):
             if row.state == DRAINING and node not in self.dead:
@@ -127,7 +131,8 @@ class Plan:
         for group in sorted(self.tables.held[node]):
             incarnation = self._incarnation(group, node)
             known = life.lost.get(group, -1)
-            if incarnation < row.disk_from or known in (0, incarnation):
+            is_away = incarnation < row.disk_from and life.held.get(group) != incarnation
+            if is_away or known in (0, incarnation):
                 lost.append(group)
         return lost
 
@@ -216,9 +221,9 @@ class Plan:
     def _move(self, group: int, node: int, to: int) -> None:
         self.out.append([group, node, self._incarnation(group, node) if node else 0, to])
         self.planned.add(group)
-        for one in {node, to} - {0}:
+        for one in {node, to} & self.busy.keys():
             self.busy[one] += 1
-        if node:
+        if node in self.held:
             self.held[node] -= 1
         self.held[to] += 1
 

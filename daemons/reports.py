@@ -99,6 +99,7 @@ class Reports:
         self._addresses_version = 0
         self.wanted: dict[int, Wanted] = {}
         self._lost: dict[int, int] = {}  # wanted, not here, and perhaps lost with the log
+        self._is_sure = False  # nothing is missing any more that a hole in the log may have held
         self.brokers: dict[int, str] = {}  # node -> address of its clients' door
         self.why_refused = ""  # as a manager said it last
 
@@ -251,8 +252,9 @@ class Reports:
         self._lost = {
             row.group: row.incarnation(engine.node)
             for row in rows
-            if self._may_be_lost(row, orders["life_from"])
+            if self._may_be_lost(row, row.incarnation(engine.node), orders["life_from"])
         }
+        self._note_sure(rows, orders["life_from"])
         return Orders(self._gone(orders["gone"]), self.wanted, transfers)
 
     def _learn_addresses(self, version: int, rows: Iterable[Any]) -> None:
@@ -275,12 +277,22 @@ class Reports:
             if group in held and held[group] & INCARNATIONS in (incarnation, 0)
         ]
 
-    def _may_be_lost(self, row: Wanted, life_from: int) -> bool:
+    def _may_be_lost(self, row: Wanted, drawn: int, life_from: int) -> bool:
         engine = self._engine
         here = row.group in engine.replicas or row.group in engine.refused
-        drawn = row.incarnation(engine.node)
         unsure = engine.log.journal.recovered.unknown_loss
         return unsure and not here and 0 < drawn < life_from
+
+    def _note_sure(self, rows: list[Wanted], life_from: int) -> None:
+        """Until then a later start has to be as careful: it does not see the hole again."""
+        engine = self._engine
+        if self._is_sure or self._lost or not engine.log.journal.recovered.unknown_loss:
+            return
+        # One that is to leave and is wanted again keeps its name.
+        leaving = [(row, drawn) for row in rows for at, drawn in row.leaving if at == engine.node]
+        if not any(self._may_be_lost(row, drawn, life_from) for row, drawn in leaving):
+            self._is_sure = True
+            engine.log.sure()
 
     def missing(self) -> list[Wanted]:
         """What this broker should hold and does not."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from myqueue.daemons.arguments import Arguments
 from myqueue.daemons.liveness import Activity, Liveness
+from myqueue.daemons.orders import unknown_groups
 from myqueue.daemons.rows import DRAINING, BrokerRow, Partition, Topic
 from myqueue.daemons.tables import Tables
 from myqueue.daemons.team_views import group, groups
@@ -273,9 +274,9 @@ def problems(view: View, args: Arguments) -> Answer:
             if lacking:
                 row = {"problem": "under-replicated", **at, "missing": missing, "lacking": lacking}
                 found.append(row)
-    for node, life in sorted(liveness.brokers.items()):
-        strays = [one for one in life.held if one not in tables.groups and one not in tables.gone]
-        found += [{"problem": "stray-group", "node": node, "group": one} for one in sorted(strays)]
+    for node in sorted(tables.brokers):  # who was removed tells nothing any more
+        strays = unknown_groups(tables, liveness.brokers.get(node))
+        found += [{"problem": "stray-group", "node": node, "group": one} for one in strays]
     omitted = max(0, len(found) - PROBLEMS_MAX)
     return {"problems": found[:PROBLEMS_MAX], "omitted": omitted}
 

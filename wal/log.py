@@ -35,6 +35,7 @@ from myqueue.wal.index import Index
 from myqueue.wal.journal import Journal
 from myqueue.wal.reader import Reader
 from myqueue.wal.reclaim import SETTLE_MS, Reclaimer
+from myqueue.wal.recovery import UNSURE
 from myqueue.wal.reserve import Reserve
 from myqueue.wal.search import first_at_time, term_runs
 from myqueue.wal.store import Store, delete_store
@@ -157,6 +158,11 @@ class Log:
         the answer is some place where an older entry is followed by one that is not.
         """
         return first_at_time(self.index, uid, self.journal.group(uid).first_index, time_ms)
+
+    def sure(self) -> None:
+        """The owner has seen to all that a hole may have held (`unknown_loss`)."""
+        if UNSURE in self.files.list():
+            self.files.move(UNSURE, None)
 
     def close(self) -> bool:
         """Write and commit what waits, then let go; False if the disk took too long.

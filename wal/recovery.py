@@ -22,6 +22,7 @@ from myqueue.wal.layout import SegmentRows
 from myqueue.wal.scan import BAD_PAYLOAD, CUT_SHORT, END, Scan
 
 OPS_ROWS_MAX = 20_000
+UNSURE = "unsure"  # a file beside the segments: `unknown_loss`, for later starts
 
 Sink = Callable[[list[Op], int, int], None]  # (ops, segment, position up to which they reach)
 
@@ -40,7 +41,8 @@ class Recovered:
     left_at: int = 0  # up to here that segment is known to be synced, should it be left for damage
     rows: SegmentRows = field(default_factory=SegmentRows)  # of that segment, for its footer
     findings: list[Finding] = field(default_factory=list)
-    unknown_loss: bool = False  # a hole whose owner is not known: any group may miss something
+    # A hole whose owner is not known: any group may miss something, also such as are not known.
+    unknown_loss: bool = False  # now, or at an earlier start and nobody is sure again (`Log.sure`)
     records: int = 0
     bytes_read: int = 0
 
@@ -72,6 +74,11 @@ def recover(
             files.sync(None)
         if walk.newest is not None:
             _repair_newest(files, walk.newest, walk.newest_footer, out)
+    is_noted = UNSURE in files.list()
+    if repair and out.unknown_loss and not is_noted:  # with the watermark behind it, nobody sees it
+        files.create(UNSURE, 1)
+        files.sync(None)
+    out.unknown_loss |= is_noted
     walk.hand_over()
     return out
 
@@ -118,11 +125,9 @@ class _Walk:
                 self._segment(segment, number < last_used)
         self._missing_entries()
         self._mark_damage()
-        # Behind the watermark, were it all that is left: a new log below it would be taken for a
-        # log whose end is lost.
-        # Without any segment: behind the watermark. A new log below it would be taken for one whose
-        # end is lost.
-        out.next_number = max(out.segments, default=from_segment) + 1
+        # Behind the watermark too: a new segment below it would be taken for a log whose end is
+        # lost, and one in its place for that which the store's rows point to.
+        out.next_number = max((*out.segments, from_segment)) + 1
 
     def _hole(self, number: int) -> None:
         """What is missing behind the store's watermark was not reclaimed: that goes by what the
@@ -150,7 +155,9 @@ class _Walk:
     def hand_over(self) -> None:
         """The rest to the sink, and the watermark with it."""
         out = self._out
-        if self._watermark[0] and not out.number:  # the whole log is gone; a new one begins
+        if out.number < self._watermark[0]:  # its segment and all behind it are gone
+            # Never back: a start that is killed now would be followed by one that reads old votes
+            # once more, and takes them for newer than the doubt.
             self._flush(out.next_number, 0)
         else:
             self._flush(out.number, out.position)

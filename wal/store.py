@@ -189,11 +189,20 @@ class Store:
                     _Commit(txn, self._tables).run(ops, states or {})
                     mark = sealed(b"watermark", _WATERMARK.pack(segment, position))
                     txn.put(b"watermark", mark, db=self._tables["meta"])
+                self._pad()
                 return
             except lmdb.MapFullError:
                 self._grow()
             except (lmdb.Error, struct.error) as error:
                 raise self._judged(error) from error
+
+    def _pad(self) -> None:
+        """LMDB does not write pages that it took and freed in one commit. If they are the last, its
+        file ends before what its meta page names, as if it had been cut (`storefile`).
+        """
+        path, named_bytes = os.path.join(self._directory, "data.mdb"), self.used_bytes()
+        if os.path.getsize(path) < named_bytes:
+            os.truncate(path, named_bytes)
 
     def _grow(self) -> None:
         with self._gate.alone():

@@ -144,9 +144,14 @@ def test_r2_after_a_hole_in_the_log_nothing_old_is_made_that_is_not_there(world:
     world.broker.tick(world.engine.now)
     assert set(world.engine.replicas) == {GROUP, 6}
     again = wanted_row(5, [[1, 21]], moved=10)
-    answer(world, orders(version=10, life_from=15, wanted=[again]))
+    assert not world.engine.is_sure, "a later start has to know"
+    left = wanted_row(7, [[2, 9]], leaving=[[1, 8]], moved=10)
+    answer(world, orders(version=10, life_from=15, wanted=[again, left]))
     assert world.engine.replicas[5].replica_id == name(1, 21)
     assert later(world)[0][2]["lost"] == []
+    assert not world.engine.is_sure, "that one may be wanted again, under this name"
+    answer(world, orders(version=11, life_from=15, wanted=[again]))
+    assert world.engine.is_sure
 
 
 def test_one_that_only_can_not_serve_is_not_lost(world: World) -> None:

@@ -134,6 +134,25 @@ def test_long_dead_brokers_that_hold_nothing_are_no_reason_to_replace_nobody() -
     assert set(voters(cluster, "t")) == {3}
 
 
+def test_r6_who_stood_and_died_before_anybody_heard_of_it_is_replaced() -> None:
+    """It told us of its new term; its own vote was not on its disk yet, so nobody was asked."""
+    cluster = Moving(4, t=12)
+    cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
+    broker = cluster.brokers[3]
+    rows = [
+        [group, broker.incarnation_of(group), False, 99, 0, 0, 0, 0, None]
+        for group in sorted(broker.groups.keys() - broker.leads.keys())
+    ]
+    assert rows
+    cluster.beat(3, groups=rows)
+    members = cluster.manager._beats.liveness.members
+    assert not any(members(row[0]) for row in rows), "it may lead by now"
+    cluster.kill(3)
+    cluster.until("replaced", lambda: not cluster.tables.held[3])
+    cluster.until("they arrive", lambda: not cluster.tables.moving)
+    assert set(voters(cluster, "t")) == {3}
+
+
 def test_a_move_to_a_broker_that_dies_for_good_is_called_off() -> None:
     """There is nobody else; but who was to leave is there still, and whole: nothing is copied."""
     cluster = Moving(3, t=12)
@@ -324,3 +343,28 @@ def test_a_client_can_not_say_what_is_stranded() -> None:
     cluster = Moving(3)
     with pytest.raises(Exception, match="knows no argument stranded"):
         cluster.update("remove_broker", node=1, stranded=[1])
+
+
+@pytest.mark.parametrize("then", ["add", "undrain"])
+def test_who_was_to_get_the_only_copy_is_removed_by_force(then: str) -> None:
+    """It is where it was, so it is not lost; but when nobody else can take it, it has to wait."""
+    cluster = Moving(2)
+    cluster.update("create_topic", topic="single", partitions=6, replication=1)
+    cluster.pass_time(3000)
+    cluster.fills = False
+    cluster.update("drain_broker", node=1)
+    cluster.until("moves began", lambda: cluster.tables.moving)
+    moving = set(cluster.tables.moving)
+    cluster.kill(2)
+    cluster.pass_time(1500)
+    assert cluster.update("remove_broker", node=2, force=True)["lost"] == 3
+    cluster.pass_time(3000)
+    assert cluster.tables.moving == moving
+    cluster.fills = True
+    if then == "add":
+        cluster.add(3)
+    else:
+        cluster.update("undrain_broker", node=1)
+    cluster.until("nothing moves", lambda: not cluster.tables.moving)
+    at = {tuple(cluster.tables.partition(one).nodes) for one in moving}
+    assert at == {(3,) if then == "add" else (1,)}

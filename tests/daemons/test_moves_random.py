@@ -8,6 +8,7 @@ under test is what managers decide.
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from kit.moving import Moving
@@ -29,6 +30,7 @@ class Troubled:
         self.cluster.pass_time(7000)
         self.last = max(self.cluster.brokers)
         self.refused = 0
+        self.disks: dict[int, tuple[str, dict[int, Any]]] = {}  # that brokers had before
 
     def happen(self) -> None:
         what = self.random.choice(
@@ -40,6 +42,10 @@ class Troubled:
                 "start",
                 "start",
                 "wipe",
+                "wipe",
+                "unwipe",
+                "unwipe",
+                "unwipe",
                 "drain",
                 "undrain",
                 "remove",
@@ -91,11 +97,22 @@ class Troubled:
     def wipe(self) -> None:
         node = self.some(self.cluster.brokers)
         if node and node in self.cluster.tables.brokers and self.bears(node):
-            broker = self.cluster.brokers[node]
-            self.cluster.kill(node)
-            self.cluster.pass_time(TAKEOVER_MS + 600)
-            self.cluster.start(node, disk=f"{broker.disk}+")
-            self.cluster.brokers[node].host = broker.host
+            self.change_disk(node, f"{self.cluster.brokers[node].disk}+", {})
+
+    def unwipe(self) -> None:
+        """The disk of before is back."""
+        node = self.some(self.disks.keys() & self.cluster.brokers.keys())
+        if node and node in self.cluster.tables.brokers and self.bears(node):
+            self.change_disk(node, *self.disks[node])
+
+    def change_disk(self, node: int, disk: str, groups: dict[int, Any]) -> None:
+        broker = self.cluster.brokers[node]
+        self.disks[node] = broker.disk, broker.groups
+        self.cluster.kill(node)
+        self.cluster.pass_time(TAKEOVER_MS + 600)
+        self.cluster.start(node, disk=disk)
+        self.cluster.brokers[node].host = broker.host
+        self.cluster.brokers[node].groups = groups
 
     def drain(self) -> None:
         self.ask("drain_broker", self.some(self.cluster.tables.brokers))
@@ -151,7 +168,7 @@ class Troubled:
             self.ask("undrain_broker", node)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(30))
 def test_whatever_happened_all_is_whole_in_the_end(seed: int) -> None:
     troubled = Troubled(seed)
     cluster = troubled.cluster

@@ -18,7 +18,8 @@ from kit.processes import Name, wait_for
 
 from myqueue.errors import MyQueueError
 
-NOTICED_S = 90.0  # the scrubber begins a round every ten seconds
+ROUNDS_S, ROUNDS = 300.0, 2  # of the scrubber, on a busy machine; the first one may be past it
+LOOK_S = 2.0
 BEATS_S = 1.2  # a broker's come twice a second, a manager's once
 READY_S = 60.0  # a start, on a machine that has much else to do
 HEADER_BYTES = 512  # of a segment; see wal/FORMAT.md
@@ -239,10 +240,30 @@ def flip_at_rest(nemesis: Nemesis) -> Fault | None:
         return not spoilt[0].exists() or found in nemesis.cluster.log(name)
 
     def end() -> None:
-        wait_for(f"{name} to notice what is wrong in {spoilt[0].name}", is_noticed, NOTICED_S)
+        begun = rounds_of(nemesis, name)
+        what = f"{name} to notice what is wrong in {spoilt[0].name}"
+        deadline = time.monotonic() + ROUNDS_S
+        while not is_noticed():
+            assert time.monotonic() < deadline, f"not within {ROUNDS_S} s: {what}"
+            time.sleep(LOOK_S)
+            rounds = rounds_of(nemesis, name) - begun
+            assert rounds <= ROUNDS or is_noticed(), f"not within {rounds} rounds: {what}"
         time.sleep(BEATS_S)  # then the managers know, and all is not well until it is mended
 
     return Fault((name,), begin, end, (0.0, 1.0))
+
+
+def rounds_of(nemesis: Nemesis, name: Name) -> int:
+    """Of its scrubber, as it tells; it is not hurt, so it answers in the end."""
+
+    def ask() -> list[int]:
+        try:
+            told = nemesis.cluster.admin.repairs()["scrubbers"]
+        except MyQueueError:
+            return []
+        return [row["rounds"] for row in told if row["daemon"] == f"{name[0]} {name[1]}"]
+
+    return int(wait_for(f"an answer of {name}", ask, READY_S)[0])
 
 
 def cut_tail(nemesis: Nemesis) -> Fault | None:

@@ -152,11 +152,12 @@ def test_full_to_the_last_byte(tmp_path: Path, disk: Path) -> None:
         assert not any(counter(cluster, name, "disk_stalls_total") for name in BROKERS)
         acknowledged = sum(one.done() for one in done)
         assert acknowledged < len(done), "the disk was not full"
+        newcomer = cluster.add_broker()  # has no room for a log of its own
+        wait_for("the newcomer's word", lambda: "waits-for-room" in cluster.log(newcomer))
+        # After that: what its start gives back for a moment could be room enough for the newcomer.
         other = next(name for name in BROKERS if name != leader)
         cluster.kill(other)
         cluster.start(other)
-        newcomer = cluster.add_broker()  # has no room for a log of its own
-        wait_for("the newcomer's word", lambda: "waits-for-room" in cluster.log(newcomer))
         cluster.check_alive()
         ballast.unlink()
         assert [one.result(60) for one in done]

@@ -88,7 +88,9 @@ class FakeEngine:
             journal=SimpleNamespace(
                 space_low=False, recovered=SimpleNamespace(unknown_loss=False)
             ),
+            sure=lambda: setattr(self, "is_sure", True),
         )  # fmt: skip
+        self.is_sure = False
         self.names: dict[int, int] = {}  # replicas that can't take part, by group
         self.going: dict[int, int] = {}  # removed, and not on the disk yet
         self.changes: list[tuple[int, t.Config]] = []

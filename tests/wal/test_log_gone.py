@@ -8,8 +8,11 @@ from time import monotonic, sleep
 
 import pytest
 
+from myqueue.wal.files import RealFiles
 from myqueue.wal.journal import JournalConfig
 from myqueue.wal.log import Log
+from myqueue.wal.recovery import recover
+from myqueue.wal.store import Store
 from myqueue.wal.writer import Persisted
 
 OLD, NEW = 5, 6
@@ -89,3 +92,59 @@ def test_a_start_that_was_killed_before_it_made_a_segment(gone: Path, tmp_path: 
     write(log, NEW, 3)
     assert log.close()
     assert judge(killed).close()
+
+
+def test_r2_the_newest_segment_is_gone_and_a_start_was_killed(tmp_path: Path) -> None:
+    """Votes of the segment before must not be read once more, as if they were newer than the doubt
+    that is in the store.
+    """
+    directory = tmp_path / "data"
+    log = open_log(directory)
+    log.journal.create_group(OLD, b"old")
+    for term in range(1, 21):
+        log.journal.hard_state(OLD, term, 7)
+        write(log, OLD, 15)
+    newest, owner = log.journal.end[0], log.identity.owner
+    assert log.close()
+    for number in (newest, newest + 1):  # the next one was not prepared yet
+        for lost in directory.glob(f"wal/{number:012}-*.seg"):
+            lost.unlink()
+    store, files = Store(str(directory / "store")), RealFiles(str(directory / "wal"))
+    assert store.watermark[0] == newest > 2
+    numbers = []
+    for _ in range(3):  # each is killed when it has made sure of what it found
+        with store.view() as view:
+            found = recover(files, view.groups(), store.watermark, store.commit, owner=owner)
+        group = found.groups.by_uid[OLD]
+        assert group.doubtful and (group.term, group.last_index) == (20, 300)
+        numbers.append(found.next_number)
+    assert numbers == [newest + 1, newest + 2, newest + 3]
+    files.close()
+    store.close()
+    log = open_log(directory)
+    log.journal.remove_group(OLD)
+    log.journal.create_group(NEW, b"new")
+    write(log, NEW, 3)
+    assert log.close()
+    log = open_log(directory)
+    assert log.journal.recovered.findings == [] and set(log.journal.groups.by_uid) == {NEW}
+    assert not log.journal.groups.by_uid[NEW].doubtful and log.close()
+
+
+def test_r2_that_any_group_may_be_lost_is_known_until_its_owner_is_sure(gone: Path) -> None:
+    """The next start does not see the hole again, and would make a group that was in it once more,
+    under its old name, without the votes that it gave.
+    """
+    for start in range(3):
+        log = open_log(gone)
+        assert log.journal.recovered.unknown_loss
+        log.journal.create_group(NEW + start, b"another")
+        write(log, NEW + start, 3)
+        assert not log.journal.groups.by_uid[NEW + start].doubtful
+        assert log.close()
+    log = open_log(gone)
+    log.sure()
+    assert log.close()
+    log = open_log(gone)
+    assert not log.journal.recovered.unknown_loss and log.journal.recovered.findings == []
+    assert log.close()

@@ -15,7 +15,7 @@ from sim.history import play
 from sim.rig import UID, Rig, contents, recovered, states_of
 
 from myqueue.wal import format as f
-from myqueue.wal.recovery import CORRUPT, TORN
+from myqueue.wal.recovery import CORRUPT, TORN, UNSURE
 from myqueue.wal.scan import Scan
 
 MOMENTS = (BEFORE, MIDDLE, AFTER)
@@ -206,7 +206,9 @@ def test_a_short_file_of_any_size(rig: Rig, size: int) -> None:
             assert found == rig.log and verdicts(out) == [TORN]
             assert name + ".trash" in disk.list()
         else:
-            assert CORRUPT in verdicts(out) and contents(disk) == before
+            now = contents(disk)
+            assert now.pop(UNSURE, b"") == bytes(out.unknown_loss)
+            assert CORRUPT in verdicts(out) and now == before
             intact = [one for one in rig.log if _segment_of(one) != number + 1]
             assert [one for one in found if _segment_of(one) != number + 1] == intact
 

@@ -1,0 +1,87 @@
+"""A disk that was taken for lost and replaced (its broker started before it was mounted), and that
+is back: what it has and nobody waits for any more goes, what is wanted still goes on (W6, W7).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kit.moving import Moving
+
+from myqueue.daemons.orders import outlived
+
+MINUTE = 60_000
+
+
+def thin(cluster: Moving) -> list[Any]:
+    found = cluster.read("problems")["problems"]
+    return [one for one in found if one["problem"] in ("under-replicated", "leaderless")]
+
+
+def away_and_back(cluster: Moving, away_ms: int) -> None:
+    """Broker 2, on another disk meanwhile."""
+    groups = dict(cluster.brokers[2].groups)
+    assert groups
+    for disk, passed_ms, has in (("empty", away_ms, {}), ("disk-2", 0, groups)):
+        cluster.kill(2)
+        cluster.pass_time(12_000)
+        cluster.start(2, disk=disk)
+        cluster.brokers[2].groups = dict(has)
+        cluster.pass_time(passed_ms)
+
+
+def test_w7_what_was_made_anew_meanwhile_is_made_once_more() -> None:
+    cluster = Moving(3, t=3)
+    away_and_back(cluster, MINUTE)
+    cluster.until("at rest", lambda: cluster.is_settled() and not thin(cluster))
+    drawn = {one.replicas[one.nodes.index(2)] for one in cluster.tables.topics["t"].partitions}
+    held = {(2, cluster.brokers[2].incarnation_of(one)) for one in cluster.brokers[2].groups}
+    assert held == drawn and min(drawn)[1] > 10
+
+
+def test_what_moved_elsewhere_meanwhile_goes() -> None:
+    cluster = Moving(4, t=4)
+    cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
+    groups = dict(cluster.brokers[2].groups)
+    cluster.kill(2)
+    cluster.until("made elsewhere", lambda: not cluster.tables.held[2] | cluster.tables.left[2])
+    cluster.start(2, disk="empty")
+    cluster.until("at rest", lambda: not cluster.tables.gone and not cluster.tables.moving)
+    cluster.kill(2)
+    cluster.pass_time(12_000)
+    cluster.start(2, disk="disk-2")
+    cluster.brokers[2].groups = groups
+    cluster.until("at rest again", lambda: cluster.is_settled() and not thin(cluster))
+    cluster.pass_time(3000)
+    life = cluster.manager._beats.liveness.brokers[2]
+    assert not outlived(cluster.tables, 2, life) and not cluster.beat(2)["gone"]
+
+
+def test_what_is_not_made_anew_yet_when_it_is_back() -> None:
+    cluster = Moving(3, t=3)
+    cluster.update("alter_cluster", settings={"moves_per_broker": 0})
+    away_and_back(cluster, 3000)
+    drawn = cluster.tables.counters.incarnation
+    cluster.update("alter_cluster", settings={"moves_per_broker": 4})
+    cluster.pass_time(MINUTE)
+    assert cluster.is_settled() and not thin(cluster)
+    assert cluster.tables.counters.incarnation == drawn, "it has all of it"
+
+
+def test_the_only_copy_is_back() -> None:
+    """Without a leader it was not moved; and a move to where it is would never end."""
+    cluster = Moving(3)
+    cluster.update("create_topic", topic="single", partitions=3, replication=1)
+    cluster.pass_time(3000)
+    away_and_back(cluster, 5000)
+    cluster.pass_time(MINUTE)
+    assert cluster.is_settled() and not thin(cluster)
+    cluster.add(4)
+    cluster.update("drain_broker", node=2)
+    cluster.until("it can be moved", cluster.is_settled_without_2)
+
+
+def test_w6_nothing_of_a_deleted_topic_or_without_a_name_is_named() -> None:
+    cluster = Moving(3, t=1)
+    cluster.beat(2, full=True, held=[[5, 1], [next(iter(cluster.tables.groups)), 0]])
+    assert not outlived(cluster.tables, 2, cluster.manager._beats.liveness.brokers[2])
