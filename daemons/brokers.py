@@ -46,7 +46,9 @@ def register_broker(call: Call, args: Arguments) -> Answer:
     before, drawn = tables.brokers.get(new.node), tables.counters.incarnation
     new.life_from = drawn
     if before is None or before.disk != new.disk:
-        new.disk_from = drawn if tables.held[new.node] else 0
+        # What is to leave may be wanted again, and would be made empty under a name that voted.
+        is_known = tables.held[new.node] or tables.left[new.node]
+        new.disk_from = drawn if is_known else 0
     else:
         new.since_ms, new.disk_from = before.since_ms, before.disk_from
         if before.life == new.life:
@@ -264,7 +266,9 @@ def _move(call: Call, partition: Partition, place: int, to: int) -> None:
     would not be among those that leave.
     """
     tables, before = call.tables, partition.replicas[place]
-    back = next((one for one in partition.leaving if one[0] == to != before[0]), None)
+    # Of several there, the newest is the one that `_back` and the plan mean.
+    leaves = [one for one in partition.leaving if one[0] == to != before[0]]
+    back = max(leaves, default=None)
     new = back or _draw(tables, to)
     with tables.changing(partition):
         partition.leaving = [one for one in partition.leaving if one != back] + [before]

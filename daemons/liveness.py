@@ -253,13 +253,14 @@ class Liveness:
         return max(reports.values(), key=lambda one: (one.leads, one.term if one.leads else 0,
                                                       one.end, one.start, one.bytes))  # fmt: skip
 
-    def members(self, group: int) -> dict[tuple[int, int], bool] | None:
+    def members(self, group: int, *, ask_all: bool = False) -> dict[tuple[int, int], bool] | None:
         """Replica -> whether it votes, as the newest leader's committed configuration has it.
 
         None if that is not known: nobody leads, or a member knows of a later term, in which it may
         be another one by now. Who is no member can't be elected, whatever term it knows; nor is who
-        stood, told so and died before anybody gave it a vote: as long as most who vote are heard,
-        one of them would know of that term.
+        stood, told so and died before anybody followed it: as long as most who vote are heard, one
+        of them would tell. If beats come late, it has not told yet: for what can't be taken back,
+        ask all, the dead too.
         """
         reports = self._reports.get(group, {})
         for report in sorted(reports.values(), key=lambda one: -one.term):
@@ -267,7 +268,8 @@ class Liveness:
                 nodes = {node for node, _, _ in report.members}
                 heard = {node for node in nodes if self.alive(node, self._watched_at)}
                 voters = [node for node, _, votes in report.members if votes]
-                if 2 * sum(node in heard and node in reports for node in voters) > len(voters):
+                told = sum(node in heard and node in reports for node in voters)
+                if not ask_all and 2 * told > len(voters):
                     nodes = heard
                 newest = max((reports[node].term for node in nodes if node in reports), default=0)
                 if newest <= report.term:

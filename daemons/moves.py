@@ -115,14 +115,15 @@ def settled(
     tables: Tables, liveness: Liveness, partition: Partition
 ) -> tuple[list[tuple[int, int]], bool]:
     """(leaving replicas that are certainly out of the group, the group is as it is wanted)."""
-    members = liveness.members(partition.group)
+    # What one that is dead did by older orders, only that one may have told.
+    members = liveness.members(partition.group, ask_all=True)
     if members is None:
         return [], False
     for node, _ in {*members, *partition.replicas}:
         row, life = tables.brokers.get(node), liveness.brokers.get(node)
         if row is None or life is None or life.incarnation != row.life:
             return [], False
-        if life.version < partition.moved:
+        if life.version < partition.moved or not life.full_at:
             return [], False
     gone = [one for one in partition.leaving if one not in members]
     done = len(gone) == len(partition.leaving) and members == dict.fromkeys(

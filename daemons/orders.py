@@ -39,17 +39,17 @@ class Orders:
         self, tables: Tables, node: int, life: BrokerLife, transfers: list[list[int]], now: int
     ) -> dict[str, Any]:
         row = tables.brokers.get(node)
-        gone = [
-            [group, incarnation] for group, incarnation, _ in gone_from(tables, node)
-            if life.holds(group, incarnation)
-        ]  # fmt: skip
         old = outlived(tables, node, life)
-        gone += [one for one in old if one not in gone]
+        named = {
+            (group, incarnation) for group, incarnation, _ in gone_from(tables, node)
+            if life.holds(group, incarnation)
+        }  # fmt: skip
+        gone = sorted(named.union(old))[:GONE_MAX]
         out: dict[str, Any] = {
             "version": row.version if row else 0, "life": row.life if row else 0,
             "life_from": row.life_from if row else 0,
             "more": self._needs_full(tables, node, life, bool(old), now),
-            "wanted": None, "gone": gone[:GONE_MAX], "transfers": transfers, "brokers": None,
+            "wanted": None, "gone": gone, "transfers": transfers, "brokers": None,
         }  # fmt: skip
         if row is None:
             return out
@@ -83,12 +83,13 @@ def wanted(tables: Tables, node: int, life: BrokerLife) -> list[list[Any]]:
     has just that: the disk is back.
     """
     disk_from = tables.brokers[node].disk_from
+    is_its_word = life.incarnation == tables.brokers[node].life
     rows = []
     for group in sorted(tables.held.get(node, set()) | tables.left.get(node, set())):
         topic, number = tables.groups[group]
         one = topic.partitions[number]
         drawn = dict(one.replicas).get(node, disk_from)
-        if drawn < disk_from and life.held.get(group) != drawn:
+        if drawn < disk_from and not (is_its_word and life.held.get(group) == drawn):
             continue
         replicas, leaving = [list(r) for r in one.replicas], [list(r) for r in one.leaving]
         rows.append(
@@ -103,19 +104,19 @@ def unknown_groups(tables: Tables, life: BrokerLife | None) -> list[int]:
     return sorted(one for one in held if one not in tables.groups and one not in tables.gone)
 
 
-def outlived(tables: Tables, node: int, life: BrokerLife) -> list[list[int]]:
+def outlived(tables: Tables, node: int, life: BrokerLife) -> list[tuple[int, int]]:
     """Replicas that this broker has, of groups that have gone on without them: of a disk that was
     taken for lost (not mounted, say), replaced, and is back. Nobody waits for their removal any
     more, and what was drawn instead is not made beside them. A name is neither wanted nor leaving
     only if it is no member, and a broker that follows orders of this version has no newer one.
     """
-    out = []
-    for group, incarnation in sorted(life.held.items()):
-        partition = tables.partition(group)
-        if partition is None or not incarnation:
+    out, drawn_to = [], tables.counters.incarnation
+    for group, incarnation in life.held.items():
+        partition, name = tables.partition(group), (node, incarnation)
+        if partition is None or not 0 < incarnation < drawn_to:
             continue  # nobody can tell whether that is needed
-        if (node, incarnation) not in (*partition.replicas, *partition.leaving):
-            out.append([group, incarnation])
+        if name not in partition.replicas and name not in partition.leaving:
+            out.append((group, incarnation))
     return out
 
 

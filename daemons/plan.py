@@ -125,7 +125,7 @@ class Plan:
     def _lost_on(self, node: int) -> list[int]:
         life, row = self.liveness.brokers[node], self.tables.brokers[node]
         is_known = (life.disk, life.incarnation) == (row.disk, row.life)
-        if not is_known or not (row.disk_from or life.lost):
+        if not is_known or not life.full_at or not (row.disk_from or life.lost):
             return []
         lost = []
         for group in sorted(self.tables.held[node]):

@@ -20,6 +20,7 @@ is not made, but reported as lost, and gets a new name.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from myqueue import protocol
@@ -252,7 +253,7 @@ class Reports:
         self._lost = {
             row.group: row.incarnation(engine.node)
             for row in rows
-            if self._may_be_lost(row, row.incarnation(engine.node), orders["life_from"])
+            if self._may_be_lost(row, orders["life_from"])
         }
         self._note_sure(rows, orders["life_from"])
         return Orders(self._gone(orders["gone"]), self.wanted, transfers)
@@ -277,9 +278,10 @@ class Reports:
             if group in held and held[group] & INCARNATIONS in (incarnation, 0)
         ]
 
-    def _may_be_lost(self, row: Wanted, drawn: int, life_from: int) -> bool:
+    def _may_be_lost(self, row: Wanted, life_from: int) -> bool:
         engine = self._engine
         here = row.group in engine.replicas or row.group in engine.refused
+        drawn = row.incarnation(engine.node)
         unsure = engine.log.journal.recovered.unknown_loss
         return unsure and not here and 0 < drawn < life_from
 
@@ -288,11 +290,16 @@ class Reports:
         engine = self._engine
         if self._is_sure or self._lost or not engine.log.journal.recovered.unknown_loss:
             return
-        # One that is to leave and is wanted again keeps its name.
-        leaving = [(row, drawn) for row in rows for at, drawn in row.leaving if at == engine.node]
-        if not any(self._may_be_lost(row, drawn, life_from) for row, drawn in leaving):
-            self._is_sure = True
+        held = engine.held()
+        for row in rows:  # one that is to leave and is wanted again keeps its name
+            there = held.get(row.group, -1)
+            for at, drawn in row.leaving:
+                is_there = there != -1 and there & INCARNATIONS in (drawn, 0)
+                if at == engine.node and drawn < life_from and not is_there:
+                    return
+        with suppress(OSError):  # on a disk that fails it is tried again
             engine.log.sure()
+            self._is_sure = True
 
     def missing(self) -> list[Wanted]:
         """What this broker should hold and does not."""

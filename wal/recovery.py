@@ -19,6 +19,7 @@ from myqueue.wal.files import Files
 from myqueue.wal.groups import Groups, Op, RowTuple
 from myqueue.wal.inventory import CORRUPT, TORN, Finding, SegmentFile, reader_of, take_inventory
 from myqueue.wal.layout import SegmentRows
+from myqueue.wal.newest import make_certain
 from myqueue.wal.scan import BAD_PAYLOAD, CUT_SHORT, END, Scan
 
 OPS_ROWS_MAX = 20_000
@@ -73,7 +74,7 @@ def recover(
             files.move(segment.name, segment.name + ".trash")
             files.sync(None)
         if walk.newest is not None:
-            _repair_newest(files, walk.newest, walk.newest_footer, out)
+            make_certain(files, out.segments, out.number, walk.newest, walk.newest_footer)
     is_noted = UNSURE in files.list()
     if repair and out.unknown_loss and not is_noted:  # with the watermark behind it, nobody sees it
         files.create(UNSURE, 1)
@@ -125,9 +126,27 @@ class _Walk:
                 self._segment(segment, number < last_used)
         self._missing_entries()
         self._mark_damage()
+        if out.number < from_segment:
+            self._end_is_gone()
         # Behind the watermark too: a new segment below it would be taken for a log whose end is
         # lost, and one in its place for that which the store's rows point to.
         out.next_number = max((*out.segments, from_segment)) + 1
+
+    def _end_is_gone(self) -> None:
+        """The store's segment and all behind it. What is written below the watermark would never be
+        read again, so nothing goes on there; flushes are counted on.
+        """
+        out = self._out
+        for spare in out.spares:
+            del out.segments[spare.number]
+        self.aside += out.spares
+        out.spares = []
+        last = out.segments.get(out.number)
+        if last is not None:
+            scan = Scan(reader_of(self._files, last), last.uid, last.capacity)
+            for _ in scan.records():
+                continue
+            out.flush_number = scan.flush_number
 
     def _hole(self, number: int) -> None:
         """What is missing behind the store's watermark was not reclaimed: that goes by what the
@@ -365,34 +384,3 @@ class _Walk:
         self._close_rows()
         self._sink(self._ops, segment, position)
         self._ops = []
-
-
-def _repair_newest(files: Files, scan: Scan, footer: f.Record | None, out: Recovered) -> None:
-    """Sync before speak: what is not proven to be on the disk is written once more.
-
-    The torn part becomes zeros, except in a segment with corruption, which is left as it is found.
-    """
-    segment, previous = out.segments[out.number], out.segments.get(out.number - 1)
-    for one in (previous, segment):
-        if one is not None and one.sealed:
-            _write_trailer_again(files, one)
-    if segment.sealed:
-        return
-    begin = max(scan.proven, f.SEGMENT_HEADER_BYTES)
-    tail = files.read(segment.name, begin, scan.position - begin)
-    torn = 0 if segment.damaged else scan.last_nonzero() - scan.position
-    if tail or torn:
-        files.write(segment.name, begin, [tail, bytes(torn)], True)
-    files.sync(segment.name)
-    if footer is not None and not segment.damaged:
-        position = segment.capacity - f.RECORD_HEADER_BYTES
-        trailer = f.encode_record(scan.seed, f.TRAILER, position, offset=footer.position)
-        files.write(segment.name, position, [trailer], True)
-        segment.sealed = True
-
-
-def _write_trailer_again(files: Files, segment: SegmentFile) -> None:
-    """It may have been read from the page cache of a process that did not live to sync it."""
-    position = segment.capacity - f.RECORD_HEADER_BYTES
-    trailer = files.read(segment.name, position, f.RECORD_HEADER_BYTES)
-    files.write(segment.name, position, [trailer], True)

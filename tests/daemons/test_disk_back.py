@@ -85,3 +85,27 @@ def test_w6_nothing_of_a_deleted_topic_or_without_a_name_is_named() -> None:
     cluster = Moving(3, t=1)
     cluster.beat(2, full=True, held=[[5, 1], [next(iter(cluster.tables.groups)), 0]])
     assert not outlived(cluster.tables, 2, cluster.manager._beats.liveness.brokers[2])
+
+
+def test_r2_who_leaves_is_not_wanted_again_on_another_disk() -> None:
+    """It is a voter still, and what it voted for is not on the new disk."""
+    cluster = Moving(4, t=4)
+    cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
+    cluster.fills = False
+    cluster.kill(2)
+    tables = cluster.tables
+    cluster.until("on its way elsewhere", lambda: tables.left[2] and not tables.held[2])
+    cluster.start(2, disk="empty")
+    cluster.pass_time(3000)
+    (group, *_) = tables.left[2]
+    partition = tables.partition(group)
+    assert partition is not None
+    old = dict(partition.leaving)[2]
+    target = max(partition.replicas, key=lambda one: one[1])[0]
+    cluster.kill(target)
+    cluster.pass_time(1500)
+    cluster.update("remove_broker", node=target, force=True)
+    assert (2, old) not in partition.replicas
+    cluster.pass_time(3000)
+    broker = cluster.brokers[2]
+    assert group not in broker.groups or broker.incarnation_of(group) != old

@@ -208,6 +208,10 @@ def metadata(cluster: Cluster, name: Name) -> Any:
     return told, groups, known["settings"], known["counts"]
 
 
+def cuts(cluster: Cluster, name: Name) -> int:
+    return counters(cluster, name).get("log_starts_moved_total", 0)
+
+
 def test_who_was_away_gets_the_state_and_the_rest(cluster: Cluster) -> None:
     """R16, R19, R20, W20, P8: the start moves past all that a broker has while it is down, and the
     managers' log past all that one of them has. Both come back, catch up by a snapshot, and have
@@ -222,10 +226,13 @@ def test_who_was_away_gets_the_state_and_the_rest(cluster: Cluster) -> None:
     cluster.kill(away, manager)
     end = produce(cluster, topic, 24) + 64
     consumers = [admin.register_consumer(topic)["consumer_id"] for _ in range(10)]
-    for number in range(3 * LOG_ENTRIES):
+    for number in range(2 * LOG_ENTRIES):
         admin.alter_topic(topic, {"partition_growth": 1_000_000 + number})
+    moved = cuts(cluster, first)  # from now on each is past what the one that is away has
+    for number in range(LOG_ENTRIES):
+        admin.alter_topic(topic, {"partition_growth": 2_000_000 + number})
     wait_for("a start past it", lambda: part(cluster, topic)["start"] > 1000, 30)
-    wait_for("a cut log", lambda: "log_starts_moved_total" in counters(cluster, first))
+    wait_for("a cut log, half a minute later at most", lambda: cuts(cluster, first) > moved, 60)
     cluster.start(away, manager)
     content = fetch_all(cluster, leader, topic)
     wait_for("the same content", lambda: has(cluster, away, topic, content), 40)

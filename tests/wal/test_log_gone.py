@@ -7,6 +7,7 @@ from random import Random
 from time import monotonic, sleep
 
 import pytest
+from kit import wal_logs
 
 from myqueue.wal.files import RealFiles
 from myqueue.wal.journal import JournalConfig
@@ -129,6 +130,43 @@ def test_r2_the_newest_segment_is_gone_and_a_start_was_killed(tmp_path: Path) ->
     log = open_log(directory)
     assert log.journal.recovered.findings == [] and set(log.journal.groups.by_uid) == {NEW}
     assert not log.journal.groups.by_uid[NEW].doubtful and log.close()
+    found, _ = wal_logs.check(directory / "wal")
+    assert not [one for one in found if "flush number" in one.what], found
+
+
+def test_r2_the_log_is_set_back_and_goes_on_behind_what_the_store_knows(tmp_path: Path) -> None:
+    """A volume that was rolled back: what is written below the watermark, in a segment that was
+    prepared when that copy was made, would never be read again.
+    """
+    directory, before = tmp_path / "data", tmp_path / "before"
+    log = open_log(directory)
+    log.journal.create_group(OLD, b"old")
+    write(log, OLD, 150)
+    old = log.journal.end[0]
+    wait_for_spare(directory, old + 1)
+    shutil.copytree(directory / "wal", before)
+    write(log, OLD, 300)
+    reached = log.journal.end[0]
+    assert reached > old + 2 and log.close()
+    shutil.rmtree(directory / "wal")
+    shutil.copytree(before, directory / "wal")
+    log = open_log(directory)
+    assert log.journal.recovered.unknown_loss and log.journal.groups.by_uid[OLD].doubtful
+    assert log.journal.end[0] > reached
+    log.journal.create_group(NEW, b"new")
+    write(log, NEW, 3)
+    shutil.copytree(directory, tmp_path / "killed")
+    assert log.close()
+    again = open_log(tmp_path / "killed")
+    assert again.journal.groups.by_uid[NEW].last_index == 3
+    assert not again.journal.groups.by_uid[NEW].doubtful and again.close()
+
+
+def wait_for_spare(directory: Path, number: int) -> None:
+    end = monotonic() + 10
+    while not list(directory.glob(f"wal/{number:012}-*.seg")):
+        assert monotonic() < end
+        sleep(0.002)
 
 
 def test_r2_that_any_group_may_be_lost_is_known_until_its_owner_is_sure(gone: Path) -> None:
