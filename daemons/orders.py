@@ -51,8 +51,8 @@ class Orders:
             "more": self._needs_full(tables, node, life, bool(old), now),
             "wanted": None, "gone": gone, "transfers": transfers, "brokers": None,
         }  # fmt: skip
-        if row is None:
-            return out
+        if row is None or (row.disk_from and not life.full_at):
+            return out  # whether a disk that was lost is back, its first full beat tells
         lacks = not all(life.has(group) for group in tables.held.get(node, ()))
         due = now - self._told.get(node, -AGAIN_MS) >= AGAIN_MS
         if life.version < row.version or (lacks and life.version == row.version and due):

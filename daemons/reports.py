@@ -250,10 +250,11 @@ class Reports:
             return Orders(self._gone(gone), None, transfers)
         self.version = version
         self.wanted = {row.group: row for row in rows}
+        held = engine.held()
         self._lost = {
             row.group: row.incarnation(engine.node)
             for row in rows
-            if self._may_be_lost(row, orders["life_from"])
+            if self._may_be_lost(row, held.get(row.group, -1), orders["life_from"])
         }
         self._note_sure(rows, orders["life_from"])
         return Orders(self._gone(orders["gone"]), self.wanted, transfers)
@@ -278,12 +279,12 @@ class Reports:
             if group in held and held[group] & INCARNATIONS in (incarnation, 0)
         ]
 
-    def _may_be_lost(self, row: Wanted, life_from: int) -> bool:
-        engine = self._engine
-        here = row.group in engine.replicas or row.group in engine.refused
-        drawn = row.incarnation(engine.node)
-        unsure = engine.log.journal.recovered.unknown_loss
-        return unsure and not here and 0 < drawn < life_from
+    def _may_be_lost(self, row: Wanted, there: int, life_from: int) -> bool:
+        """`there`: what is here of the group, perhaps one that was before the one that is lost."""
+        drawn = row.incarnation(self._engine.node)
+        unsure = self._engine.log.journal.recovered.unknown_loss
+        is_there = there != -1 and there & INCARNATIONS in (drawn, 0)
+        return unsure and not is_there and 0 < drawn < life_from
 
     def _note_sure(self, rows: list[Wanted], life_from: int) -> None:
         """Until then a later start has to be as careful: it does not see the hole again."""

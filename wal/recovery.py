@@ -139,7 +139,7 @@ class _Walk:
         out = self._out
         for spare in out.spares:
             del out.segments[spare.number]
-        self.aside += out.spares
+        self.aside[:0] = out.spares  # in the order of their numbers
         out.spares = []
         last = out.segments.get(out.number)
         if last is not None:

@@ -154,6 +154,19 @@ def test_r2_after_a_hole_in_the_log_nothing_old_is_made_that_is_not_there(world:
     assert world.engine.is_sure
 
 
+def test_r2_one_that_was_before_is_not_taken_for_one_that_is_lost(world: World) -> None:
+    """A log that was set back has the one that was removed, and not the one that voted since."""
+    world.engine.log.journal.recovered.unknown_loss = True
+    lose(world, 5, name(1, 5))
+    wanted = wanted_row(5, [[1, 9], [2, 8]], moved=8)
+    answer(world, orders(version=9, life_from=15, wanted=[wanted], gone=[[5, 5]]))
+    assert not world.engine.refused, "that one goes"
+    world.engine.now += 1100
+    world.broker.tick(world.engine.now)
+    assert 5 not in world.engine.replicas and not world.engine.is_sure
+    assert later(world)[0][2]["lost"] == [[5, 9]]
+
+
 def test_one_that_only_can_not_serve_is_not_lost(world: World) -> None:
     world.engine.refused[GROUP] = "can't serve followers"
     assert later(world)[0][2]["lost"] == []

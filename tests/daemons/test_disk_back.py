@@ -4,11 +4,12 @@ is back: what it has and nobody waits for any more goes, what is wanted still go
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kit.moving import Moving
 
-from myqueue.daemons.orders import outlived
+from myqueue.daemons.orders import Orders, outlived
 
 MINUTE = 60_000
 
@@ -109,3 +110,18 @@ def test_r2_who_leaves_is_not_wanted_again_on_another_disk() -> None:
     cluster.pass_time(3000)
     broker = cluster.brokers[2]
     assert group not in broker.groups or broker.incarnation_of(group) != old
+
+
+def test_a_manager_that_has_not_heard_all_of_a_disk_orders_nothing_yet() -> None:
+    """It was restarted, and the first beat that it hears is not a full one."""
+    cluster = Moving(3, t=3)
+    cluster.update("alter_cluster", settings={"moves_per_broker": 0})
+    away_and_back(cluster, 3000)
+    cluster.pass_time(3000)
+    known = cluster.manager._beats.liveness.brokers[2]
+    assert cluster.tables.brokers[2].disk_from and known.held
+    life = replace(known, full_at=0, held={})
+    said = Orders().answer(cluster.tables, 2, life, [], 0)
+    assert said["wanted"] is None and said["more"]
+    said = Orders().answer(cluster.tables, 2, replace(known, version=0), [], 0)
+    assert len(said["wanted"]) == 3
