@@ -37,8 +37,9 @@ def _nemesis(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--yes", is_flag=True, help="Do not ask whether --nemesis is meant."),
         click.option(
             "--nemesis", is_flag=True,
-            help="Kill and freeze daemons of the cluster that 'myq up' runs here meanwhile, and say"
-            " what clients felt. Exit code 1 if anything acknowledged is lost or doubled.",
+            help="Kill, freeze and restart daemons of the cluster that 'myq up' runs here, drain"
+            " brokers and make a topic anew meanwhile, and say what clients felt. Exit code 1 if"
+            " anything acknowledged is lost or doubled.",
         ),
     ):  # fmt: skip
         function = option(function)

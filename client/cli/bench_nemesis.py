@@ -1,9 +1,4 @@
-"""`myq bench … --nemesis`: the same measurement while daemons are killed and frozen.
-
-It hurts daemons of a cluster that `myq up` runs on this machine, no others: each by its pid, and
-only if it is a child of that cluster's agent. One at a time, so that a majority is always there:
-killed (the agent starts it again) or frozen for a while, brokers that lead more often than others;
-then it waits until all is well before the next one.
+"""`myq bench … --nemesis`: the same measurement while the cluster is hurt (`bench_faults.py`).
 
 Beside the measurement a *witness* sends numbered messages to a topic of its own at a steady rate.
 From its acknowledgements follows how long clients had to wait for each fault; in the end everything
@@ -12,9 +7,7 @@ is read back and held against them: nothing acknowledged may be missing or be th
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
 import sys
 import threading
 import time
@@ -28,32 +21,19 @@ import click
 
 from myqueue.admin import Admin
 from myqueue.cli import address
-from myqueue.cli.wellness import of_daemons, of_partitions
+from myqueue.cli.bench_faults import WELL_S, Hurt, Nemesis
 from myqueue.consumer import Consumer
-from myqueue.daemons import local, supervisor
-from myqueue.daemons.local import Daemon, Folder
+from myqueue.daemons.local import Folder
 from myqueue.delivery import RecordMetadata
 from myqueue.errors import InvalidRequest, MyQueueError, TimedOut, Unreachable
 from myqueue.producer import Producer
 
 PARTITIONS = 3
 RATE_PER_S = 300
-FREEZE_S = (0.5, 3.0)
-NOTICED_S, CALM_S = 1.5, 1.0  # from a fault to the look whether all is well; between two of them
-WELL_S, READ_S = 60.0, 120.0
+READ_S = 120.0
 AFTER_S = 3.0  # what a fault did may show so long after it was healed
 
 OF_DAEMONS = ("server_", "broker_")
-KILL, FREEZE = "kill", "freeze"
-
-
-class Hurt(NamedTuple):
-    """What was done to whom, from when until when (seconds of the monotonic clock)."""
-
-    daemon: str
-    how: str
-    begin_s: float
-    end_s: float
 
 
 class Acknowledged(NamedTuple):
@@ -97,119 +77,6 @@ def share(ordered: list[float], part: float) -> float | None:
     if not ordered:
         return None
     return round(ordered[min(len(ordered) - 1, int(len(ordered) * part))], 3)
-
-
-# -- who hurts ------------------------------------------------------------------------------------
-
-
-def send_signal(daemon: Daemon, agent: int, number: signal.Signals) -> bool:
-    """Only if it is a child of the agent, and not another process with its old number."""
-    if not daemon.pid:
-        return False
-    try:
-        handle = os.pidfd_open(daemon.pid)
-    except ProcessLookupError:
-        return False
-    try:
-        with open(f"/proc/{daemon.pid}/stat", encoding="ascii", errors="replace") as file:
-            parent = int(file.read().rpartition(")")[2].split()[1])
-        if parent != agent:
-            return False
-        signal.pidfd_send_signal(handle, number)
-    except (OSError, ValueError):
-        return False  # it has just ended
-    finally:
-        os.close(handle)
-    return True
-
-
-class Nemesis(threading.Thread):
-    """See the chapter's head."""
-
-    def __init__(self, folder: Folder, admin: Admin, topic: str, random: Random) -> None:
-        super().__init__(name="nemesis", daemon=True)
-        self._folder, self._admin, self._topic, self._random = folder, admin, topic, random
-        self._ended = threading.Event()
-        self.hurts: list[Hurt] = []
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            while not self._ended.wait(CALM_S):
-                self._round()
-        except Exception as error:
-            self.error = error
-
-    def finish(self) -> None:
-        self._ended.set()
-        self.join(2 * WELL_S)
-
-    def _round(self) -> None:
-        cluster = self._folder.load()
-        if cluster is None or not cluster.pid:
-            raise Unreachable(f"the cluster on {self._folder.data} is not running any more")
-        victim = self._victim(cluster.daemons)
-        how = self._random.choice((KILL, KILL, FREEZE))
-        begin = time.monotonic()
-        if how == KILL:
-            if not send_signal(victim, cluster.pid, signal.SIGKILL):
-                return
-            self._wait_back(victim)
-        elif send_signal(victim, cluster.pid, signal.SIGSTOP):
-            try:
-                self._ended.wait(self._random.uniform(*FREEZE_S))
-            finally:
-                send_signal(victim, cluster.pid, signal.SIGCONT)
-        else:
-            return
-        # The managers miss a broker after 1.2 s of silence: before, they would call all well.
-        time.sleep(max(0.0, begin + NOTICED_S - time.monotonic()))
-        self._wait_well()
-        self.hurts.append(Hurt(victim.name, how, begin, time.monotonic()))
-
-    def _victim(self, daemons: list[Daemon]) -> Daemon:
-        """A leader as often as not; a manager now and then."""
-        kind = self._random.choice((local.BROKER, local.BROKER, local.BROKER, local.MANAGER))
-        able = [one for one in daemons if one.kind == kind and one.state == supervisor.RUNNING]
-        if not able:
-            raise Unreachable(f"no {kind} runs on this machine")
-        if kind == local.BROKER and self._random.random() < 0.5:
-            leaders = {row["leader"] for row in self._rows()}
-            able = [one for one in able if one.id in leaders] or able
-        return self._random.choice(able)
-
-    def _rows(self) -> list[dict[str, Any]]:
-        try:
-            return list(self._admin.describe_topic(self._topic)["partitions"])
-        except MyQueueError:
-            return []
-
-    def _wait_back(self, killed: Daemon) -> None:
-        """Until the agent has started it again."""
-        end = time.monotonic() + WELL_S
-        while time.monotonic() < end:
-            cluster = self._folder.load()
-            for one in cluster.daemons if cluster is not None else ():
-                if one.name == killed.name and one.pid not in (None, killed.pid):
-                    return
-            time.sleep(0.1)
-        raise TimedOut(f"{killed.name} was not started again; see 'myq status'")
-
-    def _wait_well(self) -> None:
-        """Until the managers miss nothing and nobody."""
-        end = time.monotonic() + WELL_S
-        while time.monotonic() < end:
-            try:
-                told = self._admin.problems()
-                missed = [one.text for one in (*of_daemons(told), *of_partitions(told))]
-                missed = missed or [one["problem"] for one in told]
-            except MyQueueError as error:
-                missed = [str(error)]
-            if not missed:
-                return
-            time.sleep(0.1)
-        what = "; ".join(missed)
-        raise TimedOut(f"not well {WELL_S:.0f} s after a fault: {what}. See 'myq status'")
 
 
 # -- who feels it ---------------------------------------------------------------------------------
@@ -297,7 +164,7 @@ def agreed(data: str | None, other: str | None, yes: bool) -> Folder:
         raise Unreachable(
             f"no cluster is running on {folder.data}", hint="Start one first: 'myq up'."
         )
-    text = f"--nemesis KILLS AND FREEZES daemons of the cluster on {folder.data}, again and again."
+    text = f"--nemesis KILLS, FREEZES AND RESTARTS daemons of the cluster on {folder.data}."
     click.secho(text, err=True, fg="red", bold=True)
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("--nemesis asks first; where nobody can answer, say --yes.")
@@ -312,7 +179,7 @@ def under(folder: Folder, measure: Callable[[], dict[str, Any]]) -> dict[str, An
     with Admin(where) as admin:
         admin.create_topic(topic, partitions=PARTITIONS)
         witness = Witness(where, topic)
-        nemesis = Nemesis(folder, admin, topic, Random(secrets.randbits(64)))
+        nemesis = Nemesis(folder, admin, where, topic, Random(secrets.randbits(64)))
         witness.start()
         nemesis.start()
         try:
@@ -322,8 +189,8 @@ def under(folder: Folder, measure: Callable[[], dict[str, Any]]) -> dict[str, An
             witness.finish()
         if nemesis.error is not None:
             raise nemesis.error
-        report = felt(witness, nemesis.hurts, witness.read_back(where))
-        if report["whole"]:
+        report = felt(witness, nemesis, witness.read_back(where))
+        if not report["lost"] and not report["doubled"]:
             admin.delete_topic(topic)
         else:
             report["kept_topic"] = topic
@@ -332,30 +199,30 @@ def under(folder: Folder, measure: Callable[[], dict[str, Any]]) -> dict[str, An
     return {**kept, "nemesis": report}
 
 
-def felt(witness: Witness, hurts: list[Hurt], found: list[tuple[int, int, int]]) -> dict[str, Any]:
-    times = witness.times()
+def felt(witness: Witness, nemesis: Nemesis, found: list[tuple[int, int, int]]) -> dict[str, Any]:
+    times, hurts = witness.times(), nemesis.hurts
     gaps = [round(interruption_s(times, hurt), 3) for hurt in hurts]
     lost, doubled = missing_and_doubled(witness.acked, found)
     errors = Counter(error.name for error in witness.failed if isinstance(error, MyQueueError))
     return {
-        "kills": sum(hurt.how == KILL for hurt in hurts),
-        "freezes": sum(hurt.how == FREEZE for hurt in hurts),
+        "kinds": dict(Counter(hurt.how for hurt in hurts).most_common()),
         "interruption_p50_s": share(sorted(gaps), 0.5),
         "interruption_p99_s": share(sorted(gaps), 0.99),
         "interruption_max_s": max(gaps, default=None),
-        "faults": [[hurt.daemon, hurt.how, gap] for hurt, gap in zip(hurts, gaps, strict=True)],
+        "faults": [[hurt.whom, hurt.how, gap] for hurt, gap in zip(hurts, gaps, strict=True)],
         "sent": witness.sent, "acknowledged": len(witness.acked), "failed": len(witness.failed),
         "errors": dict(errors), "lost": len(lost), "doubled": len(doubled),
-        "whole": not lost and not doubled,
+        "revenants": nemesis.revenants, "whole": not (lost or doubled or nemesis.revenants),
     }  # fmt: skip
 
 
 def lines(report: dict[str, Any]) -> Iterable[str]:
     """For people."""
-    for daemon, how, gap in report["faults"]:
-        yield f"  {how:6} {daemon:12} {gap:6.2f} s without acknowledgements"
+    for whom, how, gap in report["faults"]:
+        yield f"  {how:7} {whom:14} {gap:6.2f} s without acknowledgements"
+    kinds = ", ".join(f"{count} {how}" for how, count in report["kinds"].items()) or "no faults"
     yield (
-        f"{report['kills']} kills, {report['freezes']} freezes; without acknowledgements p50"
+        f"{kinds}; without acknowledgements p50"
         f" {report['interruption_p50_s']} s, p99 {report['interruption_p99_s']} s,"
         f" longest {report['interruption_max_s']} s"
     )
@@ -366,5 +233,7 @@ def lines(report: dict[str, Any]) -> Iterable[str]:
     if report["whole"]:
         yield "Kept: all that was acknowledged was read back, once, at its offset."
     else:
-        lost, doubled = report["lost"], report["doubled"]
-        yield f"BROKEN: {lost:,} lost, {doubled:,} twice. {report['kept_topic']} was kept."
+        lost, doubled, revenants = report["lost"], report["doubled"], report["revenants"]
+        kept = f" {report['kept_topic']} was kept." if "kept_topic" in report else ""
+        of_old = f", {revenants:,} of a deleted topic" if revenants else ""
+        yield f"BROKEN: {lost:,} lost, {doubled:,} twice{of_old}.{kept}"

@@ -22,7 +22,7 @@ import click
 from myqueue.acks import AckLedger
 from myqueue.admin import Admin
 from myqueue.cli import FAILED, address, output
-from myqueue.cli.bench_nemesis import send_signal
+from myqueue.cli.bench_faults import send_signal
 from myqueue.cli.offsets import ranges
 from myqueue.cli.waiting import Line
 from myqueue.consumer import Consumer

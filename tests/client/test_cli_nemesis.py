@@ -4,16 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from random import Random
 
-from myqueue.cli.bench_nemesis import (
-    Acknowledged,
-    Hurt,
-    interruption_s,
-    lines,
-    missing_and_doubled,
-    send_signal,
-)
-from myqueue.daemons.local import Daemon
+import pytest
+from kit.agents import myq, one_of_each
+
+from myqueue.admin import Admin
+from myqueue.cli.bench_faults import DRAIN, TOPIC, WEIGHTS, Hurt, Nemesis, send_signal
+from myqueue.cli.bench_nemesis import Acknowledged, interruption_s, lines, missing_and_doubled
+from myqueue.daemons.local import Daemon, Folder
 
 ACKED = {number: Acknowledged(number % 2, number // 2, float(number)) for number in range(10)}
 FOUND = [(one.partition, one.offset, number) for number, one in ACKED.items()]
@@ -59,11 +59,40 @@ def test_only_children_of_the_agent_are_hurt() -> None:
 
 def test_a_broken_promise_is_said() -> None:
     report = {
-        "faults": [["broker-1", "kill", 0.4]], "kills": 1, "freezes": 0, "sent": 10,
-        "acknowledged": 10, "failed": 0, "lost": 1, "doubled": 0, "whole": False,
+        "faults": [["broker-1", "kill", 0.4]], "kinds": {"kill": 1}, "sent": 10,
+        "acknowledged": 10, "failed": 0, "lost": 1, "doubled": 0, "revenants": 0, "whole": False,
         "interruption_p50_s": 0.4, "interruption_p99_s": 0.4, "interruption_max_s": 0.4,
         "kept_topic": "witness-1",
     }  # fmt: skip
     text = "\n".join(lines(report))
     assert "BROKEN: 1 lost" in text and "witness-1" in text
+    seen = {key: value for key, value in report.items() if key != "kept_topic"}
+    text = "\n".join(lines({**seen, "lost": 0, "revenants": 2}))
+    assert "BROKEN: 0 lost, 0 twice, 2 of a deleted topic" in text and "kept" not in text
     assert "Kept:" in "\n".join(lines({**report, "lost": 0, "whole": True}))
+
+
+@pytest.mark.slow
+def test_every_kind_of_fault_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what a topic of that name had before is told from what it has now."""
+    with one_of_each(tmp_path) as home:
+        folder = Folder(home / "myq-data")
+        cluster = folder.load()
+        assert cluster is not None
+        with Admin(cluster.address) as admin:
+            admin.create_topic("t", partitions=2, replication=1)
+            nemesis = Nemesis(folder, admin, cluster.address, "t", Random(1))
+            nemesis.round(DRAIN)
+            assert not nemesis.hurts, "nobody could hold what the only broker has"
+            myq(home, "broker", "add")
+            for how in (*WEIGHTS, TOPIC):
+                nemesis.round(how)
+            assert [one.how for one in nemesis.hurts] == [*WEIGHTS, TOPIC]
+            assert {row["state"] for row in admin.brokers()} == {"active"}
+            assert not admin.problems() and nemesis.revenants == 0
+            after = folder.load()
+            assert after is not None and sum(one.restarts for one in after.daemons) == 2
+            monkeypatch.setattr(admin, "delete_topic", lambda _: None)
+            monkeypatch.setattr(admin, "create_topic", lambda *_, **__: None)
+            nemesis.round(TOPIC)
+            assert nemesis.revenants == 1, "it was never deleted"
