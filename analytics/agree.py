@@ -76,7 +76,8 @@ def _compared(group: int, stories: list[Story], names: Names) -> Iterator[Findin
     ids = {one.created[0] for one in alive if _is_described(one.created)}
     missing = len([one for one in voters if one not in ids])
     first = max((one.first_index for one in alive), default=1)
-    if voters and alive and len(alive) == len(stories):
+    # Where a disk let go of it, and not all voters are there, the topic is just being deleted.
+    if voters and alive and (len(alive) == len(stories) or not missing):
         yield from _majority(group, alive, spans, (first, commit), len(voters), missing, names)
     longest = max((one.last for one in alive), default=0)
     counts = [_count(one, commit) for one in spans.values()]

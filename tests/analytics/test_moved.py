@@ -11,6 +11,7 @@ from kit.queue_logs import (
     WALL_MS,
     Broker,
     Topic,
+    make_entry,
     replica_id,
     some_topics,
     write_cluster,
@@ -24,6 +25,7 @@ from myqueue.analytics.planning import Wanted, committed_ranges
 from myqueue.daemons.opening import snapshot_parts
 from myqueue.daemons.partition import Partition
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.membership import encode_config
 from myqueue.wal import format as f
 
 NODES = (1, 2, 3)
@@ -75,6 +77,30 @@ def test_a_partition_that_moved_is_read_where_it_is(returns: bool, tmp_path: Pat
     assert [one.removed for one in report.groups] == [False]
     catalog = make_catalog(find_logs([str(data)]))
     assert committed_ranges(catalog, Wanted()) == {100: (1, topic.entries[-1][t.INDEX] + 1)}
+
+
+@pytest.mark.parametrize("behind", [0, 1, 2])
+def test_what_was_moved_is_on_a_majority_of_those_that_have_it_now(
+    behind: int, tmp_path: Path
+) -> None:
+    """Whoever let go of it does not count. `behind`: of three, so many lack the end."""
+    topic, data, nodes = a_topic(), tmp_path / "cluster", (1, 2, 4)
+    moved = encode_config(t.Config(tuple(map(replica_id, nodes)), ()))
+    topic.entries.append(make_entry(topic.entries, t.CONFIG, moved, 0, 6))
+    for one in range(5):
+        topic.data(3 + one, term=6)
+    last = topic.entries[-1][t.INDEX]
+    for node in (*nodes, 3):
+        at = broker(data, node)
+        at.create(topic, nodes if node == 4 else NODES)
+        is_behind = node in nodes[:behind]
+        at.append(topic, topic.entries[:-5] if is_behind else topic.entries)
+        at.commit_hint(topic, last - 5 if is_behind else last)
+        if node == 3:
+            remove(at, topic)
+        at.close()
+    found = [(one.rule, one.index) for one in verified(data, tmp_path).findings]
+    assert found == ([("majority", last - 4)] if behind > 1 else [])
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
