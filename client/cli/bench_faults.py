@@ -25,7 +25,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from myqueue.admin import Admin
-from myqueue.cli.wellness import of_daemons, of_partitions
+from myqueue.cli import wellness
 from myqueue.consumer import Consumer
 from myqueue.daemons import local, supervisor
 from myqueue.daemons.local import Cluster, Daemon, Folder
@@ -203,9 +203,7 @@ class Nemesis(threading.Thread):
         end = time.monotonic() + WELL_S
         while time.monotonic() < end:
             try:
-                told = self._admin.problems()
-                missed = [one.text for one in (*of_daemons(told), *of_partitions(told))]
-                missed = missed or [one["problem"] for one in told]
+                missed = [one.text for one in wellness.of(self._admin.problems())]
             except MyQueueError as error:
                 missed = [str(error)]
             if not missed:

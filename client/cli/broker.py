@@ -135,7 +135,7 @@ def amiss(admin: Admin) -> str:
         told = admin.problems()
     except MyQueueError as error:
         return f"no manager leads: {error}"
-    found = [*wellness.of_daemons(told), *wellness.of_partitions(told)]
+    found = wellness.of(told)
     return "; ".join(problem.text for problem in found)
 
 

@@ -191,7 +191,7 @@ def what_is_missing(cluster: Cluster, end: float) -> str:
     if down:
         return f"waiting for {', '.join(down)}"
     timeout_s = max(0.5, min(3.0, end - time.monotonic()))
-    found = wellness.problems(cluster.address, cluster, timeout_s)
+    found = wellness.problems(cluster.address, cluster, timeout_s, lasting=False)
     return "; ".join(problem.text for problem in found)
 
 

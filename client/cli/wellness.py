@@ -1,11 +1,13 @@
 """Is a cluster well? Asked of the managers' leader, who has heard of every broker lately.
 
 Well means: the managers have a leader that a majority follows, every daemon is heard, every broker
-has its replicas, and every partition has a leader.
+has its replicas and nothing that nobody knows, and every partition has a leader. What a newer
+manager tells beside that is shown as it is told: what it does not call well, we do not.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 from myqueue.admin import Admin
@@ -14,6 +16,13 @@ from myqueue.daemons.local import Cluster
 from myqueue.errors import MyQueueError
 
 NAMED_MAX = 3  # partitions in one sentence
+OF_DAEMONS = {
+    "managers-leaderless": (True, "no manager leads"),
+    "manager-silent": (False, "manager {node} is silent"),
+    "broker-silent": (False, "broker {node} is silent"),
+    "disk-low": (True, "broker {node} has no room on its disk"),
+}
+KNOWN = {*OF_DAEMONS, "damaged", "leaderless", "under-replicated", "stray-group"}
 
 
 class Problem(NamedTuple):
@@ -23,8 +32,12 @@ class Problem(NamedTuple):
     text: str
 
 
-def problems(address: str, cluster: Cluster | None, timeout_s: float) -> list[Problem]:
-    """What is not well. `cluster` says which brokers there ought to be."""
+def problems(
+    address: str, cluster: Cluster | None, timeout_s: float, *, lasting: bool = True
+) -> list[Problem]:
+    """What is not well. `cluster` says which brokers there ought to be. Without `lasting`, only
+    what is worth waiting for.
+    """
     with Admin(address, timeout=timeout_s) as admin:
         try:
             # Only a leader whose followers have just confirmed it may answer this.
@@ -37,21 +50,21 @@ def problems(address: str, cluster: Cluster | None, timeout_s: float) -> list[Pr
         *(Problem(False, f"broker {node} is not registered") for node in missing),
         *of_daemons(told),
         *of_partitions(told),
+        *(of_others(told) if lasting else ()),
     ]
+
+
+def of(told: list[dict[str, Any]]) -> list[Problem]:
+    """All of it, in words."""
+    return [*of_daemons(told), *of_partitions(told), *of_others(told)]
 
 
 def of_daemons(told: list[dict[str, Any]]) -> list[Problem]:
     """In the order in which they were told."""
-    texts = {
-        "managers-leaderless": (True, "no manager leads"),
-        "manager-silent": (False, "manager {node} is silent"),
-        "broker-silent": (False, "broker {node} is silent"),
-        "disk-low": (True, "broker {node} has no room on its disk"),
-    }
     found = []
     for row in told:
-        if row["problem"] in texts:
-            critical, text = texts[row["problem"]]
+        if row["problem"] in OF_DAEMONS:
+            critical, text = OF_DAEMONS[row["problem"]]
             found.append(Problem(critical, text.format(node=row.get("node"))))
         elif row["problem"] == "damaged":
             found.append(Problem(False, damage(row)))
@@ -79,3 +92,21 @@ def of_partitions(told: list[dict[str, Any]]) -> list[Problem]:
             more = f" and {len(at) - NAMED_MAX:,} more" if len(at) > NAMED_MAX else ""
             found.append(Problem(critical, f"{text}: {', '.join(at[:NAMED_MAX])}{more}"))
     return found
+
+
+def of_others(told: list[dict[str, Any]]) -> list[Problem]:
+    """Replicas that no topic has, by broker; and what this client does not know."""
+    strays = Counter(row["node"] for row in told if row["problem"] == "stray-group")
+    found = [
+        Problem(False, f"broker {node} keeps {count:,} {_replicas(count)} that no topic has")
+        for node, count in sorted(strays.items())
+    ]
+    for row in told:
+        if row["problem"] not in KNOWN:
+            rest = ", ".join(f"{key} {value}" for key, value in row.items() if key != "problem")
+            found.append(Problem(False, f"{row['problem']}: {rest}" if rest else row["problem"]))
+    return found
+
+
+def _replicas(count: int) -> str:
+    return "replica" if count == 1 else "replicas"

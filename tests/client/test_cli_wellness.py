@@ -48,6 +48,19 @@ def test_daemons() -> None:
     ]
 
 
+def test_what_nobody_knows_is_not_well_either() -> None:
+    """Monitoring by `myq check` says the same as that by metrics."""
+    strays = [{"problem": "stray-group", "node": 1, "group": one} for one in (7, 9)]
+    newer = {"problem": "clock-skew", "node": 2, "ms": 900}
+    strays.append({"problem": "stray-group", "node": 3, "group": 7})
+    assert wellness.of([*strays, newer, {"problem": "new"}]) == [
+        (False, "broker 1 keeps 2 replicas that no topic has"),
+        (False, "broker 3 keeps 1 replica that no topic has"),
+        (False, "clock-skew: node 2, ms 900"),
+        (False, "new"),
+    ]
+
+
 def test_partitions() -> None:
     lost = [{"problem": "leaderless", "topic": "b", "partition": at} for at in (0, 2, 3, 5, 7)]
     bare = {"problem": "under-replicated", "topic": "a", "partition": 0, "missing": [2]}
