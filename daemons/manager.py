@@ -23,6 +23,7 @@ from myqueue import __version__, errors, protocol
 from myqueue.daemons import telling, views
 from myqueue.daemons.beats import Beats
 from myqueue.daemons.coordinator import Coordinator
+from myqueue.daemons.deeds import deeds
 from myqueue.daemons.losses import stranded
 from myqueue.daemons.metadata import Metadata, command
 from myqueue.daemons.operations import CLIENT_OPERATIONS, PLACING
@@ -188,9 +189,9 @@ class Manager:
         if self._was_ready:
             self._tell_brokers()
             self._groups.news()
+            for event, told in deeds(entries, results, self._metadata.tables):
+                self._tell("info", event, **told)
         updates = self._waiting.updates
-        if not updates:
-            return
         for entry, result in zip(entries, results, strict=True):
             update = updates.pop(entry[INDEX], None)
             if update is None:

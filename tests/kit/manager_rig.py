@@ -114,7 +114,10 @@ class Cluster:
     """One manager, and brokers as it hears them."""
 
     def __init__(self, brokers: int = 0, managers: int = 3, *, leads: bool = True) -> None:
-        self.manager = Manager(config_of(1, managers), lambda *_a, **_k: None)
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.manager = Manager(
+            config_of(1, managers), lambda _, event, **fields: self.told.append((event, fields))
+        )
         self.engine = FakeEngine(1, self.manager)
         self.manager.started(self.engine.now)
         self.replica = self.engine.replicas[GROUP]

@@ -1,0 +1,83 @@
+"""What a leading manager writes into its log about what was done (S7)."""
+
+from __future__ import annotations
+
+import pytest
+from kit.manager_rig import Cluster
+from kit.moving import Moving
+
+from myqueue import protocol
+from myqueue.daemons.deeds import TOLD
+from myqueue.daemons.metadata import command
+from myqueue.daemons.operations import _BY_NAME
+from myqueue.daemons.raft.types import COMMAND, Item
+
+
+def told(cluster: Cluster, *events: str) -> list[tuple[str, dict[str, object]]]:
+    return [one for one in cluster.told if one[0] in events]
+
+
+def test_what_people_do_is_told() -> None:
+    cluster = Cluster(brokers=3)
+    cluster.update("create_topic", topic="orders", partitions=2, replication=1)
+    cluster.update("alter_topic", topic="orders", settings={"retention_ms": 60_000})
+    cluster.update("drain_broker", node=2)
+    cluster.update("undrain_broker", node=2)
+    cluster.update("alter_cluster", settings={"replace_after_ms": 90_000})
+    cluster.update("delete_topic", topic="orders")
+    assert told(cluster, "create-topic", "alter-topic", "drain-broker", "undrain-broker") == [
+        ("create-topic", {"topic": "orders", "partitions": 2, "replication": 1}),
+        ("alter-topic", {"topic": "orders", "settings": {"retention_ms": 60_000}}),
+        ("drain-broker", {"node": 2}),
+        ("undrain-broker", {"node": 2}),
+    ]
+    assert told(cluster, "alter-cluster", "delete-topic") == [
+        ("alter-cluster", {"settings": {"replace_after_ms": 90_000}}),
+        ("delete-topic", {"topic": "orders"}),
+    ]
+
+
+def test_who_comes_by_itself_and_what_was_refused_is_not_told() -> None:
+    cluster = Cluster(brokers=1)
+    cluster.update("create_topic", topic="orders")
+    before = len(cluster.told)
+    cluster.update("register_producer", topic="orders")
+    cluster.update("register_consumer", topic="orders")
+    for operation, argument in (
+        ("create_topic", {"topic": "orders"}),
+        ("drain_broker", {"node": 7}),
+    ):
+        cluster.ask(protocol.UPDATE, b"%16d" % len(operation), operation, argument)
+        cluster.commit()
+        assert cluster.answer()[0] == protocol.ERROR
+    assert cluster.told[before:] == []
+
+
+def test_a_follower_is_silent() -> None:
+    """Else each deed would stand in the logs of all managers."""
+    cluster = Cluster(brokers=1)
+    cluster.follow(2)
+    payload = command(b"", "drain_broker", {"node": 1})
+    cluster.engine.pending.append(Item(0, 0, COMMAND, payload))
+    cluster.engine.index += 1
+    cluster.told.clear()
+    cluster.commit()
+    assert cluster.tables.brokers[1].state == "draining" and cluster.told == []
+
+
+def test_moves_are_told_by_name() -> None:
+    cluster = Moving(4, t=3)
+    cluster.told.clear()
+    [*held] = sorted(cluster.tables.held[1])
+    cluster.update("drain_broker", node=1)
+    cluster.pass_time(30_000)
+    assert not cluster.tables.held[1]
+    lines = " ".join(str(fields["replicas"]) for _, fields in told(cluster, "move-replicas"))
+    for group in held:
+        topic, number = cluster.tables.groups[group]
+        assert f"{topic.name}/{number} 1 to " in lines, lines
+
+
+@pytest.mark.parametrize("operation", TOLD)
+def test_every_operation_that_is_told_exists(operation: str) -> None:
+    assert operation in _BY_NAME
