@@ -143,6 +143,9 @@ def _brokers(rows: list[Facts]) -> Iterator[Family]:
     yield of("broker_load_messages_per_second", "load")
     yield of("broker_last_seen_timestamp_seconds", "last_seen_ms", 0.001)
     yield of("broker_disk_low", "disk_low")
+    yield of("broker_replicas", "replicas")
+    yield of("broker_replicas_leaving", "leaving")
+    yield of("broker_draining", "draining")
 
 
 # -- Raft, by daemon ------------------------------------------------------------------------------

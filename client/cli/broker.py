@@ -33,8 +33,9 @@ COLUMNS = (
 )
 
 ELSEWHERE = (
-    "On another machine start one: bin/myq-broker --id N --cluster NAME --data DIR "
-    "--managers ID@HOST:PORT …; it registers by itself."
+    "On another machine start one: bin/myq-broker --id N --cluster NAME --data DIR"
+    " --listen HOST:PORT --peer-listen HOST:PORT --managers ID@HOST:PORT … --keys DIR;"
+    " it registers by itself."
 )
 
 

@@ -89,7 +89,7 @@ class Pace:
         text = f"{left.what}: {left.todo:,} of {self._most:,} replicas are left, {share} done"
         passed = now_s - self._began_at
         if is_still:
-            amiss = left.amiss or "it may be copying a large one; 'myq health' shows more"
+            amiss = left.amiss or "it may be copying a large one ('myq topic describe')"
             return f"{text}; nothing moved for {now_s - self._moved_at:.0f} s: {amiss}"
         if done and left.todo and passed > 0:
             text += f", about {_duration(passed / done * left.todo)} more"

@@ -88,7 +88,12 @@ def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
 @address.options
 @output.json_option
 def describe(name: str, cluster: str | None, data: str | None, as_json: bool) -> None:
-    """Show the settings and the partitions of the topic NAME."""
+    """Show the settings and the partitions of the topic NAME.
+
+    `leaving` are brokers in whose place others are about to hold a replica, `silent` those that are
+    not heard; without any, the column is left out. 'myq raft status NAME PARTITION' shows how far
+    the copy of a new one is.
+    """
     with asking.admin(cluster, data) as admin:
         found = asking.facts_of(admin.describe_topic(name))
     if as_json:
@@ -96,16 +101,25 @@ def describe(name: str, cluster: str | None, data: str | None, as_json: bool) ->
         return
     settings = " ".join(f"{key}={value}" for key, value in found["settings"].items())
     click.echo(f"{found['topic']}  {settings}")
-    output.write_table(
-        ["partition", "leader", "replicas", "term", "start", "end", "bytes"],
+    output.write_table(*partitions_table(found["partitions"]))
+
+
+def partitions_table(parts: list[dict[str, Any]]) -> tuple[list[str], list[list[output.Cell]]]:
+    shown = [head for head in ("leaving", "silent") if any(part.get(head) for part in parts)]
+    heads = ["partition", "leader", "replicas", *shown, "term", "start", "end", "bytes"]
+    rows: list[list[output.Cell]] = [
         [
-            [
-                part["partition"], part["leader"] or None, " ".join(map(str, part["replicas"])),
-                part.get("term"), part.get("start"), part.get("end"), part.get("bytes"),
-            ]
-            for part in found["partitions"]
-        ],
-    )  # fmt: skip
+            part["partition"], part["leader"] or None, _nodes(part["replicas"]),
+            *(_nodes(part[head]) for head in shown),
+            part.get("term"), part.get("start"), part.get("end"), part.get("bytes"),
+        ]
+        for part in parts
+    ]  # fmt: skip
+    return heads, rows
+
+
+def _nodes(numbers: list[int]) -> str | None:
+    return " ".join(map(str, numbers)) or None
 
 
 @topic.command()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from myqueue.cli.progress import Left, Pace, of_draining, of_spreading
+from myqueue.cli.topic import partitions_table
 from myqueue.errors import BrokerInUse, UnknownBroker
 
 
@@ -72,3 +73,13 @@ def test_it_says_why_nothing_moves() -> None:
     assert pace.reason == "broker 3 is silent"
     pace.told(Left("D", 39, "broker 3 is silent"), 113)
     assert pace.reason == ""
+
+
+def test_what_moves_and_who_is_silent_is_shown_where_it_is_so() -> None:
+    whole = {"partition": 0, "leader": 1, "replicas": [1, 2, 3], "leaving": [], "silent": []}
+    moves = {**whole, "partition": 1, "replicas": [4, 2, 3], "leaving": [1], "leader": 0}
+    heads, rows = partitions_table([whole, moves])
+    assert heads[:4] == ["partition", "leader", "replicas", "leaving"] and "silent" not in heads
+    assert [row[:4] for row in rows] == [[0, 1, "1 2 3", None], [1, None, "4 2 3", "1"]]
+    assert "leaving" not in partitions_table([whole])[0]
+    assert partitions_table([{**whole, "silent": [2]}])[1][0][3] == "2"
