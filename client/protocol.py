@@ -213,6 +213,15 @@ def unpack(data: bytes | memoryview) -> Any:
     return msgpack.unpackb(data, raw=False, strict_map_key=False, timestamp=0, max_ext_len=0)
 
 
+def unpack_found(data: bytes | memoryview) -> Any:
+    """What may be a command, or anything else; ValueError if it is not packed at all."""
+    try:
+        require_whole(data)
+        return unpack(data)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise ValueError(f"bytes that can't be unpacked: {error}") from None
+
+
 def unpack_rows(data: bytes | memoryview) -> Any:
     """Lists of numbers that somebody sent; else ValueError."""
     try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from myqueue.cli import output
 from myqueue.cli.wal import group_uid, opened, path_argument, quiet_pipe, span, when
+from myqueue.cli.wal_lines import as_line
+from myqueue.cli.wal_payload import decoded
 from myqueue.wal import format as f
 from myqueue.wal.dump import Dump, Found, Wanted
 from myqueue.wal.files import RealFiles
@@ -26,21 +28,6 @@ _LINE = "{:>7} {:>10} {:<13} {:<16} {:>10} {:>6} {:>10} {:>6} {:>9}  {}"
 _HEAD = _LINE.format(
     *("SEGMENT", "POSITION", "KIND", "GROUP", "INDEX", "TERM", "OFFSET", "COUNT", "BYTES"), "TIME"
 )
-
-# What a payload is, by the owner of its group: each decoder says None if it is not of its kind.
-# A codec for batches of messages joins this list in front.
-Decoder = Callable[[f.Record, bytes], dict[str, Any] | None]
-
-
-def _as_text(record: f.Record, payload: bytes) -> dict[str, Any] | None:
-    try:
-        text = payload.decode()
-    except UnicodeDecodeError:
-        return None
-    return {"text": text} if text.replace("\n", "").replace("\t", "").isprintable() else None
-
-
-DECODERS: list[Decoder] = [_as_text]
 
 
 @click.command()
@@ -59,7 +46,7 @@ DECODERS: list[Decoder] = [_as_text]
 @click.option("--segment", type=click.IntRange(min=0), help="Only this segment.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--follow", is_flag=True, help="Wait for new records, until Ctrl-C.")
-@click.option("--payload", is_flag=True, help="Show payloads: as text if they are, else in hex.")
+@click.option("--payload", is_flag=True, help="Show payloads: messages, commands, text, else hex.")
 @click.option(
     "--payload-bytes", type=click.IntRange(min=1), default=PAYLOAD_BYTES, show_default=True,
     help="Show no more than this of each payload.",
@@ -188,22 +175,9 @@ class _Printer:
         if self._shown and record.length:
             value = decoded(record, bytes(found.payload), self._shown)
             more = f" … {record.length:,} bytes in all" if value["cut"] else ""
-            text = json.dumps(value.get("text", value.get("hex")), ensure_ascii=False)
-            yield f"        {text}{more}"
+            yield f"        {as_line(value)}{more}"
 
 
 def _flags(record: f.Record) -> list[str]:
     names = ((f.RELOCATED, "RELOCATED"), (f.LAST, "LAST"), (f.RESET, "RESET"), (f.CLEAN, "CLEAN"))
     return [name for flag, name in names if record.flags & flag]
-
-
-def decoded(record: f.Record, payload: bytes, most: int) -> dict[str, Any]:
-    """What a decoder makes of it ("text", …), else "hex"; with "cut", only its first bytes."""
-    for decoder in DECODERS:
-        value = decoder(record, payload)
-        if value is not None:
-            text = value.get("text", "")
-            return {**value, "text": text[:most], "cut": True} if len(text) > most else {
-                **value, "cut": False
-            }  # fmt: skip
-    return {"hex": payload[:most].hex(), "cut": len(payload) > most}

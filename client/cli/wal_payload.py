@@ -1,0 +1,289 @@
+"""What the payload of a record says, for people: batches, commands, what a group is.
+
+The log takes payloads as they come; here the codecs of those who write them are asked one after
+another. Each says None if the bytes are not of its kind, and never fails: a log is looked at when
+something is wrong, so a payload may be anything. What nobody knows is shown as text, else in hex.
+
+    {"batch": {…}} | {"command": {…}} | {"group": {…}} | {"text": …} | {"hex": …}, and "cut"
+
+How much is shown of one payload has a limit, which all that is in it shares. So it is always the
+last thing shown that is cut short, and "cut" says that there is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from math import isfinite
+from typing import Any, Final, NamedTuple, TypeVar
+
+from myqueue import batch, protocol
+from myqueue.daemons import partition
+from myqueue.daemons.raft.types import COMMAND, DATA
+from myqueue.errors import BatchInvalid
+from myqueue.wal import format as f
+
+# A few bytes can announce much. No batch that a broker takes has more in it before compression.
+INFLATED_BYTES_MAX: Final = protocol.FRAME_BYTES_MAX
+PACKED_BYTES_MAX: Final = 4 << 20  # more than as many rows as one command may have
+Value = dict[str, Any]
+Bytes = TypeVar("Bytes", str, bytes)
+Item = TypeVar("Item")
+
+
+class Room:
+    """How much of a payload may still be shown, and whether something did not fit."""
+
+    def __init__(self, most: int) -> None:
+        self.left, self.cut = most, False
+
+    def spend(self, size: int) -> None:
+        self.left = max(0, self.left - size)
+
+    def part(self, whole: Bytes) -> Bytes:
+        """As much of its beginning as fits."""
+        shown = whole[: self.left]
+        self.cut |= len(shown) < len(whole)
+        self.spend(len(shown))
+        return shown
+
+    def fitting(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Until there is no room; empty ones take a little too, so that they come to an end."""
+        for item in items:
+            if not self.left:
+                self.cut = True
+                return
+            before = self.left
+            yield item
+            if self.left == before:
+                self.spend(1)
+
+    def content(self, raw: bytes) -> Value:
+        """Bytes of a user, which may be a text."""
+        text = _readable(raw)
+        return {"hex": self.part(raw).hex()} if text is None else {"text": self.part(text)}
+
+    def plain(self, value: Any, depth: int = protocol.DEPTH_MAX) -> Any:
+        """What JSON can say, bytes in hex; ValueError if it is nothing that a daemon packs."""
+        kind = type(value)
+        if kind is str:
+            return self.part(value)
+        if kind is bytes:
+            return self.part(value).hex()
+        if value is None or kind is bool or kind is int:
+            return value
+        if kind is float:
+            return value if isfinite(value) else str(value)
+        if depth and kind is list:
+            return [self.plain(one, depth - 1) for one in self.fitting(value)]
+        if depth and kind is dict and all(type(name) is str for name in value):
+            fields = self.fitting(value.items())
+            return {self.part(name): self.plain(one, depth - 1) for name, one in fields}
+        raise ValueError(f"a {kind.__name__} in a command, or too deep in it")
+
+
+def _readable(raw: bytes) -> str | None:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.replace("\n", "").replace("\t", "").isprintable() else None
+
+
+# -- batches of messages --------------------------------------------------------------------------
+
+_CODECS: Final = {number: name for name, number in batch.CODECS.items()}
+
+
+def _as_batch(record: f.Record, payload: bytes, most: int) -> Value | None:
+    """One whose body can't be opened is still told by its header, beside its bytes."""
+    if record.kind != f.ENTRY or record.entry_type != DATA:
+        return None
+    try:
+        head = batch.header(payload)
+    except BatchInvalid:
+        return None
+    keyed = head.epoch == batch.KEYED_EPOCH
+    key = head.producer.to_bytes(8, "big") + head.sequence.to_bytes(8, "big")
+    found: Value = {
+        "producer": None if keyed else head.producer,
+        "epoch": None if keyed else head.epoch,
+        "sequence": None if keyed else head.sequence,
+        "key": key.hex() if keyed else None,
+        "count": head.count,
+        "time_ms": head.time_ms,
+        "codec": _CODECS[head.codec],
+        "stored_bytes": head.stored_bytes,
+        "body_bytes": head.body_bytes,
+        "messages": None,
+        "problem": None,
+    }
+    room = Room(most)
+    try:
+        if head.codec != batch.PLAIN and head.body_bytes > INFLATED_BYTES_MAX:
+            raise BatchInvalid(f"it says that it has {head.body_bytes:,} bytes, too many to open")
+        _, columns = batch.open_batch(payload)
+        found["messages"] = list(_messages(record.offset, head, columns, room))
+    except BatchInvalid as error:
+        return {"batch": {**found, "problem": str(error)}, **_as_hex(payload, most)}
+    return {"batch": found, "cut": room.cut}
+
+
+def _messages(
+    offset: int, head: batch.Header, columns: batch.Columns, room: Room
+) -> Iterator[Value]:
+    for at in room.fitting(range(head.count)):
+        key = columns.keys[at] if columns.keys else None
+        headers = columns.headers[at] if columns.headers else None
+        yield {
+            "offset": offset + at,
+            "time_ms": head.time_ms + (columns.times[at] if columns.times else 0),
+            "key": None if key is None else room.content(key),
+            "value": room.content(columns.values[at]),
+            "headers": headers and {
+                room.part(name): room.content(raw) for name, raw in room.fitting(headers.items())
+            },
+        }  # fmt: skip
+
+
+# -- commands -------------------------------------------------------------------------------------
+
+
+class _Rows(NamedTuple):
+    """An operation of a partition that is a list of rows."""
+
+    name: str
+    fields: tuple[str, ...]
+    fit: protocol.Check
+
+
+_NUMBER, _TEXT = protocol.is_int, protocol.is_text
+_ROWS: Final = {
+    partition.COMMIT: _Rows(
+        "COMMIT", ("consumer", "offset", "member_epoch", "assignment_epoch"),
+        protocol.list_of(protocol.row(_TEXT, _NUMBER, _NUMBER, _NUMBER)),
+    ),
+    partition.TAKE: _Rows(
+        "TAKE", ("consumer", "key", "most", "nothing_too"),
+        protocol.list_of(protocol.row(_TEXT, protocol.is_key, _NUMBER, protocol.is_bool)),
+    ),
+    partition.FORGET: _Rows(
+        "FORGET", ("consumer", "member_epoch", "assignment_epoch"),
+        protocol.list_of(protocol.row(_TEXT, _NUMBER, _NUMBER)),
+    ),
+}  # fmt: skip
+_START_FIELDS: Final = ("offset", "index", "bytes_gone")
+
+
+def _as_command(record: f.Record, payload: bytes, most: int) -> Value | None:
+    """Those of partitions begin with a number, those of the managers with a key."""
+    if record.kind != f.ENTRY or record.entry_type != COMMAND or len(payload) > PACKED_BYTES_MAX:
+        return None
+    room = Room(most)
+    try:
+        command = protocol.unpack_found(payload)
+        if type(command) is not list or not command:
+            return None
+        first, *rest = command
+        known = _of_managers if type(first) is bytes else _of_partition
+        found = known(first, rest, room)
+    except ValueError:
+        return None
+    return None if found is None else {"command": found, "cut": room.cut}
+
+
+def _of_partition(operation: Any, fields: list[Any], room: Room) -> Value | None:
+    if type(operation) is not int:
+        return None
+    if operation == partition.START:
+        if len(fields) != len(_START_FIELDS) or not all(map(_NUMBER, fields)):
+            return None
+        return {"operation": "START", **dict(zip(_START_FIELDS, fields, strict=True))}
+    known = _ROWS.get(operation)
+    if known is None or len(fields) != 1 or type(fields[0]) is not list:
+        return None
+    rows = fields[0]
+    if operation == partition.TAKE:  # the last field came later
+        rows = [[*row, False] if type(row) is list and len(row) == 3 else row for row in rows]
+    if not known.fit(rows):
+        return None
+    return {
+        "operation": known.name, "count": len(rows),
+        "rows": [_row(known, row, room) for row in room.fitting(rows)],
+    }  # fmt: skip
+
+
+def _row(known: _Rows, row: list[Any], room: Room) -> Value:
+    """Whole, even if there was room for its beginning only: half a row says nothing."""
+    room.spend(len(protocol.pack(row)))
+    found = dict(zip(known.fields, row, strict=True))
+    if known.name == "TAKE":
+        found["key"] = found["key"].hex()
+    if found.get("offset") == protocol.NO_OFFSET:  # it only makes its epochs known
+        found["offset"] = None
+    return found
+
+
+def _of_managers(key: bytes, rest: list[Any], room: Room) -> Value | None:
+    """An empty key: the managers asked themselves."""
+    if len(rest) != 2 or type(rest[0]) is not str or type(rest[1]) is not dict:
+        return None
+    operation, arguments = rest
+    return {
+        "operation": room.part(operation), "key": room.part(key).hex() or None,
+        "arguments": room.plain(arguments),
+    }  # fmt: skip
+
+
+# -- what a group is ------------------------------------------------------------------------------
+
+
+def _as_group(record: f.Record, payload: bytes, most: int) -> Value | None:
+    """A replica, who was a member with it at first, and of what; the managers' has no topic."""
+    if record.kind != f.GROUP_CREATED or len(payload) > PACKED_BYTES_MAX:
+        return None
+    room = Room(most)
+    found: Value = {"topic": None, "partition": None, "topic_uid": None}
+    try:
+        replica, voters, learners, about = _list_of_4(protocol.unpack_found(payload))
+        if about != b"managers":
+            topic, number, topic_uid, settings = _list_of_4(protocol.unpack_found(about))
+            found = {
+                "topic": room.plain(topic), "partition": room.plain(number),
+                "topic_uid": f"{topic_uid:016x}", "settings": room.plain(settings),
+            }  # fmt: skip
+        members = {"voters": room.plain(voters), "learners": room.plain(learners)}
+        found = {"replica": room.plain(replica), **members, **found}
+    except (ValueError, TypeError):
+        return None
+    return {"group": found, "cut": room.cut}
+
+
+def _list_of_4(value: Any) -> list[Any]:
+    if type(value) is not list or len(value) != 4:
+        raise ValueError("not what a daemon notes of a group")
+    return value
+
+
+# -- all together ---------------------------------------------------------------------------------
+
+
+def _as_text(record: f.Record, payload: bytes, most: int) -> Value | None:
+    text = _readable(payload)
+    return None if text is None else {"text": text[:most], "cut": len(text) > most}
+
+
+def _as_hex(payload: bytes, most: int) -> Value:
+    return {"hex": payload[:most].hex(), "cut": len(payload) > most}
+
+
+Decoder = Callable[[f.Record, bytes, int], Value | None]
+DECODERS: Final[tuple[Decoder, ...]] = (_as_batch, _as_command, _as_group, _as_text)
+
+
+def decoded(record: f.Record, payload: bytes, most: int) -> Value:
+    """What the first decoder that knows it makes of it, else hex."""
+    for decoder in DECODERS:
+        value = decoder(record, payload, most)
+        if value is not None:
+            return value
+    return _as_hex(payload, most)
