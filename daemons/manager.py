@@ -74,11 +74,15 @@ class Manager:
         return Metadata(self._config.cluster, self._config.log_entries)
 
     def started(self, now: int) -> None:
-        """The group is open, or is made: a manager's first start."""
+        """The group is open, or is made: a manager's first start, unless it may have had it."""
         engine = self._engine
         if GROUP in engine.refused:
             return
         replica = engine.replicas.get(GROUP)
+        if replica is None and engine.log.journal.recovered.unknown_loss:  # and have voted (R2)
+            engine.refused[GROUP] = "its log lost what may have been its votes"
+            self._tell("error", "refused", why=engine.refused[GROUP])
+            return
         if replica is None:
             voters = [replica_id(node, 1) for node, _ in self._config.managers]
             replica = engine.create(GROUP, replica_id(engine.node, 1), voters, (), b"managers")
@@ -147,24 +151,22 @@ class Manager:
             raise self._not_leader(replica)
         if not replica.is_ready:
             error = errors.NotReady("elected a moment ago")
-            raise with_details(error, retry_ms=RETRY_MS)
+            raise telling.with_details(error, retry_ms=RETRY_MS)
         return replica
 
     def _not_leader(self, replica: Replica) -> errors.MyQueueError:
         leader = replica.leader_node
         if not leader or leader == self._engine.node:
             error = errors.NoQuorum("the managers have no leader: no majority is connected")
-            return with_details(error, retry_ms=5 * RETRY_MS)
+            return telling.with_details(error, retry_ms=5 * RETRY_MS)
         address = self._address(leader)
         details: dict[str, Any] = {"leader": leader} | ({"address": address} if address else {})
-        return with_details(errors.NotLeader(f"manager {leader} leads"), **details)
+        return telling.with_details(errors.NotLeader(f"manager {leader} leads"), **details)
 
     def _address(self, node: int) -> str:
         """Of a manager's clients' door."""
-        life, row = (
-            self._beats.liveness.managers.get(node),
-            self._metadata.tables.managers.get(node),
-        )
+        life = self._beats.liveness.managers.get(node)
+        row = self._metadata.tables.managers.get(node)
         return life.address if life else row.address if row else ""
 
     def _with_news(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -391,9 +393,3 @@ class Manager:
     def _stats(self) -> dict[str, Any]:
         gauges = {"updates_waiting": len(self._waiting.updates), "leads": int(self._was_ready)}
         return telling.stats(self._engine, self._metadata, self._beats.liveness, gauges)
-
-
-def with_details(error: errors.MyQueueError, **details: Any) -> errors.MyQueueError:
-    """What the loop puts beside the text of an error."""
-    vars(error)["details"] = details
-    return error

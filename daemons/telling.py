@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from myqueue.daemons.raft.types import node_of
-from myqueue.errors import UnknownPartition
+from myqueue.errors import MyQueueError, UnknownPartition
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine
     from myqueue.daemons.liveness import Liveness
     from myqueue.daemons.metadata import Metadata
     from myqueue.daemons.replica import Replica
+
+
+def with_details(error: MyQueueError, **details: Any) -> MyQueueError:
+    """What the loop puts beside the text of an error."""
+    vars(error)["details"] = details
+    return error
 
 
 def status(engine: Engine, replica: Replica | None, own: int, group: int) -> dict[str, Any]:

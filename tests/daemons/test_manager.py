@@ -303,6 +303,15 @@ def test_a_restart_goes_on_with_the_group_that_is_there() -> None:
     assert engine.replicas[GROUP].machine is machine
 
 
+def test_r2_a_manager_that_may_have_voted_is_not_founded_anew() -> None:
+    """Its store is gone, and a hole in its log may have held the group with its votes."""
+    manager = Manager(config_of(1, 3), lambda *_a, **_k: None)
+    engine = FakeEngine(1, manager)
+    engine.log.journal.recovered.unknown_loss = True
+    manager.started(0)
+    assert engine.replicas == {} and "votes" in engine.refused[GROUP]
+
+
 def test_w6_a_manager_whose_log_is_not_whole_takes_no_part() -> None:
     manager = Manager(config_of(1, 3), lambda *_a, **_k: None)
     engine = FakeEngine(1, manager)

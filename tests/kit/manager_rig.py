@@ -46,7 +46,10 @@ class FakeEngine:
         self.replicas: dict[int, FakeReplica] = {}
         self.refused: dict[int, str] = {}
         self.counts = Counts()
-        self.log = SimpleNamespace(identity=SimpleNamespace(disk=f"manager-disk-{node}"))
+        self.log = SimpleNamespace(
+            identity=SimpleNamespace(disk=f"manager-disk-{node}"),
+            journal=SimpleNamespace(recovered=SimpleNamespace(unknown_loss=False)),
+        )
         self.repair = SimpleNamespace(told=list, status=dict)  # nothing is damaged
         self.replies: list[tuple[str, Any]] = []
         self.peer_replies: list[tuple[str, Any]] = []
