@@ -34,14 +34,18 @@ _ROW: Final = {
     "id": names.NUMBER, "address": names.TEXT, "state": names.TEXT, "host": names.TEXT,
     "last_heartbeat_ms": names.NUMBER, "partitions_led": names.NUMBER,
     "partitions_held": names.NUMBER, "partitions_leaving": names.NUMBER,
+    "draining": names.FLAG, "disk_low": names.FLAG,
+    "free_bytes": names.NUMBER, "used_bytes": names.NUMBER,
 }  # fmt: skip
 
 
 @blueprint.operation(
-    "GET", "/brokers", "List brokers", also=("/broker",), adds={"brokers": names.ROWS}
+    "GET", "/brokers", "List brokers", also=("/broker",), adds={"brokers": names.rows(_ROW)}
 )
 def list_brokers(ask: Ask) -> Facts:
-    """Of each: address, state, when it was heard last, partitions that it leads and holds."""
+    """Of each: address, state, when it was heard last, partitions that it leads and holds, and how
+    much room its disk has; disk_low: so little that it refuses writes.
+    """
     return {"brokers": [_row(one) for one in _rows(ask).values()]}
 
 
@@ -97,7 +101,7 @@ def _wait(sdk: Sdk, wait_ms: int, look: Callable[[], T | None]) -> T | None:
 @blueprint.operation(
     "POST", "/brokers", "Add a broker", also=("/broker",), role=ADMIN, keyed=True,
     parameters=(names.ADDRESS, names.PORT, names.COMING_MS),
-    adds={"broker_id": names.NUMBER, "state": names.TEXT, "message": names.TEXT},
+    adds={"broker_id": names.NUMBER, "message": names.TEXT, **_ROW},
 )  # fmt: skip
 def add_broker(ask: Ask, address: str | None, port: int | None, wait_ms: int) -> Facts:
     """With an address: the broker that runs there, which was started with the addresses of these

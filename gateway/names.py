@@ -26,6 +26,11 @@ def nullable(schema: Schema) -> Schema:
     return schema | {"type": [schema["type"], "null"]}
 
 
+def rows(properties: dict[str, Schema]) -> Schema:
+    """A list of objects of which more is known than that."""
+    return {"type": "array", "items": OBJECT | {"properties": properties}}
+
+
 def _whole(low: int, high: int = INT_MAX) -> Schema:
     """A number in JSON; in the query string its digits are the same thing."""
     limits: Schema = {"minimum": low} | ({"maximum": high} if high < INT_MAX else {})
