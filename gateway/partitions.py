@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from myqueue.gateway import names
 from myqueue.gateway.routes import ADMIN, Ask, Facts, Noun
 
 blueprint = Noun("partitions")
+_BROKER: Final = names.OBJECT | {
+    "properties": {"id": names.NUMBER, "address": names.nullable(names.TEXT)}
+}
+_ROW: Final = {
+    "partition": names.NUMBER, "brokers": {"type": "array", "items": _BROKER},
+    "leader": names.nullable(_BROKER), "term": names.NUMBER, "preferred": names.NUMBER,
+    "leaving": names.NUMBERS, "silent": names.NUMBERS,
+    "start": names.NUMBER, "end": names.NUMBER, "bytes": names.NUMBER,
+}  # fmt: skip
 
 
 @blueprint.operation(
     "GET", "/partitions", "Where partitions are", parameters=(names.TOPIC, names.PARTITION),
-    adds={"partitions": names.ROWS, "brokers": names.ROWS, "leader": {"type": ["object", "null"]}},
+    adds={"topic": names.TEXT, "partitions": names.rows(_ROW), **_ROW},
 )  # fmt: skip
 def where_partitions_are(ask: Ask, topic: str, partition: int | None) -> Facts:
-    """The brokers that hold it, and which of them leads; of all partitions if none is named."""
+    """The brokers that hold it, which of them leads, and since which term; by number: the one that
+    is to lead if it can (preferred), those that are silent, and those that others are about to
+    replace (leaving). Of all partitions if none is named.
+    """
     if partition is not None:
         ask.sdk.newest_partition(topic, partition)
     found = ask.sdk.topic(topic)
@@ -33,6 +45,8 @@ def _row(found: dict[str, Any], addresses: dict[int, str]) -> Facts:
     return {
         "partition": found["partition"], "brokers": [broker(node) for node in found["replicas"]],
         "leader": broker(found["leader"]) if found["leader"] else None,
+        "term": found["term"], "preferred": found["preferred"],
+        "leaving": found["leaving"], "silent": found["silent"],
         "start": found["start"], "end": found["end"], "bytes": found["bytes"],
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Topics: create, list, change settings, delete (Q1, Q2)."""
+"""Topics: create, list, show, change settings, delete (Q1, Q2)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from myqueue.gateway.routes import ADMIN, Ask, Facts, Noun
 
 blueprint = Noun("topics")
 DIGITS_MAX: Final = 18
+_ROW: Final = {
+    "topic": names.TEXT, "topic_uid": names.NUMBER, "replication": names.NUMBER,
+    "created_ms": names.NUMBER, "settings": names.OBJECT, "messages": names.NUMBER,
+    "bytes": names.NUMBER, "partitions": names.rows({
+        "partition": names.NUMBER, "group": names.NUMBER, "leader": names.NUMBER,
+        "term": names.NUMBER, "replicas": names.NUMBERS, "preferred": names.NUMBER,
+        "leaving": names.NUMBERS, "silent": names.NUMBERS,
+        "start": names.NUMBER, "end": names.NUMBER, "bytes": names.NUMBER,
+    }),
+}  # fmt: skip
 
 
 @blueprint.operation(
@@ -53,6 +63,16 @@ def _number(value: Any) -> Any:
 def list_topics(ask: Ask, detail: bool) -> Facts:
     """Their names; with detail=1 also partitions, leaders, sizes and settings of each."""
     return {"topics": ask.sdk.read("topics", detail=detail)["topics"]}
+
+
+@blueprint.operation(
+    "GET", "/topics/<topic>", "One topic", parameters=(names.TOPIC,), adds=_ROW
+)  # fmt: skip
+def describe_topic(ask: Ask, topic: str) -> Facts:
+    """The same of one as of each with detail=1: settings, sizes, and of each partition the brokers
+    that hold it, by number, and which of them leads (0: none).
+    """
+    return ask.sdk.topic(topic)
 
 
 @blueprint.operation(

@@ -19,7 +19,8 @@ from myqueue.gateway.routes import OPERATIONS
 Document = dict[str, Any]
 # Every row of the contract.
 ROWS = """
-POST /topics; GET /topics; POST /topics/{topic}/settings; DELETE /topics/{topic}
+POST /topics; GET /topics; GET /topics/{topic}; DELETE /topics/{topic}
+POST /topics/{topic}/settings
 POST /producer/register; POST /producers
 POST /consumer/register; POST /consumers; POST /producer/produce; GET /consumer/consume
 POST /consumer/consume; GET /size; POST /producer/heartbeat; POST /consumer/heartbeat; GET /logs
