@@ -1,12 +1,14 @@
-"""How the cluster is: who lives, who leads, where a message is (P5, R7, C6)."""
+"""How the cluster is: who lives, who leads, where a message is (P5, R7, C6); and its settings."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from myqueue.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, Unreachable
 from myqueue.gateway import names
-from myqueue.gateway.routes import Ask, Facts, Noun
+from myqueue.gateway.parameters import some_settings
+from myqueue.gateway.routes import ADMIN, Ask, Facts, Noun
 
 blueprint = Noun("cluster")
 _GROUP = re.compile(r"([A-Za-z0-9._-]{1,200})/([0-9]{1,9})")
@@ -95,3 +97,31 @@ def _refusal(replicas: list[Facts], offset: int) -> MyQueueError:
     if any(row.get("code") == OffsetOutOfRange.name for row in replicas):
         return OffsetOutOfRange(f"offset {offset}: {replicas[0]['error']}")
     return Unreachable("; ".join(f"{row['address']}: {row['error']}" for row in replicas))
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+@blueprint.operation(
+    "GET", "/settings", "Settings of the cluster", adds={"settings": names.OBJECT}
+)  # fmt: skip
+def settings_of_cluster(ask: Ask) -> Facts:
+    """All of them, as they hold now: how long a broker is silent until it is dead, how many
+    replicas move at a time, how many clients there may be.
+    """
+    return {"settings": ask.sdk.read("cluster")["settings"]}
+
+
+@blueprint.operation(
+    "POST", "/settings", "Change settings of the cluster", role=ADMIN, keyed=True,
+    parameters=(names.CLUSTER_SETTINGS,), takes_more="settings of the cluster",
+    adds={"settings": names.OBJECT},
+)  # fmt: skip
+def alter_cluster(ask: Ask, settings: dict[str, Any]) -> Facts:
+    """They hold at once. In `settings`, null brings a default back. The answer has all settings.
+
+    A parameter that is not listed is taken for a setting.
+    """
+    arguments = {"settings": some_settings(ask.more, settings)}
+    found = ask.sdk.update("alter_cluster", arguments, ask.key("alter_cluster"))
+    return {"settings": found["settings"]}

@@ -70,6 +70,11 @@ SETTINGS: Final = Parameter(
     about="Settings of the topic; 'myq config show topic' lists them.",
     example={"retention_ms": 86_400_000},
 )  # fmt: skip
+CLUSTER_SETTINGS: Final = Parameter(
+    name="settings", read=kinds.mapping, schema={"type": "object"}, default={},
+    about="Settings of the cluster; 'myq config show cluster' lists them.",
+    example={"replace_after_ms": 600_000},
+)  # fmt: skip
 DETAIL: Final = _flag("detail", "Tell all about each of them.", example=True)
 UTF8, BASE64 = kinds.UTF8, kinds.BASE64
 ENCODINGS: Final = (UTF8, BASE64)

@@ -210,6 +210,31 @@ def _same(one: Any, other: Any) -> bool:
     return one == other or str(one) == str(other)
 
 
+# -- settings, of a topic or of the cluster -------------------------------------------------------
+
+DIGITS_MAX: Final = 18
+
+
+def all_settings(more: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Those that were given by themselves, and in `settings`; numbers may be written as digits, as
+    all others. Which there are, and from what to what, the managers know.
+    """
+    return {name: _plain(value) for name, value in {**more, **settings}.items()}
+
+
+def some_settings(more: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The same, for a change: at least one."""
+    found = all_settings(more, settings)
+    if not found:
+        raise InvalidRequest("settings are missing: which are to be changed?")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    is_digits = isinstance(value, str) and value.isascii() and value.isdecimal()
+    return int(value) if is_digits and len(value) <= DIGITS_MAX else value
+
+
 # -- messages -------------------------------------------------------------------------------------
 
 UTF8, BASE64 = "utf-8", "base64"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from myqueue.errors import InvalidRequest
 from myqueue.gateway import names
+from myqueue.gateway.parameters import all_settings, some_settings
 from myqueue.gateway.routes import ADMIN, Ask, Facts, Noun
 
 blueprint = Noun("topics")
-DIGITS_MAX: Final = 18
 _ROW: Final = {
     "topic": names.TEXT, "topic_uid": names.NUMBER, "replication": names.NUMBER,
     "created_ms": names.NUMBER, "settings": names.OBJECT, "messages": names.NUMBER,
@@ -37,23 +36,13 @@ def create_topic(
     """
     arguments = {
         "topic": topic, "partitions": partitions, "replication": replication,
-        "settings": _settings(ask, settings),
+        "settings": all_settings(ask.more, settings),
     }  # fmt: skip
     ask.sdk.update("create_topic", arguments, ask.key("create_topic", topic))
     return {
         "message": f"Topic '{topic}' created successfully", "topic": topic,
         "partitions": list(range(partitions)),
     }  # fmt: skip
-
-
-def _settings(ask: Ask, settings: dict[str, Any]) -> dict[str, Any]:
-    """All that were given; numbers may be written as digits, as all others."""
-    return {name: _number(value) for name, value in {**ask.more, **settings}.items()}
-
-
-def _number(value: Any) -> Any:
-    is_digits = isinstance(value, str) and value.isascii() and value.isdecimal()
-    return int(value) if is_digits and len(value) <= DIGITS_MAX else value
 
 
 @blueprint.operation(
@@ -86,9 +75,7 @@ def alter_topic(ask: Ask, topic: str, settings: dict[str, Any]) -> Facts:
 
     A parameter that is not listed is taken for a setting of the topic.
     """
-    arguments = {"topic": topic, "settings": _settings(ask, settings)}
-    if not arguments["settings"]:
-        raise InvalidRequest("settings are missing: which are to be changed?")
+    arguments = {"topic": topic, "settings": some_settings(ask.more, settings)}
     found = ask.sdk.update("alter_topic", arguments, ask.key("alter_topic", topic))
     return {"topic": topic, "settings": found["settings"]}
 

@@ -1,4 +1,4 @@
-"""Brokers and managers: who is heard, who leads, what each of them holds."""
+"""Brokers and managers: who is heard, who leads, what each of them holds; settings of all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError, NotFound
 from myqueue.gateway.brokers import when_to_stop
-from myqueue.gateway.console import words
+from myqueue.gateway.console import settings, words
 from myqueue.gateway.console.frame import (
     Crumb,
     admin,
@@ -73,10 +73,11 @@ def add_to(blueprint: Blueprint) -> None:
 def page() -> Response:
     look = console().watch.latest()
     moves, note = moves_table(look)
+    now = look.cluster.get("settings", {})
     return draw(
         "console/nodes.html", "nodes", "Nodes", brokers=brokers_table(console().watch),
         managers=managers_table(look), moves=moves, repairs=repairs_table(look), trouble=note,
-        done=_done(),
+        done=_done(), settings=settings.shown(now, settings.OF_CLUSTER),
     )  # fmt: skip
 
 

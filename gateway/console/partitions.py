@@ -42,7 +42,7 @@ def page(name: str) -> Response:
     return draw(
         "console/topic.html", "topics", name, crumbs=(topics.crumb(),), name=name, tab="topic",
         table=table_of(topic, topic["partitions"][rows], look), pager=pager,
-        tiles=tiles(topic, look), settings=settings.shown(topic["settings"]),
+        tiles=tiles(topic, look), settings=settings.shown(topic["settings"], settings.OF_TOPIC),
         done=DONE.get(flask.request.args.get("done", ""), ""),
     )  # fmt: skip
 

@@ -1,4 +1,7 @@
-"""A topic's settings in words; those of a newer cluster, which are not known here, as they are."""
+"""Settings of a topic and of the cluster, in words.
+
+Those of a newer cluster, which are not known here, are shown as they are.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ class Shown(NamedTuple):
 
 
 _Write = Callable[[int], str]
-KNOWN: Final[dict[str, tuple[_Write, str, str]]] = {
+Known = dict[str, tuple[_Write, str, str]]
+OF_TOPIC: Final[Known] = {
     # name: how it is written, what 0 means, what it is
     "message_bytes_max": (words.bytes_, "", "The largest batch that the topic takes"),
     "partition_growth": (
@@ -28,12 +32,30 @@ KNOWN: Final[dict[str, tuple[_Write, str, str]]] = {
     ),
     "retention_ms": (words.duration, "kept for ever", "Messages older than this may go"),
 }  # fmt: skip
+OF_CLUSTER: Final[Known] = {
+    "consumers_max": (words.count, "", "So many consumers may be registered"),
+    "groups_max": (words.count, "", "So many consumer groups may be known"),
+    "inactive_ms": (
+        words.duration, "", "A producer or consumer that is silent for so long counts as inactive",
+    ),
+    "moves_per_broker": (
+        lambda number: words.plural(number, "replica"), "none are moved",
+        "So many replicas one broker takes or gives away at a time",
+    ),
+    "partitions_max": (words.count, "", "So many partitions all topics may have together"),
+    "producers_max": (words.count, "", "So many producers may be known"),
+    "replace_after_ms": (
+        words.duration, "",
+        "A broker that is silent for so long is dead: its replicas are made anew on others",
+    ),
+    "replicas_per_broker_max": (words.count, "", "So many replicas one broker may hold"),
+}  # fmt: skip
 
 
-def shown(settings: dict[str, Any]) -> list[Shown]:
+def shown(settings: dict[str, Any], known: Known) -> list[Shown]:
     out = []
     for name, value in sorted(settings.items()):
-        write, nothing, about = KNOWN.get(name, (str, "", "A setting of a newer version"))
+        write, nothing, about = known.get(name, (str, "", "A setting of a newer version"))
         text = nothing if value == 0 and nothing else write(value)
         out.append(Shown(name, text, about))
     return out

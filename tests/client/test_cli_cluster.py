@@ -132,6 +132,21 @@ def test_topics(myq: Myq) -> None:
     assert "UNKNOWN_TOPIC" in myq.run("topic", "describe", "t", code=1)
 
 
+def test_settings_of_the_cluster(myq: Myq) -> None:
+    before = myq.ask("config", "cluster")["settings"]
+    assert (before["inactive_ms"], before["moves_per_broker"]) == (30_000, 4)
+    words = ("--set", "inactive_ms=45_000", "--set", "moves_per_broker=2")
+    changed = myq.ask("config", "cluster", *words)["settings"]
+    assert changed == before | {"inactive_ms": 45_000, "moves_per_broker": 2}
+    assert "45000" in myq.run("config", "cluster")
+    for wrong in ("colour=1", "moves_per_broker=1001"):
+        assert "INVALID_SETTING" in myq.run("config", "cluster", "--set", wrong, code=1)
+    assert "NAME=NUMBER" in myq.run("config", "cluster", "--set", "inactive_ms", code=2)
+    assert myq.ask("config", "cluster")["settings"] == changed
+    reset = ("--set", "inactive_ms=", "--set", "moves_per_broker=")
+    assert myq.ask("config", "cluster", *reset)["settings"] == before
+
+
 def test_messages_go_in_and_come_out(myq: Myq) -> None:
     lines = "".join(f"k{number % 7}:v{number}\n" for number in range(5000))
     sent = myq.ask("produce", "m", "--create", "--key-separator", ":", stdin=lines)

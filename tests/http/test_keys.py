@@ -119,10 +119,18 @@ def test_changes_of_the_cluster(http: Client, topic: str, others: Any) -> None:
     consumer = keyed(http, "POST", "/consumer/register", {"topic": topic}, key)
     producer = keyed(http, "POST", "/producer/register", {"topic": topic}, key)
     added = keyed(http, "POST", "/partitions", {"topic": topic}, key)
+    setting = {"inactive_ms": 31_000}
+    changed = keyed(http, "POST", "/settings", setting, key)
+    assert changed["settings"].items() >= setting.items()
+    back = {"settings": {"inactive_ms": None}}
+    assert http.ask("POST", "/settings", back)[1]["settings"]["inactive_ms"] == 30_000
     for client in others():
         assert keyed(client, "POST", "/topics", body, key) == first
         assert keyed(client, "POST", "/consumer/register", {"topic": topic}, key) == consumer
         assert keyed(client, "POST", "/producer/register", {"topic": topic}, key) == producer
         assert keyed(client, "POST", "/partitions", {"topic": topic}, key) == added
+        assert keyed(client, "POST", "/settings", setting, key) == changed
         client.close()
     assert http.ask("POST", "/topics", body)[0] == 409
+    now = http.ask("GET", "/settings")[1]["settings"]
+    assert now["inactive_ms"] == 30_000, "a repeat changes nothing"

@@ -58,6 +58,9 @@ def test_each_role_may_do_its_part(guarded: Gateway, topic: str) -> None:
     assert status("writer", "POST", "/producer/register", topic=topic) == 200
     assert status("reader", "POST", "/consumer/register", topic=topic) == 200
     assert status("reader", "DELETE", f"/topics/{topic}") == 403
+    assert status("reader", "GET", "/settings") == status("boss", "GET", "/settings") == 200
+    assert status("writer", "POST", "/settings", inactive_ms=30_000) == 403
+    assert status("boss", "POST", "/settings", inactive_ms=30_000) == 200
     for path in ("/livez", "/readyz", "/openapi.json"):
         assert status("", "GET", path) in (200, 503)  # a partition may be so new that none leads
     if ask(guarded.port, "GET", "/no/such")[0] != 404:
