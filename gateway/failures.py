@@ -3,6 +3,8 @@
     {"status": "failure", "message": …, "code": …, "name": …, "retriable": …, "outcome": …,
      "component": …, "hint": …}
 
+Beside these stand the facts of a `NotWell`: what /healthz has to tell most when it fails.
+
 The status code comes from the one table of `myqueue.errors`, with one distinction that HTTP makes
 and the table can't: a deadline that passed with nothing done is 503 (repeat it), with an unknown
 outcome 504 (it may have been done; repeat it with the same Idempotency-Key) (C1, H4). A component
@@ -21,6 +23,7 @@ from myqueue.errors import (
     Busy,
     Closed,
     MyQueueError,
+    NotReady,
     TooFewBrokers,
     UnknownPartition,
 )
@@ -30,6 +33,16 @@ RETRY_AFTER_S: Final = 1
 _ADDRESS = re.compile(r"tcp://([^\s,;'\"()]+:\d+)")
 
 Failure = tuple[int, dict[str, Any], dict[str, str]]  # status, body, headers
+
+
+class NotWell(NotReady):
+    """The cluster can't be used; `facts` are all that is known of why, and the text a summary."""
+
+    hint = "The list 'problems' has them all; 'myq status' shows which daemons are down."
+
+    def __init__(self, text: str, facts: dict[str, Any]) -> None:
+        super().__init__(text)
+        self.facts = facts
 
 
 def status_of(error: MyQueueError) -> int:
@@ -58,6 +71,8 @@ def describe(error: MyQueueError, name_of: Callable[[str], str]) -> Failure:
         "code": error.code, "name": error.name, "retriable": error.retriable,
         "outcome": error.outcome, "component": _ADDRESS.sub(named, component), "hint": error.hint,
     }  # fmt: skip
+    if isinstance(error, NotWell):
+        body |= error.facts
     headers = {}
     if status in (429, SERVICE_UNAVAILABLE):
         headers["Retry-After"] = str(RETRY_AFTER_S)

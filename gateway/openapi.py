@@ -141,11 +141,15 @@ def _responses(row: Operation) -> dict[str, Any]:
     if row.role is not None:
         found["401"] = _failure("no token, or one that is not known")
         found["403"] = _failure(f"the token lacks the role {row.role}")
+    if row.beside:
+        found["503"] = _failure(FAILURES["503"], row.beside)
     return found
 
 
-def _failure(text: str) -> dict[str, Any]:
-    schema = {"$ref": "#/components/schemas/Failure"}
+def _failure(text: str, beside: dict[str, Schema] | None = None) -> dict[str, Any]:
+    schema: Schema = {"$ref": "#/components/schemas/Failure"}
+    if beside:
+        schema = {"allOf": [schema, {"type": "object", "properties": beside}]}
     return {"description": text, "content": {JSON: {"schema": schema}}}
 
 

@@ -3,18 +3,19 @@
 /livez: this process answers, whatever the cluster does. /readyz: requests will be answered: the
 managers have a leader that a majority confirmed, every partition has one, no disk is full, and this
 gateway is not about to end; with check=quorum-critical, no group would stop if one more of its
-members failed. /healthz: the same, with all that is not well by name.
+members failed. /healthz: the same, with all that is not well by name, whatever the answer is.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from flask import Response, current_app, redirect, request
 
 from myqueue.errors import NotReady, Stopping
 from myqueue.gateway import names
-from myqueue.gateway.answers import dumps, success
+from myqueue.gateway.answers import success
+from myqueue.gateway.failures import NotWell
 from myqueue.gateway.routes import Ask, Facts, Noun
 from myqueue.gateway.sdk import Sdk
 
@@ -22,6 +23,8 @@ blueprint = Noun("probes")
 
 # Problems that keep messages from being read or written now.
 STOPPING: Final = ("managers-leaderless", "leaderless", "disk-low")
+SHOWN_MAX: Final = 5  # in a sentence
+_PROBLEMS: Final = {"problems": names.ROWS, "omitted": names.NUMBER}
 
 
 @blueprint.get("/")
@@ -51,34 +54,60 @@ def livez(ask: Ask) -> Facts:
 )  # fmt: skip
 def readyz(ask: Ask, check: str | None) -> Facts:
     """200 if requests will be answered; else 503, and what is wrong."""
-    _check_ready(ask.sdk, check is not None)
+    problems = _found(ask.sdk)["problems"]
+    bad = _stopping(problems)
+    if check is not None and not bad:
+        bad = _critical(ask.sdk, problems)
+    if bad:
+        raise NotReady(_sentence(bad), hint="GET /healthz lists all that is not well.")
     return {"message": "ready"}
 
 
 @blueprint.operation(
     "GET", "/healthz", "All checks", role=None,
-    adds={"message": names.TEXT, "problems": names.ROWS},
+    adds={"message": names.TEXT, **_PROBLEMS}, beside=_PROBLEMS,
 )  # fmt: skip
 def healthz(ask: Ask) -> Facts:
-    """As /readyz, and all that is not well by name."""
-    problems = _check_ready(ask.sdk, False)
-    return {"message": "ready", "problems": problems}
+    """As /readyz, and all that is not well by name, in a 503 too: when something stops, all else
+    that is wrong is of interest most. Of very many the first ones; omitted says how many more.
+    """
+    found = _found(ask.sdk)
+    bad = _stopping(found["problems"])
+    if bad:
+        raise NotWell(_sentence(bad), found)
+    return {"message": "ready", **found}
 
 
-def _check_ready(sdk: Sdk, quorum_critical: bool) -> list[dict[str, Any]]:
+def _found(sdk: Sdk) -> Facts:
+    """What the managers' leader says: `_PROBLEMS`."""
     if sdk.room.stopping.is_set():
         raise Stopping("this gateway is about to end")
-    problems: list[dict[str, Any]] = sdk.newest("problems")["problems"]
-    bad = [row for row in problems if row["problem"] in STOPPING]
-    if quorum_critical and not bad:
-        bad = _critical(sdk, problems)
-    if bad:
-        shown = "; ".join(dumps(row) for row in bad[:5])
-        raise NotReady(f"{len(bad)} problems: {shown}")
-    return problems
+    told = sdk.newest("problems")
+    found = {"problems": told["problems"]}
+    return found | {"omitted": told["omitted"]} if told["omitted"] else found
 
 
-def _critical(sdk: Sdk, problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _stopping(problems: list[Facts]) -> list[Facts]:
+    return [row for row in problems if row["problem"] in STOPPING]
+
+
+def _sentence(bad: list[Facts]) -> str:
+    """ "7 problems: orders/0 leaderless, orders/1 leaderless, … and 2 more"."""
+    shown = ", ".join(_in_words(row) for row in bad[:SHOWN_MAX])
+    more = f" and {len(bad) - SHOWN_MAX} more" if len(bad) > SHOWN_MAX else ""
+    return f"{len(bad)} problem{'s' * (len(bad) != 1)}: {shown}{more}"
+
+
+def _in_words(row: Facts) -> str:
+    what = row["problem"]
+    if "topic" in row:
+        return f"{row['topic']}/{row['partition']} {what}"
+    if "node" in row:
+        return f"broker {row['node']} {what}"
+    return f"{what}, {row['silent']} silent" if "silent" in row else str(what)
+
+
+def _critical(sdk: Sdk, problems: list[Facts]) -> list[Facts]:
     """Groups that have just as many members alive as they need."""
     silent = sum(row["problem"] == "manager-silent" for row in problems)
     managers = len(sdk.read("managers")["managers"]) if silent else 0

@@ -73,6 +73,7 @@ class Operation(NamedTuple):
     parameters: tuple[Parameter, ...]
     role: str | None  # that a token needs; None: none is asked for
     adds: dict[str, Schema]  # what a success says besides "status"
+    beside: dict[str, Schema]  # what a 503 says besides the form of failures
     takes_more: str  # what parameters that are not listed mean; "": they are not looked at
     keyed: bool  # an Idempotency-Key makes a repeat harmless
     run: Callable[..., Facts]
@@ -90,7 +91,8 @@ class Noun(Blueprint):
 
     def operation(
         self, method: str, path: str, summary: str, *, parameters: tuple[Parameter, ...] = (),
-        role: str | None = READ, adds: dict[str, Schema] | None = None, takes_more: str = "",
+        role: str | None = READ, adds: dict[str, Schema] | None = None,
+        beside: dict[str, Schema] | None = None, takes_more: str = "",
         keyed: bool = False, also: tuple[str, ...] = (),
         quick: Callable[..., Later | None] | None = None,
     ) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:  # fmt: skip
@@ -100,7 +102,7 @@ class Noun(Blueprint):
             for spelling in (path, *also):
                 row = Operation(
                     method, spelling, function.__name__, summary, (function.__doc__ or "").strip(),
-                    parameters, role, adds or {}, takes_more, keyed, function, quick,
+                    parameters, role, adds or {}, beside or {}, takes_more, keyed, function, quick,
                 )  # fmt: skip
                 OPERATIONS.append(row)
                 name = f"{function.__name__}-{method}-{spelling}".replace("/", "-")
