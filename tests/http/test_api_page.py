@@ -20,6 +20,31 @@ def examples() -> list[str]:
     return [line[2:] for line in lines if line.startswith("$ curl ")]
 
 
+def test_the_page_names_roles_and_what_has_no_key(http: Client) -> None:
+    """As the table of operations has it: nobody should rely on a key that is not looked at."""
+    page = PAGE.read_text("utf-8")
+    rows = [
+        (path, method, row)
+        for path, methods in http.ask("GET", "/openapi.json")[1]["paths"].items()
+        for method, row in methods.items()
+    ]
+    keyless = {
+        f"{method} {path}"
+        for path, method, row in rows
+        if method != "get" and all(one["in"] != "header" for one in row["parameters"])
+    }
+    assert keyless == {
+        "post /producer/heartbeat", "post /consumer/heartbeat", "post /groups/{group}/reset",
+        "delete /groups/{group}",
+    }  # fmt: skip
+    (said,) = re.findall(r"`Idempotency-Key: TEXT`\*\* .*? on consume:", page)
+    assert "on POST and DELETE, but for heartbeats and for reset and deletion of a group" in said
+    (said,) = re.findall(r"Reading and consuming need the role .*? `admin`\.", page)
+    for path, _, row in rows:
+        if row.get("x-role") == "admin":
+            assert path.split("/")[1].removesuffix("s") in said, path
+
+
 def run(client: Client, line: str, broker: str) -> int:
     """What curl would do with these words. $B is the address of a broker."""
     words = iter(shlex.split(line.replace("$B", broker), comments=True)[1:])
