@@ -265,15 +265,18 @@ def problems(view: View, args: Arguments) -> Answer:
         elif life is not None and life.disk_low:
             found.append({"problem": "disk-low", "node": node, "free_bytes": life.free_bytes})
     found += _damage(view)
+    leaderless: list[Answer] = []
+    thin: list[Answer] = []
     for name, topic in sorted(tables.topics.items()):
         for number, partition in enumerate(topic.partitions):
             at = {"topic": name, "partition": number, "group": partition.group}
             if not liveness.leader(partition.group, now)[0]:
-                found.append({"problem": "leaderless", **at})
+                leaderless.append({"problem": "leaderless", **at})
             missing, lacking = _missing(view, topic, partition)
             if lacking:
                 row = {"problem": "under-replicated", **at, "missing": missing, "lacking": lacking}
-                found.append(row)
+                thin.append(row)
+    found += leaderless + thin
     for node in sorted(tables.brokers):  # who was removed tells nothing any more
         strays = unknown_groups(tables, liveness.brokers.get(node))
         found += [{"problem": "stray-group", "node": node, "group": one} for one in strays]

@@ -27,8 +27,9 @@ blueprint = Noun("brokers")
 LOOK_S: Final = 0.1
 LET_GO_MS: Final = 10_000  # of a request that removes; it takes as long as a change of members
 ELSEWHERE: Final = (
-    "Start one yourself: bin/myq-broker --id N --cluster NAME --data DIR --managers ID@HOST:PORT …;"
-    " it registers by itself. Or give the gateway --agent DIR, the folder of a 'myq up' beside it."
+    "Start one yourself: bin/myq-broker --id N --cluster NAME --data DIR --listen HOST:PORT"
+    " --peer-listen HOST:PORT --managers ID@HOST:PORT … --keys DIR; it registers by itself."
+    " Or give the gateway --agent DIR, the folder of a 'myq up' beside it."
 )
 _ROW: Final = {
     "id": names.NUMBER, "address": names.TEXT, "state": names.TEXT, "host": names.TEXT,

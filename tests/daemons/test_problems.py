@@ -1,0 +1,29 @@
+"""What managers call not well, when there is more of it than one answer holds."""
+
+from __future__ import annotations
+
+from kit.manager_rig import Cluster
+
+from myqueue.daemons.liveness import SILENT_MS
+from myqueue.daemons.views import PROBLEMS_MAX
+
+
+def test_of_many_problems_those_that_stop_somebody_are_told_first() -> None:
+    """What is cut off must not be what a probe has to see."""
+    cluster = Cluster(brokers=2, managers=1)
+    cluster.update("create_topic", topic="orders", partitions=PROBLEMS_MAX + 1)
+    cluster.update("create_topic", topic="stopped", partitions=1)
+    cluster.lead_all()
+    last = cluster.tables.topics["stopped"].partitions[0]
+    for group in [one for one in cluster.brokers[1].leads if one != last.group]:
+        cluster.brokers[2].leads[group] = 2
+    for broker in cluster.brokers.values():
+        broker.leads.pop(last.group, None)
+    cluster.brokers[1].leads.clear()
+    cluster.beat_all()
+    del cluster.brokers[1]
+    cluster.live(SILENT_MS + 300)
+    found = cluster.read("problems")
+    assert [one["problem"] for one in found["problems"][:2]] == ["broker-silent", "leaderless"]
+    assert found["problems"][1]["topic"] == "stopped"
+    assert len(found["problems"]) == PROBLEMS_MAX and found["omitted"] == 4
