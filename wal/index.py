@@ -275,7 +275,7 @@ class Index:
 
     def _commit(self, work: list[_Work]) -> bool:
         ops = [op for one in work for op in one.ops]
-        states = _merged([one.states for one in work])
+        states = _merged(work)
         last = work[-1]
         self.store.commit(ops, last.segment, last.position, states)
         if last.sync:
@@ -334,11 +334,16 @@ def _check_states(states: dict[int, StateChange]) -> None:
             raise StateInvalid(f"group {group:x}: a value of state is not bytes")
 
 
-def _merged(changes: list[dict[int, StateChange]]) -> dict[int, StateChange]:
-    """Later changes win, key by key; the applied index is the last one's."""
+def _merged(works: list[_Work]) -> dict[int, StateChange]:
+    """Later changes win, key by key; the applied index is the last one's. What a removed replica
+    saved is not its successor's, which may be made before the store came to either (W13).
+    """
     out: dict[int, StateChange] = {}
-    for states in changes:
-        for group, (applied, puts, deletes) in states.items():
+    for work in works:
+        for op in work.ops:
+            if not isinstance(op, list) and op[0].kind == f.GROUP_REMOVED:
+                out.pop(op[0].group, None)
+        for group, (applied, puts, deletes) in work.states.items():
             _, all_puts, all_deletes = out.get(group, (0, {}, []))
             gone = set(deletes)
             merged = {key: value for key, value in all_puts.items() if key not in gone} | puts

@@ -226,6 +226,22 @@ def test_state_changes_of_one_commit_are_merged(store: Store, index: Index) -> N
         assert view.applied_index(GROUP) == 7
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_w13_state_of_a_removed_replica_is_not_its_successor_s(
+    store: Store, index: Index, saves: bool
+) -> None:
+    """The store is behind: it learns of all in one commit."""
+    index.apply({GROUP: (500, {b"a": b"old", b"b": b"old"}, [])})
+    index.add([record(f.GROUP_REMOVED)], 1, 700)
+    index.add([record(f.GROUP_CREATED)], 1, 800)
+    if saves:
+        index.apply({GROUP: (3, {b"b": b"new"}, [])})
+    assert index.step() and not index.step()
+    with store.view() as view:
+        assert dict(view.states(GROUP)) == ({b"b": b"new"} if saves else {})
+        assert view.applied_index(GROUP) == (3 if saves else 0)
+
+
 @pytest.mark.parametrize(
     "states",
     [
