@@ -143,7 +143,11 @@ class Broker:
             self._refuse_asked(feed, *self._refusal(replica.uid))
         except errors.MyQueueError as error:
             details = {"message": str(error), "retry_ms": 1000 if error.code == _FULL else 50}
-            self._refuse_asked(feed, error.code, details)
+            if feed.items and feed.rows:  # positions go on where messages have no room (W15)
+                self.producing.failed(feed.batches_refused(), error.code, details)
+                self._propose(feed, wall_ms)
+            else:
+                self._refuse_asked(feed, error.code, details)
         else:
             feed.proposed(first)
 

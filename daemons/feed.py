@@ -203,13 +203,19 @@ class Feed:
 
     def refused(self) -> tuple[list[Ticket], list[Waiting]]:
         """This turn's, of which certainly nothing was done: they are as if never asked for."""
-        tickets, asked = self.tickets, self.asked
+        tickets, asked = self.batches_refused(), self.asked
+        self._clear()
+        return tickets, asked
+
+    def batches_refused(self) -> list[Ticket]:
+        """The same of the batches alone; commands may be proposed without them."""
+        tickets = self.tickets
         refused = set(map(id, tickets))
         for ahead in self.ahead.values():
             ahead.take_back(refused)
         self.keyed = {key: one for key, one in self.keyed.items() if id(one[1]) not in refused}
-        self._clear()
-        return tickets, asked
+        self.items, self.tickets, self._made = [], [], []
+        return tickets
 
     def _clear(self) -> None:
         self.items, self.tickets, self.rows, self.asked, self._made = [], [], [], [], []

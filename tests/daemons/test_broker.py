@@ -296,6 +296,28 @@ def test_commands_see_the_batches_of_their_turn(world: World) -> None:
     assert found[protocol.COMMITTED][3] == [[GROUP, 0, 2, None]]
 
 
+@pytest.mark.parametrize("refusal", [errors.DiskFull(), errors.Busy()])
+def test_w15_positions_go_on_beside_batches_that_are_refused(
+    world: World, refusal: errors.MyQueueError
+) -> None:
+    world.produce(make_batch(5))
+    world.engine.refusal, world.engine.takes_urgent = refusal, True
+    again = make_batch(1, producer=9)
+    for position in (3, 4):
+        world.ask(protocol.PRODUCE, [GROUP], frames=[again])
+        world.ask(protocol.COMMIT, "a", [[GROUP, position, 0, 0]])
+        found = {envelope[1]: envelope[3] for envelope, _ in world.turn()}
+        assert codes(found[protocol.PRODUCED]) == [refusal.code]
+        assert found[protocol.COMMITTED] == [[GROUP, 0, position, None]]
+    world.engine.takes_urgent = False
+    world.ask(protocol.PRODUCE, [GROUP], frames=[again])
+    world.ask(protocol.COMMIT, "a", [[GROUP, 5, 0, 0]])
+    found = {envelope[1]: envelope[3] for envelope, _ in world.turn()}
+    assert codes(found[protocol.PRODUCED]) == codes(found[protocol.COMMITTED]) == [refusal.code]
+    world.engine.refusal = None
+    assert codes(world.produce(again)) == [0] and world.broker.producing.inflight == 0
+
+
 # -- questions ------------------------------------------------------------------------------------
 
 

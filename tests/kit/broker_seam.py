@@ -99,6 +99,7 @@ class FakeEngine:
         self.is_full = False  # to the last byte
         self.proposals: list[tuple[int, list[t.Item]]] = []
         self.refusal: errors.MyQueueError | None = None  # of the next proposals
+        self.takes_urgent = False  # all the same
         self.replies: list[tuple[Client, list[Any], list[Any]]] = []
         self.beats: list[tuple[tuple[str, int], list[Any]]] = []
         self.links_up = True
@@ -136,7 +137,7 @@ class FakeEngine:
         self.changes.append((replica.uid, config))
 
     def propose(self, replica: FakeReplica, items: list[t.Item], *, urgent: bool = False) -> int:
-        if self.refusal is not None:
+        if self.refusal is not None and not (urgent and self.takes_urgent):
             raise self.refusal
         if not replica.is_leader:
             raise errors.NotLeader()
