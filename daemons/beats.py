@@ -101,7 +101,7 @@ class Beats:
         self.heard_now(state["producers"], state["consumers"], own=False)
         tables = self.metadata.tables
         transfers = self.duties.transfers(tables, node, now) if leads else []
-        return self._orders.answer(tables, node, broker, transfers, now)
+        return self._timed(self._orders.answer(tables, node, broker, transfers, now))
 
     def news_for(self, node: int) -> dict[str, Any] | None:
         """ORDERS for a broker that follows older ones and has not been told of newer; else None."""
@@ -110,7 +110,11 @@ class Beats:
         if row is None or life is None or max(life.version, self._told.get(node, 0)) >= row.version:
             return None
         self._told[node] = row.version
-        return self._orders.answer(tables, node, life, [], self.engine.now)
+        return self._timed(self._orders.answer(tables, node, life, [], self.engine.now))
+
+    def _timed(self, orders: dict[str, Any]) -> dict[str, Any]:
+        """With this machine's clock as it stands, for brokers that are to doubt their own."""
+        return orders | {"wall_ms": self.engine.clock.wall_ms()}
 
     def _check_room(self, node: int, state: dict[str, Any]) -> None:
         """Nobody fills our memory with brokers or groups that there are not."""

@@ -68,7 +68,7 @@ class Broker:
         self.reports = Reports(engine, self._config)
         self.retention = Retention(
             engine, self._leading, self._settings, self._config.segment_bytes,
-            self.reports.is_current,
+            self.reports.is_current, self.reports.agreed_wall_ms,
         )  # fmt: skip
         self.members = Members(engine)
 

@@ -68,11 +68,12 @@ class Wanted(NamedTuple):
 class _Manager:
     """What one manager was told."""
 
-    __slots__ = ("answered_at", "beat", "full", "refused_at", "unanswered")
+    __slots__ = ("answered_at", "beat", "full", "refused_at", "unanswered", "wall_ms")
 
     def __init__(self) -> None:
         self.beat = 0  # number of the last one
         self.answered_at = -CURRENT_MS  # when its orders were followed last
+        self.wall_ms = 0  # what its clock said then; 0: it did not tell
         self.refused_at = -CURRENT_MS  # when it did not want to hear us; unless it did since
         self.full = True  # the next one is to be full
         self.unanswered: dict[int, None] = {}  # groups that it may not know as they are
@@ -209,12 +210,12 @@ class Reports:
         manager.refused_at = -CURRENT_MS
         try:
             done = self._follow(orders)
-            more = orders["more"]
+            more, wall_ms = orders["more"], int(orders.get("wall_ms", 0))
         except (KeyError, TypeError, ValueError):  # of another version
             self._engine.counts["orders_invalid_total"] += 1
             return None
         if orders["life"] == self._engine.incarnation:
-            manager.answered_at = self._engine.now
+            manager.answered_at, manager.wall_ms = self._engine.now, wall_ms
         if beat == manager.beat:  # older answers say nothing about what changed since
             told = list(manager.unanswered)
             manager.unanswered = dict.fromkeys(told[GROUPS_MAX:])
@@ -228,6 +229,18 @@ class Reports:
         """
         lately = sum(now - one.answered_at < CURRENT_MS for one in self._managers.values())
         return lately > len(self._managers) // 2
+
+    def agreed_wall_ms(self, now: int) -> int:
+        """Since 1970, by this machine's clock, but not ahead of what managers say: the lower median
+        of those that answered lately. One clock that is wrong can't bring this forward.
+        """
+        told = sorted(
+            one.wall_ms + now - one.answered_at
+            for one in self._managers.values()
+            if one.wall_ms and now - one.answered_at < CURRENT_MS
+        )
+        own = self._engine.wall_ms()
+        return min(own, told[(len(told) - 1) // 2]) if told else own
 
     def is_cast_out(self, now: int) -> bool:
         """A majority of managers does not hear this broker: it was removed, or its number is

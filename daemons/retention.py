@@ -14,7 +14,8 @@ kept. Not each for itself: a start is moved for an eighth of what is kept, or ha
 Old settings must not delete what new ones keep. A broker that was started a moment ago knows the
 settings of a time when its groups were made, and one that hears no manager may follow those of
 yesterday. So nothing goes unless a majority of managers answered within the last seconds
-(`Reports.is_current`). Time is the leader's wall clock, like the stamps that it is compared with.
+(`Reports.is_current`). Nor must a wrong clock: time is the leader's wall clock, but never ahead of
+what managers say (`Reports.agreed_wall_ms`), and stamps that are ahead of it only keep messages.
 """
 
 from __future__ import annotations
@@ -95,10 +96,11 @@ class Retention:
 
     def __init__(
         self, engine: Engine, leading: dict[int, Feed], settings: dict[int, dict[str, Any]],
-        segment_bytes: int, is_current: Callable[[int], bool],
+        segment_bytes: int, is_current: Callable[[int], bool], agreed_wall_ms: Callable[[int], int],
     ) -> None:  # fmt: skip
         self._engine, self._leading, self._settings = engine, leading, settings
         self._segment_bytes, self._is_current = segment_bytes, is_current
+        self._agreed_wall_ms = agreed_wall_ms
         self._look_at = 0
         self._queue: deque[int] = deque()
         self._walks: dict[int, _Walk] = {}
@@ -171,7 +173,7 @@ class Retention:
                     return None
                 oldest_ms = row.time_ms
                 self._oldest[group] = machine.start, oldest_ms
-        now_ms = self._engine.wall_ms()
+        now_ms = self._agreed_wall_ms(self._engine.now)
         return goal_of(settings, machine.bytes_kept, oldest_ms, now_ms, self._segment_bytes)
 
     def _propose(self, group: int, feed: Feed, cut: Cut) -> None:

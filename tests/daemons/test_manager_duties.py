@@ -27,7 +27,7 @@ def test_brokers_register_by_their_beats() -> None:
     orders = cluster.beat(1)
     assert orders == {
         "version": 0, "life": 0, "life_from": 0, "more": False, "wanted": None, "gone": [],
-        "transfers": [], "brokers": None,
+        "transfers": [], "brokers": None, "wall_ms": cluster.engine.wall_ms(),
     }  # fmt: skip
     cluster.turn()
     row = cluster.tables.brokers[1]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kit.batches import make_batch
 from kit.broker_seam import GROUP, World
+from kit.orders import answer, orders
 
 from myqueue import errors, protocol
 from myqueue.daemons import retention
@@ -215,23 +216,50 @@ def test_who_is_current() -> None:
     """A majority of managers that know of this process's life answered lately."""
     world = World()
     reports = world.broker.reports
-    orders = {
-        "version": 1, "more": False, "wanted": None, "gone": [], "transfers": [], "brokers": None,
-        "life_from": 0,
-    }  # fmt: skip
 
-    def answer(node: int, life: int = world.engine.incarnation) -> None:
-        frame = protocol.encode(protocol.ORDERS, 1, orders | {"life": life})
-        world.broker.peer_answer(("manager", node), protocol.decode(frame))
+    def says(node: int, life: int = world.engine.incarnation) -> None:
+        answer(world, orders(version=1, life=life), node, beat=1)
 
     now = world.engine.now
     assert not reports.is_current(now)
-    answer(1)
+    says(1)
     assert not reports.is_current(now), "one of two is no majority"
-    answer(2, life=4)
+    says(2, life=4)
     assert not reports.is_current(now), "of an earlier life: it may lag behind"
-    answer(2)
+    says(2)
     assert reports.is_current(now) and not reports.is_current(now + 6000)
+
+
+def test_a_clock_that_is_ahead_deletes_nothing() -> None:
+    """Of this machine, or of one manager; most say what time it is."""
+    leader = Leader(retention_ms=3_600_000)
+    world = leader.world
+    world.produce(*(make_batch(1) for _ in range(9)))
+    begin, day = world.engine.wall, 86_400_000
+
+    def told(*ahead_ms: int) -> None:
+        for node, ahead in enumerate(ahead_ms, 1):
+            answer(world, orders(wall_ms=begin + ahead), node)
+
+    told(0, 0)
+    world.engine.wall += day
+    leader.look()
+    assert leader.machine.start == 0
+    told(day, 0)
+    leader.look()
+    assert leader.machine.start == 0
+    told(day, day)
+    leader.look()
+    assert leader.machine.start == 9
+
+
+def test_without_a_word_of_managers_about_time_the_own_clock_holds() -> None:
+    """They are of an older version."""
+    leader = Leader(retention_ms=3_600_000)
+    leader.world.produce(*(make_batch(1) for _ in range(9)))
+    leader.world.engine.wall += 86_400_000
+    leader.look()
+    assert leader.machine.start == 9
 
 
 def test_a_follower_decides_nothing() -> None:

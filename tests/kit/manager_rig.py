@@ -46,6 +46,7 @@ class FakeEngine:
         self.replicas: dict[int, FakeReplica] = {}
         self.refused: dict[int, str] = {}
         self.counts = Counts()
+        self.clock = SimpleNamespace(wall_ms=self.wall_ms)
         self.log = SimpleNamespace(
             identity=SimpleNamespace(disk=f"manager-disk-{node}"),
             journal=SimpleNamespace(recovered=SimpleNamespace(unknown_loss=False)),
