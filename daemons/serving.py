@@ -61,6 +61,10 @@ class Serving:
 
     def _serve(self, replica: Replica, order: t.Fetch, *, is_fill: bool) -> None:
         engine, node = self._engine, replica.node
+        if order.first < node.log.first_index:
+            # Retention went on meanwhile: the leader asks for what there is.
+            node.fetched(order.follower, [], engine.now, engine.host.out)
+            return
         bytes_max = FILL_BYTES if is_fill else t.Settings().append_bytes_max
         try:
             entries = replica.read(order.first, order.last, bytes_max)
@@ -69,8 +73,12 @@ class Serving:
         else:
             node.fetched(order.follower, entries, engine.now, engine.host.out)
             self._passed(sum(len(entry[t.PAYLOAD]) for entry in entries), is_fill=is_fill)
-            if engine.refused.get(order.group, "").startswith(UNREADABLE):
-                del engine.refused[order.group]
+            self._is_readable(order.group)
+
+    def _is_readable(self, group: int) -> None:
+        """Or it is not known any more: whoever asks again is told."""
+        if self._engine.refused.get(group, "").startswith(UNREADABLE):
+            del self._engine.refused[group]
 
     def _passed(self, size: int, *, is_fill: bool) -> None:
         """Whoever is served, the next new replica waits for as long as this much should take. For
@@ -106,6 +114,7 @@ class Serving:
             self._measure(now)
         while self._unread and self._unread[0][0] <= now:
             _, order = self._unread.popleft()
+            self._is_readable(order.group)
             node = self._engine.host.touch(order.group)
             if node is not None:
                 node.fetched(order.follower, [], now, self._engine.host.out)
@@ -115,9 +124,5 @@ class Serving:
                 self._engine.replicas.get(fill.group),
                 self._engine.host.touch(fill.group),
             )
-            if replica is None or node is None:
-                continue
-            if fill.first >= node.log.first_index:
+            if replica is not None and node is not None:
                 self._serve(replica, fill, is_fill=True)
-            else:  # retention went on meanwhile: the leader asks for what there is
-                node.fetched(fill.follower, [], now, self._engine.host.out)

@@ -151,3 +151,31 @@ def test_half_a_snapshot_does_not_hold_segments(tmp_path: Path) -> None:
         node.restart()
         group = node.log.journal.groups.by_uid[GROUP]
         assert not group.pending_from and group.snapshot_parts
+
+
+def test_a_start_that_moves_while_a_follower_asks_is_no_trouble(tmp_path: Path) -> None:
+    """What it asked for is gone, not unreadable: nobody hands over, and it gets a snapshot."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create()
+        net.write(30)
+        move(net, 12)
+        leader = net.leader()
+        net.until("cut", lambda: first_index(leader) == 12)
+        follower = others(net, leader)[0].replica().replica_id
+        leader.engine._serving.fetch(t.Fetch(GROUP, follower, 5, 8))
+        assert not leader.engine.refused
+        assert not leader.engine.counts["peer_fetches_failed_total"]
+        net.settled()
+        assert net.leader() is leader
+
+
+def test_what_could_not_be_read_for_a_follower_is_not_said_for_ever(tmp_path: Path) -> None:
+    """Who handed over because of it is not asked again."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create()
+        net.write(30)
+        leader = net.leader()
+        follower = others(net, leader)[0].replica().replica_id
+        leader.engine._serving.fetch(t.Fetch(GROUP, follower, 900, 901))  # there is no such entry
+        assert GROUP in leader.engine.refused
+        net.until("forgotten", lambda: not leader.engine.refused)
