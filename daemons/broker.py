@@ -329,6 +329,7 @@ class Broker:
             except errors.MyQueueError as error:
                 self._tell("error", "replica-not-made", group=wanted.group, error=str(error))
             else:
+                self._settings[wanted.group] = wanted.settings  # gone with the one before it
                 self._tell(
                     "info", "replica-made", group=wanted.group, topic=wanted.topic,
                     joins=bool(wanted.moved),

@@ -263,6 +263,7 @@ class Fetching:
 
     def removed(self, group: int) -> None:
         """No longer here: its waiters are told at once."""
+        self.lost(group)
         for waiter in self._room.get(group, ()):
             waiter.missing = 0
         if group in self._room:

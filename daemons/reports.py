@@ -282,15 +282,18 @@ class Reports:
                 self._engine.set_peer(("broker", node), peer)
 
     def _gone(self, named: list[list[int]]) -> list[int]:
-        """Groups of which exactly the replica here is named; or it can't be told which one it is"""
+        """Groups of which exactly the replica here is named; or it can't be told which one it is,
+        and then several names may be.
+        """
         if not named:
             return []
         held = self._engine.held()
-        return [
-            group
+        here = {
+            group: None
             for group, incarnation in named
             if group in held and held[group] & INCARNATIONS in (incarnation, 0)
-        ]
+        }
+        return list(here)
 
     def _may_be_lost(self, row: Wanted, there: int, life_from: int) -> bool:
         """`there`: what is here of the group, perhaps one that was before the one that is lost."""

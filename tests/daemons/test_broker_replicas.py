@@ -133,6 +133,25 @@ def test_a_replica_that_forgot_its_name_is_removed_by_any(world: World) -> None:
     assert not world.engine.refused
 
 
+def test_a_lost_replica_whose_name_is_lost_is_removed_once(world: World) -> None:
+    """Each of the names that it may have had is gone."""
+    lose(world, 5, 0)
+    answer(world, orders(version=9, wanted=[], gone=[[5, 3], [5, 7]]))
+    assert not world.engine.refused and 5 not in world.engine.held()
+
+
+def test_a_successor_has_its_topic_s_settings(world: World) -> None:
+    """It is made from what was ordered before the old one went; else it would keep all for ever."""
+    lose(world, 5, name(1, 7))
+    wanted = wanted_row(5, [[1, 12]], {"retention_bytes": 9}, moved=8)
+    answer(world, orders(version=9, wanted=[wanted]))
+    answer(world, orders(version=9, gone=[[5, 7]]))
+    world.engine.now += 1100
+    world.broker.tick(world.engine.now)
+    assert world.engine.replicas[5].replica_id == name(1, 12)
+    assert world.broker._settings[5] == {"retention_bytes": 9}
+
+
 def test_r2_after_a_hole_in_the_log_nothing_old_is_made_that_is_not_there(world: World) -> None:
     """It may have been there, and have voted."""
     world.engine.log.journal.recovered.unknown_loss = True

@@ -182,6 +182,14 @@ def test_waiters_of_a_removed_group_are_told(world: World) -> None:
     assert world.turn()[0][0][3][0][1] == errors.UnknownPartition.code
 
 
+def test_rounds_of_a_removed_group_are_forgotten(world: World) -> None:
+    world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 2]])
+    assert world.broker.fetching._rounds
+    world.broker._remove(GROUP)
+    assert not world.broker.fetching._rounds
+    assert world.turn()[0][0][3][0][1] == errors.UnknownPartition.code
+
+
 def test_waiters_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "CLIENT_WAITERS_MAX", 2)
     for _ in range(2):

@@ -126,6 +126,8 @@ class FakeEngine:
         return made
 
     def remove(self, uid: int) -> None:
+        if uid not in self.held():
+            raise errors.GroupUnknown()
         self.replicas.pop(uid, None)
         self.refused.pop(uid, None)
         self.names.pop(uid, None)
