@@ -1,14 +1,17 @@
 """What of a sealed segment is still in force, and how it is appended again at the end of the log.
 
-Judged by footers and by what is known of the groups; nothing is read here. `reclaim` uses it.
+Judged by footers, records and what is known of the groups. `reclaim` uses it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from myqueue.wal import format as f
 from myqueue.wal.entries import Entry
 from myqueue.wal.groups import Group, Groups
 from myqueue.wal.journal import Journal
+from myqueue.wal.scan import Scan
 
 
 def in_snapshot(group: Group, segment: int) -> bool:
@@ -54,3 +57,24 @@ def entry_again(record: f.Record, payload: memoryview) -> Entry:
         record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
         record.chain, payload,
     )  # fmt: skip
+
+
+def portion(
+    scan: Scan, records: Iterator[tuple[f.Record, memoryview]], groups: Groups, size: int
+) -> tuple[list[tuple[f.Record, memoryview]], bool]:
+    """The next records of a segment that matter, and whether these were the last ones.
+
+    Which entries lie before their log's start is seen here already: starts only rise.
+    """
+    out: list[tuple[f.Record, memoryview]] = []
+    until = scan.position + size
+    for record, payload in records:
+        if record.kind == f.FOOTER:
+            out.append((record, payload))
+        elif record.kind == f.ENTRY:
+            group = groups.by_uid.get(record.group)
+            if group is not None and record.index >= group.first_index:
+                out.append((record, payload))
+        if scan.position >= until:
+            return out, False
+    return out, True

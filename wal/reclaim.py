@@ -40,6 +40,7 @@ from myqueue.wal.inforce import (
     has_entries,
     in_snapshot,
     live_entry_bytes,
+    portion,
     snapshot_of,
 )
 from myqueue.wal.inventory import SegmentFile
@@ -82,6 +83,7 @@ class Reclaimer:
         self._trash: list[str] = []
         # Segments that were emptied, and the place in the log that must be durable before they go.
         self._emptied: dict[int, tuple[int, int]] = {}
+        self._held: set[int] = set()  # of them: for other reasons they stay
         self._stuck: set[int] = set()  # cannot be emptied in this process
         self._doubtful: set[int] = set()  # have the vote of a group that may have cast a newer one
         self._sparse: dict[int, tuple[float, int]] = {}  # segment -> its share, and since when
@@ -109,7 +111,7 @@ class Reclaimer:
     @property
     def has_more(self) -> bool:
         """Another pass has something to do: to remove what was emptied, say."""
-        return bool(self._trash or self._emptied)
+        return bool(self._trash or self._emptied.keys() - self._held)
 
     @property
     def has_sparse(self) -> bool:
@@ -134,7 +136,8 @@ class Reclaimer:
         verdict = yield from self._apart(lambda: self._judge(sealed, now_ms))
         for segment, _ in verdict.gone:  # from now on nobody reads in it
             self._journal.forget_segment(segment.number)
-            self._emptied.pop(segment.number, None)
+        for number in self._emptied.keys() - self._journal.segments.keys():
+            del self._emptied[number]
         yield from self._remove(verdict.gone)
         for segment, entries in verdict.sparse:
             yield from self._empty(segment, entries)
@@ -190,6 +193,7 @@ class Reclaimer:
         held: set[int] | None = set()  # groups with records in segments that stay; None: any group
         gone: list[tuple[SegmentFile, bool]] = []
         sparse: list[tuple[float, SegmentFile, bool]] = []
+        emptied: set[int] = set()
         known, self._sparse = self._sparse, {}
         for segment, tells in sealed:
             rows = self._footer(segment)
@@ -200,6 +204,8 @@ class Reclaimer:
             if share == 0.0:
                 gone.append((segment, any(row.kinds & _ORDERED for row in rows)))
                 continue
+            if self._is_emptied(segment.number):
+                emptied.add(segment.number)
             if held is not None:
                 held.update(row.group for row in rows)
             if share <= COMPACT_BELOW_SHARE and self._may_be_emptied(segment.number, groups):
@@ -212,6 +218,7 @@ class Reclaimer:
                     sparse.append((share, segment, entries))
             if not self._work.pause(PAUSE_S):
                 return Verdict([], [])
+        self._held = emptied
         sparse.sort(key=lambda one: one[0])
         room = ROOM_SEGMENTS * max((one.capacity for _, one, _ in sparse), default=0)
         if self._files.free_bytes() < room:
@@ -253,13 +260,16 @@ class Reclaimer:
         except OSError:  # a sector that can't be read, say
             return None
 
+    def _is_emptied(self, number: int) -> bool:
+        """What was in force in it stands elsewhere by now, for certain."""
+        at = self._emptied.get(number)
+        return at is not None and at <= self._index.durable
+
     def _live_share(
         self, segment: SegmentFile, rows: list[f.FooterRow], groups: Groups, held: set[int] | None
     ) -> float:
         """0.0: nothing is needed. Otherwise about which share of the segment is."""
-        emptied_at = self._emptied.get(segment.number)
-        emptied = emptied_at is not None and emptied_at <= self._index.durable
-        live = 0.0
+        emptied, live = self._is_emptied(segment.number), 0.0
         for row in rows:
             group = groups.by_uid.get(row.group)
             if row.kinds & _ORDERED and (held is None or row.group in held):
@@ -329,7 +339,9 @@ class Reclaimer:
         )
         records, is_whole = scan.records(), False
         while True:
-            found, is_over = yield from self._apart(lambda: _portion(scan, records, journal.groups))
+            found, is_over = yield from self._apart(
+                lambda: portion(scan, records, journal.groups, STEP_BYTES)
+            )
             is_whole = is_whole or any(record.kind == f.FOOTER for record, _ in found)
             lookups = size = 0
             for record, payload in found:
@@ -374,24 +386,3 @@ class Reclaimer:
 
 def _holds(groups: list[Group], number: int) -> bool:
     return any(one.holds(number) for one in groups)
-
-
-def _portion(
-    scan: Scan, records: Iterator[tuple[f.Record, memoryview]], groups: Groups
-) -> tuple[list[tuple[f.Record, memoryview]], bool]:
-    """The next records of a segment that matter, and whether these were the last ones.
-
-    Which entries lie before their log's start is seen here already: starts only rise.
-    """
-    out: list[tuple[f.Record, memoryview]] = []
-    until = scan.position + STEP_BYTES
-    for record, payload in records:
-        if record.kind == f.FOOTER:
-            out.append((record, payload))
-        elif record.kind == f.ENTRY:
-            group = groups.by_uid.get(record.group)
-            if group is not None and record.index >= group.first_index:
-                out.append((record, payload))
-        if scan.position >= until:
-            return out, False
-    return out, True

@@ -14,6 +14,7 @@ from sim.disk import AFTER, BEFORE, MIDDLE, Crash
 from sim.whole import World, drop, fill, quiet_world
 
 from myqueue.wal import format as f
+from myqueue.wal import reclaim
 from myqueue.wal.scan import Scan
 
 
@@ -126,10 +127,14 @@ def test_a_large_snapshot_is_not_moved_for_ever(worlds: Any) -> None:
     assert 1 not in world.journal.segments, "what held the segment is not in force any more"
 
 
-def test_what_cancels_records_stays_as_long_as_these(worlds: Any) -> None:
+@pytest.mark.parametrize("share", [0.6, 0.3])
+def test_what_cancels_records_stays_as_long_as_these(
+    worlds: Any, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """W12: TRUNCATE, reset and GROUP_REMOVED stand in segments that hold nothing else, behind one
-    that is full of another group's live entries, which must stay.
+    that is full of another group's live entries, which must stay; for good, if it is not emptied.
     """
+    monkeypatch.setattr(reclaim, "COMPACT_BELOW_SHARE", share)
     world = quiet_world(worlds, 4)
     for uid in (2, 3, 4):
         world.append(uid, world.models[uid], world.journal.groups.by_uid[uid])
@@ -147,6 +152,8 @@ def test_what_cancels_records_stays_as_long_as_these(worlds: Any) -> None:
         world.reclaim_quietly()
         world.check()
         world.check_rebuild()
+    assert bool(world.reclaimer._emptied) == (share < 0.6), "nothing in force, and they stay"
+    assert not world.reclaimer.has_more, "another pass has nothing to do"
 
 
 @pytest.mark.parametrize("where", ["entry", "footer", "header"])
