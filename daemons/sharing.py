@@ -1,7 +1,8 @@
 """Who of a consumer group should read which partition: even, sticky, the same everywhere. Pure.
 
 In: which topics each member wants, the partitions that there are, and what was decided before.
-Out: a member for each partition, 0 where nobody wants it. What is promised:
+Out: a member for each partition, 0 where nobody wants it; and whether that is all, or another
+decision has to go on, as a long one would keep the managers from all else. What is promised:
 
 - *Even*: members that want the same topics differ by at most one partition. If they want different
   topics, no chain of moves brings two of them nearer that differ by two or more.
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heapreplace
 from typing import Final
 
-MOVES_MAX: Final = 2000  # of one decision among different wishes; the next one goes on
+MOVES_MAX: Final = 100  # of one decision among different wishes; with many members some ms each
 
 Wishes = Mapping[int, frozenset[int]]  # member -> topics
 Decision = dict[int, int]  # partition -> member
@@ -24,9 +25,9 @@ Decision = dict[int, int]  # partition -> member
 
 def share_out(
     wishes: Wishes, partitions: Sequence[tuple[int, int]], before: Mapping[int, int]
-) -> Decision:
+) -> tuple[Decision, bool]:
     """`partitions`: (partition, topic). `before`: who had it by the last decision; may be gone."""
-    spread = _Spread(wishes)
+    spread, is_even = _Spread(wishes), True
     homeless = []
     for partition, topic in partitions:
         member = before.get(partition, 0)
@@ -39,8 +40,8 @@ def share_out(
         spread.house(homeless)
     else:
         spread.house(homeless)
-        spread.even_out()
-    return {partition: spread.decision.get(partition, 0) for partition, _ in partitions}
+        is_even = spread.even_out()
+    return {partition: spread.decision.get(partition, 0) for partition, _ in partitions}, is_even
 
 
 class _Spread:
@@ -103,14 +104,17 @@ class _Spread:
             self.give(member, partition, topic)
             heapreplace(heap, (self.counts[member], member))
 
-    def even_out(self) -> None:
-        """Moves along chains of members, from one that has more to one that has less."""
+    def even_out(self) -> bool:
+        """Moves along chains of members, from one that has more to one that has less. False if
+        there may be more of them.
+        """
         for _ in range(MOVES_MAX):
             chain = self._chain()
             if not chain:
-                return
+                return True
             for giver, topic, taker in chain:
                 self.give(taker, self.take(giver, topic), topic)
+        return False
 
     def _chain(self) -> list[tuple[int, int, int]]:
         """The first that brings two members nearer to each other; [] if there is none."""

@@ -140,7 +140,8 @@ def balance(call: Call, team: Team) -> None:
         group: share.wanted if share.wanted in team.members else share.owner
         for group, share in team.shares.items()
     }
-    decided = share_out(wishes, [(group, uid) for group, uid, _ in partitions], before)
+    wanted = [(group, uid) for group, uid, _ in partitions]
+    decided, is_even = share_out(wishes, wanted, before)
     for group, member in decided.items():
         share = team.shares[group]
         if share.wanted != member:
@@ -148,7 +149,7 @@ def balance(call: Call, team: Team) -> None:
             _news(call, team, share.owner)
         if not share.owner:
             _grant(call, team, share)
-    team.unbalanced, team.version = 0, call.index
+    team.unbalanced, team.version = 0 if is_even else call.index, call.index
     tables.put_team(team)
 
 

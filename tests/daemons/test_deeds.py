@@ -14,7 +14,7 @@ from myqueue.daemons.raft.types import COMMAND, Item
 
 
 def told(cluster: Cluster, *events: str) -> list[tuple[str, dict[str, object]]]:
-    return [one for one in cluster.told if one[0] in events]
+    return [one for one in cluster.lines if one[0] in events]
 
 
 def test_what_people_do_is_told() -> None:
@@ -40,7 +40,7 @@ def test_what_people_do_is_told() -> None:
 def test_who_comes_by_itself_and_what_was_refused_is_not_told() -> None:
     cluster = Cluster(brokers=1)
     cluster.update("create_topic", topic="orders")
-    before = len(cluster.told)
+    before = len(cluster.lines)
     cluster.update("register_producer", topic="orders")
     cluster.update("register_consumer", topic="orders")
     for operation, argument in (
@@ -50,7 +50,7 @@ def test_who_comes_by_itself_and_what_was_refused_is_not_told() -> None:
         cluster.ask(protocol.UPDATE, b"%16d" % len(operation), operation, argument)
         cluster.commit()
         assert cluster.answer()[0] == protocol.ERROR
-    assert cluster.told[before:] == []
+    assert cluster.lines[before:] == []
 
 
 def test_a_follower_is_silent() -> None:
@@ -60,14 +60,14 @@ def test_a_follower_is_silent() -> None:
     payload = command(b"", "drain_broker", {"node": 1})
     cluster.engine.pending.append(Item(0, 0, COMMAND, payload))
     cluster.engine.index += 1
-    cluster.told.clear()
+    cluster.lines.clear()
     cluster.commit()
-    assert cluster.tables.brokers[1].state == "draining" and cluster.told == []
+    assert cluster.tables.brokers[1].state == "draining" and cluster.lines == []
 
 
 def test_moves_are_told_by_name() -> None:
     cluster = Moving(4, t=3)
-    cluster.told.clear()
+    cluster.lines.clear()
     [*held] = sorted(cluster.tables.held[1])
     cluster.update("drain_broker", node=1)
     cluster.pass_time(30_000)

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import product
 from random import Random
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myqueue.daemons.sharing import Decision, share_out
+from myqueue.daemons import sharing
+from myqueue.daemons.sharing import Decision
 
 Partitions = list[tuple[int, int]]
 
@@ -18,6 +21,15 @@ SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=4)
 WISHES = st.dictionaries(
     st.integers(1, 9), st.frozensets(st.integers(0, 3), min_size=1), max_size=6
 )
+
+
+def share_out(*given: Any) -> Decision:
+    """As often as it takes."""
+    wishes, partitions, before = given
+    decision, is_even = sharing.share_out(wishes, partitions, before)
+    while not is_even:
+        decision, is_even = sharing.share_out(wishes, partitions, decision)
+    return decision
 
 
 def parts(sizes: list[int]) -> Partitions:
@@ -122,3 +134,14 @@ def test_a_large_group_is_decided_quickly_enough_for_a_state_machine() -> None:
     before = dict.fromkeys((p for p, _ in partitions), 1)
     after = share_out(dict.fromkeys(range(1, 1001), every), partitions, before)
     assert set(counts(after, range(1, 1001)).values()) == {10}
+
+
+def test_a_long_decision_is_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has too much of what few want gives it away, however much that is."""
+    monkeypatch.setattr(sharing, "MOVES_MAX", 5)
+    wishes = {1: frozenset({1, 2}), 2: frozenset({1})}
+    partitions = [(number, 1) for number in range(60)]
+    before = dict.fromkeys(range(60), 1)
+    after, is_even = sharing.share_out(wishes, partitions, before)
+    assert not is_even and list(after.values()).count(2) == 5
+    assert list(share_out(wishes, partitions, before).values()).count(2) == 30

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kit.metadata_rig import Rig
 
 from myqueue import errors
+from myqueue.daemons import sharing
 from myqueue.daemons.tables import SHARES, TEAM, Tables
 from myqueue.daemons.team_rows import Team
 
@@ -90,6 +91,22 @@ def test_members_that_start_together_are_dealt_out_once() -> None:
     group.balance()
     assert group.sizes() == [4] * 6
     assert not any(group.to_let_go(member) for member in members)
+
+
+def test_a_decision_that_was_cut_short_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members with different wishes: the managers are asked again until it is even."""
+    monkeypatch.setattr(sharing, "MOVES_MAX", 5)
+    group = Group(30)
+    group.rig.run("create_topic", topic="u", partitions=1)
+    first = group.join("t", "u")
+    group.balance()
+    assert not group.team.unbalanced
+    second, rounds = group.join("t"), 0
+    while group.team.unbalanced:
+        group.balance()
+        rounds += 1
+    group.let_go(first)
+    assert rounds == 4 and abs(len(group.of(first)) - len(group.of(second))) <= 1
 
 
 def test_a_release_of_another_epoch_or_of_a_stranger_changes_nothing() -> None:

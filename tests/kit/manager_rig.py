@@ -118,9 +118,9 @@ class Cluster:
     """One manager, and brokers as it hears them."""
 
     def __init__(self, brokers: int = 0, managers: int = 3, *, leads: bool = True) -> None:
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.lines: list[tuple[str, dict[str, Any]]] = []
         self.manager = Manager(
-            config_of(1, managers), lambda _, event, **fields: self.told.append((event, fields))
+            config_of(1, managers), lambda _, event, **fields: self.lines.append((event, fields))
         )
         self.engine = FakeEngine(1, self.manager)
         self.manager.started(self.engine.now)
