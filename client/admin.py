@@ -334,7 +334,8 @@ def _repairs(who: str, repair: Facts) -> list[Facts]:
     """The damage that one daemon tells of: what is repaired, then what is not."""
     names = ("segment", "position", "found", "what")
     return [
-        {"daemon": who, **{name: one[name] for name in names}, "since_ms": since, "state": state}
+        {"daemon": who, **{name: one[name] for name in names},
+         "partitions": one.get("partitions", []), "since_ms": since, "state": state}
         for one, since, state in (
             *((one, one["found_ms"], f"repaired in {one['took_ms'] / 1000:.1f} s")
               for one in repair["mended"]),

@@ -6,11 +6,12 @@ Nothing here reads or sends anything.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from myqueue import protocol
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
 from myqueue.wal.groups import Row
@@ -23,6 +24,7 @@ LOOKS_MAX: Final = 256  # at entries of one group, at once
 HOPE_MS: Final = 10_000  # after which nobody is told any more that it is a matter of moments
 TOLD_MAX: Final = 20
 TEXT_MAX: Final = 300
+NAMED_MAX: Final = 10  # partitions of one segment
 LEAD_MS: Final = 1000  # that a leader may lack something; then it makes way
 
 
@@ -73,6 +75,7 @@ class Damaged:
         self.since_ms = 0  # wall clock, for people
         self.failed = ""
         self.is_told = False  # that it waits for something
+        self.groups: dict[int, str] = {}  # that could not read something of it, and their names
 
 
 class Lacking:
@@ -156,6 +159,37 @@ def tell(
              "groups": groups}
         )  # fmt: skip
     return out
+
+
+def tell_mended(one: Damaged, took_ms: int) -> dict[str, Any]:
+    return {
+        "segment": one.name, "position": one.position, "found": one.found, "what": one.what,
+        "found_ms": one.since_ms, "took_ms": took_ms,
+        "partitions": list(one.groups.values())[:NAMED_MAX],
+    }  # fmt: skip
+
+
+def named(rows: list[dict[str, Any]], replicas: Mapping[int, Replica]) -> list[dict[str, Any]]:
+    """With the names of whom the groups are that lack something."""
+    for row in rows:
+        known = (replicas[uid] for uid in row["groups"][:NAMED_MAX] if uid in replicas)
+        row["partitions"] = list(map(_name_of, known))
+    return rows
+
+
+def note_reader(damaged: dict[int, Damaged], number: int, replica: Replica) -> None:
+    """Of this segment it could not read something."""
+    if number in damaged:
+        damaged[number].groups[replica.uid] = _name_of(replica)
+
+
+def _name_of(replica: Replica) -> str:
+    """For people. What a group is about is its topic and number, and for managers a word."""
+    try:
+        topic, number, *_ = protocol.unpack(replica.about)
+    except (ValueError, TypeError):
+        return bytes(replica.about).decode(errors="replace")
+    return f"{topic}/{number}"
 
 
 def tell_missing(

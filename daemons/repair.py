@@ -40,8 +40,11 @@ from myqueue.daemons.damage import (
     hopeless,
     is_the_entry,
     leader_step,
+    named,
     needed_from,
+    note_reader,
     tell,
+    tell_mended,
     tell_missing,
     way_of,
 )
@@ -155,6 +158,7 @@ class Repair:
         row = engine.log.index.row(uid, index)
         if row is None or (row.segment, row.position) != place:
             return
+        note_reader(self.damaged, place[0], replica)
         log = replica.node.log
         way = way_of(index, needed_from(replica), log.last_index, log.memory_first)
         if way is Way.MEMORY and self._back.get((uid, index)) != place:
@@ -235,10 +239,7 @@ class Repair:
         self._back = {k: place for k, place in self._back.items() if place[0] != number}
         engine.counts["damage_repaired_total"] += 1
         took_ms = engine.wall_ms() - one.since_ms
-        self.mended.append(
-            {"segment": one.name, "position": one.position, "found": one.found, "what": one.what,
-             "found_ms": one.since_ms, "took_ms": took_ms}
-        )  # fmt: skip
+        self.mended.append(tell_mended(one, took_ms))
         engine.report("info", "damage-repaired", segment=one.name, took_ms=took_ms)
 
     def _mend(self, uid: int, now: int) -> int:
@@ -386,14 +387,12 @@ class Repair:
     # -- for people ----------------------------------------------------------------------------
 
     def told(self, *, harmless: bool = False) -> list[dict[str, Any]]:
-        """What is damaged now, for beats and STATUS; short. `harmless`: also what is whole again,
-        and only waits for older segments to go.
-        """
+        """For beats and STATUS. `harmless`: what is whole and waits for older segments as well."""
         about = self.damaged, self.lacks, self._engine.now
         return tell(*about, harmless=harmless) + tell_missing(*about, self._engine.wall_ms())
 
     def status(self) -> dict[str, Any]:
         return {
-            "damaged": self.told(harmless=True), "mended": list(self.mended),
-            "scrub": self.scrubbing.status(),
+            "damaged": named(self.told(harmless=True), self._engine.replicas),
+            "mended": list(self.mended), "scrub": self.scrubbing.status(),
         }  # fmt: skip

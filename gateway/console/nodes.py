@@ -147,10 +147,11 @@ def repairs_table(look: Look) -> Table | None:
     for row in sorted(rows, key=lambda one: -int(one["since_ms"])):
         is_done = row["state"].startswith("repaired")
         place = f"{row['segment']} at position {row['position']}: "
+        at = ", ".join(row.get("partitions", ()))
         table.add(
             row["daemon"], words.age(row["since_ms"], look.now_ms), row["found"],
             Cell(row["segment"], is_code=True), words.count(row["position"]),
-            row["what"].removeprefix(place),
+            row["what"].removeprefix(place) + (f" ({at})" if at else ""),
             Cell(row["state"], state=OK if is_done else WARN),
         )  # fmt: skip
     return table if rows else None

@@ -47,7 +47,10 @@ def drawn(monkeypatch: pytest.MonkeyPatch, admin: ToldAdmin, seen: Look) -> Any:
 def test_damage_is_shown_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     what = "7.seg at position 512: the checksum of its payload is wrong"
     admin = ToldAdmin([
-        {**ROW, "daemon": "broker 1", "what": what, "state": "repaired in 0.2 s"},
+        {
+            **ROW, "daemon": "broker 1", "what": what, "state": "repaired in 0.2 s",
+            "partitions": ["t/0", "u/3"],
+        },
         {**ROW, "daemon": "broker 1", "what": what, "since_ms": 4000, "state": "asked for"},
     ])  # fmt: skip
     table = drawn(monkeypatch, admin, look())
@@ -55,7 +58,7 @@ def test_damage_is_shown_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> No
     rows = [[getattr(cell, "text", cell) for cell in row] for row in table.rows]
     assert [row[-1] for row in rows] == ["asked for", "repaired in 0.2 s"]
     assert rows[1][:5] == ["broker 1", "4 s ago", "scrub", "7.seg", "512"]
-    assert rows[1][5] == "the checksum of its payload is wrong"
+    assert rows[1][5] == "the checksum of its payload is wrong (t/0, u/3)"
     assert [row[-1].state for row in table.rows] == [WARN, OK]
 
 

@@ -169,8 +169,12 @@ def test_the_scrubber_finds_it_and_in_a_manager_too(cluster: Cluster, filled: ob
         log = cluster.log(name)
         assert "damage-found" in log and "damage-repaired" in log and segment in log
     assert counters(cluster, BROKERS[0])["entries_repaired_total"] == 1
+    (row,) = repair_of(cluster, BROKERS[0])["mended"]
+    assert row["partitions"] == ["still/0"]
+    assert repair_of(cluster, manager)["mended"][0]["partitions"] == ["managers"]
     shown = repairs(cluster)
     assert at_rest.path.name in shown and path.name in shown and "repaired in" in shown
+    assert "still/0" in shown
     code, data = fetched(cluster, BROKERS[0], at_rest.group, at_rest.offset)
     assert not code and data == fetched(cluster, BROKERS[1], at_rest.group, at_rest.offset)[1]
     cluster.wait_healthy()
