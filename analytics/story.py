@@ -53,6 +53,7 @@ class Story:
     last: int = 0
     next_offset: int | None = None
     begun: bool = False
+    hints: list[tuple[int, Finding]] = field(default_factory=list)  # of what is not there so far
 
 
 class Teller:
@@ -86,6 +87,7 @@ class Teller:
             what = f"index {run.first} follows index {story.last}, and nothing was truncated"
             yield self._finding("gap", what, run.number, run.position, run.first)
             self._cut(run.first)
+        yield from self._came_late(run)
         before = story.stretches[-1].term if story.stretches else 0
         for index, term, position in run.terms:
             if term < before:
@@ -101,6 +103,12 @@ class Teller:
             yield self._finding("offset", what, run.number, position, index)
         self._add(run)
         story.last, story.next_offset = run.last, run.next_offset
+
+    def _came_late(self, run: Run) -> Iterator[Finding]:
+        """What was said to be committed before it was there."""
+        story = self.story
+        yield from (finding for index, finding in story.hints if index >= run.first)
+        story.hints = [one for one in story.hints if one[0] < run.first]
 
     def _add(self, run: Run) -> None:
         ends = [index - 1 for index, _, _ in run.terms[1:]] + [run.last]
@@ -155,7 +163,8 @@ class Teller:
             if event.index > known and not story.missing and story.begun:
                 what = f"entries up to {event.index} are said to be committed; {story.last} is "
                 what += "the last one that is there"
-                yield self._finding("hint", what, event.number, event.position, event.index)
+                at = event.number, event.position, event.index
+                story.hints.append((event.index, self._finding("hint", what, *at)))
             self._committed(event)
         elif kind == f.SNAPSHOT:
             story.state_index = max(story.state_index, event.index)
@@ -220,6 +229,10 @@ class Teller:
             yield self._finding("unknown", what, place.number, place.position, place.first)
         if story.removed:
             return
+        for index, finding in story.hints:
+            # Else it was there, in a segment that is gone: it went, or was appended again (W12).
+            if index > max(story.last, story.state_index):
+                yield finding
         for first, last, number, position in story.missing:
             if last >= first:
                 which = f"entry {first} is" if first == last else f"entries {first} to {last} are"
