@@ -9,6 +9,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -39,6 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, metavar="S", help="the first of them; alone: that one")
     group.addoption(
         "--minutes", type=some_minutes, metavar="M", help="how long the nemesis hurts a cluster"
+    )
+    group.addoption(
+        "--go-on", type=Path, metavar="FOLDER", help="of a nemesis that ended early: hurt it again"
     )
     group.addoption("--mutations", action="store_true", help="have the simulator find known bugs")
 

@@ -9,6 +9,9 @@ bound, and a checker that knows nothing of the cluster judges the notes.
     bin/test faults -k nemesis --minutes 120 [--seed S]
 
 The history of a run that failed stays in build/, and is judged again by the command that it prints.
+
+A long run that was ended is not lost: `--go-on` with its folder has the whole episodes judged
+again, and the cluster hurt for as long as is missing.
 """
 
 from __future__ import annotations
@@ -49,20 +52,28 @@ EPISODE_MIN = 10.0  # then everything is healed and judged, and a new history be
 @pytest.mark.slow
 def test_nemesis(
     tmp_path: Path, minutes: float | None, seed: int | None, full: bool,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    folder = request.config.getoption("--go-on") or tmp_path
+    before = histories_of(folder)
+    if before:
+        seed = int(before[0].stem.split("-")[1])
     chosen = int(time.time()) if seed is None else seed
     left = (minutes or (FULL_MINUTES if full else MINUTES)) * 60
     kinds, left_out = kinds_here()
     tell(capsys, f"\nnemesis: {left / 60:g} minutes, --seed {chosen}, {len(kinds)} kinds of faults")
     tell(capsys, *(f"nemesis: LEFT OUT, {lack}" for lack in left_out))
     damaged: defaultdict[Name, set[Path]] = defaultdict(set)
-    with a_cluster(tmp_path, chosen, monkeypatch) as cluster:
-        episode, reports = 0, []
+    reports = judged_again(folder, before)
+    episode, left = len(reports), left - len(reports) * EPISODE_MIN * 60
+    if before:
+        tell(capsys, f"{episode} episodes of before were judged again, {left / 60:g} minutes left")
+    with a_cluster(folder, chosen, monkeypatch) as cluster:
         while left > 0:
             seconds = min(left, EPISODE_MIN * 60)
             guard(seconds)
-            one = Episode(cluster, tmp_path, chosen, episode, kinds, damaged)
+            one = Episode(cluster, folder, chosen, episode, kinds, damaged)
             reports.append(one.run(seconds))
             left, episode = left - seconds, episode + 1
             tell(capsys, f"episode {episode}, {left / 60:g} minutes left: {reports[-1].summary}")
@@ -71,6 +82,28 @@ def test_nemesis(
     total = sum_of(reports)
     never = sorted({kind.name for kind in kinds} - set(total.faults))
     tell(capsys, "in all:", *total.lines(), *(f"never came: {name}" for name in never))
+
+
+def histories_of(folder: Path) -> list[Path]:
+    """Of a run that ended early, in their order."""
+    return sorted(folder.glob("nemesis-*.jsonl"), key=lambda one: int(one.stem.split("-")[2]))
+
+
+def judged_again(folder: Path, histories: list[Path]) -> list[Report]:
+    """By what clients saw; and by all that is in the logs now, against the last history. What was
+    damaged is not known any more, so nothing is excused.
+    """
+    reports = []
+    for number, path in enumerate(histories):
+        *_, (_, verb, *_) = events_of(path)
+        assert verb == "end" and path.stem.endswith(f"-{number}"), f"{path} is not whole"
+        reports.append(check(events_of(path)))
+        assert not reports[-1].violations, "\n".join(reports[-1].lines())
+    if histories:
+        topic, scratch = f"t{len(histories) - 1}", folder / "scratch"
+        report = read_logs(folder / "cluster", histories[-1], topic, scratch)
+        assert report.acks > 0 and not report.findings, "\n".join(map(str, report.findings))
+    return reports
 
 
 def tell(capsys: pytest.CaptureFixture[str], *lines: str) -> None:
@@ -96,16 +129,26 @@ def kinds_here() -> tuple[list[Kind], list[str]]:
 
 
 def a_cluster(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """On hosts with keys or, by every other seed, without."""
+    """On hosts with keys or, by every other seed, without; with the brokers that are there."""
     small: dict[str, Any] = {"segment_bytes": 4 << 20, "scrub_bytes_per_s": 32 << 20}
+    there = (folder / "cluster").glob("broker-*/identity")
+    brokers = sorted(int(one.parent.name.split("-")[1]) for one in there) or [1, 2, 3, 4]
     if what_hosts_lack():
-        return Cluster(folder / "cluster", 3, 4, **small)
+        return with_brokers(brokers, Cluster(folder / "cluster", 3, brokers[-1], **small))
     if seed % 2:
-        return Hosts(folder / "cluster", 3, 4, insecure=True, **small)
-    keys.make_cluster(folder / "keys", new_keypair)
-    keys.make_client(folder / "keys", "test", folder / "test.key", new_keypair)
-    monkeypatch.setenv("MYQ_KEY", str(folder / "test.key"))
-    return Hosts(folder / "cluster", 3, 4, keys=str(folder / "keys"), **small)
+        small |= {"insecure": True}
+    else:
+        if not (folder / "keys").exists():
+            keys.make_cluster(folder / "keys", new_keypair)
+            keys.make_client(folder / "keys", "test", folder / "test.key", new_keypair)
+        monkeypatch.setenv("MYQ_KEY", str(folder / "test.key"))
+        small |= {"keys": str(folder / "keys")}
+    return with_brokers(brokers, Hosts(folder / "cluster", 3, brokers[-1], **small))
+
+
+def with_brokers(numbers: list[int], cluster: Cluster) -> Cluster:
+    cluster.names = [one for one in cluster.names if one[0] == "manager" or one[1] in numbers]
+    return cluster
 
 
 class Episode:
