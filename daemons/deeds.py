@@ -3,7 +3,7 @@ broker drained, a group's positions reset) and by the managers themselves (repli
 whose session ended).
 
 Who asks "why is that so since last night?" finds it there. Clients that come and go by themselves
-are not told: there may be thousands. Pure: entries that were applied, and their results, come in.
+are not told: there may be thousands. Pure: what was done comes in, lines go out.
 """
 
 from __future__ import annotations
@@ -11,54 +11,64 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from myqueue import protocol
-from myqueue.daemons.raft.types import COMMAND, PAYLOAD, TYPE, Entry
+from myqueue.daemons.metadata import Deed
 from myqueue.daemons.tables import Tables
-from myqueue.errors import MyQueueError
 
-# Operation -> which of its arguments are worth a word.
+Fields = dict[str, Any]
+
+# Operation -> which of its arguments and results are worth a word.
 TOLD: Final[Mapping[str, tuple[str, ...]]] = {
-    "create_topic": ("topic", "partitions", "replication", "settings"),
+    "create_topic": ("topic", "replication", "settings"),
     "delete_topic": ("topic",),
     "alter_topic": ("topic", "settings"),
-    "grow_topic": ("topic", "count", "to"),
-    "grow_by_threshold": ("topic_uid", "partitions"),
+    "grow_topic": ("topic",),
+    "grow_by_threshold": (),
     "alter_cluster": ("settings",),
+    "register_producer": ("topic",),
     "register_broker": ("node", "disk", "address"),
     "drain_broker": ("node",),
     "undrain_broker": ("node",),
-    "remove_broker": ("node", "force"),
+    "remove_broker": ("node", "force", "lost_partitions"),
     "move_replicas": (),
     "begin_reset": ("group", "force"),
     "end_reset": ("group",),
     "remove_group": ("group",),
-    "expire_members": ("group", "members"),
+    "expire_members": ("group", "gone"),
 }
+# What a result has to say, or nothing was done: others were quicker, or there was a topic already.
+DID: Final[Mapping[str, str]] = {
+    "grow_topic": "partitions", "grow_by_threshold": "partitions", "register_producer": "created",
+    "move_replicas": "moved", "end_reset": "ended", "expire_members": "gone",
+}  # fmt: skip
 NAMED_MAX: Final = 10  # replicas in one line
 
 
-def deeds(
-    entries: Iterable[Entry], results: Iterable[Any], tables: Tables
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(event, fields) of what is worth a line. What was refused changed nothing."""
-    for entry, result in zip(entries, results, strict=True):
-        if entry[TYPE] != COMMAND or isinstance(result, MyQueueError):
+def told_of(done: Iterable[Deed], tables: Tables) -> Iterator[tuple[str, Fields]]:
+    """(event, fields) of what is worth a line."""
+    for deed in done:
+        operation, arguments, result = deed
+        if operation not in TOLD or (operation in DID and not result.get(DID[operation])):
             continue
-        _, operation, arguments = protocol.unpack(entry[PAYLOAD])
-        if operation not in TOLD:
-            continue
-        fields = {name: arguments[name] for name in TOLD[operation] if arguments.get(name)}
+        known = result | arguments
+        fields = {name: known[name] for name in TOLD[operation] if known.get(name)}
+        if operation == "register_producer":
+            operation = "create_topic"  # its first producer came before it
+        if "partitions" in result:
+            fields["partitions"] = len(result["partitions"])
+        if operation == "grow_by_threshold":
+            topic = tables.by_uid.get(arguments["topic_uid"])
+            fields = {"topic": topic.name if topic else "", **fields}
         if operation == "move_replicas":
             fields = _moves(arguments["moves"], tables)
         yield operation.replace("_", "-"), fields
 
 
-def _moves(rows: list[list[int]], tables: Tables) -> dict[str, Any]:
-    """From where to where; "made anew" is a move to the same broker, "more" one from nowhere."""
+def _moves(rows: list[list[int]], tables: Tables) -> Fields:
+    """From where to where; "anew" is a move to the same broker, "one more" one from nowhere."""
     told = []
     for group, node, _, to in rows[:NAMED_MAX]:
         topic, number = tables.groups.get(group, (None, 0))
-        name = f"{topic.name}/{number}" if topic else f"group {group}"
+        name = f"{topic.name}/{number}" if topic else f"group {group:x}"
         way = "anew on" if node == to else f"{node} to" if node else "one more on"
         told.append(f"{name} {way} {to}")
     more = {"more": len(rows) - NAMED_MAX} if len(rows) > NAMED_MAX else {}

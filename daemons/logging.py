@@ -23,8 +23,12 @@ class Logger:
         self._name, self._json, self._clock = name, form == "json", clock
         self._seen: dict[str, list[int]] = {}  # event -> [begin of the window, told, left out]
 
-    def __call__(self, level: str, event: str, *, trace: bool = False, **fields: Any) -> None:
-        """`trace` adds where the exception that is handled now came from."""
+    def __call__(
+        self, level: str, event: str, *, trace: bool = False, always: bool = False, **fields: Any
+    ) -> None:
+        """`trace` adds where the exception that is handled now came from. `always`: however often
+        it comes; for what somebody did.
+        """
         now = self._clock.now_ms()
         window = self._seen.setdefault(event, [now, 0, 0])
         if now - window[0] > WINDOW_MS:
@@ -32,7 +36,7 @@ class Logger:
                 fields["left_out"] = window[2]
             window[:] = [now, 0, 0]
         window[1] += 1
-        if window[1] > BURST:
+        if window[1] > BURST and not always:
             window[2] += 1
             return
         if trace:
@@ -55,4 +59,5 @@ def _text(line: dict[str, Any]) -> str:
 
 def _quoted(value: Any) -> str:
     text = str(value)
-    return json.dumps(text) if not text or any(c in text for c in ' "=\n') else text
+    is_plain = text.isprintable() and text and not any(c in text for c in ' "=')
+    return text if is_plain else json.dumps(text)

@@ -23,7 +23,7 @@ from myqueue import __version__, errors, protocol
 from myqueue.daemons import telling, views
 from myqueue.daemons.beats import Beats
 from myqueue.daemons.coordinator import Coordinator
-from myqueue.daemons.deeds import deeds
+from myqueue.daemons.deeds import told_of
 from myqueue.daemons.losses import stranded
 from myqueue.daemons.metadata import Metadata, command
 from myqueue.daemons.operations import CLIENT_OPERATIONS, PLACING
@@ -191,8 +191,8 @@ class Manager:
         if self._was_ready:
             self._tell_brokers()
             self._groups.news()
-            for event, told in deeds(entries, results, self._metadata.tables):
-                self._tell("info", event, **told)
+            for event, told in told_of(self._metadata.done, self._metadata.tables):
+                self._tell("info", event, always=True, **told)
         updates = self._waiting.updates
         for entry, result in zip(entries, results, strict=True):
             update = updates.pop(entry[INDEX], None)

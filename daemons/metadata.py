@@ -14,7 +14,7 @@ it saved, loaded, or took the state from another one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from myqueue import protocol
 from myqueue.daemons.machine import Changes
@@ -30,6 +30,14 @@ LOG_ENTRIES_MAX: Final = 20_000
 LOG_BYTES_MAX: Final = 64 << 20
 TAIL_ENTRIES: Final = 100  # kept if their bytes were too many
 Outcome = dict[str, Any] | MyQueueError
+
+
+class Deed(NamedTuple):
+    """What an entry did. A refusal did nothing, and neither did a repeat."""
+
+    operation: str
+    arguments: dict[str, Any]
+    result: dict[str, Any]
 
 
 def command(key: bytes, operation: str, arguments: dict[str, Any]) -> bytes:
@@ -48,6 +56,7 @@ class Metadata:
         self.applied_index = self.bytes_gone = 0
         self.cluster = cluster
         self.tables = Tables()
+        self.done: list[Deed] = []  # by the entries that were applied last
         self._step = max(1, log_entries_max // 2)
         self._bytes = self._heavy_until = 0  # entries applied by this process; the last too many
 
@@ -59,6 +68,7 @@ class Metadata:
 
     def apply(self, entries: list[Entry]) -> list[Any]:
         results: list[Any] = []
+        self.done = []
         for entry in entries:
             require(entry[INDEX] == self.applied_index + 1, "entries are applied in their order")
             self.applied_index = entry[INDEX]
@@ -82,6 +92,7 @@ class Metadata:
         outcome: Outcome
         try:
             outcome = run(call, operation, arguments)
+            self.done.append(Deed(operation, arguments, outcome))
         except MyQueueError as error:
             outcome = error.with_traceback(None)
         if key:

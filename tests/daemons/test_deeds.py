@@ -26,7 +26,7 @@ def test_what_people_do_is_told() -> None:
     cluster.update("alter_cluster", settings={"replace_after_ms": 90_000})
     cluster.update("delete_topic", topic="orders")
     assert told(cluster, "create-topic", "alter-topic", "drain-broker", "undrain-broker") == [
-        ("create-topic", {"topic": "orders", "partitions": 2, "replication": 1}),
+        ("create-topic", {"topic": "orders", "replication": 1, "partitions": 2}),
         ("alter-topic", {"topic": "orders", "settings": {"retention_ms": 60_000}}),
         ("drain-broker", {"node": 2}),
         ("undrain-broker", {"node": 2}),
@@ -51,6 +51,44 @@ def test_who_comes_by_itself_and_what_was_refused_is_not_told() -> None:
         cluster.commit()
         assert cluster.answer()[0] == protocol.ERROR
     assert cluster.lines[before:] == []
+
+
+def test_what_a_repeat_asks_for_is_not_told_as_done() -> None:
+    """It gets the first answer, whatever it names."""
+    cluster = Cluster(brokers=1)
+    cluster.update("create_topic", topic="orders")
+    settings = {"topic": "orders", "settings": {"retention_ms": 60_000}}
+    for operation, arguments in (
+        ("alter_topic", settings), ("alter_topic", settings),
+        ("delete_topic", {"topic": "orders"}),
+    ):  # fmt: skip
+        cluster.ask(protocol.UPDATE, b"k" * 16, operation, arguments)
+        cluster.commit()
+        assert cluster.answer()[0] == protocol.UPDATED
+    assert [event for event, _ in cluster.lines if event.endswith("-topic")] == [
+        "create-topic", "alter-topic",
+    ]  # fmt: skip
+
+
+def test_what_came_too_late_is_not_told() -> None:
+    cluster = Moving(3, t=2)
+    cluster.lines.clear()
+    cluster.operate("move_replicas", moves=[[9, 1, 1, 2]])
+    cluster.operate("expire_members", group="g", members=[7])
+    uid = cluster.tables.topics["t"].uid
+    cluster.operate("grow_by_threshold", topic_uid=uid, partitions=9)
+    assert cluster.lines == []
+    cluster.operate("grow_by_threshold", topic_uid=uid, partitions=2)
+    assert cluster.lines == [("grow-by-threshold", {"topic": "t", "partitions": 1})]
+
+
+def test_a_topic_that_its_first_producer_makes_is_told() -> None:
+    cluster = Cluster(brokers=1)
+    cluster.update("register_producer", topic="orders")
+    cluster.update("register_producer", topic="orders")
+    assert [one for one in cluster.lines if "topic" in one[0]] == [
+        ("create-topic", {"topic": "orders"})
+    ]
 
 
 def test_a_follower_is_silent() -> None:

@@ -120,7 +120,8 @@ class Cluster:
     def __init__(self, brokers: int = 0, managers: int = 3, *, leads: bool = True) -> None:
         self.lines: list[tuple[str, dict[str, Any]]] = []
         self.manager = Manager(
-            config_of(1, managers), lambda _, event, **fields: self.lines.append((event, fields))
+            config_of(1, managers),
+            lambda _, event, always=False, **fields: self.lines.append((event, fields)),
         )
         self.engine = FakeEngine(1, self.manager)
         self.manager.started(self.engine.now)
