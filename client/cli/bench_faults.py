@@ -80,7 +80,7 @@ class Nemesis(threading.Thread):
         self._folder, self._admin, self._where, self._topic = folder, admin, where, topic
         self._random = random
         self._ended = threading.Event()
-        self._again = f"again-{secrets.token_hex(4)}"
+        self.again = f"again-{secrets.token_hex(4)}"
         self._lives = 0  # of that topic
         self.hurts: list[Hurt] = []
         self.revenants = 0  # messages of a deleted topic that were seen in its next life
@@ -93,8 +93,9 @@ class Nemesis(threading.Thread):
         except Exception as error:
             self.error = error
         finally:
-            with suppress(MyQueueError):
-                self._admin.delete_topic(self._again)
+            if not self.revenants:
+                with suppress(MyQueueError):
+                    self._admin.delete_topic(self.again)
 
     def finish(self) -> None:
         self._ended.set()
@@ -120,7 +121,7 @@ class Nemesis(threading.Thread):
         if how == TOPIC:
             return self._delete_and_make_again()
         if how == DRAIN:
-            return self._drain()
+            return self._drain(cluster)
         victim, agent = self._victim(cluster.daemons), cluster.pid or 0
         if how == FREEZE:
             done = self._freeze(victim, agent)
@@ -157,35 +158,52 @@ class Nemesis(threading.Thread):
             send_signal(victim, agent, signal.SIGCONT)
         return True
 
-    def _drain(self) -> str | None:
-        """One that somebody else is draining is left alone."""
-        able = [row["node"] for row in self._admin.brokers() if row["state"] == "active"]
+    def _drain(self, cluster: Cluster) -> str | None:
+        """One of ours; what somebody else is draining is left alone."""
+        ours = {one.id for one in cluster.of_kind(local.BROKER)}
+        active = [row["node"] for row in self._admin.brokers() if row["state"] == "active"]
+        able = [node for node in active if node in ours]
+        if not able:
+            return None
         number = self._random.choice(able)
         try:
             self._admin.drain_broker(number)
+            self._ended.wait(self._random.uniform(*DRAIN_S))
         except TooFewBrokers:
             return None
-        try:
-            self._ended.wait(self._random.uniform(*DRAIN_S))
-        finally:
-            self._admin.undrain_broker(number)
+        finally:  # an order whose answer was lost may have been done, too
+            self._take_back(number)
         return f"{local.BROKER}-{number}"
+
+    def _take_back(self, number: int) -> None:
+        end = time.monotonic() + WELL_S
+        while True:
+            try:
+                self._admin.undrain_broker(number)
+                return
+            except MyQueueError as error:
+                if time.monotonic() > end:
+                    raise TimedOut(
+                        f"broker {number} is still being drained: {error}",
+                        hint=f"Take it back: myq broker undrain {number}",
+                    ) from error
+                time.sleep(0.5)
 
     def _delete_and_make_again(self) -> str:
         with suppress(UnknownTopic):  # the first time
-            self._admin.delete_topic(self._again)
-        self._admin.create_topic(self._again, partitions=1)
+            self._admin.delete_topic(self.again)
+        self._admin.create_topic(self.again, partitions=1)
         self._lives += 1
         value = b"life %d" % self._lives
         with Producer(self._where) as producer:
-            producer.send(self._again, value)
+            producer.send(self.again, value)
         end = time.monotonic() + WELL_S
-        with Consumer(self._where, [self._again], start="earliest") as consumer:
+        with Consumer(self._where, [self.again], start="earliest") as consumer:
             while not (found := [one.value for one in consumer.poll(100, 0.5)]):
                 if time.monotonic() > end:
-                    raise TimedOut(f"nothing could be read from {self._again!r}, made anew")
+                    raise TimedOut(f"nothing could be read from {self.again!r}, made anew")
         self.revenants += sum(one != value for one in found)
-        return self._again
+        return self.again
 
     def _wait_back(self, ended: Daemon) -> None:
         """Until the agent has started it again."""

@@ -164,7 +164,10 @@ def agreed(data: str | None, other: str | None, yes: bool) -> Folder:
         raise Unreachable(
             f"no cluster is running on {folder.data}", hint="Start one first: 'myq up'."
         )
-    text = f"--nemesis KILLS, FREEZES AND RESTARTS daemons of the cluster on {folder.data}."
+    text = (
+        f"--nemesis KILLS, FREEZES AND RESTARTS daemons of the cluster on {folder.data}, drains\n"
+        "brokers for some seconds, and makes topics of its own."
+    )
     click.secho(text, err=True, fg="red", bold=True)
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("--nemesis asks first; where nobody can answer, say --yes.")
@@ -212,7 +215,9 @@ def felt(witness: Witness, nemesis: Nemesis, found: list[tuple[int, int, int]]) 
         "faults": [[hurt.whom, hurt.how, gap] for hurt, gap in zip(hurts, gaps, strict=True)],
         "sent": witness.sent, "acknowledged": len(witness.acked), "failed": len(witness.failed),
         "errors": dict(errors), "lost": len(lost), "doubled": len(doubled),
-        "revenants": nemesis.revenants, "whole": not (lost or doubled or nemesis.revenants),
+        "revenants": nemesis.revenants,
+        "again": nemesis.again if nemesis.revenants else None,
+        "whole": not (lost or doubled or nemesis.revenants),
     }  # fmt: skip
 
 
@@ -235,5 +240,5 @@ def lines(report: dict[str, Any]) -> Iterable[str]:
     else:
         lost, doubled, revenants = report["lost"], report["doubled"], report["revenants"]
         kept = f" {report['kept_topic']} was kept." if "kept_topic" in report else ""
-        of_old = f", {revenants:,} of a deleted topic" if revenants else ""
+        of_old = f", {revenants:,} of a deleted topic in {report['again']}" if revenants else ""
         yield f"BROKEN: {lost:,} lost, {doubled:,} twice{of_old}.{kept}"

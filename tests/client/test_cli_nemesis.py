@@ -67,8 +67,8 @@ def test_a_broken_promise_is_said() -> None:
     text = "\n".join(lines(report))
     assert "BROKEN: 1 lost" in text and "witness-1" in text
     seen = {key: value for key, value in report.items() if key != "kept_topic"}
-    text = "\n".join(lines({**seen, "lost": 0, "revenants": 2}))
-    assert "BROKEN: 0 lost, 0 twice, 2 of a deleted topic" in text and "kept" not in text
+    text = "\n".join(lines({**seen, "lost": 0, "revenants": 2, "again": "again-1"}))
+    assert "BROKEN: 0 lost, 0 twice, 2 of a deleted topic in again-1" in text and "kept" not in text
     assert "Kept:" in "\n".join(lines({**report, "lost": 0, "whole": True}))
 
 
