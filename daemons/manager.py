@@ -81,7 +81,6 @@ class Manager:
         replica = engine.replicas.get(GROUP)
         if replica is None and engine.log.journal.recovered.unknown_loss:  # and have voted (R2)
             engine.refused[GROUP] = "its log lost what may have been its votes"
-            self._tell("error", "refused", why=engine.refused[GROUP])
             return
         if replica is None:
             voters = [replica_id(node, 1) for node, _ in self._config.managers]

@@ -15,7 +15,8 @@ Old settings must not delete what new ones keep. A broker that was started a mom
 settings of a time when its groups were made, and one that hears no manager may follow those of
 yesterday. So nothing goes unless a majority of managers answered within the last seconds
 (`Reports.is_current`). Nor must a wrong clock: time is the leader's wall clock, but never ahead of
-what managers say (`Reports.agreed_wall_ms`), and stamps that are ahead of it only keep messages.
+what managers say (`Reports.agreed_wall_ms`), and stamps that are ahead of it only keep messages. A
+leader whose clock is behind gives its messages stamps that are too old, as in any such queue.
 """
 
 from __future__ import annotations

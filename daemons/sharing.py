@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heapreplace
 from typing import Final
 
-MOVES_MAX: Final = 100  # of one decision among different wishes; with many members some ms each
+MOVES_MAX: Final = 2000  # of one decision among different wishes
+STEPS_MAX: Final = 200_000  # from member to member in search of them; some ten milliseconds
 
 Wishes = Mapping[int, frozenset[int]]  # member -> topics
 Decision = dict[int, int]  # partition -> member
@@ -50,6 +51,7 @@ class _Spread:
     def __init__(self, wishes: Wishes) -> None:
         self.counts = dict.fromkeys(sorted(wishes), 0)
         self.decision: Decision = {}
+        self._steps = 0  # from member to member, so far
         self._has: dict[int, dict[int, list[int]]] = {member: {} for member in self.counts}
         self._wanting: dict[int, list[int]] = {}  # topic -> members
         for member in self.counts:
@@ -109,6 +111,8 @@ class _Spread:
         there may be more of them.
         """
         for _ in range(MOVES_MAX):
+            if self._steps > STEPS_MAX:
+                return False
             chain = self._chain()
             if not chain:
                 return True
@@ -119,13 +123,19 @@ class _Spread:
     def _chain(self) -> list[tuple[int, int, int]]:
         """The first that brings two members nearer to each other; [] if there is none."""
         counts = self.counts
+        self._steps += len(counts)
         least = min(counts.values(), default=0)
+        even: set[int] = set()  # who has more reaches them, and nobody that has less than they
         for giver in sorted(counts, key=lambda one: (-counts[one], one)):
             if counts[giver] - least < 2:
                 return []
+            if giver in even:
+                continue
             steps = self._reachable(giver)
+            self._steps += len(steps)
             taker = min(steps, key=lambda one: counts[one], default=giver)  # the nearest of those
             if counts[giver] - counts[taker] < 2:
+                even.update(steps)
                 continue
             chain = []
             while taker != giver:

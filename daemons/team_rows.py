@@ -46,7 +46,7 @@ class Team:
     uid: int
     name: str
     version: int = 0  # index of the last entry that changed anything here
-    unbalanced: int = 0  # of the last join since it was decided who should read what; 0: decided
+    unbalanced: int = 0  # of the last join, or of a decision that has to go on; 0: decided
     reset: int = 0  # its positions are being set under this epoch: nobody gets anything
     members: dict[int, Member] = field(default_factory=dict)
     # Topic uid -> how many partitions it had when a member first asked for it; 0 if it was made

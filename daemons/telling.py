@@ -1,4 +1,4 @@
-"""What a manager tells of itself: STATUS for people, STATS for metrics."""
+"""What a manager tells: STATUS for people, STATS for metrics, and details of its errors."""
 
 from __future__ import annotations
 

@@ -204,10 +204,10 @@ class Reclaimer:
             if share == 0.0:
                 gone.append((segment, any(row.kinds & _ORDERED for row in rows)))
                 continue
-            if self._is_emptied(segment.number):
-                emptied.add(segment.number)
-            if held is not None:
+            if held is not None:  # else it may be a damaged one alone that it stays for
                 held.update(row.group for row in rows)
+                if self._is_emptied(segment.number):
+                    emptied.add(segment.number)
             if share <= COMPACT_BELOW_SHARE and self._may_be_emptied(segment.number, groups):
                 was, since = known.get(segment.number, (1.0, 0))
                 if share < was / 2:  # what retention is about to free is not written again
