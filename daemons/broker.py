@@ -315,7 +315,7 @@ class Broker:
         for group, node in orders.transfers:
             replica = self._engine.replicas.get(group)
             if replica is not None and replica.is_leader:
-                self._transfer(replica, node)
+                self._transfer(replica, node, at_once=True)
 
     def _make_missing(self) -> None:
         """What could not be made, because the old one was not gone yet or by a full disk, is tried
@@ -335,9 +335,9 @@ class Broker:
                     joins=bool(wanted.moved),
                 )  # fmt: skip
 
-    def _transfer(self, replica: Replica, node: int) -> None:
+    def _transfer(self, replica: Replica, node: int, *, at_once: bool = False) -> None:
         try:
-            self._engine.transfer(replica, node)
+            self._engine.transfer(replica, node, at_once=at_once)
         except errors.MyQueueError:
             self._engine.counts["transfers_refused_total"] += 1  # it is asked for again
 

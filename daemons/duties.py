@@ -157,10 +157,17 @@ class Duties:
             if preferred in (0, node) or group in recent:
                 continue
             settled = self._liveness.alive_for(preferred, now) >= SETTLED_MS
+            settled = settled and self._holds(tables, group, preferred)
             if settled and self._liveness.leader(group, now)[0] == node:
                 recent[group] = now
                 out.append([group, preferred])
         return out
+
+    def _holds(self, tables: Tables, group: int, node: int) -> bool:
+        """The replica that is wanted there: not one that was lost with its disk and is to come."""
+        partition, life = tables.partition(group), self._liveness.brokers.get(node)
+        drawn = dict(partition.replicas).get(node, 0) if partition is not None else 0
+        return life is not None and life.has(group) and life.holds(group, drawn)
 
     def _preferred(self, tables: Tables, group: int) -> int:
         """Who should lead it: the first replica whose disk has room, or the first of all; 0 if that

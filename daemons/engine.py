@@ -160,10 +160,14 @@ class Engine:
         with refusals():
             self._touch(replica).read(context, self.now, self.host.out)
 
-    def transfer(self, replica: Replica, node: int) -> None:
-        """Hand leadership to the voter on that node; raises NotReady if it can't lead."""
+    def transfer(self, replica: Replica, node: int, *, at_once: bool = False) -> None:
+        """Hand leadership to the voter on that node; raises NotReady if it can't lead, or has
+        to catch up before it can and that must be `at_once`: nothing is proposed meanwhile.
+        """
         for member in replica.node.config.voters:
             if t.node_of(member) == node:
+                if at_once and not replica.node.leading.is_whole(member, self.now):
+                    raise errors.NotReady("it lags behind")
                 with refusals():
                     self._touch(replica).transfer(member, self.now, self.host.out)
                 return

@@ -112,6 +112,9 @@ def test_transfers(world: World) -> None:
     answer(world, orders(transfers=[[GROUP, 3], [1234, 2], [GROUP, 0]]))
     assert world.engine.transfers == [(GROUP, 3)]
     assert world.engine.counts["transfers_refused_total"] == 1
+    world.engine.lagging = {2}
+    answer(world, orders(transfers=[[GROUP, 2]]))
+    assert world.engine.transfers == [(GROUP, 3)], "who would have to catch up waits"
 
 
 def test_malformed_orders_do_no_harm(world: World) -> None:

@@ -105,6 +105,7 @@ class FakeEngine:
         self.links_up = True
         self.reads: dict[int, int] = {}
         self.transfers: list[tuple[int, int]] = []
+        self.lagging: set[int] = set()  # nodes
         self.peers: dict[tuple[str, int], str] = {}
         self.apply_at_once = True
         owner.attach(self)  # type: ignore[arg-type]
@@ -157,8 +158,8 @@ class FakeEngine:
             raise errors.NotLeader()
         self.reads[context] = replica.uid
 
-    def transfer(self, replica: FakeReplica, node: int) -> None:
-        if not node:
+    def transfer(self, replica: FakeReplica, node: int, *, at_once: bool = False) -> None:
+        if not node or (at_once and node in self.lagging):
             raise errors.NotReady()
         self.transfers.append((replica.uid, node))
 

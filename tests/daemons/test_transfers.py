@@ -1,0 +1,60 @@
+"""Leaders that go back to where they should be: only to who has all there is (P6, R24)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.engine_rig import Net
+from kit.manager_rig import Cluster
+
+from myqueue import errors
+from myqueue.daemons.duties import SETTLED_MS, TRANSFER_AGAIN_MS
+from myqueue.daemons.raft import types as t
+from myqueue.wal.config import JournalConfig
+
+CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0)
+
+
+def test_nobody_waits_for_one_who_has_to_catch_up(tmp_path: Path) -> None:
+    """While leadership is handed over nothing is taken; so it is not begun too early."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create()
+        net.write(5)
+        leader = net.leader()
+        late = next(node for node in net.nodes.values() if node is not leader)
+        late.close()
+        for _ in range(50):
+            net.write(size=50_000)
+            net.turn(100)
+        late.open()
+        engine, replica = leader.engine, leader.replica()
+        net.until("heard", lambda: replica.node.is_heard(late.replica().replica_id, engine.now))
+        refused = 0
+        while late.replica().node.log.last_index < replica.node.commit_index:
+            with pytest.raises(errors.NotReady, match="lags behind"):
+                engine.transfer(replica, late.number, at_once=True)
+            refused += 1
+            engine.propose(replica, [t.Item(1, 1, t.DATA, bytes(100))])
+            net.turn()
+        assert refused
+        name, node = late.replica().replica_id, replica.node
+        net.until("it has all", lambda: node.leading.is_whole(name, engine.now))
+        engine.transfer(replica, late.number, at_once=True)
+        net.until("it leads", lambda: net.leader() is late)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_disk_that_is_to_be_filled_leads_nothing(is_lost: bool) -> None:
+    """Its old replicas count as voters until the new ones are there."""
+    cluster = Cluster(brokers=3)
+    cluster.live(SETTLED_MS + 600)
+    cluster.update("create_topic", topic="t", partitions=24)
+    cluster.beat_all()
+    third = cluster.brokers[3]
+    for group in third.groups:
+        cluster.brokers[1].leads[group] = 2
+    if is_lost:
+        third.lost = [[group, third.incarnation_of(group)] for group in third.groups]
+    cluster.live(TRANSFER_AGAIN_MS)
+    assert {node for _, node in cluster.brokers[1].transfers} == ({2} if is_lost else {2, 3})
