@@ -50,12 +50,14 @@ class Saver:
 
     def save_all(self) -> None:
         """One change of the store for all groups that have something."""
-        states = {}
+        states, later = {}, dict[int, None]()
         for uid in self._dirty:
             replica = self._replicas.get(uid)
-            if replica is not None and uid not in self._held:
+            if uid in self._held or (replica is not None and _is_half_installed(replica)):
+                later[uid] = None
+            elif replica is not None:
                 states[uid] = (replica.node.applied_index, *replica.saved())
-        self._dirty = {uid: None for uid in self._dirty if uid in self._held}
+        self._dirty = later
         if states:
             self._log.index.apply(states)
 
@@ -68,12 +70,16 @@ class Saver:
         self._held.discard(uid)
 
     def _hint(self) -> None:
-        for uid in self._hints:
+        hints, self._hints = self._hints, {}
+        for uid in hints:
             replica = self._replicas.get(uid)
-            if replica is not None and replica.node.applied_index > replica.commit_saved:
-                replica.commit_saved = replica.node.applied_index
-                self._log.journal.commit_hint(uid, replica.commit_saved)
-        self._hints.clear()
+            if replica is None or replica.node.applied_index <= replica.commit_saved:
+                continue
+            if _is_half_installed(replica):  # in the log it would stand before the snapshot
+                self._hints[uid] = None
+                continue
+            replica.commit_saved = replica.node.applied_index
+            self._log.journal.commit_hint(uid, replica.commit_saved)
 
     def _bound_memory(self) -> None:
         replicas = self._replicas.values()
@@ -83,3 +89,10 @@ class Saver:
             node = replica.node
             done = min(node.applied_index, node.commit_index, node.log.persisted_index)
             node.log.shrink(KEEP_BYTES, done)
+
+
+def _is_half_installed(replica: Replica) -> bool:
+    """A snapshot came in this turn: the core speaks of its index already, and the machine gets its
+    state with the turn's end. What one has must not be saved as what the other is at (W13).
+    """
+    return replica.machine.applied_index != replica.node.applied_index

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from kit.engine_rig import Net, Node
 
 from myqueue.daemons.raft import types as t
@@ -28,7 +29,13 @@ def saved(node: Node) -> int:
         return view.applied_index(GROUP)
 
 
-def test_state_of_a_snapshot_is_saved_when_the_log_has_the_snapshot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_due", [False, True])
+def test_state_of_a_snapshot_is_saved_when_the_log_has_the_snapshot(
+    is_due: bool, tmp_path: Path
+) -> None:
+    """`is_due`: something is to be saved just in the turn in which the snapshot comes. The core has
+    its index then, and the machine gets its state at the end of the turn.
+    """
     with Net(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.write(5, GROUP)
@@ -48,7 +55,19 @@ def test_state_of_a_snapshot_is_saved_when_the_log_has_the_snapshot(tmp_path: Pa
             start_log_behind(node, 20)
         late.holds_reports = True
         net.cut = set()
-        net.until("the snapshot", lambda: ours.node.applied_index > had)
+        hints = list[int]()
+        late.log.journal.commit_hint = lambda _, index: hints.append(index)  # type: ignore
+
+        def has_come() -> bool:
+            if is_due:
+                saver = late.engine._saver
+                saver._next_save = saver._next_hint = 0
+                saver.note(ours)
+                saver._hints[GROUP] = None
+            return ours.node.applied_index > had
+
+        net.until("the snapshot", has_come)
+        assert [one for one in hints if one > had] == [], "it would stand before the snapshot"
         for _ in range(60):  # the saver and the store's thread have their turns
             net.turn()
             time.sleep(0.005)
