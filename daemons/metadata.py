@@ -2,8 +2,9 @@
 
 A command is an entry with the packed `[key, operation, arguments]`. `apply` runs it on the tables:
 the entry's time is the time, its index is the version; results and refusals alike are handed back,
-and kept under the request's key, so that a repeat gets what the first one got. An empty key marks
-what managers do by themselves; these operations may be repeated without harm and are not kept.
+and kept under the request's key, so that a repeat gets what the first one got. Not kept are
+refusals that did nothing and may succeed later. An empty key marks what managers do by themselves;
+these operations may be repeated without harm and are not kept either.
 
     entry ─▶ unpack ─▶ known key? ─▶ operations.run ─▶ tables (rows that changed) ─▶ result
 
@@ -23,7 +24,7 @@ from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, TIME, TYPE, Entr
 from myqueue.daemons.rows import Result
 from myqueue.daemons.tables import Tables
 from myqueue.daemons.topics import Call
-from myqueue.errors import InvalidRequest, MyQueueError, error_of
+from myqueue.errors import NONE, InvalidRequest, MyQueueError, error_of
 
 SNAPSHOT_VERSION: Final = 1
 LOG_ENTRIES_MAX: Final = 20_000
@@ -95,7 +96,7 @@ class Metadata:
             self.done.append(Deed(operation, arguments, outcome))
         except MyQueueError as error:
             outcome = error.with_traceback(None)
-        if key:
+        if key and not _may_succeed_later(outcome):
             self.tables.remember(Result(entry[INDEX], key, _closed(outcome)))
         return outcome
 
@@ -119,6 +120,11 @@ class Metadata:
         before = self.tables
         self.load(applied_index, rows)
         self.tables.changed = {*before.row_keys(), *before.changed, *self.tables.row_keys()}
+
+
+def _may_succeed_later(outcome: Outcome) -> bool:
+    """A refusal that did nothing, and that asks for a repeat: the repeat must not get it again."""
+    return isinstance(outcome, MyQueueError) and outcome.retriable and outcome.outcome == NONE
 
 
 def _closed(outcome: Outcome) -> bytes:

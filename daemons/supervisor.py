@@ -249,12 +249,19 @@ class LogFile:
 
         Only a line written between the last read and the cut, some microseconds, is lost.
         """
-        rest = b""
-        with contextlib.suppress(OSError), self.path.open("rb") as file:
-            shutil.copyfile(self.path, f"{self.path}.1")
-            file.seek(self._position)
-            rest = file.read()
-            os.truncate(self.path, 0)
+        copy = f"{self.path}.1"
+        try:
+            shutil.copyfile(self.path, copy)
+        except OSError:  # no room for it: a bounded size matters more
+            with contextlib.suppress(OSError):
+                os.unlink(copy)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._position)
+                rest = file.read()
+                os.truncate(self.path, 0)
+        except OSError:
+            return b""  # it is tried again with the next lines
         self._position = 0
         return rest
 

@@ -1,5 +1,6 @@
 """The supervisor with real programs that behave, die, are deaf, and talk."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -180,6 +181,32 @@ def test_what_is_written_while_the_log_is_cut_is_heard(tmp_path: Path, monkeypat
     assert path.read_text() == ""
     path.write_text("f\n")
     assert log.new_lines() == ["half"]
+
+
+@pytest.mark.parametrize("fails", ["copy", "cut"])
+def test_on_a_full_disk_a_log_is_cut_all_the_same_and_heard_once(
+    tmp_path: Path, monkeypatch: Any, fails: str
+) -> None:
+    """W15: else the same lines are read and told again and again."""
+    path = tmp_path / "x.log"
+    log = s.LogFile(path, 10)
+
+    def fail(*_: object) -> None:
+        (tmp_path / "x.log.1").write_text("half of it")
+        raise OSError(errno.ENOSPC, "no room")
+
+    name = (s.shutil, "copyfile") if fails == "copy" else (s.os, "truncate")
+    with monkeypatch.context() as full:
+        full.setattr(*name, fail)
+        path.write_text("a line of some length\n")
+        assert log.new_lines() == ["a line of some length"]
+        assert [log.new_lines() for _ in range(3)] == [[]] * 3
+        if fails == "copy":
+            assert path.read_text() == "" and not (tmp_path / "x.log.1").exists()
+    with path.open("a") as file:
+        file.write("one more line\n")
+    assert log.new_lines() == ["one more line"]
+    assert path.read_text() == ""
 
 
 @pytest.mark.parametrize(
