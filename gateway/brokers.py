@@ -237,7 +237,7 @@ def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: i
     known = _rows(ask).get(broker_id)
     arguments = {"node": broker_id, "force": force}
     done = ask.sdk.update("remove_broker", arguments, ask.key("remove_broker", broker_id))
-    counting, stopped = let_go(ask.sdk, known, done["stranded"])
+    counting, stopped = let_go(ask.sdk, broker_id, known, done["stranded"])
     said = f"Broker {broker_id} was removed, and its process stopped"
     if not stopped:
         said = f"Broker {broker_id} was removed; {when_to_stop(counting)}"
@@ -250,14 +250,14 @@ def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: i
     }  # fmt: skip
 
 
-def let_go(sdk: Sdk, known: Facts | None, stranded: int) -> tuple[int, bool]:
+def let_go(sdk: Sdk, node: int, known: Facts | None, stranded: int) -> tuple[int, bool]:
     """Of a broker that was removed: how many partitions count on it still, and whether its process
     was stopped. Stopped before they have let it go, it could leave them without a majority.
+    `known`: what it was before; None if this is a repeat, and somebody has to be asked.
     """
-    if known is None:
-        return 0, False
-    node = known["node"]
-    counting = known["replicas"] + known["leaving"] if known["alive"] else 0  # at most
+    counting = 1
+    if known is not None:
+        counting = known["replicas"] + known["leaving"] if known["alive"] else 0  # at most
 
     def is_let_go() -> bool | None:
         nonlocal counting
@@ -272,17 +272,18 @@ def let_go(sdk: Sdk, known: Facts | None, stranded: int) -> tuple[int, bool]:
         if counting:
             with sdk.room.waiting(LET_GO_MS) as may_wait_ms:
                 _wait(sdk, may_wait_ms, is_let_go)
-        return counting, counting == 0 and _stop(sdk.agent, known)
+        address = known["address"] if known is not None else ""
+        return counting, counting == 0 and _stop(sdk.agent, node, address)
     except MyQueueError as error:
         log.warning("broker %d was removed, and not stopped: %s", node, error)
         return counting, False
 
 
-def _stop(agent: Agent | None, known: Facts) -> bool:
+def _stop(agent: Agent | None, node: int, address: str) -> bool:
     """If the agent beside this gateway runs it."""
     if agent is None or not agent.is_running:
         return False
-    return agent.drop_broker(known["node"], known["address"])
+    return agent.drop_broker(node, address)
 
 
 def when_to_stop(counting: int) -> str:

@@ -222,6 +222,6 @@ def remove(node: int) -> Response:
     except MyQueueError as error:
         return remove_page(node, *_failed(error))
     sdk = flask.current_app.extensions["myqueue"]
-    counting, stopped = operations.let_go(sdk, row, done["stranded"])
+    counting, stopped = operations.let_go(sdk, node, row, done["stranded"])
     return topics.see(link("nodes", removed=node, lost=done["lost"], stranded=done["stranded"],
                            counting=counting, stopped=int(stopped)))  # fmt: skip

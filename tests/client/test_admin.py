@@ -21,7 +21,7 @@ class Told:
         self.cluster = cluster
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, dict[str, Any]] = {}
-        self.has_no_majority = False
+        self.has_no_majority = self.is_large = False
         self.newest: dict[str, bool] = {}  # of a query: how the last one answered was asked for
         for daemon, rest in zip(cluster.daemons, map(reads.script, cluster.daemons), strict=True):
             daemon.script = lambda envelope, frames, d=daemon, r=rest: (
@@ -33,6 +33,8 @@ class Told:
         if kind == words.READ and fields[-1] and self.has_no_majority:
             self.asked.append(("newest", fields[0]))
             return refuse(request, errors.NotLeader, "who leads is not known")
+        if kind == words.READ and fields[0] == "topics" and fields[1]["detail"] and self.is_large:
+            return refuse(request, errors.InvalidRequest, "the answer has 1048577 bytes")
         if kind == words.READ and fields[0] in self.answers:
             self.asked.append((fields[0], fields[1]))
             self.newest[fields[0]] = fields[-1]
@@ -157,6 +159,16 @@ def test_what_each_daemon_says_of_a_group_and_of_a_message(admin, told, cluster)
     assert admin.raft_status("t", 1)["group"] == 101
     with pytest.raises(errors.UnknownPartition):
         admin.where("t", 2, 0)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_who_counts_on_a_broker_is_told_of_clusters_of_any_size(admin, told, is_large: bool):
+    """All topics may be too much for one answer."""
+    told.is_large = is_large
+    topic = {"topic": "t", "partitions": [{"leaving": [3]}, {"leaving": []}, {"leaving": [3, 4]}]}
+    told.answers["topics"] = {"topics": ["t"] if is_large else [topic]}
+    told.answers["topic"] = topic
+    assert admin.counting_on(3) == 2 and admin.counting_on(9) == 0
 
 
 def test_offsets_positions_and_lag(admin, told, cluster):

@@ -31,7 +31,11 @@ class Cluster:
         return True
 
     def let_go(self, stranded: int = 0, **row: Any) -> tuple[int, bool]:
-        return brokers.let_go(self, {**ROW, **row}, stranded)  # type: ignore[arg-type]
+        return brokers.let_go(self, 3, {**ROW, **row}, stranded)  # type: ignore[arg-type]
+
+    def let_go_again(self) -> tuple[int, bool]:
+        """The same request once more: the managers do not know the broker any more."""
+        return brokers.let_go(self, 3, None, 0)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +47,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_stopped_when_none_counts_on_it() -> None:
     assert Cluster(5, 3, 2).let_go(stranded=2) == (0, True)
     assert Cluster(5).let_go(alive=False) == (0, True)
+
+
+def test_a_repeat_says_no_more_than_the_first_one() -> None:
+    """Whose answer was lost while partitions counted on the broker."""
+    cluster = Cluster(1)
+    counting, stopped = cluster.let_go_again()
+    assert not stopped and not cluster.dropped and "goes on" in brokers.when_to_stop(counting)
+    assert Cluster(2, 0).let_go_again() == (0, True)
 
 
 def test_managers_that_elect_a_leader_are_asked_again() -> None:
