@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine
 
 ROUND_MS: Final = 10_000  # at least between the beginnings of two rounds
+AGAIN_MS: Final = 1000  # after the machine was short of something
 NEW_SEGMENTS: Final = 1000  # at most begun while a job runs
 WAIT_S: Final = 0.05  # for a writer that is in the middle of a record
 Found = Callable[[int, int, str, str], None]  # (segment, position, by whom, what)
@@ -127,7 +128,12 @@ class Scrubbing:
         scrub, self._job = self._scrub, None
         if scrub is None:
             return
-        job.result()
+        try:
+            job.result()
+        except OSError:  # of the machine, not of the file: the same segment again, later
+            self._scrub, self._last_number = None, scrub.number - 1
+            self._next_step = now + AGAIN_MS
+            return
         self._engine.counts["scrubbed_bytes_total"] += scrub.read_bytes
         self._next_step = now + scrub.cost_bytes * 1000 // pace
         if scrub.is_done:

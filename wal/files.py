@@ -20,6 +20,10 @@ from typing import Protocol
 
 from myqueue.errors import DirectoryLocked
 
+# Errors of a machine that is short of something, not of a file: nothing is known of the file, and
+# what was tried is tried again.
+TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
 Buffer = bytes | bytearray | memoryview
 IOV_MAX = 1024
 OPEN_FILES_MAX = 256

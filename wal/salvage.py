@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, TypeVar
 from myqueue.errors import CorruptData
 from myqueue.wal import format as f
 from myqueue.wal.check import Progress, SegmentCheck
+from myqueue.wal.files import TRANSIENT
 from myqueue.wal.groups import Group, Row
 from myqueue.wal.inforce import append_records, entry_again, in_snapshot
 from myqueue.wal.reclaim import NEVER, ROOM_SEGMENTS, Pass
@@ -153,6 +154,8 @@ class Salvage:
                     found.append(event)
                 self._log.apart.pause(PAUSE_S)
         except OSError as error:
+            if error.errno in TRANSIENT:
+                raise
             what = f"the file can't be read: {error.strerror}"
             self.findings = [Finding(CORRUPT, segment.name, 0, what)]
             return

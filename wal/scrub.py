@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 
 from myqueue.wal.check import PROGRESS_BYTES, Progress, SegmentCheck
+from myqueue.wal.files import TRANSIENT
 from myqueue.wal.survey import CORRUPT, Finding, Look, Segment, examine, synced_to
 
 RECORD_COST_BYTES = 1024
@@ -64,6 +65,8 @@ class Scrub:
                     self._count(event.done, check.records)
                 yield event
         except OSError as error:
+            if error.errno in TRANSIENT:
+                raise
             yield Finding(CORRUPT, name, 0, f"the file can't be read: {error.strerror}")
 
     def _is_whole(self, segment: Segment) -> Generator[Progress, None, bool]:

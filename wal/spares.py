@@ -20,7 +20,7 @@ from threading import Condition, RLock, Thread
 from time import monotonic
 
 from myqueue.wal import format as f
-from myqueue.wal.files import Files
+from myqueue.wal.files import TRANSIENT, Files
 from myqueue.wal.reserve import Reserve
 
 PIECE_BYTES = 1 << 20
@@ -64,7 +64,7 @@ class Spares:
             try:
                 self._advance(self._plans[0])
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                if error.errno in TRANSIENT:
                     return False  # nothing was written; it is tried again
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise

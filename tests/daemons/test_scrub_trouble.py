@@ -1,0 +1,57 @@
+"""A machine that is short of something, descriptors say, is no damaged disk (W16)."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit import damage_rig as kit
+from kit.damage_rig import GROUP
+from kit.engine_rig import Net
+
+from myqueue.wal.salvage import Salvage
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+def test_the_scrubber_comes_again(tmp_path: Path, number: int) -> None:
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node = net.nodes[1]
+        scrubbing, files = node.engine.repair.scrubbing, node.log.files
+        read, left = files.read, [20]
+        scrubbing.round_ms = 1
+
+        def short(*place: Any) -> bytes:
+            if left[0] > 0:
+                left[0] -= 1
+                raise OSError(number, "too many of something")
+            return read(*place)
+
+        files.read = short  # type: ignore[method-assign]
+        node.engine.scrub_bytes_per_s = 1 << 40
+        rounds = scrubbing.status()["rounds"]
+        net.until("two rounds", lambda: scrubbing.status()["rounds"] >= rounds + 2, 20_000)
+        assert not left[0] and not node.engine.repair.damaged
+        assert not node.engine.counts["damage_found_total"]
+
+
+def test_what_is_damaged_is_not_judged_then(tmp_path: Path) -> None:
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node = kit.follower(net, GROUP)
+        path = kit.damage(node)
+        number = int(path.name.split("-")[0])
+        salvage = Salvage(node.log, number, lambda _: False)
+        segment = node.log.journal.segments[number]
+
+        def short(*_: Any) -> bytes:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        read, node.log.files.read = node.log.files.read, short  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="too many"):
+            salvage._check(segment)
+        node.log.files.read = read  # type: ignore[method-assign]
+        salvage._check(segment)
+        assert salvage.findings
