@@ -8,7 +8,7 @@ footer
 - its entries lie before the log's start, or the group was removed, or they stand elsewhere by now;
 - no record in force (hard state, start, snapshot, creation) stands in it;
 - it holds no TRUNCATE, reset or GROUP_REMOVED that a replay would miss, because an older segment
-  still has records of that group, or may have: nobody knows what is in a damaged one.
+  still has records of that group, or may have: of a damaged one nobody knows, unless by its footer.
 
 Removal is a rename first, and an unlink when that is durable. Segments that are held by few live
 records are emptied: these are appended again at the end (RELOCATED), and they go in a later pass.
@@ -196,9 +196,13 @@ class Reclaimer:
         emptied: set[int] = set()
         known, self._sparse = self._sparse, {}
         for segment, tells in sealed:
-            rows = self._footer(segment)
+            rows = self.footer(segment)
             if rows is None:
                 held = None
+                continue
+            if segment.damaged:
+                if held is not None:
+                    held.update(row.group for row in rows)
                 continue
             share = 1.0 if tells else self._live_share(segment, rows, groups, held)
             if share == 0.0:
@@ -243,10 +247,6 @@ class Reclaimer:
             if number < target[0]:
                 out.append((segments[number], before is not None and before.left_at > 0))
         return out
-
-    def _footer(self, segment: SegmentFile) -> list[f.FooterRow] | None:
-        """What is in a segment; None if that is not known for certain."""
-        return None if segment.damaged else self.footer(segment)
 
     def footer(self, segment: SegmentFile) -> list[f.FooterRow] | None:
         """What its footer says, if it can be read."""

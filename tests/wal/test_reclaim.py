@@ -156,6 +156,22 @@ def test_what_cancels_records_stays_as_long_as_these(
     assert not world.reclaimer.has_more, "another pass has nothing to do"
 
 
+def test_a_damaged_segment_holds_what_its_footer_names_and_nothing_else(worlds: Any) -> None:
+    """Its repair may take as long as the oldest messages are kept; topics come and go meanwhile."""
+    world = quiet_world(worlds, 3)
+    fill(world, 1, 2)
+    world.journal.segments[2].damaged = True
+    world.remove(3, world.models[3], world.journal.groups.by_uid[3])
+    fill(world, 1, 2)
+    drop(world, 1)
+    for _ in range(6):
+        world.reclaim_quietly()
+        world.check()
+    left = sorted(world.journal.segments)
+    assert left[0] == 2 and left[1] > 4, "what the others have stands at the end by now"
+    assert not world.reclaimer.has_more
+
+
 @pytest.mark.parametrize("where", ["entry", "footer", "header"])
 def test_damaged_segments_stay_and_so_does_what_they_need(worlds: Any, where: str) -> None:
     """W6: a segment that cannot be read to its end is never removed, nor are the TRUNCATE and
