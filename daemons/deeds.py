@@ -60,6 +60,8 @@ def told_of(done: Iterable[Deed], tables: Tables) -> Iterator[tuple[str, Fields]
             fields = {"topic": topic.name if topic else "", **fields}
         if operation == "move_replicas":
             fields = _moves(arguments["moves"], tables)
+            if result["moved"] < len(arguments["moves"]):  # others were not possible any more
+                fields["done"] = result["moved"]
         yield operation.replace("_", "-"), fields
 
 

@@ -142,6 +142,10 @@ class Engine:
         self._hard_states = deque(one for one in self._hard_states if one[1] != uid)
         self._snapshots = deque(one for one in self._snapshots if one[1] != uid)
 
+    def segment_is_gone(self) -> None:
+        """By repair: others may have stayed for it alone."""
+        self._reclaiming.note()
+
     def propose(self, replica: Replica, items: list[t.Item], *, urgent: bool = False) -> int:
         """Index of the first of these entries; they are on their way with the end of the turn.
 

@@ -187,10 +187,11 @@ class Manager:
         self._propose(self._leading(), command(b"", operation, arguments))
 
     def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
+        done, self._metadata.done = self._metadata.done, []
         if self._was_ready:
             self._tell_brokers()
             self._groups.news()
-            for event, told in told_of(self._metadata.done, self._metadata.tables):
+            for event, told in told_of(done, self._metadata.tables):
                 self._tell("info", event, always=True, **told)
         updates = self._waiting.updates
         for entry, result in zip(entries, results, strict=True):

@@ -57,7 +57,7 @@ class Metadata:
         self.applied_index = self.bytes_gone = 0
         self.cluster = cluster
         self.tables = Tables()
-        self.done: list[Deed] = []  # by the entries that were applied last
+        self.done: list[Deed] = []  # until somebody takes it
         self._step = max(1, log_entries_max // 2)
         self._bytes = self._heavy_until = 0  # entries applied by this process; the last too many
 
@@ -69,7 +69,6 @@ class Metadata:
 
     def apply(self, entries: list[Entry]) -> list[Any]:
         results: list[Any] = []
-        self.done = []
         for entry in entries:
             require(entry[INDEX] == self.applied_index + 1, "entries are applied in their order")
             self.applied_index = entry[INDEX]

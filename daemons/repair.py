@@ -237,6 +237,7 @@ class Repair:
         engine = self._engine
         del self.damaged[number]
         self._back = {k: place for k, place in self._back.items() if place[0] != number}
+        engine.segment_is_gone()
         engine.counts["damage_repaired_total"] += 1
         took_ms = engine.wall_ms() - one.since_ms
         self.mended.append(tell_mended(one, took_ms))

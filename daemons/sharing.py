@@ -18,7 +18,7 @@ from heapq import heapify, heapreplace
 from typing import Final
 
 MOVES_MAX: Final = 2000  # of one decision among different wishes
-STEPS_MAX: Final = 200_000  # from member to member in search of them; some ten milliseconds
+STEPS_MAX: Final = 200_000  # looks at members in search of them; some ten milliseconds
 
 Wishes = Mapping[int, frozenset[int]]  # member -> topics
 Decision = dict[int, int]  # partition -> member
@@ -51,7 +51,7 @@ class _Spread:
     def __init__(self, wishes: Wishes) -> None:
         self.counts = dict.fromkeys(sorted(wishes), 0)
         self.decision: Decision = {}
-        self._steps = 0  # from member to member, so far
+        self._steps = 0  # looks at members so far
         self._has: dict[int, dict[int, list[int]]] = {member: {} for member in self.counts}
         self._wanting: dict[int, list[int]] = {}  # topic -> members
         for member in self.counts:
@@ -132,7 +132,6 @@ class _Spread:
             if giver in even:
                 continue
             steps = self._reachable(giver)
-            self._steps += len(steps)
             taker = min(steps, key=lambda one: counts[one], default=giver)  # the nearest of those
             if counts[giver] - counts[taker] < 2:
                 even.update(steps)
@@ -153,6 +152,7 @@ class _Spread:
         for member in queue:  # grows while it is walked
             for topic in sorted(self._has[member].keys() - topics):
                 topics.add(topic)
+                self._steps += len(self._wanting[topic])
                 for taker in self._wanting[topic]:
                     if taker != giver and taker not in steps:
                         steps[taker] = (member, topic)

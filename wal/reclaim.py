@@ -31,7 +31,7 @@ from typing import NamedTuple, TypeVar
 from myqueue.errors import CorruptData, RecordTooLarge
 from myqueue.wal import format as f
 from myqueue.wal.apart import Apart
-from myqueue.wal.files import Files
+from myqueue.wal.files import TRANSIENT, Files
 from myqueue.wal.groups import Group, Groups
 from myqueue.wal.index import Index
 from myqueue.wal.inforce import (
@@ -208,10 +208,10 @@ class Reclaimer:
             if share == 0.0:
                 gone.append((segment, any(row.kinds & _ORDERED for row in rows)))
                 continue
-            if held is not None:  # else it may be a damaged one alone that it stays for
+            if self._is_emptied(segment.number):
+                emptied.add(segment.number)
+            if held is not None:
                 held.update(row.group for row in rows)
-                if self._is_emptied(segment.number):
-                    emptied.add(segment.number)
             if share <= COMPACT_BELOW_SHARE and self._may_be_emptied(segment.number, groups):
                 was, since = known.get(segment.number, (1.0, 0))
                 if share < was / 2:  # what retention is about to free is not written again
@@ -257,7 +257,9 @@ class Reclaimer:
         try:
             trailer = trailer_of(read, segment.uid, segment.capacity)
             return footer_of(read, segment.uid, trailer) if trailer is not None else None
-        except OSError:  # a sector that can't be read, say
+        except OSError as error:  # a sector that can't be read, say
+            if error.errno in TRANSIENT:
+                raise
             return None
 
     def _is_emptied(self, number: int) -> bool:

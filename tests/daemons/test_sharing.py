@@ -153,6 +153,23 @@ def test_no_decision_takes_long() -> None:
     assert spread.counts[701] == spread.counts[702] == 100
 
 
+def test_nor_does_one_about_many_topics() -> None:
+    """What costs time is looks at who wants them, not moves."""
+    topics = frozenset(range(1, 401))
+    wishes = {member: topics - {member % 400 + 1} for member in range(1, 31)}
+    partitions = [(4 * topic + n, topic) for topic in topics for n in range(4)]
+    before = {
+        partition: next(m for m in range(1 + partition % 15, 31) if topic in wishes[m])
+        for partition, topic in partitions
+    }
+    spread = sharing._Spread(wishes)
+    for partition, topic in partitions:
+        spread.give(before[partition], partition, topic)
+    assert not spread.even_out()
+    most = sum(map(len, wishes.values())) + len(wishes)  # what the last chain looked at
+    assert spread._steps <= sharing.STEPS_MAX + most
+
+
 def test_a_long_decision_is_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has too much of what few want gives it away, however much that is."""
     monkeypatch.setattr(sharing, "MOVES_MAX", 5)

@@ -201,6 +201,7 @@ def test_damaged_segments_stay_and_so_does_what_they_need(worlds: Any, where: st
     twin = world.twin(world.disk.killed())
     assert 3 not in twin.journal.groups.by_uid
     twin.close()
+    assert not world.reclaimer.has_more, "nothing can be done, and nothing is tried"
 
 
 def holds_removal(world: World, segment: Any) -> bool:
