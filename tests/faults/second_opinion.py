@@ -19,6 +19,7 @@ from myqueue.acks import AckLedger
 from myqueue.analytics.inspected import Finding
 from myqueue.analytics.report import Report
 from myqueue.analytics.verify import Asked, verify
+from myqueue.cli.spark_metadata import rebuild
 
 
 def read_logs(data: Path, history: Path, topic: str, scratch: Path) -> Report:
@@ -31,7 +32,7 @@ def read_logs(data: Path, history: Path, topic: str, scratch: Path) -> Report:
                 client, _, number, partition, offset = fields
                 crc = crc32(value_of(f"{client}:{number}"))
                 acks.note(topic, partition, offset, [crc])
-    asked = Asked([str(data)], ledgers=[str(ledger)], with_stores=True)
+    asked = Asked([str(data)], ledgers=[str(ledger)], with_stores=True, metadata=rebuild)
     return verify(asked, PlainSpread(), scratch)
 
 
