@@ -123,8 +123,13 @@ class Admin(GroupAdmin):
         try:
             topics = self.topics(detail=True)
         except InvalidRequest:  # too much for one answer
-            topics = []
+            topics, end = [], time.monotonic() + self._timeout_ms / 1000
             for name in self.topics():
+                if time.monotonic() > end:
+                    raise TimedOut(
+                        f"not all topics were asked whether they count on broker {broker}",
+                        hint="Give Admin a longer timeout.",
+                    ) from None
                 with suppress(UnknownTopic):  # deleted meanwhile
                     topics.append(self.describe_topic(name))
         parts = [part for topic in topics for part in topic["partitions"]]
