@@ -28,7 +28,7 @@ from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import Configs
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.replica import APPLY_BYTES, CONFIG_KEY, Replica, as_entry
-from myqueue.errors import CorruptData, MyQueueError
+from myqueue.errors import CorruptData, EntryMissing, MyQueueError
 from myqueue.wal.groups import Group
 from myqueue.wal.log import Log
 
@@ -78,8 +78,10 @@ def open_group(opening: Opening, group: Group, now: int) -> Replica:
         if group.damaged or group.incomplete or group.lacking or not _ends_well(log, group):
             _examine(log, group, machine.applied_index)
         _catch_up(log, group, machine, configs)
-    except CorruptData as error:
+    except (CorruptData, EntryMissing) as error:
         raise Refused(f"what it needs to start can't be read: {error}") from error
+    except t.Broken as error:  # one group must not keep all others from starting
+        raise Refused(f"its state and its log do not fit together: {error}") from error
     raft_log = _raft_log(log, group)
     node = RaftNode(
         group.uid, replica, configs, raft_log, term=group.term, vote=group.vote,

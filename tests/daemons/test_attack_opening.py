@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit import wal_logs
 from kit.engine_rig import Net, Node
 
+from myqueue.daemons import opening
 from myqueue.daemons.raft import types as t
-from myqueue.errors import IdentityMismatch
+from myqueue.errors import EntryMissing, IdentityMismatch
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
 
@@ -161,3 +163,29 @@ def test_offsets_by_time_look_at_messages_only(tmp_path: Path) -> None:
             assert replica.offset_at_time(time_ms) == at
         assert replica.offset_at_time(1) == 0
         assert replica.offset_at_time(times[-1] + 1) is None
+
+
+@pytest.mark.parametrize("error", [EntryMissing("entry 3 is gone"), t.Broken("offset 9, not 7")])
+def test_a_group_that_can_t_be_opened_keeps_no_other_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """W6: it is refused and says why, and gets a new replica."""
+    real = opening._catch_up
+
+    def catch_up(log: Any, group: Any, *rest: Any) -> None:
+        if group.uid == GROUP:
+            raise error
+        real(log, group, *rest)
+
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create(GROUP)
+        net.create(GROUP + 1)
+        net.write(3, GROUP)
+        net.write(3, GROUP + 1)
+        node = net.nodes[1]
+        with monkeypatch.context() as broken:
+            broken.setattr(opening, "_catch_up", catch_up)
+            node.restart()
+        assert list(node.engine.replicas) == [GROUP + 1]
+        assert str(error) in node.engine.refused[GROUP]
+        net.write(3, GROUP + 1)

@@ -32,6 +32,7 @@ from myqueue.daemons.repair import Repair
 from myqueue.daemons.replica import Replica, refusals
 from myqueue.daemons.serving import Serving
 from myqueue.daemons.starts import Starts
+from myqueue.errors import EntryMissing
 from myqueue.wal.groups import Group
 from myqueue.wal.store import Store
 from myqueue.wal.writer import Persisted, Stopped
@@ -97,6 +98,8 @@ class Process:
         try:
             replica = open_group(self.opening, group, self.now)
         except Refused as error:
+            if isinstance(error.__cause__, t.Broken | EntryMissing):  # a daemon goes on without it
+                raise error.__cause__ from error
             self._retire(group, str(error))
             return
         self.world.checkers.restarted(replica.node)
