@@ -132,6 +132,9 @@ class Process:
     def report(self, level: str, event: str, **about: Any) -> None:
         self.world.note(f"node {self.number}: {event} {about}")
 
+    def segment_is_gone(self) -> None:
+        """Reclaim comes when the world says so."""
+
     def transfer(self, replica: Replica, number: int) -> None:
         for member in replica.node.config.voters:
             if t.node_of(member) == number:
