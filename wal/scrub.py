@@ -8,6 +8,7 @@ well, and small ones would make a pace in bytes alone a heavy load.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 
 from myqueue.wal.check import PROGRESS_BYTES, Progress, SegmentCheck
 from myqueue.wal.files import TRANSIENT
@@ -43,6 +44,9 @@ class Scrub:
         while (event := next(self._events, None)) is not None:
             if isinstance(event, Progress):
                 return
+            if event.verdict != CORRUPT and event.position < self._until:
+                # Of the last records the log does not prove that they were synced. We know it.
+                event = replace(event, verdict=CORRUPT, what="what was synced can't be read")
             if event.verdict == CORRUPT and len(self.findings) < FINDINGS_MAX:
                 self.findings.append(event)
         self.is_done = True

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from kit import damage_rig as kit
+from kit import wal_logs
 from kit.damage_rig import GROUP
 from kit.engine_rig import Net
 
+from myqueue.wal import format as f
 from myqueue.wal.salvage import Salvage
 
 
@@ -55,3 +57,20 @@ def test_what_is_damaged_is_not_judged_then(tmp_path: Path) -> None:
         node.log.files.read = read  # type: ignore[method-assign]
         salvage._check(segment)
         assert salvage.findings
+
+
+def test_the_last_mark_of_a_log_is_looked_at_as_well(tmp_path: Path) -> None:
+    """Behind it nothing proves that it was synced, but its daemon knows: of one that holds nothing
+    it may be all there is in the newest segment. Found by the nemesis.
+    """
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        node = net.nodes[1]
+        net.until("its start is noted", lambda: node.log.journal.persisted_at[0])
+        records = list(wal_logs.records(node.folder / "wal"))
+        assert {one.record.kind for one in records} == {f.MARK}
+        wal_logs.flip(records[-1].path, records[-1].record.position + 9)
+        node.engine.repair.scrubbing.round_ms = 1
+        node.engine.scrub_bytes_per_s = 1 << 40
+        net.until("found", lambda: node.engine.counts["damage_found_total"])
+        net.until("repaired", lambda: node.engine.counts["damage_repaired_total"])
+        assert not records[0].path.exists()
