@@ -183,7 +183,8 @@ class Episode:
         cluster.admin.create_topic(self.topic, partitions=PARTITIONS)
         cluster.wait_healthy()
         if number:  # its space is given back while this one goes on
-            cluster.admin.delete_topic(f"t{number - 1}")
+            with suppress(UnknownTopic):
+                cluster.admin.delete_topic(f"t{number - 1}")
         self.crowd = Crowd(cluster, self.history, self.topic, PARTITIONS, random)
         self.nemesis = Nemesis(cluster, self.history, self.topic, PARTITIONS, random, kinds)
         self.nemesis.damaged = damaged
