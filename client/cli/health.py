@@ -36,8 +36,8 @@ def health(
     """Show what is not well, and every broker, producer and consumer with its last sign of life.
 
     Healthy: the managers have a leader, all managers and brokers are heard and have room on their
-    disks, and every partition has a leader and all its replicas. The exit code is 1 if it is not
-    healthy at the end.
+    disks, every partition has a leader and all its replicas, no disk is damaged, and no broker
+    keeps replicas that no topic has. The exit code is 1 if it is not healthy at the end.
     """
     where, known = address.find(cluster, data), expected(cluster, data)
     end = None if timeout_s is None else time.monotonic() + timeout_s
