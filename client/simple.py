@@ -118,6 +118,10 @@ class MyConsumer:
     `stop`, or after `idle_timeout` seconds without a message. A message that was returned is
     consumed: positions are committed under this consumer's ids, and a consumer that is given the
     `consumer_ids` of an earlier one goes on behind them. `broker` is as for MyProducer.
+
+    What retention took before it was read is not skipped in silence: OffsetOutOfRange, or with
+    `on_out_of_range` "earliest" or "latest" it goes on at the start or the end. A gateway always
+    goes on at the start, as the offsets tell.
     """
 
     def __init__(
@@ -127,6 +131,7 @@ class MyConsumer:
         *,
         idle_timeout: float | None = None,
         consumer_ids: Mapping[str, int] | None = None,
+        on_out_of_range: str = "error",
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
         known = consumer_ids or {}
@@ -147,6 +152,7 @@ class MyConsumer:
             self._consumer = Consumer(
                 self._session, names, consumer_id=self.consumer_ids, auto_commit=True,
                 auto_commit_interval_ms=1_000, idle_timeout=idle_timeout,
+                on_out_of_range=on_out_of_range,
             )  # fmt: skip
         except BaseException:
             self._session.close()

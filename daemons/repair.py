@@ -369,10 +369,10 @@ class Repair:
         before = engine.log.index.row(have.group, index - 1)
         if index == log.first_index:
             chain = log.start_chain
-        elif before is not None:
+        elif before is not None and index > log.first_index:
             chain = before.chain
         else:
-            return
+            return  # behind the record of a new start it would move that back, in a replay
         # The row may be old: the log may have another entry there by now, on its way to the store.
         is_ours = log.has(index, have.entry[t.TERM])
         if row is None or not is_ours or not is_the_entry(row, chain, have.entry):

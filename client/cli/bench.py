@@ -111,6 +111,8 @@ def _topic(options: dict[str, Any]) -> Iterator[tuple[Session, str, str]]:
         finally:
             if options["topic"] is None and not options["keep"]:
                 admin.delete_topic(name)
+            elif options["topic"] is None:
+                click.echo(f"Kept the topic {name}.", err=True)
 
 
 def _load(options: dict[str, Any], cluster: str, topic: str) -> bench_run.Load:
@@ -145,9 +147,13 @@ def _tell(kind: str, options: dict[str, Any], found: dict[str, Any]) -> None:
 @_nemesis
 @_load_options
 @_seconds
-@click.option("--acks", metavar="FILE", help="Note each acknowledgement, for 'spark verify'.")
+@click.option(
+    "--acks", metavar="FILE",
+    help="Note each acknowledgement, for 'spark verify'. The topic is kept then.",
+)  # fmt: skip
 def produce(acks: str | None, **options: Any) -> None:
     """As many messages as go; only acknowledged ones count."""
+    options["keep"] |= acks is not None  # or all that the ledger tells of would be missed
     with _topic(options) as (session, cluster, topic), ExitStack() as stack:
         load = _load(options, cluster, topic)
         if acks is not None:

@@ -67,7 +67,10 @@ class Ledger:
 
 @click.command()
 @click.option("--kills", default=2, show_default=True, help="How often the leader is killed.")
-@click.option("--acks", metavar="FILE", help="Note each acknowledgement, for 'spark verify'.")
+@click.option(
+    "--acks", metavar="FILE",
+    help="Note each acknowledgement, for 'spark verify'. The topic is kept then.",
+)  # fmt: skip
 @address.data_option
 @output.json_option
 def demo(kills: int, acks: str | None, data: str | None, as_json: bool) -> None:
@@ -103,6 +106,8 @@ def demo(kills: int, acks: str | None, data: str | None, as_json: bool) -> None:
         problems = verify(list(everything(session, topic, ledger)), ledger)
         if not problems and not acks:  # who keeps a ledger keeps the messages
             admin.delete_topic(topic)
+        elif not problems:
+            told(f"Kept the topic {topic}.")
     if as_json:
         output.write_json(
             "myq.demo/1",

@@ -219,6 +219,22 @@ def test_the_demo_keeps_the_promise(myq: Myq) -> None:
         assert time.monotonic() < end, "the demo's topic was not deleted"
 
 
+def test_a_bench_with_a_ledger_keeps_what_the_ledger_tells_of(myq: Myq) -> None:
+    """S2: else 'spark verify --acks' would miss every message."""
+    words = ("bench", "produce", "--seconds", "0.3", "--warmup", "0")
+    before = benches(myq)
+    myq.run(*words)
+    assert benches(myq) == before
+    myq.run(*words, "--acks", "acks.jsonl")
+    [name] = benches(myq) - before
+    lines = (myq.folder / "acks.jsonl").read_text().splitlines()[1:]
+    assert {json.loads(line)["topic"] for line in lines} == {name}
+
+
+def benches(myq: Myq) -> set[str]:
+    return set(re.findall(r"bench-\w+", myq.run("topic", "list")))
+
+
 def test_up_in_the_foreground_continues_and_stops_at_ctrl_c(tmp_path: Path) -> None:
     myq = Myq(tmp_path)
     words = ("up", "--managers", "1", "--brokers", "1", "--no-gateway")

@@ -78,6 +78,30 @@ def test_what_was_returned_is_consumed_for_this_consumer(cluster, reads):
     another.stop()
 
 
+def test_what_retention_took_is_told_or_left_out_as_was_chosen(cluster, reads):
+    """C6: neither skipped in silence nor the end of this consumer."""
+    cluster.topic("a")
+    with MyProducer(["a"], cluster.address) as producer:
+        producer.send("a", b"old")
+    consumer = MyConsumer(["a"], cluster.address, idle_timeout=0.3)
+    assert [message.value for message in consumer.get_next()] == [b"old"]
+    consumer.stop()
+    for value in (b"gone", b"new"):
+        with MyProducer(["a"], cluster.address) as producer:
+            producer.send("a", value)
+    reads.starts[cluster.topics["a"][0]] = 2
+    known = {"consumer_ids": consumer.consumer_ids, "idle_timeout": 0.3}
+    with MyConsumer(["a"], cluster.address, **known) as strict:
+        with pytest.raises(errors.OffsetOutOfRange, match="offset 1 is not between 2"):
+            next(strict.get_next())
+        with pytest.raises(errors.OffsetOutOfRange):
+            next(strict.get_next())
+    with MyConsumer(["a"], cluster.address, **known, on_out_of_range="earliest") as consumer:
+        assert [message.offset for message in consumer.get_next()] == [2]
+    with pytest.raises(errors.MisuseError, match="on_out_of_range"):
+        MyConsumer(["a"], cluster.address, on_out_of_range="never")
+
+
 def test_an_unknown_topic_raises(cluster, reads):
     with pytest.raises(errors.UnknownTopic):
         MyConsumer(["nothing"], cluster.address)
