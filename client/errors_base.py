@@ -21,6 +21,11 @@ class MyQueueError(Exception):
         if hint is not None:
             self.hint = hint
 
+    @property
+    def own_hint(self) -> str:
+        """One for this case alone; "" where that of all errors of this class is meant."""
+        return str(self.__dict__.get("hint", ""))
+
 
 class MisuseError(MyQueueError):
     """The call was wrong; repeating it cannot help."""

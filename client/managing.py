@@ -81,7 +81,7 @@ class ManagerCall(Waiter):
     __slots__ = (
         "_host", "_managers", "_kind", "_fields", "_frames", "_deadline", "_timeout_ms", "_done",
         "_said", "_left", "_at", "_attempt_ms", "_id", "_began", "_timer", "_pause", "_was_sent",
-        "_unknown",
+        "_unknown", "_hint",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +104,7 @@ class ManagerCall(Waiter):
         if kind == words.MEMBER:  # it is held until there is news
             self._attempt_ms += fields[3]
         self._was_sent = self._unknown = False
+        self._hint: str | None = None  # what a manager advised, for this case alone
 
     def start(self) -> None:
         self._new_round()
@@ -182,6 +183,7 @@ class ManagerCall(Waiter):
             return
         if at is not None:
             self._said[at.address] = _brief(error, at.address)
+        self._hint = error.own_hint or self._hint
         retry_ms = details_of(error).get("retry_ms")
         if isinstance(retry_ms, int):
             self._pause = max(self._pause, min(retry_ms, PAUSE_MS_MAX))
@@ -245,7 +247,7 @@ class ManagerCall(Waiter):
             self._done(None, [], Unreachable(text))
             return
         text = f"{name} was not done within {self._timeout_ms} ms. Tried {told}"
-        error = TimedOut(text)
+        error = TimedOut(text, hint=self._hint)
         if self._kind != words.UPDATE or not self._unknown:
             error.outcome = NONE
         self._done(None, [], error)

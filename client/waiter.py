@@ -34,6 +34,9 @@ def failure(envelope: Envelope) -> MyQueueError:
     code, message, component, details = envelope[words.FIELDS :]
     error = error_of(code, message, component)
     error.__dict__["details"] = details
+    hint = details.get("hint")
+    if isinstance(hint, str) and hint:
+        error.hint = hint
     return error
 
 

@@ -28,6 +28,7 @@ from myqueue.daemons.losses import stranded
 from myqueue.daemons.metadata import Metadata, command
 from myqueue.daemons.operations import CLIENT_OPERATIONS, PLACING
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Item, node_of, replica_id
+from myqueue.daemons.transport import describe
 from myqueue.daemons.views import View
 from myqueue.daemons.waiting import Reader, Update, Waiting
 from myqueue.protocol import Envelope
@@ -121,7 +122,7 @@ class Manager:
 
     def _refuse(self, client: Client, request: int, error: errors.MyQueueError) -> None:
         """For those who waited; who is refused at once gets the exception, by the loop."""
-        details = getattr(error, "details", {})
+        details = describe(error)
         component = error.component or f"manager {self._engine.node}"
         self._reply(client, protocol.ERROR, request, error.code, str(error), component, details)
 

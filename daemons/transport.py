@@ -331,5 +331,7 @@ def _payloads(door: zmq.Socket[bytes], kept: bool) -> list[Buffer] | None:
 
 
 def describe(error: MyQueueError) -> dict[str, Any]:
+    """What goes beside the text: facts for the client's code, and a hint for this case alone."""
     details = getattr(error, "details", None)
-    return details if isinstance(details, dict) else {}
+    found = details if isinstance(details, dict) else {}
+    return {**found, "hint": error.own_hint} if error.own_hint else found

@@ -19,11 +19,14 @@ from typing import Any, Final
 
 from myqueue.errors import (
     NONE,
+    BrokerInUse,
     BufferFull,
     Busy,
     Closed,
+    GroupInUse,
     MyQueueError,
     NotReady,
+    OffsetOutOfRange,
     TooFewBrokers,
     UnknownPartition,
 )
@@ -31,6 +34,13 @@ from myqueue.errors import (
 SERVICE_UNAVAILABLE, OUTCOME_UNKNOWN = 503, 504
 RETRY_AFTER_S: Final = 1
 _ADDRESS = re.compile(r"tcp://([^\s,;'\"()]+:\d+)")
+
+# Where that of the table names flags and arguments that there are not here.
+HINTS: Final[dict[type[MyQueueError], str]] = {
+    BrokerInUse: "Have its partitions moved first (drain=1), or insist (force=1).",
+    GroupInUse: "Stop its members first, or insist (force=1): they go on from the new positions.",
+    OffsetOutOfRange: "Ask for an offset from the start on and before the end of the partition.",
+}
 
 Failure = tuple[int, dict[str, Any], dict[str, str]]  # status, body, headers
 
@@ -69,7 +79,8 @@ def describe(error: MyQueueError, name_of: Callable[[str], str]) -> Failure:
     body = {
         "status": "failure", "message": _ADDRESS.sub(named, str(error)),
         "code": error.code, "name": error.name, "retriable": error.retriable,
-        "outcome": error.outcome, "component": _ADDRESS.sub(named, component), "hint": error.hint,
+        "outcome": error.outcome, "component": _ADDRESS.sub(named, component),
+        "hint": error.own_hint or HINTS.get(type(error), error.hint),
     }  # fmt: skip
     if isinstance(error, NotWell):
         body |= error.facts

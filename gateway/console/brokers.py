@@ -15,7 +15,7 @@ from myqueue.errors import BrokerInUse, MyQueueError, NotFound, Unreachable
 from myqueue.gateway import brokers as operations
 from myqueue.gateway.console import topics, words
 from myqueue.gateway.console.frame import Crumb, admin, draw, find, link
-from myqueue.gateway.console.troubles import one_line
+from myqueue.gateway.console.troubles import advised
 from myqueue.gateway.gathering import Facts
 
 NAMED_MAX: Final = 10  # partitions in one sentence
@@ -67,7 +67,7 @@ def _about(node: int, trouble: str, status: int) -> dict[str, Any]:
 
 
 def _failed(error: MyQueueError) -> tuple[str, int]:
-    return f"{one_line(error)}. {error.hint}", error.http_status
+    return advised(error), error.http_status
 
 
 # -- add ------------------------------------------------------------------------------------------

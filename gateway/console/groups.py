@@ -10,7 +10,7 @@ from flask import Blueprint, Response
 from myqueue.errors import MyQueueError
 from myqueue.gateway.console import topics, words
 from myqueue.gateway.console.frame import FILTER, Crumb, admin, console, draw, link, pages
-from myqueue.gateway.console.troubles import one_line
+from myqueue.gateway.console.troubles import advised, one_line
 from myqueue.gateway.console.words import OFF, OK, WARN, Cell, Column, Table, Tile
 from myqueue.gateway.gathering import Facts, Looker
 
@@ -209,5 +209,5 @@ def delete(name: str) -> Response:
     try:
         admin().delete_group(name)
     except MyQueueError as error:
-        return delete_page(name, f"{one_line(error)}. {error.hint}", error.http_status)
+        return delete_page(name, advised(error), error.http_status)
     return topics.see(link("groups", deleted=name))

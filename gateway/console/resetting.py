@@ -17,7 +17,7 @@ from myqueue import TopicPartition
 from myqueue.errors import InvalidRequest, MyQueueError, UnknownGroup
 from myqueue.gateway.console import groups, topics, words
 from myqueue.gateway.console.frame import Crumb, admin, draw, link, moment_of, whole
-from myqueue.gateway.console.troubles import one_line
+from myqueue.gateway.console.troubles import advised, one_line
 from myqueue.gateway.console.words import Cell, Column, Table
 from myqueue.gateway.gathering import Facts
 
@@ -122,5 +122,5 @@ def reset(name: str) -> Response:
         wanted = _wanted(form)
         admin().reset_group(name, **wanted, force=form.get("force") == "yes")
     except MyQueueError as error:
-        return _draw(name, form, f"{one_line(error)}. {error.hint}", error.http_status)
+        return _draw(name, form, advised(error), error.http_status)
     return topics.see(link("group", name=name, done="reset"))

@@ -25,7 +25,7 @@ from myqueue.gateway.console.frame import (
     whole,
 )
 from myqueue.gateway.console.pace import Paces
-from myqueue.gateway.console.troubles import one_line
+from myqueue.gateway.console.troubles import advised, one_line
 from myqueue.gateway.console.words import BAD, OK, WARN, Cell, Column, Table
 from myqueue.gateway.gathering import Facts, Look
 
@@ -153,12 +153,8 @@ def create() -> Response:
         kept = {setting: value for setting, value in keeping.read(form).items() if value}
         admin().create_topic(name, partitions=partitions, replication=replication, settings=kept)
     except MyQueueError as error:
-        return create_page(_failed(error), error.http_status)
+        return create_page(advised(error), error.http_status)
     return see(link("topic", name=name, done="created"))
-
-
-def _failed(error: MyQueueError) -> str:
-    return f"{one_line(error)}. {error.hint}"
 
 
 def see(address: str) -> Response:
@@ -191,7 +187,7 @@ def grow(name: str) -> Response:
         had = whole("partitions before", form.get("had", ""), 1, PARTITIONS_MAX)
         admin().grow_topic(name, to=had + count)
     except MyQueueError as error:
-        return grow_page(name, _failed(error), error.http_status)
+        return grow_page(name, advised(error), error.http_status)
     return see(link("topic", name=name, done="grown"))
 
 
@@ -214,7 +210,7 @@ def retain(name: str) -> Response:
     try:
         admin().alter_topic(name, keeping.read(flask.request.form))
     except MyQueueError as error:
-        return retention_page(name, _failed(error), error.http_status)
+        return retention_page(name, advised(error), error.http_status)
     return see(link("topic", name=name, done="kept"))
 
 
@@ -238,5 +234,5 @@ def delete(name: str) -> Response:
     try:
         admin().delete_topic(name)
     except MyQueueError as error:
-        return delete_page(name, _failed(error), error.http_status)
+        return delete_page(name, advised(error), error.http_status)
     return see(link("topics", deleted=name))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from myqueue.errors import MyQueueError
+from myqueue.gateway.failures import HINTS
 from myqueue.gateway.gathering import Facts, Look
 
 NAMED_MAX: Final = 5  # partitions in one sentence
@@ -97,6 +98,12 @@ def one_line(error: MyQueueError) -> str:
     """For people: the text, its code, and who said so."""
     at = f", {error.component}" if error.component else ""
     return f"{' '.join(str(error).split())} ({error.name} {error.code}{at})"
+
+
+def advised(error: MyQueueError) -> str:
+    """The same, and what to do. Where the command line has a flag, the page itself says it."""
+    hint = error.own_hint if type(error) in HINTS else error.hint
+    return f"{one_line(error)}. {hint}".rstrip()
 
 
 # -- what happened --------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from myqueue import errors
+from myqueue.gateway.console.troubles import advised
 from myqueue.gateway.failures import describe, status_of
 
 
@@ -82,3 +83,16 @@ def test_components_are_named() -> None:
     assert body["component"] == "manager 2 at h:1"
     assert describe(errors.Closed(), at)[1]["component"] == "gateway"
     assert describe(errors.Unauthorized(), at)[2]["WWW-Authenticate"] == "Bearer"
+
+
+def test_advice_is_for_who_asks_by_http() -> None:
+    """R1: no flag of the command line, unless somebody said it for this very case."""
+    for kind in errors.TABLE.values():
+        if kind in (errors.BrokerInUse, errors.GroupInUse, errors.OffsetOutOfRange):
+            hint = describe(kind(), at)[1]["hint"]
+            assert "--" not in hint and "on_out_of_range" not in hint and hint != kind.hint
+            assert describe(kind(hint="Wait."), at)[1]["hint"] == "Wait."
+            assert advised(kind("why")).endswith(f"({kind.name} {kind.code}).")
+        else:
+            assert describe(kind(), at)[1]["hint"] == kind.hint
+            assert advised(kind("why")).endswith(kind.hint)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from kit.gateways import Client, Gateway, bad, good
 from kit.processes import Cluster, wait_for
+
+from myqueue import errors
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +62,19 @@ def test_what_is_none_or_out_of_range_is_refused(http: Client) -> None:
         assert next(iter(wrong)) in said["message"]
     bad(http.ask("DELETE", "/settings"), 405, "METHOD_NOT_ALLOWED")
     assert settings(http) == before
+
+
+def test_who_meets_a_limit_is_told_which_setting_raises_it(
+    http: Client, cluster: Cluster, changing: None, new_topic: Callable[..., str]
+) -> None:
+    """R1: a manager's advice for this case alone reaches whoever asked, by both ways."""
+    name = new_topic()
+    good(http.ask("POST", "/consumers", {"topic": name}))
+    good(http.ask("POST", "/settings", {"consumers_max": 1}))
+    with pytest.raises(errors.TimedOut, match="as many consumers as may be") as refused:
+        cluster.admin.register_consumer(name)
+    said = bad(http.ask("POST", "/consumers", {"topic": name}), 503, "TIMED_OUT")
+    assert said["hint"] == refused.value.hint == "Raise consumers_max."
 
 
 def test_the_console_shows_them(gateway: Gateway, http: Client, changing: None) -> None:
