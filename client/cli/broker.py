@@ -12,6 +12,7 @@ from myqueue.admin import Admin
 from myqueue.agent import Agent
 from myqueue.cli import address, asking, output, progress, wellness
 from myqueue.cli.waiting import Line
+from myqueue.config import addresses
 from myqueue.daemons.local import BROKER, Folder
 from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, UnknownBroker, Unreachable
 
@@ -180,10 +181,10 @@ def undrain(number: int, cluster: str | None, data: str | None) -> None:
 def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str | None) -> None:
     """Let the broker NUMBER go for good: one that was drained, or with --force any.
 
-    Replicas of which there are others are made anew from these where there is a broker for it. A
-    broker that 'myq up' runs here is stopped when they need it no more; its folder is kept, with
-    .removed-… behind its name. If that was broken off, the same command again goes on with it; with
-    --force it waits no longer then.
+    Replicas of which there are others are made anew from these where there is a broker for it. It
+    waits until they need the broker no more: one that 'myq up' runs here is stopped then, its
+    folder is kept, with .removed-… behind its name; of another one it says that you may stop it. If
+    that was broken off, the same command again goes on with it; with --force it waits no longer.
     """
     agent = agent_of(cluster, data)
     with asking.admin(cluster, data) as admin:
@@ -192,7 +193,8 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
         try:
             done = remove_from(admin, number, force, yes)
         except UnknownBroker:  # says their leader; a list may be older
-            if agent is None or not runs_here(agent, number):
+            is_here = agent is not None and runs_here(agent, number)
+            if not is_here and not admin.counting_on(number):
                 raise
             click.echo(f"The managers know no broker {number} any more.")
             is_gone, done = True, {"missed": "", "stranded": 0}
@@ -200,27 +202,29 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
             click.echo(f"Removed broker {number}.")
         if done["missed"]:
             click.echo(f"What is missed: {done['missed']}.", err=True)
-        if agent is None:
-            return
-        if not force if is_gone else known is None or known["alive"]:
+        waits = not force or agent is None if is_gone else known is None or known["alive"]
+        if waits:
             follow(
-                f"the partitions of broker {number} let it go, so it is not stopped",
+                f"the partitions of broker {number} let it go: do not stop it yet",
                 LET_GO_S,
                 lambda: left_on(admin, number, done["stranded"]),
                 lambda: amiss(admin),
-                f"Do the same again later; 'broker remove {number} --force' stops it now.",
+                "Do the same again later" + ("; --force stops it now." if agent else "."),
             )
-    if agent.drop_broker(number, known["address"] if known else ""):
+    if agent is not None and agent.drop_broker(number, known["address"] if known else ""):
         click.echo(f"Stopped it; its folder in {agent.data} is kept.")
+    else:
+        click.echo("Its process may be stopped.")
 
 
 def agent_of(cluster: str | None, data: str | None) -> Agent | None:
     """The one that runs the cluster that is meant, on this machine."""
     folder = Folder(data or address.DATA)
     found = folder.load() if folder.holder() else None
-    if found is None or found.address != address.find(cluster, data):
+    if found is None:
         return None
-    return Agent(folder.data)
+    meant = addresses(address.find(cluster, data))  # some of its managers are enough
+    return Agent(folder.data) if set(meant) <= set(addresses(found.address)) else None
 
 
 def runs_here(agent: Agent, number: int) -> bool:

@@ -126,6 +126,34 @@ def test_p4_only_what_their_leader_does_not_know_is_stopped_without_being_remove
     assert managers.dropped == dropped
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_p4_when_a_broker_of_another_machine_may_be_stopped_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """Nobody stops it here: who is to do so is told when; a repeat goes on with the wait."""
+    managers = Managers(None if is_known else UnknownBroker("no broker 5"))
+    left = [2, 2, 1, 0]
+    monkeypatch.setattr(managers, "counting_on", lambda _: left.pop(0) if left else 0)
+    monkeypatch.setattr(broker, "LOOK_S", 0.01)
+    monkeypatch.setattr(broker.asking, "admin", lambda *_: managers)
+    monkeypatch.setattr(broker, "agent_of", lambda *_: None)
+    said = CliRunner().invoke(broker.remove, ["5"])
+    assert said.exit_code == 0 and not left and not managers.dropped
+    assert said.output.rstrip().endswith("Its process may be stopped.")
+    if not is_known:
+        assert isinstance(CliRunner().invoke(broker.remove, ["5"]).exception, UnknownBroker)
+
+
+def test_p4_one_of_its_managers_names_the_cluster_of_this_machine(home: Path) -> None:
+    cluster = Folder(home / "myq-data").load()
+    assert cluster is not None
+    [manager] = cluster.of_kind(local.MANAGER)
+    data = str(home / "myq-data")
+    assert broker.agent_of(manager.address, data) is not None
+    assert broker.agent_of(f"tcp://{manager.address}/", data) is not None
+    assert broker.agent_of("127.0.0.1:1", data) is None
+
+
 def test_who_is_taken_back_while_managers_elect_is_not_called_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
