@@ -53,6 +53,12 @@ class Standing:
         self._closed = False
         self._error: MyQueueError | None = None  # met behind messages that were returned first
 
+    @property
+    def is_member(self) -> bool:
+        """Whether the managers know it as a member of its group."""
+        shares = self._subscription.shares
+        return shares is not None and shares.member > 0
+
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""
         with self._mine(), self._changed:
@@ -140,7 +146,9 @@ class Standing:
             self._fetcher.nudge()
 
     def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """How many messages of each partition are still to come, asked for now."""
+        """How many messages of each partition are still to come, asked for now. What retention took
+        does not count.
+        """
         with self._mine():
             deadline = self._deadline(timeout)
             readings = self._readings()
@@ -148,11 +156,12 @@ class Standing:
             found = read_offsets(
                 self._session, [r.group for r in readings], timeout_ms=self._left_ms(deadline)
             )
-            return {
-                r.name: max(0, found[r.group].end - positions[r.name])
-                for r in readings
-                if r.name in positions
-            }
+            out = {}
+            for reading in readings:
+                if reading.name in positions:
+                    at = found[reading.group]
+                    out[reading.name] = max(0, at.end - max(at.start, positions[reading.name]))
+            return out
 
     def committed(self, timeout: float | None = None) -> dict[TopicPartition, int | None]:
         """What is committed for each partition, asked for now; None: nothing so far."""

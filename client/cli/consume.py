@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -77,8 +78,14 @@ def consume(
                     "--group goes on where the group is; without a position"
                     " --from earliest or latest, never with --partition."
                 )
-            with Consumer(session, [topic], group=group, start=begin.kind) as member, quiet_pipe():
-                write_shared(member, follow, count, render)
+            with (
+                warnings_told() as told,
+                Consumer(
+                    session, [topic], group=group, start=begin.kind, on_out_of_range=begin.kind
+                ) as member,
+                quiet_pipe(),
+            ):
+                write_shared(member, follow, count, render, told)
             return
         known = ranges(session, topic, begin.number if begin.kind == "time" else None)
         if partition is not None:
@@ -130,11 +137,40 @@ def write(
         out.flush()
 
 
-def write_shared(member: Consumer, follow: bool, count: int | None, render: Render) -> None:
+class Told(logging.Handler):
+    """What the library warns an application of, on stderr."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage()
+        click.echo(f"myq: {self.last}", err=True)
+
+
+@contextmanager
+def warnings_told() -> Iterator[Told]:
+    told, log = Told(), logging.getLogger("myqueue")
+    log.addHandler(told)
+    try:
+        yield told
+    finally:
+        log.removeHandler(told)
+
+
+def write_shared(
+    member: Consumer, follow: bool, count: int | None, render: Render, told: Told
+) -> None:
     """As a member of a group; commits what was written."""
     out, written = sys.stdout.buffer, 0
     end = time.monotonic() + ASSIGNED_S
-    while (follow or time.monotonic() < end) and (count is None or written < count):
+
+    def is_over() -> bool:
+        has_word = member.is_member or told.last
+        return not follow and bool(has_word) and time.monotonic() >= end
+
+    while not is_over() and (count is None or written < count):
         messages = member.poll(min(1000, count - written) if count else 1000, POLL_S)
         for message in messages:
             out.write(render(message))
@@ -144,6 +180,8 @@ def write_shared(member: Consumer, follow: bool, count: int | None, render: Rend
                 member.commit()
             written += len(messages)
             end = time.monotonic() + IDLE_S
+    if not written and told.last and not member.assignment():
+        raise NotReady(f"no partition was given to this member: {told.last}")
 
 
 def compiled(form: str) -> Render:

@@ -158,6 +158,9 @@ def test_seek_pause_and_time(cluster, reads):
         assert offsets(poll_until(consumer, 10), 1) == list(range(10, 20))
         assert consumer.poll(timeout=0.1) == []
         assert consumer.lag() == {("t", 0): 10, ("t", 1): 0}
+        reads.starts[cluster.topics["t"][0]] = 18  # what retention took does not come any more
+        assert consumer.lag() == {("t", 0): 2, ("t", 1): 0}
+        reads.starts.clear()
         consumer.resume("t")
         assert offsets(poll_until(consumer, 10), 0) == list(range(10, 20))
         assert consumer.seek_to_beginning("t") == {("t", 0): 0, ("t", 1): 0}

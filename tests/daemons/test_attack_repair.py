@@ -226,25 +226,6 @@ def test_an_entry_that_is_of_the_log_no_more_is_not_taken(
         assert node.engine.counts["entries_repaired_total"] == 1
 
 
-def test_an_entry_that_retention_took_is_not_taken(tmp_path: Path) -> None:
-    """R6: appended behind the START it would be the first of the log again, after a restart."""
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
-        node, leader = kit.follower(net), net.leader(GROUP)
-        entry = leader.replica(GROUP).read(LOST, LOST, 1)[0]
-        alone(net, node)
-        kit.lose(net, [node])
-        replica = node.replica(GROUP)
-        assert node.engine.starts.move(replica, LOST + 1)
-        theirs = leader.replica(GROUP).replica_id
-        node.engine.repair.given(peerwire.Have(GROUP, theirs, replica.replica_id, 1, entry))
-        assert node.engine.counts["entries_repaired_total"] == 0
-        net.until("on disk", lambda: kit.stored(node))
-        node.close()
-        node.open()
-        assert node.replica(GROUP).node.log.first_index == LOST + 1
-
-
 def persisted_and_not_committed(net: Net, node: Node, count: int) -> int:
     """Entries that are on this disk, and of which nobody said that they are committed."""
     leader = net.leader(GROUP)

@@ -260,6 +260,25 @@ def test_a_wrong_entry_is_not_taken(tmp_path: Path) -> None:
         assert node.engine.counts["entries_repaired_total"] == 1
 
 
+def test_an_entry_that_retention_took_is_not_taken(tmp_path: Path) -> None:
+    """R6: appended behind the START it would be the first of the log again, after a restart."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        node, leader = follower(net), net.leader(GROUP)
+        entry = leader.replica(GROUP).read(LOST, LOST, 1)[0]
+        net.cut = {(n, node.number) for n in net.nodes}
+        lose(net, [node])
+        replica = node.replica(GROUP)
+        assert node.engine.starts.move(replica, LOST + 1)
+        theirs = leader.replica(GROUP).replica_id
+        node.engine.repair.given(peerwire.Have(GROUP, theirs, replica.replica_id, 1, entry))
+        assert node.engine.counts["entries_repaired_total"] == 0
+        net.until("on disk", lambda: stored(node))
+        node.close()
+        node.open()
+        assert node.replica(GROUP).node.log.first_index == LOST + 1
+
+
 def test_what_is_asked_of_whom(tmp_path: Path) -> None:
     """Nobody but members is given anything, and nothing that is not on disk."""
     with Net(tmp_path, 3, CONFIG) as net:
