@@ -175,5 +175,5 @@ FORCE_RESET: Final = _flag("force", "Even if it has members; they go on from the
 DRY_RUN: Final = _flag("dry_run", "Tell what would be done, and do nothing.")
 CHECK: Final = Parameter(
     name="check", read=kinds.choice("quorum-critical"), schema={"enum": ["quorum-critical"]},
-    about="quorum-critical: also fail if one more daemon that fails would stop the cluster.",
+    about="quorum-critical: also fail if a group lost so many members that one more stops it.",
 )  # fmt: skip
