@@ -3,7 +3,8 @@
 /livez: this process answers, whatever the cluster does. /readyz: requests will be answered: the
 managers have a leader that a majority confirmed, every partition has one, no disk is full, and this
 gateway is not about to end; with check=quorum-critical, no group has lost so many members that it
-would stop if one more failed. /healthz: the same, with all that is not well by name, whatever the answer is.
+would stop if one more failed. /healthz: the same, with all that is not well by name, whatever the
+answer is.
 """
 
 from __future__ import annotations
