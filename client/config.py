@@ -172,6 +172,14 @@ class ConsumerSettings(Settings):
     name: str = setting("", "", "name of the consumer in logs and statistics")
 
 
+def consumer_settings(**given: Any) -> ConsumerSettings:
+    known = [field.name for field in fields(ConsumerSettings)]
+    for name in given:
+        if name not in known:
+            raise InvalidSetting(f"{name}= is no setting of a consumer; there are {known}")
+    return ConsumerSettings(**given)
+
+
 def addresses(cluster: str) -> tuple[str, ...]:
     """`host:port[,…]`, with or without tcp://, as ZeroMQ wants them; without doubles.
 

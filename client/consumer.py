@@ -20,12 +20,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import ExitStack
-from dataclasses import fields
 from itertools import islice
 from typing import Any, Final, Self
 
-from myqueue.config import ConsumerSettings
-from myqueue.errors import Closed, InvalidSetting, MisuseError, MyQueueError, UnknownTopic
+from myqueue.config import consumer_settings
+from myqueue.errors import Closed, MisuseError, MyQueueError, UnknownTopic
 from myqueue.membership import Membership
 from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import limits_of
@@ -79,7 +78,7 @@ class Consumer(Standing):
         ids = _ids(names, consumer_id)
         who = _who(names, group, ids)
         named = all(who.values())
-        self._settings = _settings(
+        self._settings = consumer_settings(
             **settings, group=group, auto_commit=auto_commit, on_out_of_range=on_out_of_range,
             start=start or ("committed" if named else "earliest"),
             idle_timeout_ms=None if idle_timeout is None else round(idle_timeout * 1000),
@@ -274,6 +273,8 @@ class Consumer(Standing):
             return
         now = self._session.now_ms()
         with self._changed:
+            if self._closed or (self._membership is not None and self._membership.is_over()):
+                return  # closed in the loop, and committed; or all it had is lost
             self._subscription.mark_handled()
             due = now >= self._commit_at
             commits = self._subscription.commits(handled_only=True) if due else []
@@ -388,11 +389,3 @@ def _who(names: list[str], group: str | None, ids: dict[str, int]) -> dict[str, 
     if group == "":
         raise MisuseError("group='': a group has a name")
     return {n: f"group/{group}" if group else str(ids[n]) if ids else "" for n in names}
-
-
-def _settings(**given: Any) -> ConsumerSettings:
-    known = [field.name for field in fields(ConsumerSettings)]
-    for name in given:
-        if name not in known:
-            raise InvalidSetting(f"{name}= is no setting of a consumer; there are {known}")
-    return ConsumerSettings(**given)

@@ -262,7 +262,9 @@ class Fetcher:
                 self._hear(commit.address, reading.group, error.code, None)
         else:
             error = OutcomeUnknown(f"{commit.address} gave no answer of a known kind: {error}")
-        if error is not None:
-            self._session.refresh(self._subscription.topics)
-            self._routed()
-        result.set_result(error)
+        try:
+            if error is not None and not self._session.closed:
+                self._session.refresh(self._subscription.topics)
+                self._routed()
+        finally:  # somebody waits for it, whatever ends meanwhile
+            result.set_result(error)

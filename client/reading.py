@@ -135,6 +135,13 @@ class Reading:
         self.buffered_bytes = 0
         self.request = self.error = None
 
+    def stop(self) -> None:
+        """Hands out nothing more. What was not handed out does not count as if it had been."""
+        position = self.position
+        self.forget()
+        if position is not None:
+            self.opened_end = self.next_offset = position
+
     def place(self, offset: int) -> None:
         """Goes on from this offset."""
         self._leave_position()

@@ -259,7 +259,7 @@ class Subscription:
     def close(self) -> None:
         """Hands out nothing more, not even to who is in a loop over messages of a batch."""
         for reading in self.readings.values():
-            reading.forget()
+            reading.stop()
 
     def next_run(self, now: int) -> Iterator[Message] | None:
         """See Turns. A topic that is not there is an error when all else was handed out."""

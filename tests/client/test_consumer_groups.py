@@ -10,6 +10,7 @@ from kit.echo import EchoCluster
 from kit.echo_groups import Groups, serve_groups
 from kit.echo_reads import fill, serve_reads
 
+from myqueue import errors
 from myqueue.consumer import Consumer
 from myqueue.message import TopicPartition
 
@@ -96,3 +97,42 @@ def test_what_is_lost_while_it_is_let_go_is_not_revoked_as_well(cluster, groups)
     consumer.poll(timeout=0.1)
     assert heard == [("revoked", 1)]
     consumer.close(0)
+
+
+def test_a_commit_under_way_ends_when_somebody_closes_the_consumer(cluster, groups):
+    """Its future is resolved though the session can't ask for new routes any more."""
+    fill(cluster.topic("t")[0], 10)
+    groups.give("t", (0, 7, False))
+    consumer = member(cluster)
+    poll_until(consumer, 10)
+    groups.loses_commits = True
+    ended: list[BaseException] = []
+
+    def commit() -> None:
+        try:
+            consumer.commit()
+        except errors.MyQueueError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    time.sleep(0.2)
+    consumer.close(timeout=0.5)
+    thread.join(1.0)
+    assert not thread.is_alive() and isinstance(ended[0], errors.Closed), ended
+
+
+def test_what_was_handled_after_the_session_ended_is_not_committed(cluster, groups):
+    """C7: who was away for too long looks whether it is still a member before it commits."""
+    fill(cluster.topic("t")[0], 10)
+    groups.give("t", (0, 7, False))
+    with member(cluster, auto_commit=True) as consumer:
+        commits: list[object] = []
+        shares = consumer._subscription.shares
+        assert shares is not None and next(iter(consumer)).offset == 0
+        consumer._fetcher.commit = lambda *of: commits.append(of) or []  # type: ignore[method-assign]
+        with consumer._changed:
+            shares.ends_at = 0  # as after a SIGSTOP, before the I/O thread looks
+            consumer._commit_at = 0
+            consumer.note_handled()
+        assert not commits and not consumer._subscription.readings

@@ -10,6 +10,9 @@ from kit.echo import EchoCluster
 from kit.echo_reads import Reads, serve_reads
 
 from myqueue import errors, http
+from myqueue.consumer import Consumer
+from myqueue.producer import Producer
+from myqueue.session import Session
 from myqueue.simple import MyConsumer, MyProducer
 
 
@@ -105,6 +108,40 @@ def test_what_retention_took_is_told_or_left_out_as_was_chosen(cluster, reads):
 def test_an_unknown_topic_raises(cluster, reads):
     with pytest.raises(errors.UnknownTopic):
         MyConsumer(["nothing"], cluster.address)
+
+
+def test_stop_while_a_message_is_handled_ends_the_loop_and_commits_no_more(cluster, reads):
+    """C9: nothing that was not returned is committed; a batch has more than the loop took."""
+    with MyProducer(["a"], cluster.address) as producer:
+        producer._way._producer.send_many("a", [b"x"] * 10).result(5)
+    consumer = MyConsumer(["a"], cluster.address)
+    found = []
+    for message in consumer.get_next():
+        found.append(message.offset)
+        if len(found) == 3:
+            consumer._consumer._commit_at = 0  # a commit is due as soon as this one is handled
+            consumer.stop()
+    assert found == [0, 1, 2]
+    assert list(reads.positions.values()) == [3]
+
+
+def test_closing_does_not_move_positions_of_a_shared_session(cluster, reads):
+    """C9: as the session goes on, what is committed after the end would be believed."""
+    cluster.topic("a")
+    with Session(cluster.address) as session, Producer(session) as producer:
+        producer.send_many("a", [b"x"] * 10).result(5)
+        consumer = Consumer(
+            session, ["a"], consumer_id=7, auto_commit=True, auto_commit_interval_ms=10
+        )
+        for message in consumer:
+            if message.offset == 2:
+                consumer.close()
+                time.sleep(0.05)
+        assert message.offset == 2
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end and max(reads.positions.values()) <= 3:
+            time.sleep(0.02)
+        assert max(reads.positions.values()) <= 3
 
 
 def test_get_next_waits_until_stop(cluster, reads):
