@@ -115,7 +115,7 @@ class Membership:
             self._leave(future.result()["member"] if error is None else 0)
             return
         self._state = OUT
-        if not isinstance(error, MyQueueError) or error.outcome == NONE:
+        if not isinstance(error, MyQueueError) or not (error.retriable or error.outcome != NONE):
             self._join_key = b""  # else the same is asked for again: nobody is a member twice
         if error is None:
             self._state, self._member = IN, future.result()["member"]

@@ -45,6 +45,8 @@ log = logging.getLogger("myqueue.client")
 
 MANAGERS: Final = "managers"
 OF_TOPICS: Final = frozenset(("create_topic", "delete_topic", "grow_topic"))
+# What can't be packed: a number beyond 64 bits, half of a surrogate pair, a set.
+UNPACKABLE: Final = (ValueError, TypeError, OverflowError)
 _sessions: WeakSet[Session] = WeakSet()
 
 
@@ -298,7 +300,11 @@ class Session:
             return
         call = Call(future)
         call.at, call.began = self.connection(address), now_ms()
-        call.id = call.at.request(kind, fields, frames, call)
+        try:
+            call.id = call.at.request(kind, fields, frames, call)
+        except UNPACKABLE as error:
+            resolve(future, None, _not_sent(error))
+            return
         call.timer = self.after(limit_ms, call.late)
 
     def _ask_managers(
@@ -318,9 +324,8 @@ class Session:
         self._calls.add(call)
         try:
             call.start()
-        except (ValueError, TypeError, OverflowError) as error:
-            # What can't be packed: a number beyond 64 bits, half of a surrogate pair, a set.
-            call.fail(InvalidRequest(f"this can't be sent: {error}"))
+        except UNPACKABLE as error:
+            call.fail(_not_sent(error))
 
     def _updated(self, answer: Answer, topic: str) -> dict[str, Any]:
         index, result = answer.fields
@@ -361,6 +366,10 @@ class Session:
 
     def mark_forked(self) -> None:
         self._forked = True
+
+
+def _not_sent(error: Exception) -> InvalidRequest:
+    return InvalidRequest(f"this can't be sent: {error}")
 
 
 def _then(asked: Future[Answer], open_answer: Callable[[Answer], Any]) -> Future[Any]:

@@ -40,6 +40,7 @@ class Ensure:
     def __init__(self, names: list[str], create: bool, future: Future[list[Topic]]) -> None:
         self.names, self.create, self.future = names, create, future
         self.asked: set[str] = set()  # created, or looked up at the leader, by now
+        self.new: set[str] = set()  # nobody wanted them before
         self.timer: Timer | None = None
 
 
@@ -130,6 +131,7 @@ class Upkeep:
             self._end(ensure, None, Closed("the session was closed"))
             return
         self._ensures.append(ensure)
+        ensure.new = set(ensure.names) - self._topics
         ensure.timer = self._session.after(limit_ms, lambda: self._late(ensure, limit_ms))
         self.refresh(tuple(ensure.names))
 
@@ -162,7 +164,8 @@ class Upkeep:
             error = future.exception()
             if isinstance(error, UnknownTopic):
                 text = f"there is no topic {name!r}, and making it was not asked for"
-                self._topics.discard(name)
+                if name in ensure.new:
+                    self._topics.discard(name)
                 self._end(ensure, None, UnknownTopic(text, component=error.component))
             elif error is not None:
                 self._end(ensure, None, error)

@@ -190,6 +190,35 @@ def test_topics_are_ensured(cluster, session):
     assert session.routes.leader(cluster.topics["t"][1], 0) == cluster.daemons[1].address
 
 
+def test_who_asks_in_vain_for_a_topic_takes_it_from_nobody(cluster, session):
+    """C10: a consumer that shares the session with a producer sees that it was made again."""
+    cluster.topic("t")
+    session.ensure_topics(["t"]).result()
+    cluster.delete("t")
+    session.refresh()
+    wait_for(lambda: session.routes.topic("t") is None)
+    with pytest.raises(errors.UnknownTopic):
+        session.ensure_topics(["t"]).result()
+    cluster.topic("t")
+    session.refresh()
+    wait_for(lambda: session.routes.topic("t") is not None)
+
+
+def wait_for(condition):
+    end = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("value", [1 << 64, "\ud800", {1}])
+def test_what_cannot_be_packed_is_told_at_once(cluster, session, value):
+    """Whoever waits for the answer would wait for ever."""
+    for target in (session.managers, cluster.address.split(",")[0]):
+        with pytest.raises(errors.InvalidRequest, match="can't be sent"):
+            session.call(target, words.OFFSETS, (None, value, [1]), timeout_ms=60_000).result(2)
+
+
 def test_a_topic_that_appears_later_is_waited_for(cluster, session):
     """A manager that lags behind says "unknown", the leader knows better."""
     cluster.daemons[0].script = cluster.daemons[1].script = cluster.daemons[2].script = (

@@ -16,7 +16,7 @@ import pytest
 
 from myqueue import clock
 from myqueue.config import ConsumerSettings
-from myqueue.errors import Closed, NotLeader, TimedOut, UnknownMember
+from myqueue.errors import Closed, InvalidName, NotLeader, TimedOut, UnknownMember
 from myqueue.membership import LEAVE_MS_MAX, LOOK_MS, Membership
 from myqueue.shares import Shares
 from myqueue.subscription import Subscription
@@ -113,8 +113,11 @@ def test_a_join_that_may_be_done_is_asked_for_again_and_no_other() -> None:
     desk.run(1000)
     (again,) = {row[2] for row in desk.asked}
     assert again == key is not None
-    refused = NotLeader("certainly not done")
-    desk.answer(refused)
+    # That this one was not done says nothing of the one before, which may still be.
+    desk.answer(NotLeader("certainly not done"))
+    desk.run(1000)
+    assert desk.asked[0][2] == key
+    desk.answer(InvalidName("never"))
     desk.run(1000)
     assert desk.asked[0][2] != key
 
