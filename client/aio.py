@@ -12,10 +12,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from myqueue.config import ConsumerSettings
 from myqueue.consumer import Consumer
 from myqueue.delivery import RecordMetadata, Stored
 from myqueue.errors import Closed
@@ -26,6 +29,7 @@ from myqueue.standing import Partitions
 
 T = TypeVar("T")
 SLICE_S: Final = 1.0  # a consumer looks again after so long, even if nobody woke it
+UNWANTED_S: Final = 1.0  # to close a consumer that nobody waits for any more
 
 
 class AsyncProducer:
@@ -105,6 +109,7 @@ class AsyncConsumer:
 
     Without `async with` begin with `await consumer.start()`. Arguments are those of `Consumer`;
     callbacks run in the event loop's thread. Calls of several tasks are done one after the other.
+    A call whose wait is cancelled goes on to its end, and the next one begins behind it.
     """
 
     def __init__(
@@ -112,16 +117,31 @@ class AsyncConsumer:
     ) -> None:
         self._make = partial(Consumer, cluster, topics, **arguments)
         self._idle_s: float | None = arguments.get("idle_timeout")
+        most_ms = arguments.get("max_poll_ms", ConsumerSettings.max_poll_ms)
+        self._slice_s = min(SLICE_S, most_ms / 3000)  # else its group thinks that it is stuck
         self._found: Consumer | None = None
-        self._turn = asyncio.Lock()
+        self._starting, self._turn = asyncio.Lock(), asyncio.Lock()
         self._news = asyncio.Event()
 
     async def start(self) -> Self:
-        if self._found is None:
-            self._found = await asyncio.to_thread(self._make)
-            loop = asyncio.get_running_loop()
-            self._found.on_news(lambda: _wake(loop, self._news))
+        async with self._starting:
+            if self._found is None:
+                self._found = await self._made()
+                loop = asyncio.get_running_loop()
+                self._found.on_news(lambda: _wake(loop, self._news))
         return self
+
+    async def _made(self) -> Consumer:
+        """Who gives up waiting leaves no member of a group behind."""
+        made: Future[Consumer] = Future()
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, _make, self._make, made)
+        try:
+            return await asyncio.wrap_future(made)
+        except asyncio.CancelledError:
+            if not made.cancel() and made.exception() is None:
+                loop.run_in_executor(None, made.result().close, UNWANTED_S)
+            raise
 
     @property
     def _consumer(self) -> Consumer:
@@ -154,9 +174,12 @@ class AsyncConsumer:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             self._news.clear()
+            if self._consumer.must_hear():
+                with suppress(Closed):
+                    await self._call(self._consumer.save_leaving)
             async with self._turn:
                 found = take()
-            left = SLICE_S if end is None else min(SLICE_S, end - time.monotonic())
+            left = self._slice_s if end is None else min(self._slice_s, end - time.monotonic())
             if found or left <= 0 or self._consumer.is_closed():
                 await asyncio.sleep(0)  # others have their turn, however much there is to read
                 return found
@@ -198,8 +221,15 @@ class AsyncConsumer:
         return await self._call(self._consumer.seek_to_end, partitions)
 
     async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
-        async with self._turn:
-            return await asyncio.to_thread(method, *arguments)
+        await self._turn.acquire()
+        done = asyncio.ensure_future(asyncio.to_thread(method, *arguments))
+        done.add_done_callback(self._next_turn)
+        return await asyncio.shield(done)
+
+    def _next_turn(self, done: asyncio.Future[Any]) -> None:
+        self._turn.release()
+        if not done.cancelled():
+            done.exception()  # whoever waited may have gone
 
     async def assignment(self) -> list[TopicPartition]:
         async with self._turn:
@@ -231,6 +261,20 @@ class AsyncConsumer:
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
         await self.close()
+
+
+def _make(make: Callable[[], Consumer], made: Future[Consumer]) -> None:
+    """In a thread."""
+    try:
+        consumer = make()
+    except BaseException as error:
+        with suppress(InvalidStateError):
+            made.set_exception(error)
+        return
+    try:
+        made.set_result(consumer)
+    except InvalidStateError:  # nobody waits any more
+        consumer.close(UNWANTED_S)
 
 
 def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

@@ -8,12 +8,12 @@ is made, not a surprise when it runs. Each field carries its unit and a line for
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
 from myqueue.batch import CODECS
-from myqueue.errors import InvalidSetting
+from myqueue.errors import InvalidSetting, MisuseError
 from myqueue.protocol import FRAME_BYTES_MAX
 
 DEFAULT_PORT: Final = 9092
@@ -178,6 +178,28 @@ def consumer_settings(**given: Any) -> ConsumerSettings:
         if name not in known:
             raise InvalidSetting(f"{name}= is no setting of a consumer; there are {known}")
     return ConsumerSettings(**given)
+
+
+def ids_by_topic(names: list[str], consumer_id: int | Mapping[str, int] | None) -> dict[str, int]:
+    """One id for all topics, or one for each."""
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise MisuseError(f"topics={names!r}: name at least one")
+    if consumer_id is None:
+        return {}
+    if isinstance(consumer_id, int):
+        return dict.fromkeys(names, consumer_id)
+    if set(consumer_id) != set(names):
+        raise MisuseError("consumer_id= needs an id for each of the topics")
+    return dict(consumer_id)
+
+
+def who_commits(names: list[str], group: str | None, ids: dict[str, int]) -> dict[str, str]:
+    """Under whose name positions are committed, by topic; "": nobody's. See COMMIT."""
+    if group is not None and ids:
+        raise MisuseError("group= or consumer_id=, not both")
+    if group == "":
+        raise MisuseError("group='': a group has a name")
+    return {n: f"group/{group}" if group else str(ids[n]) if ids else "" for n in names}
 
 
 def addresses(cluster: str) -> tuple[str, ...]:

@@ -19,11 +19,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import Any, Final, Self
 
-from myqueue.config import consumer_settings
+from myqueue.config import consumer_settings, ids_by_topic, who_commits
 from myqueue.errors import Closed, MisuseError, MyQueueError, UnknownTopic
 from myqueue.membership import Membership
 from myqueue.message import Message, TopicPartition
@@ -75,8 +75,8 @@ class Consumer(Standing):
         **settings: Any,
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
-        ids = _ids(names, consumer_id)
-        who = _who(names, group, ids)
+        ids = ids_by_topic(names, consumer_id)
+        who = who_commits(names, group, ids)
         named = all(who.values())
         self._settings = consumer_settings(
             **settings, group=group, auto_commit=auto_commit, on_out_of_range=on_out_of_range,
@@ -249,14 +249,7 @@ class Consumer(Standing):
         """The application has come back, so it is done with what it got of them."""
         if not leaving:
             return
-        try:
-            if self._settings.auto_commit:
-                with self._changed:
-                    names = [one.name for one in leaving if not one.gone]
-                    commits = self._subscription.commits(handled_only=True, of=names)
-                self._commit_until(time.monotonic() + LET_GO_S_MAX, commits)
-        except MyQueueError:
-            pass  # they come again, to somebody else
+        self._save(leaving)
         try:
             tell(self._on_revoke, [one.name for one in leaving if one.told and not one.gone])
         finally:
@@ -264,6 +257,25 @@ class Consumer(Standing):
                 self._subscription.release(leaving)
             if self._membership is not None:
                 self._membership.told()
+
+    def save_leaving(self) -> None:
+        """The commit that comes before something is given back, for who must not wait in `poll`."""
+        with self._mine():
+            self._handled()
+            with self._changed:
+                leaving = [one for one in self._subscription.readings.values() if one.leaving]
+            self._save(leaving)
+
+    def _save(self, leaving: list[Reading]) -> None:
+        if not self._settings.auto_commit:
+            return
+        with self._changed:
+            unsaved = [one for one in leaving if not (one.gone or one.saved)]
+            commits = self._subscription.commits(handled_only=True, of=[r.name for r in unsaved])
+            for one in unsaved:
+                one.saved = True  # or tried: once is enough
+        with suppress(MyQueueError):  # else they come again, to somebody else
+            self._commit_until(time.monotonic() + LET_GO_S_MAX, commits)
 
     # -- committing -------------------------------------------------------------------------------
 
@@ -367,25 +379,3 @@ class Consumer(Standing):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _ids(names: list[str], consumer_id: int | Mapping[str, int] | None) -> dict[str, int]:
-    """One id for all topics, or one for each."""
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise MisuseError(f"topics={names!r}: name at least one")
-    if consumer_id is None:
-        return {}
-    if isinstance(consumer_id, int):
-        return dict.fromkeys(names, consumer_id)
-    if set(consumer_id) != set(names):
-        raise MisuseError("consumer_id= needs an id for each of the topics")
-    return dict(consumer_id)
-
-
-def _who(names: list[str], group: str | None, ids: dict[str, int]) -> dict[str, str]:
-    """Under whose name positions are committed, by topic; "": nobody's. See COMMIT."""
-    if group is not None and ids:
-        raise MisuseError("group= or consumer_id=, not both")
-    if group == "":
-        raise MisuseError("group='': a group has a name")
-    return {n: f"group/{group}" if group else str(ids[n]) if ids else "" for n in names}

@@ -79,9 +79,9 @@ class Reading:
         self.told = self.ready = True
         self._placed = self._furthest = 0
         # In a group that shares partitions: under which epochs it is ours, and whether its broker
-        # knows (it has to before anything is read); it is to be given back.
+        # knows (it has to before anything is read); it is to be given back; and was committed.
         self.member = self.epoch = 0
-        self.fenced, self.leaving = True, False
+        self.fenced, self.leaving, self.saved = True, False, False
         self.begins: int | None = None  # the group's first position, which is not committed so far
         self.error: MyQueueError | None = None
         self.failures = self.damaged = 0

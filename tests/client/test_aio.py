@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from kit.echo import EchoCluster
+from kit.echo_groups import serve_groups
 from kit.echo_reads import Reads, fill, serve_reads
 
 from myqueue import errors
@@ -110,6 +111,78 @@ def test_close_lets_go_who_waits(cluster, reads):
         assert await asyncio.wait_for(asyncio.gather(*tasks), 2) == [[], []]
         with pytest.raises(errors.Closed):
             await consumer.poll()
+
+    asyncio.run(main())
+
+
+def test_who_gives_up_on_a_commit_may_go_on_at_once(cluster, reads):
+    """The call goes on to its end; the next one waits for it, and is not refused."""
+    groups = serve_groups(cluster)
+    fill(cluster.topic("t")[0], 10)
+    groups.give("t", (0, 7, False))
+
+    async def main() -> None:
+        async with AsyncConsumer(cluster.address, ["t"], group="g") as consumer:
+            assert await consumer.poll(5)
+            groups.loses_commits = True
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.commit(timeout=0.5), 0.1)
+            assert await consumer.poll(5)
+
+    asyncio.run(main())
+
+
+def test_who_gives_up_on_the_start_leaves_no_member_behind(cluster, reads):
+    groups = serve_groups(cluster)
+
+    async def main() -> None:
+        for wait_s in (0.001, 0.01, 0.03, 0.1):
+            consumer = AsyncConsumer(cluster.address, ["t"], group="g")
+            try:
+                await asyncio.wait_for(consumer.start(), wait_s)
+            except TimeoutError:
+                continue
+            await consumer.close()
+        consumer = AsyncConsumer(cluster.address, ["t"], group="g")
+        await asyncio.gather(consumer.start(), consumer.start())
+        await consumer.close()
+
+    asyncio.run(main())  # waits for its executor
+    end = time.monotonic() + 3
+    while groups.done.count("join_group") != groups.done.count("leave_group"):
+        assert time.monotonic() < end, groups.done
+        time.sleep(0.02)
+    assert groups.done.count("join_group") >= 1
+
+
+def test_what_is_given_back_is_committed_without_holding_the_loop(cluster, reads):
+    groups = serve_groups(cluster)
+    fill(cluster.topic("t")[0], 10)
+    groups.give("t", (0, 7, False))
+
+    async def main() -> None:
+        revoked, gaps = [], []
+        async with AsyncConsumer(
+            cluster.address, ["t"], group="g", auto_commit=True, on_revoke=revoked.append
+        ) as consumer:
+            while not await consumer.poll(10):
+                pass
+
+            async def tick() -> None:
+                last = time.monotonic()
+                while not revoked:
+                    await asyncio.sleep(0.01)
+                    now = time.monotonic()
+                    gaps.append(now - last)
+                    last = now
+
+            ticking = asyncio.create_task(tick())
+            groups.loses_commits = True
+            groups.give("t", (0, 7, True))
+            while not revoked:
+                await consumer.poll(timeout=0.1)
+            await ticking
+        assert max(gaps) < 1, "a commit that nobody answers takes 3 s"
 
     asyncio.run(main())
 

@@ -122,7 +122,7 @@ def test_a_commit_under_way_ends_when_somebody_closes_the_consumer(cluster, grou
     assert not thread.is_alive() and isinstance(ended[0], errors.Closed), ended
 
 
-def test_what_was_handled_after_the_session_ended_is_not_committed(cluster, groups):
+def test_what_was_handled_after_the_session_ended_is_not_committed(cluster, groups, monkeypatch):
     """C7: who was away for too long looks whether it is still a member before it commits."""
     fill(cluster.topic("t")[0], 10)
     groups.give("t", (0, 7, False))
@@ -130,7 +130,7 @@ def test_what_was_handled_after_the_session_ended_is_not_committed(cluster, grou
         commits: list[object] = []
         shares = consumer._subscription.shares
         assert shares is not None and next(iter(consumer)).offset == 0
-        consumer._fetcher.commit = lambda *of: commits.append(of) or []  # type: ignore[method-assign]
+        monkeypatch.setattr(consumer._fetcher, "commit", lambda *of: commits.append(of) or [])
         with consumer._changed:
             shares.ends_at = 0  # as after a SIGSTOP, before the I/O thread looks
             consumer._commit_at = 0
