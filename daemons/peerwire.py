@@ -26,6 +26,7 @@ from myqueue.daemons.raft.host import Beat, BeatReply, Leads, Packet
 OWN_FRAME_BYTES = 32 << 10
 PACKET_BYTES_MAX = 512 << 10  # of an envelope; then a second one begins
 PACKET_FRAMES_MAX = 1000
+JOINED_BYTES_MAX = 4 << 20  # of small payloads in one frame; and one message's more
 STATE_FRAME_BYTES = 8 << 20  # a frame has a limit, a state has none
 _VOTE, _VOTED, _APPEND, _APPENDED, _INSTALL, _TIMEOUT, _LACK, _HAVE = 1, 2, 3, 4, 5, 6, 7, 8
 LACKS_MAX = 256  # entries asked for in one message
@@ -93,10 +94,14 @@ class _Writer:
         self.beats: list[Any] = []
         self.small: list[Buffer] = []
         self.big: list[Buffer] = []
-        self.size = 0
+        self.size = self.joined = 0
 
     def payload(self, data: Buffer) -> None:
-        (self.big if len(data) >= OWN_FRAME_BYTES else self.small).append(data)
+        if len(data) >= OWN_FRAME_BYTES:
+            self.big.append(data)
+        else:
+            self.small.append(data)
+            self.joined += len(data)
 
     def frames(self) -> list[Buffer]:
         envelope = protocol.encode(protocol.PACKET, 0, self.messages, self.beats)
@@ -106,7 +111,12 @@ class _Writer:
 
     @property
     def full(self) -> bool:
-        return self.size > PACKET_BYTES_MAX or len(self.big) > PACKET_FRAMES_MAX
+        """A frame that is too large is not taken: its link ends, and all that was sent with it."""
+        return (
+            self.size > PACKET_BYTES_MAX
+            or len(self.big) > PACKET_FRAMES_MAX
+            or self.joined > JOINED_BYTES_MAX
+        )
 
 
 def encode(packet: Packet, cache: RowCache) -> Iterator[list[Buffer]]:

@@ -87,6 +87,17 @@ def test_a_large_packet_travels_in_several_messages() -> None:
     assert over_the_wire(sent) == sent
 
 
+@pytest.mark.parametrize("size", [100, 2 << 10, peerwire.OWN_FRAME_BYTES - 1])
+def test_many_groups_that_lag_fit_into_frames(size: int) -> None:
+    """Z6: each sends a follower that is back 1 MiB in the same turn, of batches that are small."""
+    data = bytes(size)
+    entries = [(at, 3, 2 * at, 2, 1, t.DATA, 7, data) for at in range(1, (1 << 20) // size)]
+    sent = Packet([t.Append(group, 2, 3, 4, 0, 0, 0, entries, 0) for group in range(40)])
+    for frames in peerwire.encode(sent, peerwire.RowCache()):
+        assert max(map(len, frames)) <= protocol.FRAME_BYTES_MAX // 2
+    assert over_the_wire(sent) == sent
+
+
 def test_rows_are_packed_once_for_all_followers() -> None:
     cache, entries = peerwire.RowCache(), entries_after(Random(1), 4, 3)
     assert cache.rows(1, entries) is cache.rows(1, list(entries))
