@@ -36,7 +36,7 @@ from myqueue.errors import DirectoryUnusable, DiskFull, StoreBroken
 from myqueue.wal import format as f
 from myqueue.wal.forks import stays_behind, wrong_process
 from myqueue.wal.groups import Group, Op, RowTuple
-from myqueue.wal.storefile import STATE_FILE, check_before_opening, note_closed
+from myqueue.wal.storefile import STATE_FILE, check_before_opening, note_broken, note_closed
 from myqueue.wal.storeview import GROUP_KEY, KEY, LAST, ROW, TABLES, View, sealed
 
 VERSION = 1
@@ -116,6 +116,7 @@ class Store:
         LMDB's own lock file.
         """
         self._directory, self._read_only = directory, read_only
+        self.is_broken = False  # something in it could not be read: the next start looks at all
         if not checked and not read_only:
             check_before_opening(directory)
         self._gate = _Gate()
@@ -212,6 +213,7 @@ class Store:
         """A commit that failed left everything as it was: a full disk is no damage."""
         if _has_no_room(self._directory):
             return DiskFull(f"{self._directory}: {error}")
+        self.is_broken = True
         return StoreBroken(f"{self._directory}: {error}")
 
     def sync(self) -> None:
@@ -232,7 +234,10 @@ class Store:
             self.sync()
         finally:
             self._env.close()
-        note_closed(self._directory)
+        if self.is_broken:
+            note_broken(self._directory)
+        else:
+            note_closed(self._directory)
 
 
 class _Commit:

@@ -6,8 +6,9 @@ ends the process with SIGBUS, a page of zeros ends it with SIGABRT; neither is a
 - the two meta pages are read first, with plain reads (no environment is open yet, so closing the
   file drops nobody's locks, L5);
 - after the machine was restarted (it may have lost power, L11), and after the second start in a
-  row that followed no clean close (it may be the store that ends the process), a process of its
-  own reads every value. If that one dies, the store is broken, and nobody else died of it.
+  row that followed no clean close (it may be the store that ends the process), and after a value
+  could not be read, a process of its own reads every value. If that one dies, the store is broken,
+  and nobody else died of it.
 
 A small file beside LMDB's holds the boot id and the number of opens since the last close. It
 needs no sync: if it is lost or old, the store is checked once more.
@@ -19,6 +20,7 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from struct import Struct
 
 from myqueue.errors import StoreBroken
@@ -50,6 +52,14 @@ def check_before_opening(directory: str) -> None:
 
 def note_closed(directory: str) -> None:
     _note_opens(directory, 0)
+
+
+def note_broken(directory: str) -> None:
+    """The next start reads every value. Else a daemon that ends in order because of one of them
+    would meet it again, with every start.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(directory, STATE_FILE))
 
 
 def _opens_since_close(directory: str) -> int | None:

@@ -80,7 +80,10 @@ class View:
     def _judge(self, error: BaseException | None) -> None:
         """Keys and rows that cannot be decoded, and all that LMDB itself objects to."""
         if isinstance(error, (*self._store.errors, struct.error)):
+            self._store.is_broken = True
             raise StoreBroken(f"the store is damaged: {error}") from error
+        if isinstance(error, StoreBroken):
+            self._store.is_broken = True
 
     def row(self, group: int, index: int) -> Row | None:
         if not 0 <= index <= LAST:

@@ -200,6 +200,26 @@ def test_a_store_that_breaks_during_recovery_is_rebuilt(
     assert again.close()
 
 
+def test_a_row_that_cannot_be_read_is_met_by_one_process_only(log: Log, directory: Path) -> None:
+    """L10: a daemon that ends in order because of it would meet it again, with every start."""
+    append(log, 50)
+    assert log.close()
+    log = open_log(directory)
+    tables, key = log.store._tables, GROUP.to_bytes(8, "big") + (7).to_bytes(8, "big")
+    with log.store._env.begin(write=True, db=tables["index"]) as txn:
+        row = bytearray(txn.get(key))
+        row[0] ^= 1
+        txn.put(key, bytes(row))
+    with pytest.raises(StoreBroken):
+        log.index.row(GROUP, 7)
+    assert log.close()
+    again = open_log(directory)
+    assert again.store_problem
+    check(again, 1, 50)
+    assert again.close()
+    assert open_log(directory).close()
+
+
 def test_leftovers_are_removed(log: Log, directory: Path) -> None:
     append(log, 50)
     assert log.close()
