@@ -192,6 +192,15 @@ def _name_of(replica: Replica) -> str:
     return f"{topic}/{number}"
 
 
+def tell_all(
+    damaged: dict[int, Damaged], lacks: dict[int, Lacking], now: int, wall_ms: int, *,
+    harmless: bool,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """What is damaged and what is missing. Of a beat with more of them nothing would be taken."""
+    rows = tell(damaged, lacks, now, harmless=harmless)
+    return (rows + tell_missing(damaged, lacks, now, wall_ms))[:TOLD_MAX]
+
+
 def tell_missing(
     damaged: dict[int, Damaged], lacks: dict[int, Lacking], now: int, wall_ms: int
 ) -> list[dict[str, Any]]:

@@ -43,9 +43,8 @@ from myqueue.daemons.damage import (
     named,
     needed_from,
     note_reader,
-    tell,
+    tell_all,
     tell_mended,
-    tell_missing,
     way_of,
 )
 from myqueue.daemons.diskwatch import has_reserve
@@ -389,11 +388,11 @@ class Repair:
 
     def told(self, *, harmless: bool = False) -> list[dict[str, Any]]:
         """For beats and STATUS. `harmless`: what is whole and waits for older segments as well."""
-        about = self.damaged, self.lacks, self._engine.now
-        return tell(*about, harmless=harmless) + tell_missing(*about, self._engine.wall_ms())
+        now, wall_ms = self._engine.now, self._engine.wall_ms()
+        return tell_all(self.damaged, self.lacks, now, wall_ms, harmless=harmless)
 
     def status(self) -> dict[str, Any]:
+        damaged = named(self.told(harmless=True), self._engine.replicas)
         return {
-            "damaged": named(self.told(harmless=True), self._engine.replicas),
-            "mended": list(self.mended), "scrub": self.scrubbing.status(),
+            "damaged": damaged, "mended": list(self.mended), "scrub": self.scrubbing.status()
         }  # fmt: skip

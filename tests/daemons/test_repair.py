@@ -28,10 +28,13 @@ from kit.engine_rig import Net
 
 from myqueue import errors
 from myqueue.daemons import peerwire
-from myqueue.daemons.damage import Way, is_the_entry, leader_step, way_of
+from myqueue.daemons.damage import Damaged, Lacking, Way, is_the_entry, leader_step, way_of
+from myqueue.daemons.liveness import DAMAGED_MAX
+from myqueue.daemons.liveness import _damaged as is_heard
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
 from myqueue.wal.groups import Row
+from myqueue.wal.salvage import Salvage
 
 
 @pytest.mark.parametrize("header", [False, True])
@@ -277,6 +280,23 @@ def test_an_entry_that_retention_took_is_not_taken(tmp_path: Path) -> None:
         node.close()
         node.open()
         assert node.replica(GROUP).node.log.first_index == LOST + 1
+
+
+def test_a_beat_tells_of_no_more_damage_than_managers_hear(tmp_path: Path) -> None:
+    """Of a beat that is malformed they take nothing, and the broker counts as silent."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        node = follower(net)
+        repair, log = node.engine.repair, node.log
+        lacking = repair.lacks[GROUP] = Lacking(0)
+        for number in range(100, 100 + DAMAGED_MAX // 2 + 1):
+            salvage = Salvage(log, number, lambda _: False)
+            repair.damaged[number] = Damaged(f"{number}.seg", 0, "start", "a bit", salvage)
+            lacking.add(number, (number + 100, 0))
+        assert is_heard(repair.told()) and len(repair.told()) == DAMAGED_MAX
+        repair.damaged.clear()
+        assert is_heard(repair.told()) and len(repair.told()) == DAMAGED_MAX // 2 + 1
+        repair.lacks.clear()
 
 
 def test_what_is_asked_of_whom(tmp_path: Path) -> None:
