@@ -84,10 +84,10 @@ def advance(cut: Cut, rows: list[Row], goal: Goal) -> tuple[Cut, bool]:
 class _Walk:
     """One partition, on the way to its new start."""
 
-    __slots__ = ("begin", "cut", "goal", "next_index", "term")
+    __slots__ = ("begin", "cut", "goal", "next_index", "settings", "term")
 
-    def __init__(self, feed: Feed, goal: Goal) -> None:
-        self.term, self.goal = feed.term, goal
+    def __init__(self, feed: Feed, goal: Goal, settings: dict[str, Any]) -> None:
+        self.term, self.goal, self.settings = feed.term, goal, dict(settings)
         self.begin = self.next_index = feed.machine.start_index
         self.cut = Cut(feed.machine.start_index, feed.machine.start, 0)
 
@@ -117,6 +117,7 @@ class Retention:
                     del known[group]
         if not self._queue or not self._is_current(now):
             self._queue.clear()
+            self._walks.clear()  # what was old by old settings need not be so any more
             return
         left = ROWS_MAX
         while self._queue and left > 0:
@@ -140,12 +141,15 @@ class Retention:
     def _look(self, group: int, feed: Feed, rows_max: int) -> int:
         """Go on with this partition; how many rows were looked at."""
         machine, walk = feed.machine, self._walks.get(group)
-        if walk is None or walk.term != feed.term or walk.begin != machine.start_index:
+        settings = self._settings.get(group, {})
+        if walk is not None and (walk.term, walk.settings) != (feed.term, settings):
+            walk = None
+        if walk is None or walk.begin != machine.start_index:
             goal = self._goal(group, machine)
             if goal is None:
                 self._walks.pop(group, None)
                 return 0
-            walk = self._walks[group] = _Walk(feed, goal)
+            walk = self._walks[group] = _Walk(feed, goal, settings)
         last = min(machine.applied_index, walk.next_index + rows_max - 1)
         rows = self._engine.log.index.rows(group, walk.next_index, last, 1 << 62)
         if not rows or rows[0].index != walk.next_index:

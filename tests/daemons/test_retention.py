@@ -212,6 +212,29 @@ def test_nothing_goes_by_settings_that_may_be_of_yesterday() -> None:
     assert leader.machine.start == 8
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_a_long_way_is_not_walked_to_its_end_by_settings_of_before(
+    monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """C6: they were replaced in the middle of it, perhaps while no manager answered for minutes."""
+    monkeypatch.setattr(retention, "ROWS_MAX", 7)
+    leader = Leader(retention_bytes=1)
+    world, settings = leader.world, leader.world.broker._settings
+    world.produce(*(make_batch(1) for _ in range(60)))
+    while not leader.world.broker.retention._walks:
+        world.engine.now += 50
+        world.broker.tick(world.engine.now)
+    if away:
+        leader.current = False
+        leader.look()
+        assert not world.broker.retention._walks
+        leader.current = True
+    settings[GROUP] = {"retention_bytes": 1 << 40}
+    leader.look()
+    leader.look()
+    assert leader.machine.start == 0
+
+
 def test_who_is_current() -> None:
     """A majority of managers that know of this process's life answered lately."""
     world = World()
