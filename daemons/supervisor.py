@@ -233,9 +233,12 @@ class LogFile:
             self._position, self._rest = 0, b""
         if size == self._position:
             return []
-        with self.path.open("rb") as file:
-            file.seek(self._position)
-            chunk = file.read(READ_BYTES_MAX)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._position)
+                chunk = file.read(READ_BYTES_MAX)
+        except OSError:  # too many files are open, say: no reason to end with all programs
+            return []  # it is tried again with the next turn
         self._position += len(chunk)
         if self._position > self._bytes_max:
             chunk += self._cut()

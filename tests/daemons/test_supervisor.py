@@ -166,6 +166,23 @@ def test_a_line_is_heard_once_and_whole(tmp_path: Path) -> None:
     assert log.new_lines() == []
 
 
+def test_a_log_that_cannot_be_read_for_a_moment_is_heard_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the agent ends, and all daemons of the machine with it."""
+    path = tmp_path / "daemon.log"
+    log = s.LogFile(path, 1 << 20)
+    path.write_text("ready\n")
+
+    def no_more(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", no_more)
+        assert log.new_lines() == []
+    assert log.new_lines() == ["ready"]
+
+
 def test_what_is_written_while_the_log_is_cut_is_heard(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "x.log"
     log = s.LogFile(path, 10)
