@@ -16,6 +16,7 @@ from myqueue.wal.survey import CORRUPT, Finding, Look, Segment, examine, synced_
 
 RECORD_COST_BYTES = 1024
 FINDINGS_MAX = 100  # of one segment; it is emptied anyway
+LOST = "what was synced can't be read"
 
 
 class Scrub:
@@ -46,7 +47,7 @@ class Scrub:
                 return
             if event.verdict != CORRUPT and event.position < self._until:
                 # Of the last records the log does not prove that they were synced. We know it.
-                event = replace(event, verdict=CORRUPT, what="what was synced can't be read")
+                event = replace(event, verdict=CORRUPT, what=LOST)
             if event.verdict == CORRUPT and len(self.findings) < FINDINGS_MAX:
                 self.findings.append(event)
         self.is_done = True
@@ -68,6 +69,8 @@ class Scrub:
                 if isinstance(event, Progress):
                     self._count(event.done, check.records)
                 yield event
+            if check.scan.position < self._until and not self.findings:
+                yield Finding(CORRUPT, name, check.scan.position, LOST)  # zeros: the usual end
         except OSError as error:
             if error.errno in TRANSIENT:
                 raise

@@ -74,3 +74,29 @@ def test_the_last_mark_of_a_log_is_looked_at_as_well(tmp_path: Path) -> None:
         net.until("found", lambda: node.engine.counts["damage_found_total"])
         net.until("repaired", lambda: node.engine.counts["damage_repaired_total"])
         assert not records[0].path.exists()
+
+
+def test_synced_writes_that_read_as_zeros_are_lost_ones(tmp_path: Path) -> None:
+    """W16: by itself the log looks as if it ended there. Its daemon knows that there was more."""
+    with Net(tmp_path, 3, kit.CONFIG) as net:
+        kit.filled(net)
+        node = kit.follower(net)
+        for _ in range(3):
+            net.write(1, GROUP, size=100)
+        net.settled(GROUP)
+        kit.forget(net)
+        before = kit.payloads(node)
+        path, row = kit.place_of(node, node.replica(GROUP).node.log.last_index - 1)
+        batches = [
+            one.record.position for one in wal_logs.records(node.folder / "wal")
+            if one.path == path and one.record.kind == f.MARK and one.record.position < row.position
+        ]  # fmt: skip
+        begin = max(batches)
+        with path.open("r+b") as file:
+            file.seek(begin)
+            file.write(bytes(node.log.journal.end[1] - begin))
+        node.engine.repair.scrubbing.round_ms = 1
+        node.engine.scrub_bytes_per_s = 1 << 40
+        net.until("found", lambda: node.engine.counts["damage_found_total"], 9000)
+        net.until("repaired", lambda: node.engine.counts["damage_repaired_total"], 9000)
+        assert kit.payloads(node) == before
