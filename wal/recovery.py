@@ -67,15 +67,15 @@ def recover(
     if repair:
         files.sync(None)  # a name may be there that the last process did not come to sync
     out.segments, out.findings = take_inventory(files, owner, repair)
+    is_noted = UNSURE in files.list()
     walk = _Walk(files, out, watermark, sink)
-    walk.all_segments()
+    walk.all_segments(forgot=is_noted and watermark == (0, 0))
     if repair:
         for segment in reversed(walk.aside):  # a crash must leave no hole before one of them
             files.move(segment.name, segment.name + ".trash")
             files.sync(None)
         if walk.newest is not None:
             make_certain(files, out.segments, out.number, walk.newest, walk.newest_footer)
-    is_noted = UNSURE in files.list()
     if repair and out.unknown_loss and not is_noted:  # with the watermark behind it, nobody sees it
         files.create(UNSURE, 1)
         files.sync(None)
@@ -103,14 +103,14 @@ class _Walk:
         self.newest: Scan | None = None
         self.newest_footer: f.Record | None = None
 
-    def all_segments(self) -> None:
+    def all_segments(self, *, forgot: bool) -> None:
+        """`forgot`: the doubt that an earlier start had was in a store that is lost as well."""
         out, from_segment = self._out, self._watermark[0]
         numbers = sorted(out.segments)
         if from_segment and from_segment not in out.segments:
             what = f"segment {from_segment} of the store's watermark is missing"
             self._find(CORRUPT, "wal", 0, what)
-            out.unknown_loss = True
-            self._doubtful.update(out.groups.by_uid)
+            self._doubt_all()
         last_used = next((n for n in reversed(numbers) if self._is_used(n)), 0)
         for number in numbers:
             segment = out.segments[number]
@@ -125,6 +125,8 @@ class _Walk:
             else:
                 self._segment(segment, number < last_used)
         self._missing_entries()
+        if forgot and not out.unknown_loss:  # the hole looks as if it had been reclaimed
+            self._doubt_all()
         self._mark_damage()
         if out.number < from_segment:
             self._end_is_gone()
@@ -152,11 +154,13 @@ class _Walk:
         """What is missing behind the store's watermark was not reclaimed: that goes by what the
         store has (W12). It may have held anything of any group.
         """
-        out = self._out
         self._find(CORRUPT, "wal", 0, f"segment {number}, behind the store's watermark, is missing")
-        out.unknown_loss = True
-        self._doubtful.update(out.groups.by_uid)
-        self._incomplete.update(out.groups.by_uid)
+        self._doubt_all()
+
+    def _doubt_all(self) -> None:
+        self._out.unknown_loss = True
+        self._doubtful.update(self._out.groups.by_uid)
+        self._incomplete.update(self._out.groups.by_uid)
 
     def _spare(self, segment: SegmentFile) -> None:
         """Prepared ahead and never used. If its header is bad, it and those after it go."""
@@ -322,9 +326,7 @@ class _Walk:
             self._find(CORRUPT, segment.name, position, what)
         if end is not None and end <= self._known_until:
             return
-        self._out.unknown_loss = True
-        self._doubtful.update(self._out.groups.by_uid)
-        self._incomplete.update(self._out.groups.by_uid)
+        self._doubt_all()
 
     def _met(self, record: f.Record) -> None:
         """A group that is first met behind a hole may have had records in it, unless it begins

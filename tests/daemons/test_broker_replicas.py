@@ -173,6 +173,21 @@ def test_r2_after_a_hole_in_the_log_nothing_old_is_made_that_is_not_there(world:
     assert world.engine.is_sure
 
 
+def test_r2_who_refuses_a_replica_is_not_sure(world: World) -> None:
+    """Its doubt is in the store alone: if that is lost before it was replaced, the note tells."""
+    world.engine.log.journal.recovered.unknown_loss = True
+    lose(world, 5, name(1, 7))
+    answer(world, orders(version=9, life_from=15, wanted=[wanted_row(5, [[1, 7]])]))
+    assert world.engine.refused and not world.engine.is_sure
+    again = wanted_row(5, [[1, 21]], moved=10)
+    answer(world, orders(version=10, life_from=15, wanted=[again], gone=[[5, 7]]))
+    world.engine.now += 1100
+    world.broker.tick(world.engine.now)
+    answer(world, orders(version=11, life_from=15, wanted=[again]))
+    assert world.engine.replicas[5].replica_id == name(1, 21)
+    assert world.engine.is_sure
+
+
 def test_r2_one_that_was_before_is_not_taken_for_one_that_is_lost(world: World) -> None:
     """A log that was set back has the one that was removed, and not the one that voted since."""
     world.engine.log.journal.recovered.unknown_loss = True

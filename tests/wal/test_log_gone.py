@@ -186,3 +186,36 @@ def test_r2_that_any_group_may_be_lost_is_known_until_its_owner_is_sure(gone: Pa
     log = open_log(gone)
     assert not log.journal.recovered.unknown_loss and log.journal.recovered.findings == []
     assert log.close()
+
+
+def test_r2_doubt_outlives_the_store(tmp_path: Path) -> None:
+    """The newest segment is lost; then the store is, which knew what that meant. By itself the rest
+    of the log looks whole, and its last vote as if it were the newest.
+    """
+    directory = tmp_path / "data"
+    log = open_log(directory)
+    log.journal.create_group(OLD, b"old")
+    for term in range(1, 21):
+        log.journal.hard_state(OLD, term, 7)
+        write(log, OLD, 15)
+    newest = log.journal.end[0]
+    assert log.close()
+    for number in (newest, newest + 1):
+        for lost in directory.glob(f"wal/{number:012}-*.seg"):
+            lost.unlink()
+    for _ in range(3):
+        log = open_log(directory)
+        group = log.journal.groups.by_uid[OLD]
+        assert log.journal.recovered.unknown_loss and group.doubtful and group.incomplete
+        assert log.close()
+        shutil.rmtree(directory / "store")  # as the hint of StoreBroken says
+    log = open_log(directory)
+    log.journal.remove_group(OLD)
+    log.journal.create_group(NEW, b"new")
+    write(log, NEW, 3)
+    log.sure()
+    assert log.close()
+    shutil.rmtree(directory / "store")
+    log = open_log(directory)
+    assert not log.journal.recovered.unknown_loss and not log.journal.groups.by_uid[NEW].doubtful
+    assert log.close()
