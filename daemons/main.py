@@ -36,9 +36,10 @@ from myqueue.errors import DiskFull, JournalStopped, MyQueueError
 from myqueue.keys import DoorKeys
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.log import Log
-from myqueue.wal.tuning import tune_process
+from myqueue.wal.tuning import allow_open_files, tune_process
 
 DISK_FAILED, INVARIANT_BROKEN = 4, 5
+OPEN_FILES: Final = 65_536  # connections of clients, mostly
 ROOM_TRY_S: Final = 1.0
 ROOM_TOLD_TRIES: Final = 30
 
@@ -54,6 +55,7 @@ class Daemon:
 
     def run(self) -> None:
         tune_process()
+        allow_open_files(OPEN_FILES)
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         random = SystemRandom()

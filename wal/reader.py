@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from myqueue.errors import CorruptData, EntryMissing, PlaceInvalid, StoreBroken
+from myqueue.errors import CorruptData, EntryMissing, NotReady, PlaceInvalid, StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal.files import Files
+from myqueue.wal.files import TRANSIENT, Files
 from myqueue.wal.groups import Group, Row
 from myqueue.wal.scan import Read, Scan
 
@@ -169,6 +169,8 @@ class Reader:
         try:
             return self._files.read(name, position, length)
         except OSError as error:
+            if error.errno in TRANSIENT:  # of the process, not of the disk
+                raise NotReady(f"{name} can't be read now: {error.strerror}") from error
             if error.errno not in LOST:
                 raise
             raise CorruptData(f"{name} at position {position}: {error}", component=name) from error

@@ -1,4 +1,4 @@
-"""Four settings of the process that a log with a writer thread needs; call once at start.
+"""Settings of the process that a log with a writer thread needs; call once at start.
 
 - The interpreter's lock changes hands on request after 5 ms. A writer that comes back from a sync
 and waits that long for a busy loop is a writer that syncs 200 times a second. 50 microseconds.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import sys
 
 SWITCH_INTERVAL_S = 50e-6
@@ -40,3 +41,15 @@ def tune_process() -> None:
         mallopt(_M_MMAP_THRESHOLD, KEEP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, KEEP_BYTES)
         mallopt(_M_TOP_PAD, 1 << 20)
+
+
+def allow_open_files(wanted: int) -> int:
+    """Raise the limit to so many, or as far as the system lets us; what it is then. The usual 1,024
+    are for programs that do not serve many others.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most

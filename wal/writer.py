@@ -140,6 +140,9 @@ class Writer:
         batches = _one_flush(pending)
         self.flush_began_s = began = monotonic()
         try:
+            if not self._has_segment(batches[0].segment):
+                self.flush_began_s = None
+                return False
             self._flush(batches)
         except OSError as error:
             self.flush_began_s = None
@@ -171,9 +174,20 @@ class Writer:
             self.stopped = True
             self._emit(Stopped(error))
 
+    def _has_segment(self, number: int) -> bool:
+        """False: too many files are open, so it can't be made now. Nothing was written, and it is
+        tried again.
+        """
+        try:
+            self._spares.ready(number)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            return False
+        return True
+
     def _flush(self, batches: list[Batch]) -> None:
         first, last = batches[0], batches[-1]
-        self._spares.ready(first.segment)
         self.flush_number += 1
         buffers: list[Buffer] = []
         for batch in batches:

@@ -159,6 +159,26 @@ def test_an_error_of_the_disk_stops_for_good(rig: Rig, kind: str, number: int) -
     assert found == rig.log[: len(found)] and len(found) >= rig.promised
 
 
+def test_too_many_open_files_are_no_failure_of_the_disk(rig: Rig) -> None:
+    """W3: the next segment can't be made for a moment. Nothing was written, and all of it waits."""
+    rig.pump()
+    for _ in range(3):
+        rig.disk.fail("create", 1, errno.EMFILE)
+        number = rig.journal.end[0]
+        while rig.journal.end[0] == number:
+            rig.append(UID, 300)
+        rig.journal.submit()
+        while rig.journal.writer.step():
+            pass
+        rig.poll()
+        assert rig.journal.queued_bytes and rig.journal.writer.flush_began_s is None
+        rig.pump()
+        assert not rig.journal.queued_bytes
+    assert not [event for event in rig.events if isinstance(event, Stopped | SpaceLow)]
+    out, found = recovered(rig.disk.crash(Random(1)))
+    assert found == rig.log and not out.findings
+
+
 def test_the_soft_limit_refuses_records_but_not_votes(rig: Rig) -> None:
     """W15 b: typed and retriable; votes, truncations and the like go on, and it ends by itself."""
     rig.pump()

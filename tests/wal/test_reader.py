@@ -1,5 +1,6 @@
 """Reading back: what was written, or an error that says what is wrong; nothing else (W16)."""
 
+import errno
 import select
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from sim.whole import Model, World
 
-from myqueue.errors import CorruptData, EntryMissing, FormatUnknown, PlaceInvalid
+from myqueue.errors import CorruptData, EntryMissing, FormatUnknown, NotReady, PlaceInvalid
 from myqueue.wal import format as f
 from myqueue.wal.journal import JournalConfig
 from myqueue.wal.log import Log
@@ -190,6 +191,20 @@ def test_damage_is_never_data(world: World, damage: Any) -> None:
     damage(world, name, row)
     with pytest.raises(CorruptData):
         world.reader.entry(GROUP, 5)
+
+
+def test_too_many_open_files_are_no_damage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the end of who reads: it is told to come again."""
+
+    def no_more(*_: Any) -> bytes:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.disk, "read", no_more)
+        with pytest.raises(NotReady):
+            world.reader.entries(GROUP, 1, 3)
+    assert indices(world.reader.entries(GROUP, 1, 3)) == [1, 2, 3]
+    assert not world.reader.met and not world.reader.met_in
 
 
 def test_a_record_of_a_newer_version_is_refused(world: World) -> None:
