@@ -98,6 +98,19 @@ def pieces(
         at = behind
 
 
+class LeftOut(NamedTuple):
+    """Acknowledgements that were not looked for."""
+
+    topic: str
+    acknowledgements: int
+
+
+def leave_out(rows: Iterable[Pieces]) -> Iterator[LeftOut]:
+    for row in rows:
+        if row.acknowledged:
+            yield LeftOut(row.topic, len(_column("Q", row.offsets)))
+
+
 def judge_acks(rows: Iterable[Pieces], start: int) -> Iterator[Finding | int]:
     """Of one block: each acknowledged message is stored once, with its bytes. Numbers: how many
     acknowledgements were looked at. Below `start` retention has removed messages.

@@ -5,12 +5,17 @@ not: hints are written once a second, acknowledgements at once. And at the end o
 it is whole: the mark that proves the last write to be synced stands in the next one, which a killed
 daemon did not come to.
 
+What was acknowledged of a partition that is deleted since, as its logs say, is not looked for, only
+counted. If a topic was made again under its name, a ledger can't tell of which of both it speaks:
+it is held against the one that is there.
+
 Each entry is read from one log, and not where it was found to be damaged: that is a finding of its
 own, and no message is lost by it while there is another copy.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
@@ -18,7 +23,7 @@ from zlib import crc32
 from myqueue.analytics import acks, batches
 from myqueue.analytics.catalog import DATA, Group, make_catalog
 from myqueue.analytics.choosing import Damage
-from myqueue.analytics.compare import Pieces, judge_acks, pieces
+from myqueue.analytics.compare import LeftOut, Pieces, judge_acks, leave_out, pieces
 from myqueue.analytics.inspected import CORRUPT, Finding
 from myqueue.analytics.logs import Log
 from myqueue.analytics.planning import Wanted, entry_tasks
@@ -31,26 +36,35 @@ def check_acks(
     ledgers: list[str], split_bytes: int, logs: list[Log], spread: Spread, report: Report
 ) -> None:
     catalog = make_catalog(logs, with_tails=True)
-    ranges, starts = {}, {}
+    ranges, starts, deleted = {}, {}, set[tuple[str, int]]()
     for uid, group in catalog.groups.items():
         if group.topic and not group.removed:
             ranges[uid] = (group.first_index, _on_a_majority(group) + 1)
             start = max((one.start_offset for one in group.parts.values()), default=0)
             starts[group.topic, group.partition] = start
+        elif group.topic:
+            deleted.add((group.topic, group.partition))
+    deleted -= starts.keys()
+    left_out = Counter[str]()
     tasks = entry_tasks(
         catalog, ranges, Wanted(), split_bytes, may_miss=True, newest_first=True,
         damages=list(_damages(logs, report.findings)),
     )  # fmt: skip
 
     def judge(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
-        return judge_acks(rows, starts.get((part[0], part[1]), 0))
+        place = part[0], part[1]
+        return leave_out(rows) if place in deleted else judge_acks(rows, starts.get(place, 0))
 
     judges = [Judge((Pieces,), _place_of, 3, judge)]
     for one in spread.judged([*acks.tasks(ledgers, split_bytes), *tasks], _pieces, judges):
         if isinstance(one, Finding):
             report.add(one)
+        elif isinstance(one, LeftOut):
+            left_out[one.topic] += one.acknowledgements
         else:
             report.count_acks(one)
+    for topic, count in sorted(left_out.items()):
+        report.note(f"{count} acknowledgements are of {topic}, which is deleted: not looked for")
 
 
 def _damages(logs: list[Log], findings: list[Finding]) -> Iterator[Damage]:

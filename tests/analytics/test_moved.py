@@ -136,6 +136,26 @@ def test_a_new_replica_that_is_being_filled_is_no_wrong_one(
     assert found == (set() if is_removed else {"hint", "majority"})
 
 
+def test_what_was_acknowledged_of_a_topic_that_is_deleted_is_not_missed(tmp_path: Path) -> None:
+    """S2: nobody lost it. It is told that it was not looked for; of others all is."""
+    topic, deleted, data = a_topic(), Topic("gone", 200, uid=901), tmp_path / "cluster"
+    deleted.noop()
+    for count in range(1, 9):
+        deleted.data(count)
+    for node in NODES:
+        at = broker(data, node)
+        for one in (topic, deleted):
+            at.create(one, NODES)
+        write_replica(at, [topic, deleted])
+        remove(at, deleted)
+        at.close()
+    rows, others = everything([topic]), everything([deleted])
+    report = verified(data, tmp_path, ledgers=[ledger(tmp_path / "acks", rows + others)])
+    assert report.findings == []
+    assert report.acks == sum(len(one[3]) for one in rows)
+    assert "36 acknowledgements are of gone, which is deleted: not looked for" in report.notes
+
+
 def test_a_name_belongs_to_the_topic_that_was_made_last(tmp_path: Path) -> None:
     """One broker was not there when the topic of that name before was deleted."""
     before, topic, data = a_topic(rounds=9), a_topic(200, 901), tmp_path / "cluster"
