@@ -8,7 +8,7 @@ rows for each group in it, so that what is to be compared can be sent to where i
 | Range | the log | where reading began and ended, counts, flushes; sums by group for the footer |
 | Finding | the log | something that is wrong, with segment and position |
 | Run | group | consecutive entries: indices, offsets, terms |
-| Event | group | a vote, a truncation, a commit hint, a log start, a creation, a configuration |
+| Event | group | a vote, a truncation, a commit hint, a log start, a creation, who votes |
 | Block | group, index / 4096 | term and digest of each entry, for the comparison of replicas |
 | Step | log, group | what changes the state: batches of producers, commands, snapshots |
 
@@ -39,7 +39,7 @@ from myqueue.analytics.inspected import (
     Run,
     Step,
 )
-from myqueue.analytics.packed import BadPack, unpack
+from myqueue.analytics.packed import BadPack, first_item, pack, unpack
 from myqueue.analytics.planning import Task
 from myqueue.analytics.walk import BAD_PAYLOAD, CUT_SHORT, END, HEADER, Walk
 from myqueue.errors import FormatUnknown
@@ -299,13 +299,17 @@ class _Inspector:
         if hint is not None:
             yield hint
         yield from self._end_run(group)
-        has_payload = kind in (f.GROUP_CREATED,)
-        if has_payload:
-            try:
-                unpack(payload)
-            except BadPack as error:
-                yield self._finding("created", str(error), record.position, group)
-        yield self._event(record, bytes(payload) if has_payload else b"")
+        told = b""
+        try:
+            if kind == f.GROUP_CREATED:
+                told = bytes(payload)
+                unpack(told)
+            elif kind == f.SNAPSHOT and not record.count:  # its first part begins with the voters
+                told = _voters_in(payload)
+        except BadPack as error:
+            rule = "created" if kind == f.GROUP_CREATED else "config"
+            yield self._finding(rule, str(error), record.position, group)
+        yield self._event(record, told)
 
     def _mark(self, mark: f.Record) -> Iterator[Row]:
         """Batches follow each other, flushes have rising numbers; a crash cuts batches short."""
@@ -324,6 +328,13 @@ class _Inspector:
             what = f"flush number {mark.index} follows flush number {self._flush}"
             yield self._finding("mark", what, position)
         self._flush = max(self._flush, mark.index)
+
+
+def _voters_in(snapshot: memoryview) -> bytes:
+    voters = first_item(snapshot)
+    if type(voters) is not list or any(type(one) is not int for one in voters):
+        raise BadPack("a snapshot that does not begin with who votes")
+    return pack(voters)
 
 
 class _OpenRun:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 DEPTH_MAX: Final = 32
+FIRST_BYTES_MAX: Final = 1 << 16
 Bytes = bytes | memoryview
 
 
@@ -27,6 +28,18 @@ def unpack(data: Bytes) -> Any:
     if end != len(raw):
         raise BadPack(f"{len(raw) - end} bytes behind the packed value")
     return value
+
+
+def first_item(data: Bytes) -> Any:
+    """Of a packed list, of which the rest may be cut off, or be large: it is not looked at."""
+    raw = bytes(data[:FIRST_BYTES_MAX])
+    try:
+        if raw[0] not in _LISTS and not 0x91 <= raw[0] <= 0x9F:
+            raise BadPack("no packed list with an item")
+        at = _size(raw, 1, _LISTS[raw[0]])[1] if raw[0] in _LISTS else 1
+        return _value(raw, at, 1)[0]
+    except (IndexError, UnicodeDecodeError, TypeError) as error:
+        raise BadPack(f"packed bytes that are cut or wrong: {error}") from None
 
 
 _UINTS: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}

@@ -169,6 +169,9 @@ class Teller:
         elif kind == f.SNAPSHOT:
             story.state_index = max(story.state_index, event.index)
             self._committed(event)
+            known = -1 if story.config is None else story.config[0]
+            if event.payload and event.index >= known:  # the entry that said it may be gone
+                story.config = (event.index, tuple(unpack(event.payload)))
         elif kind == f.TRUNCATE:
             yield from self._truncate(event)
         elif kind == f.START:

@@ -103,6 +103,37 @@ def test_what_was_moved_is_on_a_majority_of_those_that_have_it_now(
     assert found == ([("majority", last - 4)] if behind > 1 else [])
 
 
+@pytest.mark.parametrize("behind", [0, 1, 2])
+def test_who_votes_is_known_though_retention_took_the_entry_that_said_so(
+    behind: int, tmp_path: Path
+) -> None:
+    """None of the founders is left: by them nobody would vote, and nothing be on a majority."""
+    topic, data, nodes = a_topic(), tmp_path / "cluster", (4, 5, 6)
+    config = t.Config(tuple(map(replica_id, nodes)), ())
+    begin = len(topic.entries)
+    for one in range(5):
+        topic.data(3 + one, term=6)
+    before, last = topic.entries[begin - 1], topic.entries[-1][t.INDEX]
+    start = (before[t.INDEX] + 1, before[t.TERM], before[t.OFFSET] + before[t.COUNT])
+    for node in nodes:
+        at, machine = broker(data, node), Partition()
+        at.create(topic, NODES)
+        machine.apply(topic.entries[:begin])
+        snapshot = t.Snapshot(
+            start[0] - 1, before[t.TERM], config, *start, before[t.CHAIN], machine.snapshot()
+        )
+        at.log.journal.snapshot(topic.group, start[0] - 1, before[t.TERM], snapshot_parts(snapshot))
+        at.log.journal.start(topic.group, *start, before[t.CHAIN], reset=True)
+        lacks = node in nodes[:behind]
+        at.append(topic, topic.entries[begin : -2 if lacks else None])
+        at.commit_hint(topic, last - 2 if lacks else last)
+        at.close()
+    report = verified(data, tmp_path)
+    found = [(one.rule, one.index) for one in report.findings]
+    assert found == ([("majority", last - 1)] if behind > 1 else [])
+    assert [(one.voters, one.missing) for one in report.groups] == [(3, 0)]
+
+
 @pytest.mark.parametrize("is_removed", [False, True])
 def test_a_new_replica_that_is_being_filled_is_no_wrong_one(
     is_removed: bool, tmp_path: Path

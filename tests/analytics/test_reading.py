@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -195,15 +196,16 @@ values = st.recursive(
 def test_packed_values_are_those_of_the_daemons(value: Any) -> None:
     assert packed.pack(value) == protocol.pack(value)
     assert packed.unpack(protocol.pack(value)) == value
+    raw = protocol.pack([value, *range(40), bytes(100_000)])
+    assert packed.first_item(raw) == packed.first_item(raw[: len(raw) - 100_000]) == value
 
 
 @FEW
 @given(st.binary(max_size=60))
 def test_garbage_is_refused_and_nothing_else_happens(raw: bytes) -> None:
-    try:
-        packed.unpack(raw)
-    except packed.BadPack:
-        pass
+    for read in (packed.unpack, packed.first_item):
+        with suppress(packed.BadPack):
+            read(raw)
 
 
 columns = st.integers(1, 8).flatmap(
