@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from myqueue.admin import Admin
 from myqueue.cli import address, asking, output
 from myqueue.cli.offsets import read_from
+from myqueue.errors import UnknownGroup
 from myqueue.message import TopicPartition
 
 
@@ -17,25 +19,31 @@ def group() -> None:
 
 
 @group.command("list")
+@click.option("--lag", is_flag=True, help="And how many messages are left for each.")
 @address.options
 @output.json_option
-def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
-    """List the groups."""
+def list_(lag: bool, cluster: str | None, data: str | None, as_json: bool) -> None:
+    """List the groups.
+
+    The leaders of their partitions are asked for --lag; where one does not answer it is not known.
+    """
     with asking.admin(cluster, data) as admin:
-        rows = admin.groups()
+        rows = [{**row, "lag": lag_of(admin, row["group"])} if lag else row
+                for row in admin.groups()]  # fmt: skip
     if as_json:
         output.write_json("myq.group.list/1", {"groups": rows})
         return
-    output.write_table(
-        ["group", "state", "members", "partitions", "topics"],
-        [
-            [
-                row["group"], row["state"], row["members"], row["partitions"],
-                " ".join(row["topics"]),
-            ]
-            for row in rows
-        ],
-    )  # fmt: skip
+    heads = ["group", "state", "members", "partitions", *["lag"] * lag, "topics"]
+    told = [{**row, "topics": " ".join(row["topics"])} for row in rows]
+    output.write_table(heads, [[row[head] for head in heads] for row in told])
+
+
+def lag_of(admin: Admin, name: str) -> int | None:
+    try:
+        lag: int | None = admin.describe_group(name)["lag"]
+    except UnknownGroup:  # deleted just now
+        return None
+    return lag
 
 
 @group.command()

@@ -28,7 +28,7 @@ CONSUMER_COLUMNS: Final = (
 PRODUCER_COLUMNS: Final = (Column("producer", "Its id, given by the managers"), TOPIC, STATE, HEARD)
 NO_CONSUMERS: Final = (
     "No consumers yet. MyConsumer(topics, broker) registers itself, and so does"
-    " POST /consumers; a Consumer without an id or a group does not."
+    " POST /consumers; a Consumer does not by itself. Members of groups stand with their group."
 )
 DELETED: Final = Cell("deleted", about="Its topic was deleted")
 NO_TOPIC: Final = Cell("any", about="It may write to all topics; or its topic was deleted")

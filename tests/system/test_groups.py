@@ -309,6 +309,10 @@ def test_a_group_is_told_of_and_reset(cluster: Cluster, capsys: Any) -> None:
     rows = cluster.admin.reset_group("told", shift=-5, partitions=[TopicPartition("told", 1)])
     assert [row["position"] - row["new"] for row in rows] == [5]
     assert cluster.admin.describe_group("told")["lag"] == 5
+    assert "LAG" not in myq(cluster, capsys, "group", "list")
+    assert "LAG" in myq(cluster, capsys, "group", "list", "--lag")
+    listed = json.loads(myq(cluster, capsys, "group", "list", "--lag", "--json"))["groups"]
+    assert {row["group"]: row["lag"] for row in listed}["told"] == 5
     lines = myq(cluster, capsys, "consume", "told", "--group", "told", "-n", "5").splitlines()
     assert len(lines) == 5
     assert cluster.admin.describe_group("told")["lag"] == 0
