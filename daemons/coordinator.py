@@ -18,7 +18,7 @@ All of it may be proposed twice without harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,6 +88,11 @@ class Coordinator:
         self._layout: tuple[Tables | None, int] = (None, 0)
 
     # -- members ----------------------------------------------------------------------------------
+
+    @property
+    def heard(self) -> Mapping[int, int]:
+        """Member -> when its last beat came, as far as this manager has led since."""
+        return self._heard
 
     def request(self, client: Client, envelope: Envelope, replica: Replica) -> None:
         """MEMBER, at a leader."""

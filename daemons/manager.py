@@ -269,6 +269,7 @@ class Manager:
             [node_of(one) for one in node.config.voters] if node else [],
             metadata.applied_index, metadata.tables, beats.liveness, beats.activity,
             engine.now, engine.wall_ms(), engine.repair.told(),
+            self._groups.heard if replica and replica.is_leader else {},
         )  # fmt: skip
 
     def read_ready(self, context: int) -> None:

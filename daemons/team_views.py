@@ -31,6 +31,12 @@ def _topics(view: View, team: Team) -> list[str]:
     return sorted(names | wanted)
 
 
+def _seen(view: View, member: int) -> int | None:
+    """When its last heartbeat came; the managers' leader alone knows."""
+    at = view.heard.get(member)
+    return None if at is None else view.wall_ms - (view.now - at)
+
+
 def groups(view: View, args: Arguments) -> Answer:
     args.done()
     return {
@@ -58,6 +64,7 @@ def group(view: View, args: Arguments) -> Answer:
             {
                 "member": one.id, "name": one.name, "host": one.host, "topics": one.topics,
                 "session_ms": one.session_ms, "joined_ms": one.joined_ms,
+                "last_seen_ms": _seen(view, one.id),
                 "partitions": sum(share.owner == one.id for share in shares),
             }
             for _, one in sorted(team.members.items())

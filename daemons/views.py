@@ -6,8 +6,8 @@ to `at_least` and `linearizable` before). Lists are in the order of names or num
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from myqueue.daemons.arguments import Arguments
@@ -40,6 +40,7 @@ class View:
     now: int
     wall_ms: int
     damaged: list[dict[str, Any]]  # segments of this manager that are being repaired
+    heard: Mapping[int, int] = field(default_factory=dict)  # members, while this manager leads
 
     def topic(self, name: str) -> Topic:
         topic = self.tables.topics.get(name)

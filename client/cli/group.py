@@ -64,7 +64,16 @@ def describe(
     lag = "not known: no leader answers" if found["lag"] is None else f"{found['lag']:,}"
     click.echo(f"{name}  {found['state']}  {count} member{'s' * (count != 1)}  lag {lag}")
     if members:
-        heads = ("member", "name", "host", "partitions", "session_ms", "joined_ms", "topics")
+        heads = (
+            "member",
+            "name",
+            "host",
+            "partitions",
+            "last_seen_ms",
+            "session_ms",
+            "joined_ms",
+            "topics",
+        )
         rows = [{**row, "session_ms": f"{row['session_ms']:,} ms"} for row in found["members"]]
         asking.write_rows(rows, heads)
         return

@@ -27,6 +27,7 @@ MEMBER_COLUMNS: Final = (
     Column("name", "The name that its program gave it"),
     Column("machine", "Where it runs"),
     Column("has", "Partitions that it alone may read now"),
+    Column("heard", "Its last heartbeat"),
     Column("joined", "When it joined"),
     Column("session", "It is out when it is not heard for so long"),
 )
@@ -158,10 +159,17 @@ def members_of(group: Facts) -> Table:
             Cell(row["host"] or words.NOTHING, is_code=True),
             Cell(_some(has) if has else words.NOTHING, is_code=True,
                  about=f"{words.plural(len(has), 'partition')} that it alone may read now"),
+            _heard(row["last_seen_ms"], now_ms),
             Cell(words.age(row["joined_ms"], now_ms), about=words.moment(row["joined_ms"])),
             words.duration(row["session_ms"]),
         )  # fmt: skip
     return table
+
+
+def _heard(last_seen_ms: int | None, now_ms: int) -> Cell:
+    if last_seen_ms is None:
+        return Cell(words.NOTHING, about="The managers' leader alone knows, and did not answer")
+    return Cell(words.age(last_seen_ms, now_ms), about=words.moment(last_seen_ms))
 
 
 def partitions_of(group: Facts, parts: list[Facts]) -> Table:

@@ -50,6 +50,9 @@ def test_a_group_is_shown_and_set_back(
             "members"
         ]
         assert member["name"] == "reader"
+        assert abs(member["last_seen_ms"] - time.time() * 1000) < 10_000
+        with urllib.request.urlopen(f"{gateway.url}/console/groups/{topic}", timeout=30) as page:
+            assert "Its last heartbeat" in page.read().decode()
         assert member["assigned"] == [{"topic": name, "partition": n} for n in range(2)]
         assert [row["member"] for row in found()["partitions"]] == [member["member"]] * 2
         assert (found()["lag"], found()["topics"]) == (0, [name])

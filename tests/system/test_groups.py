@@ -291,7 +291,9 @@ def test_a_group_is_told_of_and_reset(cluster: Cluster, capsys: Any) -> None:
     found = json.loads(myq(cluster, capsys, "group", "describe", "told", "--json"))
     assert (found["schema"], found["state"]) == ("myq.group.describe/1", "stable")
     assert [row["member"] for row in found["partitions"]] == [found["members"][0]["member"]] * 2
-    assert "reader" in myq(cluster, capsys, "group", "describe", "told", "--members")
+    assert abs(found["members"][0]["last_seen_ms"] - time.time() * 1000) < 10_000
+    told = myq(cluster, capsys, "group", "describe", "told", "--members")
+    assert "reader" in told and "LAST SEEN" in told
     assert "stable" in myq(cluster, capsys, "group", "list")
 
     # The plan alone; not while somebody reads; and if that is insisted on, the reader goes back.
