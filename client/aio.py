@@ -174,11 +174,13 @@ class AsyncConsumer:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             self._news.clear()
-            if self._consumer.must_hear():
+            async with self._turn:
+                has_to_save = self._consumer.has_to_save()
+                found = None if has_to_save else take()
+            if has_to_save:
                 with suppress(Closed):
                     await self._call(self._consumer.save_leaving)
-            async with self._turn:
-                found = take()
+                continue
             left = self._slice_s if end is None else min(self._slice_s, end - time.monotonic())
             if found or left <= 0 or self._consumer.is_closed():
                 await asyncio.sleep(0)  # others have their turn, however much there is to read

@@ -258,8 +258,15 @@ class Consumer(Standing):
             if self._membership is not None:
                 self._membership.told()
 
+    def has_to_save(self) -> bool:
+        """Would the next call for messages wait for a commit before it gives something back?"""
+        if self._closed or not self._settings.auto_commit:
+            return False
+        readings = self._subscription.readings.copy()  # of the I/O thread
+        return any(one.leaving and not one.saved for one in readings.values())
+
     def save_leaving(self) -> None:
-        """The commit that comes before something is given back, for who must not wait in `poll`."""
+        """That commit, for who must not wait in `poll`."""
         with self._mine():
             self._handled()
             with self._changed:

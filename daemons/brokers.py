@@ -120,7 +120,7 @@ def remove_broker(call: Call, args: Arguments) -> Answer:
     if len(tables.brokers) == 1 and not force:
         raise BrokerInUse(
             f"broker {node} is the only one: without it there is no place for any message",
-            hint="Add another one first, or insist (--force; over HTTP force=1).",
+            hint="Add another one first, or insist (force).",
         )
     if groups and not force:
         missed = _what_is_missed(tables, only, stranded)

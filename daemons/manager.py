@@ -17,6 +17,7 @@ As the leader it also does what nobody asked for (`duties.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import __version__, errors, protocol
@@ -79,8 +80,8 @@ class Manager:
         engine = self._engine
         if GROUP in engine.refused:
             return
-        replica = engine.replicas.get(GROUP)
-        if replica is None and engine.log.journal.recovered.unknown_loss:  # and have voted (R2)
+        replica, may_have = engine.replicas.get(GROUP), engine.log.journal.recovered.unknown_loss
+        if replica is None and may_have:  # and have voted (R2)
             engine.refused[GROUP] = "its log lost what may have been its votes"
             return
         if replica is None:
@@ -89,6 +90,9 @@ class Manager:
         machine = replica.machine
         if not isinstance(machine, Metadata):
             raise errors.Internal("the managers' group has another machine")
+        if may_have:
+            with suppress(OSError):
+                engine.log.sure()  # there is one group here, and it is not in doubt
         self._replica = replica
         self._metadata = self._beats.metadata = machine
 
@@ -122,9 +126,8 @@ class Manager:
 
     def _refuse(self, client: Client, request: int, error: errors.MyQueueError) -> None:
         """For those who waited; who is refused at once gets the exception, by the loop."""
-        details = describe(error)
-        component = error.component or f"manager {self._engine.node}"
-        self._reply(client, protocol.ERROR, request, error.code, str(error), component, details)
+        who = error.component or f"manager {self._engine.node}"
+        self._reply(client, protocol.ERROR, request, error.code, str(error), who, describe(error))
 
     # -- updates -------------------------------------------------------------------------------
 
@@ -355,8 +358,8 @@ class Manager:
 
     def _expire(self, now: int) -> None:
         updates, readers = self._waiting.expired(now)
+        error = errors.TimedOut(f"not confirmed by a majority within {UPDATE_MS} ms")
         for update in updates:
-            error = errors.TimedOut(f"not confirmed by a majority within {UPDATE_MS} ms")
             self._refuse(update.client, update.request, error)
         for reader in readers:
             applied, request = self._metadata.applied_index, reader.envelope[protocol.REQUEST]
@@ -380,8 +383,7 @@ class Manager:
 
     def _hand_over(self, replica: Replica, now: int) -> None:
         self._transfer_at = now + TRANSFER_AGAIN_MS
-        follower = replica.best_follower(now) if replica.is_leader else 0
-        if follower:
+        if follower := replica.best_follower(now) if replica.is_leader else 0:
             try:
                 self._engine.transfer(replica, follower)
             except errors.MyQueueError:

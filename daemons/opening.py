@@ -28,7 +28,7 @@ from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import Configs
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.replica import APPLY_BYTES, CONFIG_KEY, Replica, as_entry
-from myqueue.errors import CorruptData, EntryMissing, MyQueueError
+from myqueue.errors import CorruptData, EntryMissing
 from myqueue.wal.groups import Group
 from myqueue.wal.log import Log
 
@@ -203,7 +203,7 @@ def _examine(log: Log, group: Group, applied: int) -> None:
             for one in log.reader.entries(group.uid, index, group.last_index, size):
                 index = one.record.index + 1
             size = APPLY_BYTES
-        except MyQueueError:
+        except (CorruptData, EntryMissing):
             if index > applied or log.index.row(group.uid, index) is None:
                 _cut(log, group, index)
                 break

@@ -283,8 +283,9 @@ class Repair:
             return False
         try:
             log.reader.at(row)
-        except errors.MyQueueError:  # there, too
-            lacking.add(index, (row.segment, row.position))
+        except errors.MyQueueError as error:
+            if not error.retriable:  # it is lost there, too
+                lacking.add(index, (row.segment, row.position))
             return False
         return True
 

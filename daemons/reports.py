@@ -307,8 +307,8 @@ class Reports:
         engine = self._engine
         if self._is_sure or self._lost or not engine.log.journal.recovered.unknown_loss:
             return
-        if engine.refused:  # in doubt themselves; without a store nothing else would tell of that
-            return
+        if engine.refused.keys() - engine.replicas.keys():
+            return  # in doubt themselves; without a store nothing else would tell of that
         held = engine.held()
         for row in rows:  # one that is to leave and is wanted again keeps its name
             there = held.get(row.group, -1)

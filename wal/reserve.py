@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 
-from myqueue.wal.files import Files
+from myqueue.wal.files import TRANSIENT, Files
 
 FILE_NAME = "reserve"
 
@@ -41,7 +41,7 @@ class Reserve:
         try:
             self._files.create(FILE_NAME, self._size)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, *TRANSIENT):
                 raise
         else:
             self.there = True

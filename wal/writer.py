@@ -129,6 +129,7 @@ class Writer:
         self.flush_began_s: float | None = None  # monotonic; tells a watchdog of a slow disk
         self.stopped = self.closing = False
         self.out_of_room = False  # what is pending waits for space on the disk
+        self._has_begun = False  # something of this flush is in the file
 
     def step(self) -> bool:
         """Write and sync what waits; False if nothing did, or it could not be written."""
@@ -140,12 +141,11 @@ class Writer:
         batches = _one_flush(pending)
         self.flush_began_s = began = monotonic()
         try:
-            if not self._has_segment(batches[0].segment):
-                self.flush_began_s = None
-                return False
             self._flush(batches)
         except OSError as error:
             self.flush_began_s = None
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._has_begun:
+                return False  # no file could be opened, and nothing was written: tried again
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self.fail(error)
             else:
@@ -174,20 +174,10 @@ class Writer:
             self.stopped = True
             self._emit(Stopped(error))
 
-    def _has_segment(self, number: int) -> bool:
-        """False: too many files are open, so it can't be made now. Nothing was written, and it is
-        tried again.
-        """
-        try:
-            self._spares.ready(number)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            return False
-        return True
-
     def _flush(self, batches: list[Batch]) -> None:
         first, last = batches[0], batches[-1]
+        self._has_begun = False
+        self._spares.ready(first.segment)
         self.flush_number += 1
         buffers: list[Buffer] = []
         for batch in batches:
@@ -199,6 +189,7 @@ class Writer:
         if len(buffers) > IOV_MAX:
             buffers = [b"".join(buffers)]  # one call with one sync, rather than several and a sync
         self._files.write(first.segment_name, first.position, buffers, True)
+        self._has_begun = True
         if last.trailer is not None:
             position, trailer = last.trailer
             self._files.write(last.segment_name, position, [trailer], True)

@@ -189,11 +189,10 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
     agent = agent_of(cluster, data)
     with asking.admin(cluster, data) as admin:
         known = next((row for row in admin.brokers() if row["node"] == number), None)
-        is_gone = False
+        is_gone, is_here = False, agent is not None and runs_here(agent, number)
         try:
             done = remove_from(admin, number, force, yes)
         except UnknownBroker:  # says their leader; a list may be older
-            is_here = agent is not None and runs_here(agent, number)
             if not is_here and not admin.counting_on(number):
                 raise
             click.echo(f"The managers know no broker {number} any more.")
@@ -202,14 +201,14 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
             click.echo(f"Removed broker {number}.")
         if done["missed"]:
             click.echo(f"What is missed: {done['missed']}.", err=True)
-        waits = not force or agent is None if is_gone else known is None or known["alive"]
+        waits = not (force and is_here) if is_gone else known is None or known["alive"]
         if waits:
             follow(
                 f"the partitions of broker {number} let it go: do not stop it yet",
                 LET_GO_S,
                 lambda: left_on(admin, number, done["stranded"]),
                 lambda: amiss(admin),
-                "Do the same again later" + ("; --force stops it now." if agent else "."),
+                "Do the same again later" + ("; --force stops it now." if is_here else "."),
             )
     if agent is not None and agent.drop_broker(number, known["address"] if known else ""):
         click.echo(f"Stopped it; its folder in {agent.data} is kept.")

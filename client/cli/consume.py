@@ -166,11 +166,14 @@ def write_shared(
     out, written = sys.stdout.buffer, 0
     end = time.monotonic() + ASSIGNED_S
 
+    is_in = False
+
     def is_over() -> bool:
-        has_word = member.is_member or told.last
-        return not follow and bool(has_word) and time.monotonic() >= end
+        return not follow and (is_in or bool(told.last)) and time.monotonic() >= end
 
     while not is_over() and (count is None or written < count):
+        if member.is_member and not is_in:
+            is_in, end = True, time.monotonic() + ASSIGNED_S
         messages = member.poll(min(1000, count - written) if count else 1000, POLL_S)
         for message in messages:
             out.write(render(message))

@@ -12,7 +12,7 @@ from kit.engine_rig import Net, Node
 
 from myqueue.daemons import opening
 from myqueue.daemons.raft import types as t
-from myqueue.errors import EntryMissing, IdentityMismatch
+from myqueue.errors import EntryMissing, IdentityMismatch, NotReady, StoreBroken
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
 
@@ -102,6 +102,29 @@ def test_a_newest_entry_that_cannot_be_read_is_fetched_again(tmp_path: Path) -> 
         net.cut = set()
         follows_completely(net, node)
         net.until("whole", lambda: node.replica(GROUP).node.is_whole)
+
+
+@pytest.mark.parametrize("trouble", [NotReady("too many open files"), StoreBroken("a row")])
+def test_what_only_can_t_be_read_now_is_not_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    """R2: a start that fails is tried again; entries that were cut off are gone."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create(GROUP)
+        net.write(20, GROUP)
+        net.settled(GROUP)
+        node = a_follower(net)
+        group, log = node.log.journal.groups.by_uid[GROUP], node.log
+        last = group.last_index
+
+        def fails(*_: Any) -> Any:
+            raise trouble
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log.reader, "entries", fails)
+            with pytest.raises(type(trouble)):
+                opening._examine(log, group, applied=3)
+        assert group.last_index == last and not group.incomplete and not group.lacking
 
 
 def test_votes_go_with_the_log_whatever_the_store_says(tmp_path: Path) -> None:

@@ -312,6 +312,19 @@ def test_r2_a_manager_that_may_have_voted_is_not_founded_anew() -> None:
     assert engine.replicas == {} and "votes" in engine.refused[GROUP]
 
 
+def test_r2_a_manager_that_is_there_is_sure() -> None:
+    """It holds one group. Else the note would put it in doubt for good, should its store go."""
+    for is_there in (True, False):
+        manager = Manager(config_of(1, 3), lambda *_a, **_k: None)
+        engine, calls = FakeEngine(1, manager), list[str]()
+        engine.log.journal.recovered.unknown_loss = True
+        engine.log.sure = lambda calls=calls: calls.append("sure")
+        if is_there:
+            engine.create(GROUP, 1, [1], [], b"")
+        manager.started(0)
+        assert calls == ["sure"] * is_there
+
+
 def test_w6_a_manager_whose_log_is_not_whole_takes_no_part() -> None:
     manager = Manager(config_of(1, 3), lambda *_a, **_k: None)
     engine = FakeEngine(1, manager)
