@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 BEAT_MS: Final = 450
 GROUPS_MAX: Final = 8192  # in one beat; the rest goes with the next
+IN_VAIN_MS: Final = 30_000  # a leader that can hand over to somebody else does so at once
 CURRENT_MS: Final = 5000  # an answer older than that may be of another time
 _NOT_HEARD: Final = IdentityMismatch.code
 Row = list[Any]
@@ -101,6 +102,7 @@ class Reports:
         self._addresses_version = 0
         self.wanted: dict[int, Wanted] = {}
         self._lost: dict[int, int] = {}  # wanted, not here, and perhaps lost with the log
+        self._waits: dict[int, int] = {}  # replicas that can't count in this term, since when
         self._is_sure = False  # nothing is missing any more that a hole in the log may have held
         self.brokers: dict[int, str] = {}  # node -> address of its clients' door
         self.why_refused = ""  # as a manager said it last
@@ -174,15 +176,30 @@ class Reports:
 
     def _lost_here(self) -> list[list[int]]:
         """[group, incarnation] of replicas that can't take part any more."""
-        engine, going = self._engine, self._engine.going
-        if not (engine.refused or self._lost or going):
+        engine, going, waiting = self._engine, self._engine.going, self._waiting_in_vain()
+        if not (engine.refused or self._lost or going or waiting):
             return []
         held = engine.held()
         out = {group: name & INCARNATIONS for group, name in going.items() if name}
         out |= {group: held[group] & INCARNATIONS for group in engine.refused}
         for group in engine.replicas:  # one that has only some trouble takes part
             out.pop(group, None)
-        return [[group, number] for group, number in sorted((self._lost | out).items())]
+        return [[group, number] for group, number in sorted((self._lost | out | waiting).items())]
+
+    def _waiting_in_vain(self) -> dict[int, int]:
+        """Group -> incarnation of replicas that wait for a newer term (R2) which does not come: of
+        two voters the other one leads, and can't be elected again without this one. Under another
+        name it counts as soon as it is filled.
+        """
+        replicas, since, now = self._engine.replicas, self._waits, self._engine.now
+        self._waits = {
+            uid: since.get(uid, now) for uid, one in replicas.items()
+            if one.node.recovering and one.leader_node and one.node.term == one.node.started_term
+        }  # fmt: skip
+        return {
+            uid: replicas[uid].replica_id & INCARNATIONS
+            for uid, at in self._waits.items() if now - at >= IN_VAIN_MS
+        }  # fmt: skip
 
     def _row(self, group: int) -> Row | None:
         replica = self._engine.replicas.get(group)

@@ -201,6 +201,29 @@ def test_r2_one_that_was_before_is_not_taken_for_one_that_is_lost(world: World) 
     assert later(world)[0][2]["lost"] == [[5, 9]]
 
 
+def test_r2_who_waits_in_vain_for_a_newer_term_is_replaced(world: World) -> None:
+    """Of two voters: the other one leads, and without this one nobody can be elected again."""
+    node = world.replica.node
+    own = [GROUP, world.replica.replica_id & 0xFFFFFFFF]
+    node.recovering = True
+
+    def lost_after(ms: int) -> Any:
+        for _ in range(ms // 1000):
+            world.engine.now += 1000
+            found = later(world)[0][2]["lost"]
+        return found
+
+    assert lost_after(60_000) == [], "nobody leads"
+    world.replica.leader_node = 2
+    assert lost_after(29_000) == []
+    node.term = 2
+    assert lost_after(60_000) == [], "a newer term came"
+    node.started_term = 2
+    assert lost_after(32_000) == [own]
+    node.recovering = False
+    assert lost_after(1000) == []
+
+
 def test_one_that_only_can_not_serve_is_not_lost(world: World) -> None:
     world.engine.refused[GROUP] = "can't serve followers"
     assert later(world)[0][2]["lost"] == []

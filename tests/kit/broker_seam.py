@@ -39,6 +39,7 @@ class FakeReplica:
         self.node = SimpleNamespace(
             term=1, role=t.Role.FOLLOWER, log=self.log, commit_index=0, replica=name,
             group=uid, vote=0, leader=0, applied_index=0, recovering=False, lacking=False,
+            started_term=1,
             configs=SimpleNamespace(current_index=0),
             config=t.Config(tuple(voters), tuple(learners)),
             leading=SimpleNamespace(followers={}), is_heard=lambda _member, _now: True,
