@@ -29,6 +29,7 @@ GROWTH_MS: Final = 500
 ACTIVITY_MS: Final = 5000
 ACTIVITY_MAX: Final = 10_000  # clients of each kind in one entry
 FORGET_MAX: Final = 5000
+FORGET_LOOK_MS: Final = 500
 SETTLED_MS: Final = 5000  # a broker has to live for so long to lead again
 BALANCE_MS: Final = 1000
 TRANSFERS_MAX: Final = 4  # in one answer
@@ -54,7 +55,7 @@ class Duties:
         """This manager became the leader."""
         self._moves.begin(now)
         self._asked: dict[tuple[Any, ...], int] = {}  # what -> when it may be asked for again
-        self._growth_at, self._activity_at = now, now + ACTIVITY_MS
+        self._growth_at, self._activity_at, self._forget_at = now, now + ACTIVITY_MS, now
         self._balance_at: dict[int, int] = {}  # broker -> when to look at it again
         self._transfers: dict[int, int] = {}  # group -> when it was transferred last
 
@@ -72,6 +73,11 @@ class Duties:
             if any(batch.values()):
                 todo.append(Todo("seen", batch))
         return todo
+
+    @property
+    def unreached(self) -> set[int]:
+        """Brokers that leaders of partitions do not reach, though managers hear them."""
+        return self._moves.shunned.unreached
 
     def _may_ask(self, now: int, *what: Any) -> bool:
         """Not asked for lately; then it is now."""
@@ -106,8 +112,9 @@ class Duties:
         return todo
 
     def _forgetting(self, tables: Tables, now: int) -> list[Todo]:
-        if not tables.gone:
+        if not tables.gone or now < self._forget_at:  # it may be many, of a broker that is away
             return []
+        self._forget_at = now + FORGET_LOOK_MS
         todo = []
         for node, life in sorted(self._liveness.brokers.items()):
             groups = forgettable(tables, node, life)[:FORGET_MAX]

@@ -276,6 +276,13 @@ class Liveness:
                     return {(node, number): bool(votes) for node, number, votes in report.members}
         return None
 
+    def knows_no_leader(self, node: int, group: int, incarnation: int) -> bool:
+        """This replica was made there, and nobody who leads its group spoke to it."""
+        life, report = self.brokers.get(node), self._reports.get(group, {}).get(node)
+        if life is None or report is None or life.held.get(group) != incarnation:
+            return False
+        return not report.leads and not report.leader
+
     def led_by(self, node: int) -> list[int]:
         """The groups that this broker says it leads."""
         life = self.brokers.get(node)

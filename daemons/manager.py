@@ -263,16 +263,15 @@ class Manager:
             self._refuse(reader.client, reader.envelope[protocol.REQUEST], error)
 
     def _view(self) -> View:
-        engine, replica, metadata = self._engine, self._replica, self._metadata
-        beats = self._beats
-        node = replica.node if replica else None
+        engine, replica, beats = self._engine, self._replica, self._beats
+        node, leads = replica.node if replica else None, bool(replica and replica.is_leader)
         return View(
             self._config.cluster, __version__, engine.node,
             replica.leader_node if replica else 0, node.term if node else 0,
             [node_of(one) for one in node.config.voters] if node else [],
-            metadata.applied_index, metadata.tables, beats.liveness, beats.activity,
-            engine.now, engine.wall_ms(), engine.repair.told(),
-            self._groups.heard if replica and replica.is_leader else {},
+            self._metadata.applied_index, self._metadata.tables, beats.liveness, beats.activity,
+            engine.now, engine.wall_ms(), engine.repair.told(), self._groups.heard if leads else {},
+            beats.duties.unreached if leads else set(),
         )  # fmt: skip
 
     def read_ready(self, context: int) -> None:

@@ -21,6 +21,7 @@ from myqueue.daemons import evenness
 from myqueue.daemons.liveness import Liveness
 from myqueue.daemons.plan import Plan
 from myqueue.daemons.rows import Partition
+from myqueue.daemons.shunned import Shunned
 from myqueue.daemons.tables import Tables
 
 LOOK_MS: Final = 500
@@ -47,6 +48,7 @@ class Moves:
         self._settled: dict[int, int] = {}  # group -> when it may be proposed again
         self._leaderless: dict[int, int] = {}  # moving groups that nobody leads, since when
         self._apart_at = now
+        self.shunned = Shunned()
 
     def due(self, tables: Tables, now: int) -> list[Command]:
         if now < self._look_at:
@@ -55,7 +57,9 @@ class Moves:
         out = self._settle(tables, now)
         if self._drawn == tables.counters.incarnation and now < self._moves_at + AGAIN_MS:
             return out  # the last ones are on their way
-        plan = Plan(tables, self._liveness, self._still(tables, now), now)
+        self.shunned.look(tables, self._liveness, now)
+        still = self._still(tables, now) | {group for group, _ in self.shunned.stuck}
+        plan = Plan(tables, self._liveness, still, now, self.shunned)
         is_time = now >= self._apart_at
         self._apart_at = now + APART_MS if is_time else self._apart_at
         moves = plan.moves(look_at_hosts=is_time)

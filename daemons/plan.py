@@ -5,8 +5,9 @@ Pure. The first reasons are the pressing ones:
 1. *lost*: a replica that its broker can't let take part, or whose disk is gone, is made anew there;
 2. *dead*: replicas of a broker that has been silent for `replace_after_ms` are made on others; so
    are those of one that was removed when there was nobody else;
-3. *full*: what is on its way to a disk that ran out of room goes to another one; in both cases, who
-   was to leave for it and is there still stays instead;
+3. *full*: what is on its way to a disk that ran out of room, or to a broker that the group's leader
+   does not reach (`shunned.py`), goes to another one; in all these cases, who was to leave for it
+   and is there still stays instead;
 4. *drained*: a broker that is being drained gives its replicas away;
 5. *too few*: what lost a replica for good, when there was no broker for another, gets one;
 6. *together*: replicas that had to share a host are parted, if there is another host by now;
@@ -31,6 +32,7 @@ from typing import Final
 from myqueue.daemons import evenness, placement
 from myqueue.daemons.liveness import Liveness
 from myqueue.daemons.rows import ACTIVE, DRAINING, Partition
+from myqueue.daemons.shunned import Shunned
 from myqueue.daemons.tables import Tables
 from myqueue.daemons.topics import host_of
 
@@ -43,8 +45,10 @@ Move = list[int]  # group, node, incarnation, to; node 0: one more
 class Plan:
     """Who is where, who is busy, and what should move. `still`: moves that stand still."""
 
-    def __init__(self, tables: Tables, liveness: Liveness, still: set[int], now: int) -> None:
-        self.tables, self.liveness, self.now = tables, liveness, now
+    def __init__(
+        self, tables: Tables, liveness: Liveness, still: set[int], now: int, shunned: Shunned
+    ) -> None:
+        self.tables, self.liveness, self.now, self.stuck = tables, liveness, now, shunned.stuck
         self.limit = tables.settings["moves_per_broker"]
         self.dead = self._dead()
         self.moving = tables.moving - still
@@ -55,7 +59,9 @@ class Plan:
             node for node, row in tables.brokers.items()
             if row.state == ACTIVE and liveness.alive_for(node, now) >= SETTLED_MS
         }  # fmt: skip
-        self.fit = {node for node in self.there if not liveness.brokers[node].disk_low}
+        low = {node for node in self.there if liveness.brokers[node].disk_low}
+        self.able = self.there - low - shunned.unreached
+        self.fit = self.able - shunned.low
         self.held = {node: len(tables.held[node]) for node in tables.brokers}
         self.hosts = {node: host_of(row) for node, row in tables.brokers.items()}
         self.out: list[Move] = []
@@ -109,6 +115,8 @@ class Plan:
             for group in sorted(tables.held[node]):  # removed when nobody could take it instead
                 self._away(group, node, is_taken=False)
         self._off_full_disks()
+        for group, node in self.stuck:
+            self._away(group, node, is_taken=False)
         for node, row in sorted(tables.brokers.items()):
             if row.state == DRAINING and node not in self.dead:
                 for group in sorted(tables.held[node]):
@@ -193,7 +201,8 @@ class Plan:
 
     def _spare(self, partition: Partition, instead_of: int = 0) -> int:
         """The broker that is best for one more replica; 0: none can take it now."""
-        spare = [one for one in sorted(self.fit - set(partition.all_nodes)) if self._room(one)]
+        fit = self.fit - set(partition.all_nodes) or self.able - set(partition.all_nodes)
+        spare = [one for one in sorted(fit) if self._room(one)]
         hosts = [
             self.hosts[one] for one in partition.nodes if one != instead_of and one in self.hosts
         ]

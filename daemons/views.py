@@ -6,7 +6,7 @@ to `at_least` and `linearizable` before). Lists are in the order of names or num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ class View:
     wall_ms: int
     damaged: list[dict[str, Any]]  # segments of this manager that are being repaired
     heard: Mapping[int, int] = field(default_factory=dict)  # members, while this manager leads
+    unreached: Set[int] = frozenset()  # brokers that leaders of groups do not reach
 
     def topic(self, name: str) -> Topic:
         topic = self.tables.topics.get(name)
@@ -265,6 +266,8 @@ def problems(view: View, args: Arguments) -> Answer:
             found.append({"problem": "broker-silent", "node": node})
         elif life is not None and life.disk_low:
             found.append({"problem": "disk-low", "node": node, "free_bytes": life.free_bytes})
+        if node in view.unreached:
+            found.append({"problem": "unreached", "node": node})
     found += _damage(view)
     leaderless: list[Answer] = []
     thin: list[Answer] = []

@@ -21,6 +21,7 @@ OF_DAEMONS = {
     "manager-silent": (False, "manager {node} is silent"),
     "broker-silent": (False, "broker {node} is silent"),
     "disk-low": (True, "broker {node} has no room on its disk"),
+    "unreached": (False, "other brokers do not reach broker {node}: check its address for peers"),
 }
 KNOWN = {*OF_DAEMONS, "damaged", "leaderless", "under-replicated", "stray-group"}
 

@@ -12,6 +12,7 @@ from myqueue.gateway.failures import HINTS
 from myqueue.gateway.gathering import Facts, Look
 
 NAMED_MAX: Final = 5  # partitions in one sentence
+UNREACHED: Final = "other brokers do not reach broker {node}: check its address for peers"
 # Of a broker's states those that people bring about.
 DONE_TO: Final = {
     "active": "may hold partitions again", "draining": "is being drained", "drained": "is drained",
@@ -54,6 +55,7 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
         ("disk-low", True, "broker {node} has no room on its disk, and refuses writes"),
         ("manager-silent", False, "manager {node} is silent"),
         ("broker-silent", False, "broker {node} is silent"),
+        ("unreached", False, UNREACHED),
     ):
         rows = [row for row in problems if row["problem"] == kind]
         out += [Trouble(critical, text.format(node=row.get("node"))) for row in rows]
@@ -69,7 +71,7 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
             out.append(Trouble(critical, text.format(count=count, names=names)))
     out += [Trouble(False, _damage(row)) for row in problems if row["problem"] == "damaged"]
     known = {"damaged", "managers-leaderless", "disk-low", "manager-silent", "broker-silent"}
-    known |= {"leaderless", "under-replicated"}
+    known |= {"leaderless", "under-replicated", "unreached"}
     others = [row for row in problems if row["problem"] not in known]
     out += [Trouble(False, _plainly(row)) for row in others[:NAMED_MAX]]
     return sorted(out, key=lambda one: not one.is_critical)

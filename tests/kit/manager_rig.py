@@ -275,6 +275,7 @@ class FakeBroker:
         self.members: dict[int, list[list[Any]]] = {}  # of groups that it leads
         self.lost: list[list[int]] = []
         self.leads: dict[int, int] = {}  # group -> term
+        self.follows: dict[int, int] = {}  # group -> node of its leader, as it knows it
         self.ends: dict[int, int] = {}
         self.transfers: list[list[int]] = []
         self.makes = True  # replicas that are wanted
@@ -289,7 +290,8 @@ class FakeBroker:
             "host": self.host, "version": self.version, "full": self.full,
             "groups": [
                 [group, self.incarnation_of(group), group in self.leads, self.leads.get(group, 0),
-                 0, 0, self.ends.get(group, 0), 10 * self.ends.get(group, 0),
+                 self.follows.get(group, 0), 0, self.ends.get(group, 0),
+                 10 * self.ends.get(group, 0),
                  self.members_of(group) if group in self.leads else None]
                 for group in sorted(self.groups)
             ],

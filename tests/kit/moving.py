@@ -29,6 +29,7 @@ class Moving(Cluster):
         self.terms: Counter[int] = Counter()
         self.away: dict[int, FakeBroker] = {}
         self.fills = True
+        self.unreached: set[int] = set()  # brokers that leaders can't speak to
         self.busiest = 0
         self.live(SETTLED_MS + 600)
         for name, partitions in topics.items():
@@ -84,9 +85,12 @@ class Moving(Cluster):
     def _standing(self, group: int, config: Config) -> dict[int, Standing]:
         whole = {one: self.holds(one, group) for one in config.members}
         return {
-            one: Standing(node_of(one) in self.brokers, there and (self.fills or one in config[0]))
+            one: Standing(self._is_heard(one), there and (self.fills or one in config[0]))
             for one, there in whole.items()
         }
+
+    def _is_heard(self, replica: int) -> bool:
+        return node_of(replica) in self.brokers and node_of(replica) not in self.unreached
 
     def _step(self, group: int) -> None:
         config = self.configs.setdefault(group, self._founders(group))
@@ -113,6 +117,8 @@ class Moving(Cluster):
             self.terms[group] += 1
         for broker in self.brokers.values():
             broker.leads.pop(group, None)
+            is_told = leader and broker.node not in self.unreached
+            broker.follows[group] = node_of(leader) if is_told else 0
         if leader:
             broker = self.brokers[node_of(leader)]
             broker.leads[group] = self.terms[group]

@@ -1,0 +1,87 @@
+"""Brokers that are given no replicas for a while, though they live and seem to have room.
+
+In: the tables, what brokers report, the time. Out: who they are, for the plan, and which moves to
+them have to go elsewhere. Two reasons:
+
+- *low*: its disk ran out of room lately. What was on its way there was called off, so it has room
+  again, and the fewest replicas: without a memory the same copies would begin anew, for ever. Each
+  time within an hour it is left alone for twice as long. Where nobody else can take a replica that
+  is missing, it may be asked all the same.
+- *unreached*: managers hear it, but the leader of a group does not: a wrong address for peers, or a
+  wall between them. The replica that it made is told nothing, and says so in its reports.
+
+The memory is of the managers' leader, and about pace only: a new leader begins afresh.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from myqueue.daemons.liveness import Liveness
+from myqueue.daemons.rows import Partition
+from myqueue.daemons.tables import Tables
+
+UNREACHED_MS: Final = 30_000  # a new replica knows no leader for so long, and there is one
+LOW_AGAIN_MS_MIN: Final = 30_000
+LOW_AGAIN_MS_MAX: Final = 3_600_000
+UNREACHED_AGAIN_MS: Final = 600_000
+GAP_MS: Final = 2000  # between two looks at what is the same
+
+
+class Shunned:
+    """See the module's docstring. `stuck`: (group, node) of moves that do not come to an end."""
+
+    def __init__(self) -> None:
+        self.stuck: list[tuple[int, int]] = []
+        self._low: dict[int, int] = {}  # node -> until when
+        self._lows: dict[int, tuple[int, int]] = {}  # node -> when it was low last, for how long
+        self._unreached: dict[int, int] = {}
+        self._untold: dict[tuple[int, int], int] = {}  # replicas that know no leader, since when
+
+    @property
+    def low(self) -> set[int]:
+        return set(self._low)
+
+    @property
+    def unreached(self) -> set[int]:
+        return set(self._unreached)
+
+    def look(self, tables: Tables, liveness: Liveness, now: int) -> None:
+        for node in tables.brokers:
+            life = liveness.brokers.get(node)
+            if life is not None and life.disk_low:
+                self._is_low(node, now)
+        since, self._untold = self._untold, {}
+        for group in tables.moving:
+            partition = tables.partition(group)
+            for node in _untold(liveness, partition, now) if partition is not None else ():
+                self._untold[group, node] = since.get((group, node), now)
+        self.stuck = [one for one, at in self._untold.items() if now - at >= UNREACHED_MS]
+        self._unreached |= dict.fromkeys((node for _, node in self.stuck), now + UNREACHED_AGAIN_MS)
+        for until in (self._low, self._unreached):
+            for node in [
+                one for one, at in until.items() if at <= now or one not in tables.brokers
+            ]:
+                del until[node]
+
+    def _is_low(self, node: int, now: int) -> None:
+        at, pause = self._lows.get(node, (-LOW_AGAIN_MS_MAX, 0))
+        if now - at >= LOW_AGAIN_MS_MAX:
+            pause = LOW_AGAIN_MS_MIN
+        elif now - at > GAP_MS:  # it had room meanwhile
+            pause = min(LOW_AGAIN_MS_MAX, 2 * pause)
+        self._lows[node] = now, pause
+        self._low[node] = now + pause
+
+
+def _untold(liveness: Liveness, partition: Partition, now: int) -> list[int]:
+    """Where a new replica of a group that is led knows of no leader."""
+    leader = liveness.leader(partition.group, now)[0]
+    members = liveness.members(partition.group)
+    if not leader or members is None:
+        return []
+    return [
+        node for node, drawn in partition.replicas
+        if node != leader and not members.get((node, drawn)) and liveness.alive(node, now)
+        and liveness.knows_no_leader(node, partition.group, drawn)
+    ]  # fmt: skip
