@@ -4,13 +4,13 @@ In: the tables, what brokers report, the time. Out: who they are, for the plan, 
 them have to go elsewhere. Two reasons:
 
 - *low*: its disk ran out of room lately. What was on its way there was called off, so it has room
-  again, and the fewest replicas: without a memory the same copies would begin anew, for ever. Each
-  time within an hour it is left alone for twice as long. Where nobody else can take a replica that
-  is missing, it may be asked all the same.
+  again, and the fewest replicas: without a memory the same copies would begin anew, for ever. Where
+  nobody else can take a replica that is missing, it may be asked all the same.
 - *unreached*: managers hear it, but the leader of a group does not: a wrong address for peers, or a
   wall between them. The replica that it made is told nothing, and says so in its reports.
 
-The memory is of the managers' leader, and about pace only: a new leader begins afresh.
+Each time within an hour it is left alone for twice as long. The memory is of the managers' leader,
+and about pace only: a new leader begins afresh.
 """
 
 from __future__ import annotations
@@ -22,56 +22,54 @@ from myqueue.daemons.rows import Partition
 from myqueue.daemons.tables import Tables
 
 UNREACHED_MS: Final = 30_000  # a new replica knows no leader for so long, and there is one
-LOW_AGAIN_MS_MIN: Final = 30_000
-LOW_AGAIN_MS_MAX: Final = 3_600_000
-UNREACHED_AGAIN_MS: Final = 600_000
+AGAIN_MS_MIN: Final = 30_000
+AGAIN_MS_MAX: Final = 3_600_000
 GAP_MS: Final = 2000  # between two looks at what is the same
+
+
+class Pauses:
+    """How long each broker is left alone: for twice as long each time within an hour."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, int]] = {}  # node -> when it was so last, pause
+
+    def note(self, node: int, now: int) -> None:
+        """It is so now."""
+        at, pause = self._last.get(node, (now - AGAIN_MS_MAX, 0))
+        if now - at >= AGAIN_MS_MAX:
+            pause = AGAIN_MS_MIN
+        elif now - at > GAP_MS:  # it was well meanwhile
+            pause = min(AGAIN_MS_MAX, 2 * pause)
+        self._last[node] = now, pause
+
+    def nodes(self, now: int) -> set[int]:
+        return {node for node, (at, pause) in self._last.items() if now < at + pause}
 
 
 class Shunned:
     """See the module's docstring. `stuck`: (group, node) of moves that do not come to an end."""
 
     def __init__(self) -> None:
+        self.low, self.unreached = set[int](), set[int]()
         self.stuck: list[tuple[int, int]] = []
-        self._low: dict[int, int] = {}  # node -> until when
-        self._lows: dict[int, tuple[int, int]] = {}  # node -> when it was low last, for how long
-        self._unreached: dict[int, int] = {}
+        self._low, self._unreached = Pauses(), Pauses()
         self._untold: dict[tuple[int, int], int] = {}  # replicas that know no leader, since when
-
-    @property
-    def low(self) -> set[int]:
-        return set(self._low)
-
-    @property
-    def unreached(self) -> set[int]:
-        return set(self._unreached)
 
     def look(self, tables: Tables, liveness: Liveness, now: int) -> None:
         for node in tables.brokers:
             life = liveness.brokers.get(node)
             if life is not None and life.disk_low:
-                self._is_low(node, now)
+                self._low.note(node, now)
         since, self._untold = self._untold, {}
         for group in tables.moving:
             partition = tables.partition(group)
             for node in _untold(liveness, partition, now) if partition is not None else ():
                 self._untold[group, node] = since.get((group, node), now)
         self.stuck = [one for one, at in self._untold.items() if now - at >= UNREACHED_MS]
-        self._unreached |= dict.fromkeys((node for _, node in self.stuck), now + UNREACHED_AGAIN_MS)
-        for until in (self._low, self._unreached):
-            for node in [
-                one for one, at in until.items() if at <= now or one not in tables.brokers
-            ]:
-                del until[node]
-
-    def _is_low(self, node: int, now: int) -> None:
-        at, pause = self._lows.get(node, (-LOW_AGAIN_MS_MAX, 0))
-        if now - at >= LOW_AGAIN_MS_MAX:
-            pause = LOW_AGAIN_MS_MIN
-        elif now - at > GAP_MS:  # it had room meanwhile
-            pause = min(LOW_AGAIN_MS_MAX, 2 * pause)
-        self._lows[node] = now, pause
-        self._low[node] = now + pause
+        for _, node in self.stuck:
+            self._unreached.note(node, now)
+        self.low = self._low.nodes(now) & tables.brokers.keys()
+        self.unreached = self._unreached.nodes(now) & tables.brokers.keys()
 
 
 def _untold(liveness: Liveness, partition: Partition, now: int) -> list[int]:

@@ -15,7 +15,7 @@ from kit.moving import Moving
 
 from myqueue.daemons.beats import TAKEOVER_MS
 from myqueue.daemons.raft.types import node_of
-from myqueue.daemons.shunned import LOW_AGAIN_MS_MAX
+from myqueue.daemons.shunned import AGAIN_MS_MAX
 
 
 class Troubled:
@@ -184,7 +184,7 @@ def test_whatever_happened_all_is_whole_in_the_end(seed: int) -> None:
             assert all(cluster.holds(voter, one.group) for voter in voters)
     # Whose disk was low again and again is left alone for as long as that; then it has its share.
     shares = lambda: min(cluster.held().values()) > 0  # noqa: E731
-    cluster.until("everybody has a share", shares, LOW_AGAIN_MS_MAX)
+    cluster.until("everybody has a share", shares, AGAIN_MS_MAX)
     cluster.until("at rest again", lambda: is_quiet(cluster), 900_000)
 
 
