@@ -283,6 +283,12 @@ class Liveness:
             return False
         return not report.leads and not report.leader
 
+    def follows_anybody(self, node: int) -> bool:
+        """Some leader on another broker reaches it."""
+        life = self.brokers.get(node)
+        leaders = (self._reports[one][node].leader for one in life.reported) if life else ()
+        return any(one not in (0, node) for one in leaders)
+
     def led_by(self, node: int) -> list[int]:
         """The groups that this broker says it leads."""
         life = self.brokers.get(node)

@@ -48,7 +48,8 @@ class Plan:
     def __init__(
         self, tables: Tables, liveness: Liveness, still: set[int], now: int, shunned: Shunned
     ) -> None:
-        self.tables, self.liveness, self.now, self.stuck = tables, liveness, now, shunned.stuck
+        self.tables, self.liveness, self.now = tables, liveness, now
+        self.stuck, self.tried = shunned.stuck, shunned.tried
         self.limit = tables.settings["moves_per_broker"]
         self.dead = self._dead()
         self.moving = tables.moving - still
@@ -201,7 +202,9 @@ class Plan:
 
     def _spare(self, partition: Partition, instead_of: int = 0) -> int:
         """The broker that is best for one more replica; 0: none can take it now."""
-        fit = self.fit - set(partition.all_nodes) or self.able - set(partition.all_nodes)
+        not_there = {node for group, node in self.tried if group == partition.group}
+        not_there |= set(partition.all_nodes)
+        fit = self.fit - not_there or self.able - not_there
         spare = [one for one in sorted(fit) if self._room(one)]
         hosts = [
             self.hosts[one] for one in partition.nodes if one != instead_of and one in self.hosts
@@ -277,9 +280,10 @@ class Plan:
         self, wanted: Callable[[Partition], bool] = lambda _: True
     ) -> Iterable[tuple[int, list[int]]]:
         """Groups that are whole: each of their members is wanted, and there."""
-        for group in sorted(self.tables.groups):
+        tried = {group for group, _ in self.tried}
+        for group in sorted(self.tables.groups.keys() - self.planned - tried):
             partition = self.tables.partition(group)
-            if partition is not None and group not in self.planned and wanted(partition):
+            if partition is not None and wanted(partition):
                 members = self.liveness.members(group)
                 whole = members == dict.fromkeys(partition.replicas, True)
                 if whole and all(self.liveness.alive(one, self.now) for one in partition.nodes):

@@ -7,7 +7,8 @@ them have to go elsewhere. Two reasons:
   again, and the fewest replicas: without a memory the same copies would begin anew, for ever. Where
   nobody else can take a replica that is missing, it may be asked all the same.
 - *unreached*: managers hear it, but the leader of a group does not: a wrong address for peers, or a
-  wall between them. The replica that it made is told nothing, and says so in its reports.
+  wall between them. The replica that it made is told nothing, and says so in its reports. Then that
+  group does not go there; and if none of its replicas knows a leader, no other does.
 
 Each time within an hour it is left alone for twice as long. The memory is of the managers' leader,
 and about pace only: a new leader begins afresh.
@@ -15,44 +16,53 @@ and about pace only: a new leader begins afresh.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
 
 from myqueue.daemons.liveness import Liveness
 from myqueue.daemons.rows import Partition
 from myqueue.daemons.tables import Tables
 
+K = TypeVar("K", bound=Hashable)
 UNREACHED_MS: Final = 30_000  # a new replica knows no leader for so long, and there is one
 AGAIN_MS_MIN: Final = 30_000
 AGAIN_MS_MAX: Final = 3_600_000
 GAP_MS: Final = 2000  # between two looks at what is the same
 
 
-class Pauses:
-    """How long each broker is left alone: for twice as long each time within an hour."""
+class Pauses(Generic[K]):
+    """How long each of some things is left alone: twice as long each time within an hour."""
 
     def __init__(self) -> None:
-        self._last: dict[int, tuple[int, int]] = {}  # node -> when it was so last, pause
+        self._last: dict[K, tuple[int, int]] = {}  # when it was so last, pause
 
-    def note(self, node: int, now: int) -> None:
+    def note(self, one: K, now: int) -> None:
         """It is so now."""
-        at, pause = self._last.get(node, (now - AGAIN_MS_MAX, 0))
+        at, pause = self._last.get(one, (now - AGAIN_MS_MAX, 0))
         if now - at >= AGAIN_MS_MAX:
             pause = AGAIN_MS_MIN
         elif now - at > GAP_MS:  # it was well meanwhile
             pause = min(AGAIN_MS_MAX, 2 * pause)
-        self._last[node] = now, pause
+        self._last[one] = now, pause
 
-    def nodes(self, now: int) -> set[int]:
-        return {node for node, (at, pause) in self._last.items() if now < at + pause}
+    def under_way(self, now: int) -> set[K]:
+        self._last = {
+            one: (at, pause) for one, (at, pause) in self._last.items() if now - at < AGAIN_MS_MAX
+        }
+        return {one for one, (at, pause) in self._last.items() if now < at + pause}
 
 
 class Shunned:
-    """See the module's docstring. `stuck`: (group, node) of moves that do not come to an end."""
+    """See the module's docstring. `stuck`: (group, node) of moves that do not come to an end,
+    `tried`: those of some time ago.
+    """
 
     def __init__(self) -> None:
         self.low, self.unreached = set[int](), set[int]()
         self.stuck: list[tuple[int, int]] = []
-        self._low, self._unreached = Pauses(), Pauses()
+        self.tried: set[tuple[int, int]] = set()
+        self._low, self._unreached = Pauses[int](), Pauses[int]()
+        self._tried = Pauses[tuple[int, int]]()
         self._untold: dict[tuple[int, int], int] = {}  # replicas that know no leader, since when
 
     def look(self, tables: Tables, liveness: Liveness, now: int) -> None:
@@ -66,10 +76,14 @@ class Shunned:
             for node in _untold(liveness, partition, now) if partition is not None else ():
                 self._untold[group, node] = since.get((group, node), now)
         self.stuck = [one for one, at in self._untold.items() if now - at >= UNREACHED_MS]
-        for _, node in self.stuck:
+        for group, node in self.stuck:
+            self._tried.note((group, node), now)
             self._unreached.note(node, now)
-        self.low = self._low.nodes(now) & tables.brokers.keys()
-        self.unreached = self._unreached.nodes(now) & tables.brokers.keys()
+        self.low, self.tried = self._low.under_way(now), self._tried.under_way(now)
+        self.unreached = {
+            one for one in self._unreached.under_way(now)
+            if one in tables.brokers and not liveness.follows_anybody(one)
+        }  # fmt: skip
 
 
 def _untold(liveness: Liveness, partition: Partition, now: int) -> list[int]:
