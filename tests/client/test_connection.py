@@ -35,6 +35,7 @@ def test_a_read_is_answered_and_names_the_cluster(session):
 
 def test_reads_go_round_all_connected_managers(cluster, session):
     session.keep_alive(producer=1)  # which speaks with all of them
+    wait_for(lambda: all(daemon.heard["ALIVE"] for daemon in cluster.daemons))
     for _ in range(60):
         session.read("cluster").result()
     assert all(daemon.heard["READ"] >= 15 for daemon in cluster.daemons)
