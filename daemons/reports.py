@@ -195,6 +195,7 @@ class Reports:
         self._waits = {
             uid: since.get(uid, now) for uid, one in replicas.items()
             if one.node.recovering and one.leader_node and one.node.term == one.node.started_term
+            and len(one.node.config.voters) == 2
         }  # fmt: skip
         return {
             uid: replicas[uid].replica_id & INCARNATIONS

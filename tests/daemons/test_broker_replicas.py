@@ -205,7 +205,7 @@ def test_r2_who_waits_in_vain_for_a_newer_term_is_replaced(world: World) -> None
     """Of two voters: the other one leads, and without this one nobody can be elected again."""
     node = world.replica.node
     own = [GROUP, world.replica.replica_id & 0xFFFFFFFF]
-    node.recovering = True
+    node.recovering, node.config = True, t.Config((own[1], name(2, 7)))
 
     def lost_after(ms: int) -> Any:
         for _ in range(ms // 1000):
@@ -219,6 +219,10 @@ def test_r2_who_waits_in_vain_for_a_newer_term_is_replaced(world: World) -> None
     node.term = 2
     assert lost_after(60_000) == [], "a newer term came"
     node.started_term = 2
+    assert lost_after(32_000) == [own]
+    node.config = t.Config((own[1], name(2, 7), name(3, 8)))
+    assert lost_after(60_000) == [], "the leader makes way as soon as the third one is there"
+    node.config = t.Config((own[1], name(2, 7)))
     assert lost_after(32_000) == [own]
     node.recovering = False
     assert lost_after(1000) == []

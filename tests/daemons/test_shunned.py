@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from kit.moving import Moving
 
-from myqueue.daemons.raft.types import node_of
+from myqueue.daemons.members import Standing
+from myqueue.daemons.raft.types import Config, node_of
+from myqueue.daemons.shunned import Pauses
+
+MINUTE = 60_000
 
 
 def unreached(cluster: Moving) -> list[int]:
@@ -47,3 +51,53 @@ def test_what_a_leader_does_not_reach_is_left_alone_and_told() -> None:
     cluster.unreached.clear()
     cluster.until("5 has its share", lambda: cluster.held()[5] > 15, 1_200_000)
     assert not unreached(cluster)
+
+
+def test_a_new_replica_that_is_no_member_yet_is_owed_nothing() -> None:
+    """Its predecessor may not go before another one is whole, so nobody speaks to it so far."""
+    cluster = Moving(3, t=12)
+    standing, slow = cluster._standing, {3}
+
+    def catching_up(group: int, config: Config) -> dict[int, Standing]:
+        found = standing(group, config)
+        return found | {one: Standing(True, False) for one in found if node_of(one) in slow}
+
+    cluster._standing = catching_up  # type: ignore[method-assign]
+    cluster.kill(2)
+    cluster.pass_time(12_000)  # so long the old disk's name is defended
+    cluster.start(2, disk="new")
+    cluster.pass_time(3 * MINUTE)
+    assert not unreached(cluster) and cluster.busiest <= 4
+    slow.clear()
+    cluster.until("all is whole", cluster.is_settled, 10 * MINUTE)
+
+
+def test_pauses_grow_within_a_day_and_end_with_the_trouble() -> None:
+    pauses, now = Pauses[int](), 0
+    seen = []
+    for _ in range(9):
+        begin = now
+        for now in range(begin, begin + 20_000, 2500):
+            pauses.note(1, now)
+        begin = now
+        while 1 in pauses.under_way(now):
+            now += 1000
+        seen.append((now - begin) // 1000)
+        now += 2 * 3_600_000  # it takes hours to fill
+    assert seen == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
+    assert not pauses.under_way(now + 86_400_000)
+    pauses.note(1, now + 86_400_000)
+    assert not pauses.under_way(now + 86_400_000 + 30_000)
+
+
+def test_who_comes_back_with_another_address_begins_anew() -> None:
+    cluster = Moving(4, t=30)
+    cluster.unreached = {5}
+    cluster.add(5)
+    cluster.until("told", lambda: unreached(cluster), 2 * MINUTE)
+    cluster.unreached.clear()
+    cluster.kill(5)
+    cluster.start(5)
+    cluster.pass_time(3000)
+    assert not unreached(cluster)
+    cluster.until("5 has its share", lambda: cluster.held()[5] > 15, 3 * MINUTE)

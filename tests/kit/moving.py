@@ -89,6 +89,10 @@ class Moving(Cluster):
             for one, there in whole.items()
         }
 
+    @staticmethod
+    def _on(node: int, config: Config) -> list[int]:
+        return [one for one in config.members if node_of(one) == node]
+
     def _is_heard(self, replica: int) -> bool:
         return node_of(replica) in self.brokers and node_of(replica) not in self.unreached
 
@@ -117,7 +121,8 @@ class Moving(Cluster):
             self.terms[group] += 1
         for broker in self.brokers.values():
             broker.leads.pop(group, None)
-            is_told = leader and broker.node not in self.unreached
+            is_member = any(self.holds(one, group) for one in self._on(broker.node, config))
+            is_told = leader and is_member and broker.node not in self.unreached
             broker.follows[group] = node_of(leader) if is_told else 0
         if leader:
             broker = self.brokers[node_of(leader)]
