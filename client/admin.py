@@ -133,7 +133,7 @@ class Admin(GroupAdmin):
                 with suppress(UnknownTopic):  # deleted meanwhile
                     topics.append(self.describe_topic(name))
         parts = [part for topic in topics for part in topic["partitions"]]
-        return sum(_counts_on(part, broker) for part in parts)
+        return sum(broker in part["leaving"] for part in parts)
 
     def daemon_at(self, address: str) -> Facts:
         """Who listens at host:port: `{"daemon", "node", "address"}`. Unreachable if nobody does;
@@ -363,11 +363,3 @@ def _leader(status: Facts) -> int:
     """Its node; the core speaks of (node, incarnation)."""
     leader = status.get("leader") or 0
     return int(leader[0] if isinstance(leader, list | tuple) else leader)
-
-
-def _counts_on(part: Facts, broker: int) -> bool:
-    """What it has alone is lost, and waits for nobody. Where no leader could let it go when it was
-    removed, it stays a replica until there is one.
-    """
-    others = [node for node in part["replicas"] if node != broker]
-    return broker in part["leaving"] or (bool(others) and broker in part["replicas"])

@@ -128,12 +128,8 @@ def remove_broker(call: Call, args: Arguments) -> Answer:
         raise BrokerInUse(f"broker {node} holds {len(groups)} replicas{more}")
     for group in groups:
         partition = tables.partition(group)
-        if partition is None or group in only:
-            continue
-        if partition.moved or group not in stranded:
+        if partition is not None and group not in only:
             _without(call, partition, node, avoid)
-        # Else it may not be founded yet, and who is made for a move founds nothing: the plan
-        # replaces it when somebody leads.
     result = {
         "node": node, "replicas": len(groups), "lost": len(only), "stranded": len(stranded),
         "lost_partitions": _names(tables, only)[:TOLD_MAX],

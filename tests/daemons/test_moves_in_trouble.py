@@ -343,21 +343,6 @@ def test_what_hangs_on_a_broker_is_named_before_it_is_removed() -> None:
     assert done["stranded"] == len(done["stranded_partitions"]) < len(two)
 
 
-def test_what_was_never_founded_is_founded_by_those_that_are_left() -> None:
-    """Who is made for a move waits for a leader; if all of them do, there never is one."""
-    cluster = Moving(4)
-    for broker in cluster.brokers.values():
-        broker.makes = False  # they are about to start
-    cluster.update("create_topic", topic="t", partitions=8)
-    cluster.kill(4)
-    cluster.pass_time(1500)
-    cluster.update("remove_broker", node=4, force=True)
-    assert not any(one.moved for one in cluster.tables.topics["t"].partitions)
-    for broker in cluster.brokers.values():
-        broker.makes = True
-    cluster.until("whole", lambda: cluster.is_settled() and set(voters(cluster, "t")) == {3})
-
-
 def test_a_client_can_not_say_what_is_stranded() -> None:
     cluster = Moving(3)
     with pytest.raises(Exception, match="knows no argument stranded"):
