@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import select
 import subprocess
 import sys
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -39,7 +39,7 @@ class Writer:
         end, said = time.monotonic() + seconds, ""
         while said != line:
             assert time.monotonic() < end, f"never: {line!r}, last {said!r}"
-            if select.select([self.process.stdout], [], [], 1.0)[0]:
+            if wait([self.process.stdout], 1.0):
                 said = self.process.stdout.readline().decode().strip()
 
 

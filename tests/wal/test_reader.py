@@ -1,8 +1,8 @@
 """Reading back: what was written, or an error that says what is wrong; nothing else (W16)."""
 
 import errno
-import select
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
@@ -276,7 +276,7 @@ def test_while_another_thread_writes_and_rotates(tmp_path: Path) -> None:
         batch = [(i, 1, i, 1, 1, 0, 0, b"%d" % i * 50) for i in range(first, first + 4)]
         log.journal.append(GROUP, batch)
         log.journal.submit()
-        select.select([log.journal], [], [], 0.01)
+        wait([log.journal], 0.01)
         for event in log.poll():
             if isinstance(event, Persisted) and GROUP in event.tails:
                 known[0] = event.tails[GROUP][1]
