@@ -12,36 +12,48 @@ from myqueue.routing import Topic
 
 
 class Place:
-    """One topic, as this producer knows it."""
+    """One topic, as this producer knows it.
+
+    Any thread reads a place without a lock, because what it reads is replaced and never changed:
+    `lanes` is a tuple with a lane for each partition of `topic`, from the first moment on. A
+    message must never see a part of it, since the number of lanes decides where a key belongs.
+    `grow` needs the producer's lock.
+    """
 
     __slots__ = ("is_gone", "lanes", "limit", "spread", "sticky", "topic")
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, accumulator: Accumulator, batch_bytes: int) -> None:
         self.topic = topic
         limit = topic.settings.get("message_bytes_max")
         self.limit = min(limit, MESSAGE_BYTES_MAX) if type(limit) is int else MESSAGE_BYTES_MAX
         self.spread = Spread(0)
         self.is_gone = False
-        self.lanes: list[Lane] = []
+        self.lanes: tuple[Lane, ...] = ()
         self.sticky: Lane  # where messages without a key go just now
+        self.grow(topic, accumulator, batch_bytes)
 
     def grow(self, topic: Topic, accumulator: Accumulator, batch_bytes: int) -> None:
-        self.topic = topic
+        size = min(batch_bytes, self.limit)
+        added = tuple(
+            accumulator.add_lane(Lane(topic.name, one.number, one.group, size, self.spread))
+            for one in topic.partitions[len(self.lanes) :]
+        )
         self.spread.grow(len(topic.partitions))
-        for partition in topic.partitions[len(self.lanes) :]:
-            size = min(batch_bytes, self.limit)
-            lane = Lane(topic.name, partition.number, partition.group, size, self.spread)
-            self.lanes.append(accumulator.add_lane(lane))
+        # The topic first: whoever sees a lane finds its partition.
+        self.topic = topic
+        self.lanes += added
         self.sticky = self.lanes[self.spread.choose()]
 
 
 def lane_of(place: Place, key: bytes | None, partition: int | None) -> Lane:
+    lanes = place.lanes
     if partition is None:
-        return place.lanes[partition_of(key or b"", len(place.lanes))]
-    if type(partition) is not int or not 0 <= partition < len(place.lanes):
-        count = len(place.lanes)
-        raise InvalidRequest(f"{place.topic.name} has partitions 0 to {count - 1}, not {partition}")
-    return place.lanes[partition]
+        return lanes[partition_of(key or b"", len(lanes))]
+    if type(partition) is not int or not 0 <= partition < len(lanes):
+        raise InvalidRequest(
+            f"{place.topic.name} has partitions 0 to {len(lanes) - 1}, not {partition}"
+        )
+    return lanes[partition]
 
 
 def by_lane(
@@ -51,10 +63,11 @@ def by_lane(
     plain_keys = [key if key is None else plain(key, "key") for key in keys]
     if partition is not None:
         return [(lane_of(place, None, partition), values, plain_keys)]
-    count = len(place.lanes)
+    lanes = place.lanes
+    count = len(lanes)
     found: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
     for value, key in zip(values, plain_keys, strict=True):
         some = found.setdefault(-1 if key is None else partition_of(key, count), ([], []))
         some[0].append(value)
         some[1].append(key)
-    return [(place.lanes[at] if at >= 0 else None, *some) for at, some in found.items()]
+    return [(lanes[at] if at >= 0 else None, *some) for at, some in found.items()]

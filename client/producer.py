@@ -247,8 +247,10 @@ class Producer:
         with self._lock:
             place = self._places.get(topic)
             if place is None:
-                place = self._places[topic] = Place(known)
-                place.grow(known, self._lanes, self.settings.batch_bytes)
+                # It may have grown since the answer; news from now on finds the place.
+                newest = self.session.routes.topic(topic) or known
+                place = Place(newest, self._lanes, self.settings.batch_bytes)
+                self._places[topic] = place
         return place
 
     def _routes_changed(self) -> None:
@@ -374,7 +376,8 @@ class Producer:
 
     def at_exit(self, timeout: float) -> None:
         """The program ends without `close`."""
-        waiting = sum(b.count for lane in self._lanes.lanes.values() for b in lane.unsettled())
+        lanes = tuple(self._lanes.lanes.values())  # threads that still live may add some
+        waiting = sum(batch.count for lane in lanes for batch in lane.unsettled())
         try:
             self.close(timeout)
         except MyQueueError as error:

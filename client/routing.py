@@ -81,7 +81,9 @@ class Routes:
     def partition(self, group: int) -> Partition | None:
         topic_name, number = self._groups.get(group, ("", 0))
         topic = self.topics.get(topic_name)
-        return topic.partitions[number] if topic is not None else None
+        if topic is None or number >= len(topic.partitions):
+            return None  # it was told of a moment ago, in the I/O thread
+        return topic.partitions[number]
 
     def leader(self, group: int, now: int) -> str | None:
         """Address of who leads this group, as far as known; None: ask the managers again."""

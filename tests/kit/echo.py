@@ -38,11 +38,17 @@ class Log:
         self.end = 0
         self.batches: list[tuple[int, bytes]] = []
         self.producers: dict[int, list[Any]] = {}  # id: epoch, next, offsets
+        self.keyed: dict[tuple[int, int], int] = {}  # a batch's own key: offset
 
     def append(self, data: bytes) -> tuple[int, int]:
         """(code, offset); the same batch again gets its first offset."""
         head = batches.check(data)
-        if head.producer:
+        key = (head.producer, head.sequence)
+        if head.epoch == batches.KEYED_EPOCH:
+            if key in self.keyed:
+                return 0, self.keyed[key]
+            self.keyed[key] = self.end
+        elif head.producer:
             known = self.producers.setdefault(head.producer, [head.epoch, 0, {}])
             if head.epoch < known[0]:
                 return errors.Fenced.code, 0
