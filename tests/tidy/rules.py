@@ -46,7 +46,8 @@ BANNED_MODULES = dict.fromkeys(("pickle", "marshal", "shelve", "dill"), DECODE)
 def file_length(source: Source) -> Iterator[str]:
     lines = source.text.count("\n")
     if lines > FILE_LINES_MAX:
-        yield f"{source.path}: {lines} lines; split it where the idea splits ({FILE_LINES_MAX} at most)"
+        most = f"{FILE_LINES_MAX} at most"
+        yield f"{source.path}: {lines} lines; split it where the idea splits ({most})"
 
 
 def function_length(source: Source) -> Iterator[str]:
