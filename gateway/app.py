@@ -18,6 +18,7 @@ from myqueue import errors
 from myqueue.gateway import answers
 from myqueue.gateway.config import GatewayConfig
 from myqueue.gateway.lane import Lane
+from myqueue.gateway.origins import SAFE
 from myqueue.gateway.routes import READ
 from myqueue.gateway.sdk import Sdk
 from myqueue.gateway.security import Guard
@@ -65,10 +66,11 @@ def create_app(config: GatewayConfig, sdk: Sdk | None = None) -> Flask:
 def guarded() -> None:
     """Every view needs a role: that of its operation, or else the one to read."""
     view = current_app.view_functions.get(request.endpoint or "")
-    if view is None:
-        return  # there is no such path: everybody may know
     guard: Guard = current_app.extensions["myqueue-guard"]
-    guard.check(getattr(view, "role", READ), request.method, request.headers)
+    # That there is no such path everybody may know.
+    role = None if view is None else getattr(view, "role", READ)
+    changes = request.method not in SAFE or getattr(view, "changes", False)
+    guard.check(role, changes, request.headers)
 
 
 def refused(error: errors.MyQueueError) -> Response:

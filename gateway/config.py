@@ -8,12 +8,16 @@ so that the command line can show the settings where the gateway is not installe
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from ipaddress import ip_address
+from typing import Any, Final
 
 from myqueue.errors import InvalidSetting
 from myqueue.settings import Setting, address, gather, is_loopback, typed
+
+_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252})(:[0-9]{1,5})?")
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -25,6 +29,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("tls_certificate", "", "path", "Certificate chain (PEM); with it, HTTPS is spoken."),
     Setting("tls_key", "", "path", "Its private key (PEM)."),
     Setting("insecure", False, "", "Listen on other addresses than loopback without tokens."),
+    Setting(
+        "allowed_host", (), "name …",
+        "A name by which browsers and programs reach this gateway, besides its address.",
+    ),
     Setting("key", "", "path", "This gateway's key, if the cluster has keys."),
     Setting(
         "agent", "", "path",
@@ -60,6 +68,7 @@ class GatewayConfig:
     tokens: str = ""
     tls_certificate: str = ""
     tls_key: str = ""
+    allowed_host: tuple[str, ...] = ()
     key: str = ""
     agent: str = ""
     log: str = "text"
@@ -79,6 +88,11 @@ class GatewayConfig:
     def url(self) -> str:
         return f"{'https' if self.tls_certificate else 'http'}://{self.listen}"
 
+    @property
+    def is_local(self) -> bool:
+        """Nobody on another machine can come in."""
+        return is_loopback(self.listen)
+
 
 def load(
     file: str | None, environment: Mapping[str, str], flags: Mapping[str, Any]
@@ -88,7 +102,7 @@ def load(
 
 
 def check(values: Mapping[str, Any]) -> GatewayConfig:
-    clean = {setting.name: typed(setting, values[setting.name]) for setting in SETTINGS}
+    clean = {setting.name: _typed(setting, values[setting.name]) for setting in SETTINGS}
     insecure = clean.pop("insecure")
     clean["listen"] = address("listen", clean["listen"])
     if not (insecure or clean["tokens"] or is_loopback(clean["listen"])):
@@ -107,3 +121,38 @@ def check(values: Mapping[str, Any]) -> GatewayConfig:
     for name in ("tokens", "tls_certificate", "tls_key", "key", "agent"):
         clean[name] = os.path.abspath(clean[name]) if clean[name] else ""
     return GatewayConfig(**clean)
+
+
+def _typed(setting: Setting, value: Any) -> Any:
+    if setting.name != "allowed_host":
+        return typed(setting, value)
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
+        raise InvalidSetting(f"allowed_host = {value!r} is no list of names")
+    return tuple(host_name(one) for one in names if one.strip())
+
+
+def name_of(host: str) -> str:
+    """Of `name:port`: the name as it is compared, an IPv6 address in brackets."""
+    if host.startswith("["):
+        return host.partition("]")[0].lower() + "]"
+    return host.partition(":")[0].lower().removesuffix(".")
+
+
+def host_name(text: str) -> str:
+    """A name of a machine that a setting gives, perhaps with a port."""
+    if _HOST.fullmatch(text.strip()) is None:
+        raise InvalidSetting(
+            f"allowed_host = {text!r} is no name of a machine",
+            hint="Write it as in an address, without http:// and path: queue.example.com",
+        )
+    return name_of(text.strip())
+
+
+def is_address(name: str) -> bool:
+    """Whether it is written in numbers, so that no name server is asked for it."""
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

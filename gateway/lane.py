@@ -46,7 +46,7 @@ class _Headers:
         self._environ = environ
 
     def get(self, name: str) -> str | None:
-        return self._environ.get(f"HTTP_{name.upper()}")
+        return self._environ.get(f"HTTP_{name.upper().replace('-', '_')}")
 
 
 class _Lower:
@@ -112,7 +112,7 @@ class Lane:
         came_s = counts.came() if counts else 0.0
         key = environ.get("HTTP_IDEMPOTENCY_KEY")
         try:
-            self._guard.check(row.role, row.method, _Headers(environ))
+            self._guard.check(row.role, row.changes, _Headers(environ))
             facts = perform(row, self._sdk, environ["QUERY_STRING"], body, key, {})
             found = self._success(facts)
         except Exception as error:
@@ -140,7 +140,7 @@ class Lane:
             respond(Answer(first_line, headers, data, not head.keep_alive))
 
         try:
-            self._guard.check(row.role, row.method, _Lower(head.headers))
+            self._guard.check(row.role, row.changes, _Lower(head.headers))
             key = head.headers.get("idempotency-key")
             ask, values = prepare(row, self._sdk, head.query, body, key, {})
             later = row.quick(ask, **values)

@@ -62,6 +62,9 @@ def options(function: Any) -> Any:
         flag = "--" + setting.name.replace("_", "-")
         if setting.default is False:
             option = click.option(flag, is_flag=True, default=None, help=setting.meaning)
+        elif setting.default == ():
+            about = f"{setting.meaning} May be given several times."
+            option = click.option(flag, multiple=True, metavar="NAME", help=about)
         else:
             shown = "" if setting.default == "" else f"  [default: {setting.default}]"
             metavar = metavars.get(setting.unit, setting.unit.upper() or "NUMBER")

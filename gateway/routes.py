@@ -25,6 +25,7 @@ from flask import Blueprint, Response, current_app, request
 from myqueue.errors import InvalidRequest
 from myqueue.gateway import parameters
 from myqueue.gateway.answers import success
+from myqueue.gateway.origins import SAFE
 from myqueue.gateway.parameters import Parameter, Schema
 
 if TYPE_CHECKING:
@@ -79,6 +80,11 @@ class Operation(NamedTuple):
     run: Callable[..., Facts]
     quick: Callable[..., Later | None] | None  # the same without waiting; None: not possible now
 
+    @property
+    def changes(self) -> bool:
+        """Whether it takes or changes something: a GET that may be repeated by a key does."""
+        return self.keyed or self.method not in SAFE
+
 
 OPERATIONS: list[Operation] = []
 
@@ -124,7 +130,8 @@ def _view(row: Operation) -> Callable[..., Response]:
             body = request.get_data()
         return success(perform(row, sdk, query, body, key, path))
 
-    view.role = row.role  # type: ignore[attr-defined]  # `security.py` reads it
+    # The guard reads both.
+    view.role, view.changes = row.role, row.changes  # type: ignore[attr-defined]
     return view
 
 

@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens with roles, and no requests of other web pages (H1, S6).
+"""Who may do what: bearer tokens with roles, and no requests of foreign web pages (H1, S6).
 
 The file of tokens has a line for each:
 
@@ -9,8 +9,7 @@ file with plain tokens must be readable by its owner alone. Only digests are kep
 compared in constant time. Neither tokens nor the header that carries them are ever logged.
 
 Without a file everybody may do all; a gateway listens only on loopback then. A browser on the same
-machine reaches that too, and would send what a foreign page tells it to, so requests that say that
-they come from another origin are refused.
+machine reaches that too, and sends what a foreign page tells it to: `origins.py` refuses that.
 """
 
 from __future__ import annotations
@@ -20,18 +19,17 @@ import hmac
 import logging
 import os
 import stat
-from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from typing import Final, NamedTuple
 
 from myqueue.errors import Forbidden, InvalidSetting, Unauthorized
 from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.origins import Headers, Origins
 from myqueue.gateway.routes import ADMIN, READ, WRITE
 
 log = logging.getLogger("myqueue.gateway")
 
 ROLES: Final = (READ, WRITE, ADMIN)
 TOKEN_CHARS_MIN: Final = 16
-SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _HASHED: Final = "sha256:"
 
 
@@ -50,6 +48,7 @@ class Guard:
 
     def __init__(self, config: GatewayConfig) -> None:
         self._tokens = _load(config.tokens) if config.tokens else None
+        self._origins = Origins(config)
 
     def who(self, authorization: str | None) -> Principal:
         """By the header Authorization; Unauthorized if it names nobody."""
@@ -67,10 +66,9 @@ class Guard:
             raise Unauthorized("this token is not known here")
         return found
 
-    def check(self, role: str | None, method: str, headers: Any) -> Principal:
-        """May this be done? `headers`: something with `get`. Role None: by anybody."""
-        if method not in SAFE:
-            _check_origin(headers)
+    def check(self, role: str | None, changes: bool, headers: Headers) -> Principal:
+        """May this be done? Role None: by anybody. `changes`: it takes or changes something."""
+        self._origins.check(changes, headers)
         if role is None:
             return ANYBODY
         principal = self.who(headers.get("Authorization"))
@@ -78,14 +76,6 @@ class Guard:
             log.warning("%s was refused: needs the role %s", principal.name, role)
             raise Forbidden(f"{principal.name} lacks the role {role}")
         return principal
-
-
-def _check_origin(headers: Any) -> None:
-    origin = headers.get("Origin")
-    if origin is None:
-        return
-    if origin == "null" or urlsplit(origin).netloc.lower() != (headers.get("Host") or "").lower():
-        raise Forbidden(f"a page of {origin[:200]} may not change anything here")
 
 
 def _load(path: str) -> list[tuple[bytes, Principal]]:

@@ -3,9 +3,8 @@
 Names, keys and messages on these pages come from strangers, and a browser carries out what it is
 told. So: no script and no style but our own files (CSP without exceptions), no framing, no guessing
 of types, no referrer. A form is taken only from a page of this console: the browser says so itself
-(Sec-Fetch-Site, else Origin), and the form has a token that other origins can't read. A gateway
-that anybody on this machine may use answers to loopback names only, so that no page elsewhere can
-reach it under a name of its own (DNS rebinding).
+(Sec-Fetch-Site, else Origin), and the form has a token that other origins can't read. Which names
+a gateway answers to at all, `../origins.py` says for every path.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from myqueue.errors import Forbidden
 BODY_BYTES_MAX: Final = 2 << 20  # of a form; a test message is typed by hand
 FIELDS_MAX: Final = 20
 TOKEN_S: Final = 12 * 3600
-LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 AGAIN: Final = "Open the page again and send the form from there."
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -68,17 +66,6 @@ def limit_form() -> None:
     request.max_content_length = BODY_BYTES_MAX
     request.max_form_memory_size = BODY_BYTES_MAX
     request.max_form_parts = FIELDS_MAX
-
-
-def check_host(listens_on_loopback: bool, has_tokens: bool) -> None:
-    if listens_on_loopback and not has_tokens:
-        host = flask.request.host
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name not in LOOPBACK:
-            raise Forbidden(
-                f"this gateway is for this machine alone, and is not called {name[:100]!r}",
-                hint="Open it as http://127.0.0.1 or http://localhost, with its port.",
-            )
 
 
 def check_form(tokens: Tokens, user: str = "") -> None:
