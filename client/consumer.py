@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Any, Final, Self
 
 from myqueue.config import consumer_settings, ids_by_topic, who_commits
-from myqueue.errors import Closed, MisuseError, MyQueueError, UnknownTopic
+from myqueue.errors import Closed, MisuseError, MyQueueError, TopicDeleted
 from myqueue.membership import Membership
 from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import limits_of
@@ -317,6 +317,8 @@ class Consumer(Standing):
             with self._changed:
                 if upto is not None and self._membership is not None:
                     self._subscription.check_returned(upto)
+                elif upto is not None:
+                    self._subscription.check_topic(upto)
                 if isinstance(upto, Message):
                     upto = {TopicPartition(upto.topic, upto.partition): upto.offset + 1}
                 readings = self._subscription.chosen(upto)
@@ -346,7 +348,7 @@ class Consumer(Standing):
         if gone and self._membership is not None:
             raise lost_error(gone)
         if gone:
-            raise UnknownTopic(f"deleted: {', '.join(map(str, gone))}")
+            raise TopicDeleted(f"deleted before this was committed: {', '.join(map(str, gone))}")
 
     # -- the end ----------------------------------------------------------------------------------
 

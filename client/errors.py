@@ -262,6 +262,13 @@ class OffsetOutOfRange(MisuseError):
     hint = "Seek to the start or the end, or choose what should happen: on_out_of_range=…"
 
 
+class TopicDeleted(UnknownTopic):
+    """The topic was deleted while this client used it. One of the same name is another topic."""
+
+    code, name = 1245, "TOPIC_DELETED"
+    hint = "Poll or send again: if the topic is made again, that goes on with the new one."
+
+
 class BufferFull(TroubleError):
     """The producer's buffer stayed full for as long as it was allowed to wait."""
 

@@ -105,7 +105,7 @@ class Fetcher:
                         Place(p.number, p.group, routes.leader(p.group, now) or "")
                         for p in topic.partitions
                     ]
-                    self._subscription.routed(name, now, places)
+                    self._subscription.routed(name, now, places, topic.uid)
                 elif routes.is_unknown(name):
                     self._subscription.unknown(name)
             if self._subscription.has_news:

@@ -42,7 +42,7 @@ from myqueue.errors import (
     InvalidSetting,
     MyQueueError,
     TimedOut,
-    UnknownTopic,
+    TopicDeleted,
 )
 from myqueue.intake import (
     Runs,
@@ -209,7 +209,7 @@ class Producer:
             self._wait_for_room(size)
         self._check()  # while we waited, or since the caller looked
         if place.is_gone:
-            raise UnknownTopic(f"the topic {place.topic.name!r} was deleted")
+            raise TopicDeleted(f"the topic {place.topic.name!r} was deleted")
         if lane is None:
             lane = place.sticky
             batch = lane.open
@@ -267,7 +267,8 @@ class Producer:
                     gone += place.lanes
                     del self._places[name]
         if gone:
-            self._sender.abandon(UnknownTopic("the topic was deleted"), gone)
+            names = ", ".join(sorted({lane.topic for lane in gone}))
+            self._sender.abandon(TopicDeleted(f"deleted before it was delivered: {names}"), gone)
 
     # -- outcomes ---------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ class Reading:
         self.handled: int | None = None  # position when the last messages were asked for (C9)
         self.request: object = None  # the fetch or look-up under way; any other answer is stale
         self.paused = self.gone = self.queued = False
+        self.is_next = False  # of a topic that took the place of one that was read before
         # The application hears that it is ours; and has heard it, and may have sought.
         self.told = self.ready = True
         self._placed = self._furthest = 0

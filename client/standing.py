@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import Any, Final
 
-from myqueue.errors import Closed, ConcurrentUse, Forked, MyQueueError, TimedOut, UnknownTopic
+from myqueue.errors import Closed, ConcurrentUse, Forked, MyQueueError, TimedOut, TopicDeleted
 from myqueue.fetcher import Fetcher
 from myqueue.message import TopicPartition
 from myqueue.offsets import read_offsets
@@ -111,7 +111,7 @@ class Standing:
                 readings = [self._subscription.named(TopicPartition(*partition))]
             for offset in self._positions(readings, self._deadline(timeout)).values():
                 return offset
-            raise UnknownTopic(f"{TopicPartition(*partition)} was deleted")
+            raise TopicDeleted(f"{TopicPartition(*partition)} was deleted")
 
     def _positions(self, readings: list[Reading], deadline: float) -> dict[TopicPartition, int]:
         """As soon as all are known."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from myqueue.errors import Fenced, Internal, MisuseError, MyQueueError, UnknownTopic, error_of
+from myqueue.errors import Fenced, Internal, MisuseError, MyQueueError, TopicDeleted, error_of
 from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import Limits, Prefetch
 from myqueue.reading import Find, Reading
@@ -95,17 +95,27 @@ class Subscription:
         self.failure: MyQueueError | None = None  # why it can't be a member
         self._start = start
         self._names: dict[TopicPartition, Reading] = {}
+        self._uids: dict[str, int] = {}  # of the topics that are read, while they exist
         self._seen: set[str] = set()
-        self._missing: dict[str, UnknownTopic] = {}
+        self._made_again: set[str] = set()  # topics that took the place of one that was read
+        self._deleted: set[str] = set()  # and not made again so far
+        self._ends: dict[str, str] = {}  # topic -> what became of it; the application hears it once
 
     # -- partitions -------------------------------------------------------------------------------
 
-    def routed(self, topic: str, now: int, places: Iterable[Place]) -> None:
-        """What managers say of a topic."""
+    def routed(self, topic: str, now: int, places: Iterable[Place], uid: int = 0) -> None:
+        """What managers say of a topic. `uid` tells one that was made again from the one before."""
         grown = topic in self._seen
         start = "earliest" if grown and self._start == "latest" else self._start
         self._seen.add(topic)
-        self._missing.pop(topic, None)
+        if self._uids.setdefault(topic, uid) != uid:
+            self._uids[topic] = uid
+            self._made_again.add(topic)
+            if topic in self._ends or topic not in self._deleted:
+                self._ends[topic] = f"the topic {topic!r} was deleted and made again"
+        elif topic in self._deleted:
+            self._ends.pop(topic, None)  # it is there, as it was
+        self._deleted.discard(topic)
         places = [one for one in places if self.shares is None or self.shares.has(one.group)]
         removed = self._remove(topic, keep={place.group for place in places})
         added = []
@@ -114,6 +124,7 @@ class Subscription:
             if reading is None:
                 name = TopicPartition(topic, number)
                 reading = self._new_reading(name, group, start)
+                reading.is_next = topic in self._made_again
                 self.readings[group] = self._names[name] = reading
                 added.append(name)
             self.prefetch.led(reading, leader, now)
@@ -135,7 +146,9 @@ class Subscription:
 
     def unknown(self, topic: str) -> None:
         """Managers say that there is no such topic (any more)."""
-        self._missing[topic] = UnknownTopic(f"there is no topic {topic!r}", component="manager")
+        if topic not in self._deleted:
+            self._deleted.add(topic)
+            self._ends[topic] = f"the topic {topic!r} was deleted"
         removed = self._remove(topic, keep=set())
         if removed:
             self.news.append(([], removed))
@@ -216,6 +229,8 @@ class Subscription:
 
     def named(self, name: TopicPartition) -> Reading:
         reading = self._names.get(name)
+        if reading is None and name.topic in self._deleted:
+            raise TopicDeleted(f"{name} is no more: the topic was deleted")
         if reading is None:
             raise MisuseError(f"{name} is not among the partitions that are read")
         return reading
@@ -262,12 +277,16 @@ class Subscription:
             reading.stop()
 
     def next_run(self, now: int) -> Iterator[Message] | None:
-        """See Turns. A topic that is not there is an error when all else was handed out."""
+        """See Turns. The end of a topic comes first, and once: messages of the next topic of this
+        name must not be taken for its own.
+        """
+        if self._ends:
+            raise TopicDeleted(self._ends.pop(min(self._ends)), component="manager")
         run = self.turns.next_run(now)
-        if run is None:
-            for error in (*self._missing.values(), self.failure):
-                if error is not None:
-                    raise error
+        error = self.failure
+        if run is None and error is not None:
+            self.failure = None  # the next attempt to join says so again
+            raise error
         return run
 
     @property
@@ -279,7 +298,7 @@ class Subscription:
     @property
     def has_news(self) -> bool:
         """Would `next_run` give or raise something, or is there news of partitions?"""
-        told = self.news or self._missing or self.failure
+        told = self.news or self._ends or self.failure
         return bool(told) or self.has_word or self.turns.has_news
 
     # -- committing -------------------------------------------------------------------------------
@@ -318,12 +337,22 @@ class Subscription:
         """
         names = [TopicPartition(upto.topic, upto.partition)] if isinstance(upto, Message) else upto
         for name in names:
+            if TopicPartition(*name).topic in self._deleted:
+                self.named(TopicPartition(*name))
             reading = self._names.get(TopicPartition(*name))
             if reading is None:
                 raise Fenced(f"{name} is not this member's, or not any more", hint=POLL)
             late = isinstance(upto, Message) and upto.offset >= reading.furthest
             if late or not reading.told:
                 raise Fenced(f"{name} was lost and came back since then", hint=POLL)
+
+    def check_topic(self, upto: Message | Mapping[TopicPartition, int]) -> None:
+        """Offsets of a topic that was deleted mean nothing in the next one of its name."""
+        if not isinstance(upto, Message):
+            return
+        reading = self.named(TopicPartition(upto.topic, upto.partition))
+        if reading.is_next and upto.offset >= reading.furthest:
+            raise TopicDeleted(f"{reading.name} was deleted and made again since this message")
 
     def again(self, commits: Iterable[Commit]) -> tuple[list[Commit], list[TopicPartition]]:
         """What of these is still to be committed, at the leaders of now; and what is gone. By the
