@@ -27,6 +27,8 @@ if [ -z "${HOME:-}" ]; then
     unset HOME
     export PIP_NO_CACHE_DIR=1
 fi
+# Python does not start with a directory as its input.
+[ ! -d /dev/stdin ] || die "standard input is a directory; name a file instead"
 # Nothing of the caller's Python may leak into ours, and pip should only say what matters.
 unset PYTHONHOME PYTHONPATH PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_PREFIX PIP_USER
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
@@ -34,7 +36,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignor
 # The three lines of the stamp.
 place_line() { # fails if the environment's Python does not run (any more)
     local version
-    version=$("$VENV/bin/python" -I -S -c 'import sys; print(sys.version.split()[0])' 2>&1) &&
+    version=$("$VENV/bin/python" -I -S -c 'import sys; print(sys.version.split()[0])' \
+        2>&1 </dev/null) &&
         printf 'made in %s with Python %s\n' "$VENV" "$version"
 }
 packaging_line() {
@@ -80,10 +83,10 @@ find_python() {
     local candidate found=
     for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
         command -v "$candidate" >/dev/null 2>&1 || continue
-        found=$("$candidate" -I -S -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>&1) ||
-            continue
-        if "$candidate" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-            "$candidate" -I -c 'import venv, ensurepip' 2>/dev/null && {
+        found=$("$candidate" -I -S -c 'import sys; print("%d.%d" % sys.version_info[:2])' \
+            2>&1 </dev/null) || continue
+        if "$candidate" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 11))' </dev/null; then
+            "$candidate" -I -c 'import venv, ensurepip' 2>/dev/null </dev/null && {
                 command -v "$candidate"
                 return
             }

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import click
 
 import myqueue
-from myqueue.cli import output
+from myqueue.cli import output, streams
 from myqueue.cli.lazy import LazyGroup
 from myqueue.errors import MyQueueError
 
@@ -92,8 +92,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What the client library logs is for applications; here errors are one line.
         logging.getLogger("myqueue").addHandler(logging.NullHandler())
     try:
+        streams.prepare()
         code = myq.main(words, prog_name="myq", standalone_mode=False)
         return code if isinstance(code, int) else DONE
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        # The reader of our output has enough (`| head -1`). Clients have no pipes of their own.
+        streams.give_up_output()
+        return DONE
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return USAGE
@@ -105,7 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         code, line = outcome(error)
-        click.echo(f"myq: {' '.join(line.split())}", err=True)
+        if isinstance(error, OSError) and streams.unwritable(error):
+            streams.give_up_output()
+        click.echo(f"myq: {streams.printable(' '.join(line.split()))}", err=True)
         return code
 
 
@@ -129,5 +138,7 @@ def outcome(error: Exception) -> tuple[int, str]:
             return UNREACHABLE, f"could not reach the cluster: {error}. Check its address."
         case OSError(filename=str(path)):
             return FAILED, f"{path}: {error.strerror}. Check the path and its permissions."
+        case OSError() if line := streams.unwritable(error):
+            return FAILED, line
     kind = type(error).__name__
     return FAILED, f"{kind}: {error}. This is a defect: run again with --debug and report it."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
 import re
 import sys
 import time
@@ -16,7 +17,7 @@ import click
 
 from myqueue.cli import address
 from myqueue.cli.offsets import From, Range, ranges, read_from
-from myqueue.cli.wal import quiet_pipe
+from myqueue.cli.streams import printable, quiet_pipe
 from myqueue.consumer import Consumer
 from myqueue.errors import Fenced, NotReady, UnknownPartition
 from myqueue.message import Message
@@ -58,10 +59,15 @@ Render = Callable[[Message], bytes]
     help="%t topic, %p partition, %o offset, %k key, %v value, %d time in ms, %h headers.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON object.")
+@click.option(
+    "--raw", is_flag=True,
+    help="On a terminal, print control characters of messages as they are. [default: escaped there,"
+    " as they are everywhere else]",
+)  # fmt: skip
 @address.options
 def consume(
     topic: str, begin: From, partition: int | None, group: str | None, follow: bool,
-    count: int | None, form: str, as_json: bool, cluster: str | None, data: str | None,
+    count: int | None, form: str, as_json: bool, raw: bool, cluster: str | None, data: str | None,
 ) -> None:  # fmt: skip
     """Print the messages of TOPIC, up to those that are there now.
 
@@ -70,7 +76,8 @@ def consume(
     start, and says so on stderr.
     """
     where = address.find(cluster, data)
-    render = as_line if as_json else compiled(form)
+    is_shown = sys.stdout.isatty() and not raw
+    render = as_line if as_json else compiled(form, shown if is_shown else bytes)
     with Session(where, name="myq consume") as session:
         if group is not None:
             if partition is not None or begin.kind not in ("earliest", "latest"):
@@ -187,8 +194,13 @@ def write_shared(
         raise NotReady(f"no partition was given to this member: {told.last}")
 
 
-def compiled(form: str) -> Render:
-    """A function that renders a message as the format says."""
+def shown(text: bytes) -> bytes:
+    """A field of a message on a terminal: only lines and tabs of a text move the cursor."""
+    return printable(text.decode("utf-8", "backslashreplace"), kept="\n\t").encode()
+
+
+def compiled(form: str, rendered: Callable[[bytes], bytes] = bytes) -> Render:
+    """A function that renders a message as the format says, and each field by `rendered`."""
     parts: list[Render | bytes] = []
     for text in re.findall(r"%.|\\.|[^%\\]+|[%\\]$", form, re.DOTALL):
         if text[0] == "%" and text[1:] in FIELDS:
@@ -196,9 +208,9 @@ def compiled(form: str) -> Render:
         elif text[0] == "%":
             raise click.UsageError(f"--format: {text!r} is not one of %{' %'.join(FIELDS)}.")
         else:
-            parts.append(ESCAPES.get(text, text).encode())
+            parts.append(os.fsencode(ESCAPES.get(text, text)))
     return lambda message: b"".join(
-        part if isinstance(part, bytes) else part(message) for part in parts
+        part if isinstance(part, bytes) else rendered(part(message)) for part in parts
     )
 
 
@@ -210,7 +222,14 @@ def as_line(message: Message) -> bytes:
         **texts(message),
         "timestamp": message.timestamp,
     }
-    return json.dumps({"schema": "myq.message/1", **fields}, ensure_ascii=False).encode() + b"\n"
+    line = json.dumps({"schema": "myq.message/1", **fields}, ensure_ascii=False)
+    if not line.isprintable():  # only texts have such characters, and JSON has a form for them
+        line = re.sub(r"[^\x20-\x7e]", _unless_printable, line)
+    return line.encode() + b"\n"
+
+
+def _unless_printable(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def texts(message: Message) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from myqueue.cli.streams import printable
+
 Cell = str | int | float | bool | None
 
 json_option = click.option(
@@ -75,7 +77,7 @@ def text(cell: Cell) -> str:
         case float():
             return f"{cell:,.2f}"
     # Names that clients gave themselves are shown too: none of them may move the cursor.
-    return cell if cell.isprintable() else cell.encode("unicode_escape").decode()
+    return printable(cell)
 
 
 def human_bytes(count: int) -> str:

@@ -1,24 +1,66 @@
-"""`myq produce`: each line of a file, or of what is piped in, becomes a message."""
+"""`myq produce`: each line of a file, or of what is piped in, becomes a message.
+
+A line that the topic does not take is left out and told with its number; the others are sent. So
+the number of a line that was not stored is always known, and nothing is dropped in silence.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
-from typing import BinaryIO
+from dataclasses import dataclass, field
+from typing import BinaryIO, NamedTuple
 
 import click
 
+from myqueue import protocol
 from myqueue.cli import address, output
+from myqueue.cli.streams import Input
 from myqueue.cli.waiting import Line
-from myqueue.errors import DeliveryFailed
+from myqueue.errors import DeliveryFailed, MessageTooLarge, MyQueueError
 from myqueue.producer import Producer
 
 SHOW_EVERY = 1000
+LINE_BYTES_MAX = protocol.FRAME_BYTES_MAX  # no topic takes more; a longer line is not kept
+TOLD_MAX = 10  # lines that are told one by one
+LISTED_MAX = 1000  # lines that the JSON answer lists
+
+
+class Refused(NamedTuple):
+    """A line that was not sent, because the topic does not take it."""
+
+    line: int
+    bytes: int
+    reason: str
+
+
+@dataclass
+class Tally:
+    """What became of the lines."""
+
+    sent: int = 0
+    refused: int = 0
+    failed: int = 0
+    list: list[Refused] = field(default_factory=list)
+
+    @property
+    def delivered(self) -> int:
+        return self.sent - self.failed
+
+    def refuse(self, number: int, size: int, reason: str) -> None:
+        self.refused += 1
+        if len(self.list) < LISTED_MAX:
+            self.list.append(Refused(number, size, reason))
+        if self.refused <= TOLD_MAX:
+            click.echo(f"myq: line {number:,} is not sent: {reason}", err=True)
+        elif self.refused == TOLD_MAX + 1:
+            click.echo("myq: more lines are not sent; --json lists them", err=True)
 
 
 @click.command()
 @click.argument("topic")
-@click.argument("file", type=click.File("rb"), default="-")
+@click.argument("file", type=Input(), default="-")
 @click.option(
     "--key-separator", metavar="TEXT",
     help="What is before it in a line is the key; a line without it has none.",
@@ -37,39 +79,101 @@ def produce(
 ) -> None:  # fmt: skip
     """Send each line of FILE (or of standard input) to TOPIC.
 
-    Returns when all are on the disks of a majority. The exit code is 1 if any was not delivered.
+    Returns when all are on the disks of a majority. A line that is too large for the topic is left
+    out and named by its number; the others are sent. The exit code is 1 if any line was left out
+    or not delivered.
     """
-    separator = key_separator.encode() if key_separator else None
-    sent, line, begin = 0, Line(), time.monotonic()
-    failed: tuple[object, ...] = ()
+    separator = os.fsencode(key_separator) if key_separator else None
+    tally, line, begin = Tally(), Line(), time.monotonic()
     where = address.find(cluster, data)
     producer = Producer(where, compression=compression, create_topics=create)
-    problem: DeliveryFailed | None = None
+    stopped: MyQueueError | None = None
+    # Looking at each delivery would cost more than sending it: `close` knows of failures.
     try:
-        # Looking at each delivery would cost more than sending it: `close` knows of failures.
-        with producer:
-            for key, value in messages(file, separator):
-                producer.send(topic, value, key=key, partition=partition)
-                sent += 1
-                if sent % SHOW_EVERY == 0:
-                    waiting = output.human_bytes(producer.buffered_bytes)
-                    line.show(f"sent {sent:,}; {waiting} are not delivered yet")
-            line.show(f"sent {sent:,}; waiting until all are delivered")
-    except DeliveryFailed as error:
-        problem, failed = error, error.failed
-    line.clear()
+        send_lines(producer, topic, partition, file, separator, tally, line)
+        line.show(f"sent {tally.sent:,}; waiting until all are delivered")
+    except MyQueueError as error:
+        stopped = error
+    finally:
+        failure = close(producer, tally)
+        line.clear()
     seconds = time.monotonic() - begin
-    if as_json:
-        answer = {"topic": topic, "sent": sent, "delivered": sent - len(failed)}
-        output.write_json("myq.produce/1", {**answer, "failed": len(failed), "took_s": seconds})
-    elif problem is None:
-        click.echo(f"Delivered {sent:,} in {seconds:.2f} s.", err=True)
+    report(topic, tally, seconds, as_json, is_whole=not (stopped or failure))
+    if stopped is not None and tally.sent:
+        click.echo(
+            f"myq: stopped at line {tally.sent + tally.refused + 1:,}: it and those after it were"
+            " not sent.", err=True,
+        )  # fmt: skip
+    problem = stopped or failure
     if problem is not None:
         raise problem
+    if tally.refused:
+        raise click.ClickException(
+            f"{tally.refused:,} of {tally.sent + tally.refused:,} lines were not sent."
+            " Make them smaller, or raise message_bytes_max of the topic."
+        )
 
 
-def messages(file: BinaryIO, separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
-    for line in file:
-        line = line.removesuffix(b"\n")
-        key, found, value = line.partition(separator) if separator else (b"", b"", line)
-        yield (key, value) if found else (None, line)
+def send_lines(
+    producer: Producer, topic: str, partition: int | None, file: BinaryIO,
+    separator: bytes | None, tally: Tally, line: Line,
+) -> None:  # fmt: skip
+    for number, (text, size) in enumerate(lines(file), 1):
+        if text is None:
+            limit = f"a line may have {LINE_BYTES_MAX:,} bytes"
+            tally.refuse(number, size, f"{size:,} bytes; {limit}")
+            continue
+        key, value = split(text, separator)
+        try:
+            producer.send(topic, value, key=key, partition=partition)
+        except MessageTooLarge as error:
+            tally.refuse(number, size, str(error))
+            continue
+        tally.sent += 1
+        if tally.sent % SHOW_EVERY == 0:
+            waiting = output.human_bytes(producer.buffered_bytes)
+            line.show(f"sent {tally.sent:,}; {waiting} are not delivered yet")
+
+
+def close(producer: Producer, tally: Tally) -> DeliveryFailed | None:
+    """Wait for what was sent; messages that were not delivered are counted."""
+    try:
+        producer.close()
+    except DeliveryFailed as error:
+        tally.failed = len(error.failed)
+        return error
+    return None
+
+
+def report(topic: str, tally: Tally, seconds: float, as_json: bool, *, is_whole: bool) -> None:
+    if as_json:
+        answer = {
+            "topic": topic, "sent": tally.sent, "delivered": tally.delivered,
+            "failed": tally.failed, "refused": tally.refused,
+            "refused_lines": [row._asdict() for row in tally.list], "took_s": seconds,
+        }  # fmt: skip
+        output.write_json("myq.produce/1", answer)
+    elif is_whole or tally.sent:
+        click.echo(f"Delivered {tally.delivered:,} in {seconds:.2f} s.", err=True)
+
+
+def lines(file: BinaryIO) -> Iterator[tuple[bytes | None, int]]:
+    """Each line without its end, with its length; no text for one that nothing would take."""
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        size = len(line)
+        if size > LINE_BYTES_MAX and not line.endswith(b"\n"):
+            while line and not line.endswith(b"\n"):
+                line = file.readline(LINE_BYTES_MAX + 1)
+                size += len(line)
+            yield None, size - line.endswith(b"\n")
+            continue
+        text = line.removesuffix(b"\n")
+        yield text, len(text)
+
+
+def split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
+    """Key and value of a line."""
+    if separator is None:
+        return None, line
+    key, found, value = line.partition(separator)
+    return (key, value) if found else (None, line)

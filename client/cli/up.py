@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,12 +21,14 @@ from collections.abc import Iterator
 import click
 
 from myqueue.admin import Admin
-from myqueue.cli import address, wellness
+from myqueue.cli import address, output, wellness
+from myqueue.cli.streams import quiet_pipe
 from myqueue.cli.waiting import Line
-from myqueue.cli.wal import quiet_pipe
-from myqueue.daemons import local, supervisor
+from myqueue.daemons import config, local, supervisor
 from myqueue.daemons.local import Cluster, Folder
-from myqueue.errors import DirectoryLocked, InvalidSetting, MyQueueError, TroubleError
+from myqueue.errors import DirectoryLocked, DiskFull, InvalidSetting, MyQueueError, TroubleError
+from myqueue.settings import typed
+from myqueue.wal.config import JournalConfig
 
 # The agent needs 13 s at most.
 STOP_S = 15.0
@@ -78,6 +81,7 @@ def up(
     words += ["--gateway" if gateway else "--no-gateway"]
     for flag, value in (("managers", managers), ("brokers", brokers), ("port-base", port_base)):
         words += [] if value is None else [f"--{flag}", str(value)]
+    check_room(folder, managers, brokers)
     agent = start_agent(folder, words, detach)
     try:
         with signals_raise():
@@ -139,6 +143,35 @@ def refuse(
     local.check_ports(cluster)
 
 
+def check_room(folder: Folder, managers: int | None, brokers: int | None) -> None:
+    """Refuse a disk on which new daemons could not open their logs; warn if it is nearly full."""
+    settings = {setting.name: setting for setting in config.SETTINGS}
+
+    def setting(name: str) -> int:
+        value = os.environ.get(f"MYQ_{name.upper()}", settings[name].default)
+        return int(typed(settings[name], value))
+
+    cluster = local.plan(folder.load(), managers, brokers, None)
+    new = [one for one in cluster.daemons if not (folder.data / one.name).exists()]
+    each = setting("segment_bytes") + JournalConfig().reserve_bytes
+    place = folder.data
+    while not place.exists():
+        place = place.parent
+    free, needed = shutil.disk_usage(place).free, len(new) * each
+    has = f"{place} has {output.human_bytes(free)} free"
+    if free < needed:
+        raise DiskFull(
+            f"{has}; {len(new)} new daemons need {output.human_bytes(needed)} to begin with",
+            hint="Give a --data on a larger disk, or make room.",
+        )
+    if free - needed < setting("soft_limit_bytes"):
+        limit = output.human_bytes(setting("soft_limit_bytes"))
+        click.echo(
+            f"{has}. Brokers take no messages while less than {limit} are free"
+            " (soft_limit_bytes).", err=True,
+        )  # fmt: skip
+
+
 def start_agent(folder: Folder, words: list[str], detach: bool) -> subprocess.Popen[bytes]:
     folder.node.mkdir(mode=0o700, parents=True, exist_ok=True)
     command = [sys.executable, "-P", "-m", "myqueue.daemons.node", *words]
@@ -175,11 +208,12 @@ def wait_until_healthy(
                 if time.monotonic() > end:
                     if can_be_used(cluster):
                         return cluster, waits_for
+                    said = what_they_say(folder, cluster)
                     raise TroubleError(
-                        f"not healthy in time: {waits_for}",
-                        hint=f"Give it more time with --wait, or {look(folder)[0].lower()}"
-                        f"{look(folder)[1:]}",
-                    )
+                        f"not healthy in time: {waits_for}{said}",
+                        hint=look(folder) if said else "Give it more time with --wait. "
+                        + look(folder),
+                    )  # fmt: skip
             time.sleep(0.1)
     finally:
         line.clear()
@@ -212,19 +246,28 @@ def give_up_on_the_dying(folder: Folder, cluster: Cluster) -> None:
     for daemon in cluster.daemons:
         if daemon.state == supervisor.RESTARTING and daemon.restarts >= GIVE_UP_RESTARTS:
             raise TroubleError(
-                f"{daemon.name} ends whenever it is started: {last_line(folder, daemon.name)}",
+                f"{daemon.name} ends whenever it is started: "
+                f"{last_warning(folder, daemon.name) or 'its log has no error'}",
                 hint=f"Its log is {folder.node / daemon.name}.log.",
             )
 
 
-def last_line(folder: Folder, name: str) -> str:
+def what_they_say(folder: Folder, cluster: Cluster) -> str:
+    """The last warning or error of the first daemon that does not run, if it has one."""
+    for daemon in cluster.daemons:
+        if daemon.state != supervisor.RUNNING and (said := last_warning(folder, daemon.name)):
+            return f"; {daemon.name} says: {said}"
+    return ""
+
+
+def last_warning(folder: Folder, name: str) -> str:
+    """The newest line of a daemon's log that is worth a person's attention."""
     try:
         lines = (folder.node / f"{name}.log").read_text("utf-8", "replace").splitlines()
     except OSError:
-        return "it said nothing"
+        return ""
     texts = [supervisor.parse(line) for line in lines[-50:]]
-    loud = [text for level, _, text in texts if level in supervisor.LOUD]
-    return (loud or ["it said nothing"])[-1]
+    return next((text for level, _, text in reversed(texts) if level in supervisor.LOUD), "")
 
 
 def look(folder: Folder) -> str:

@@ -7,7 +7,6 @@ what to do.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -50,17 +49,6 @@ def opened(path: str) -> Iterator[list[Place]]:
         if error.filename is None and not isinstance(error, BrokenPipeError):
             raise OSError(error.errno, error.strerror, path) from error
         raise
-
-
-@contextmanager
-def quiet_pipe() -> Iterator[None]:
-    """Whoever reads our output may stop (`| head`): then we stop too, and that is no failure."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # What is still buffered goes nowhere, or the interpreter would complain at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def title(place: Place, many: bool) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from myqueue.cli import output
-from myqueue.cli.wal import group_uid, opened, path_argument, quiet_pipe, span, when
+from myqueue.cli.streams import quiet_pipe
+from myqueue.cli.wal import group_uid, opened, path_argument, span, when
 from myqueue.cli.wal_lines import as_line
 from myqueue.cli.wal_payload import decoded
 from myqueue.wal import format as f

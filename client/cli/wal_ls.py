@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from myqueue.cli import output
-from myqueue.cli.wal import opened, path_argument, quiet_pipe, title, when
+from myqueue.cli.streams import quiet_pipe
+from myqueue.cli.wal import opened, path_argument, title, when
 from myqueue.wal import format as f
 from myqueue.wal.overview import Row, overview
 from myqueue.wal.places import Place

@@ -161,6 +161,19 @@ def test_messages_go_in_and_come_out(myq: Myq) -> None:
     assert "UNKNOWN_PARTITION" in myq.run("consume", "m", "--partition", "7", code=1)
 
 
+def test_lines_that_are_too_large_are_named_and_the_others_sent(myq: Myq) -> None:
+    myq.run("topic", "create", "small", "--set", "message_bytes_max=1000")
+    text = "1\n2\n" + "x" * 2000 + "\n4\n" + "y" * 20_000_000 + "\n6"
+    with myq.start("produce", "small", "--json") as process:
+        out, err = process.communicate(text, timeout=120)
+    assert process.returncode == 1 and "line 3 is not sent: 2000 bytes" in err, err
+    assert "line 5 is not sent" in err and "2 of 6 lines were not sent" in err, err
+    answer = json.loads(out)
+    assert (answer["sent"], answer["delivered"], answer["refused"]) == (4, 4, 2)
+    assert [row["line"] for row in answer["refused_lines"]] == [3, 5]
+    assert sorted(myq.run("consume", "small").split()) == ["1", "2", "4", "6"]
+
+
 def test_follow_waits_for_more_until_ctrl_c(myq: Myq) -> None:
     myq.run("produce", "f", "--create", stdin="one\n")
     with myq.start("consume", "f", "--follow") as process:
