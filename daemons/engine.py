@@ -98,6 +98,8 @@ class Engine:
                 self.refused[uid] = str(error)
                 continue
             self._add(replica)
+            if replica.node.applied_index > replica.commit_saved:
+                self._saver.note(replica)
             self.starts.mend(replica)
         self.repair.groups_are_open()
         self.log.journal.submit()
@@ -389,5 +391,5 @@ class Engine:
 
     def close(self) -> bool:
         """Save what was applied, then let go of the log; False if the disk took too long."""
-        self._saver.save_all()
+        self._saver.finish()
         return self.log.close()

@@ -91,6 +91,7 @@ def open_group(opening: Opening, group: Group, now: int) -> Replica:
     )  # fmt: skip
     found = Replica(node, machine, about, log)
     found.saved_config = saved_config
+    found.commit_saved = group.commit_index  # the state may be ahead of it
     found.dirty = True
     return found
 

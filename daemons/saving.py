@@ -3,8 +3,11 @@
 What machines changed since the last time is handed over with the applied index that it belongs
 to. If the process dies in between, a restart applies the entries again from the saved index on.
 With it go commit hints into the log: how far a group is known to be committed, for a start
-without peers and for readers of the segments. Memory that applied entries take is bounded here as
-well, over all groups: each group bounds its own, but there may be thousands.
+without peers and for readers of the segments. A group that falls quiet, a daemon that ends and a
+start that knows more than its log leave no entry behind that is applied and has no hint; from then
+on the log keeps the newest hint of each group as it keeps its vote. Memory that applied entries
+take is bounded here as well, over all groups: each group bounds its own, but there may be
+thousands.
 """
 
 from __future__ import annotations
@@ -60,6 +63,13 @@ class Saver:
         self._dirty = later
         if states:
             self._log.index.apply(states)
+
+    def finish(self) -> None:
+        """At the end of the daemon: state and hints of all that was applied."""
+        self._hints |= self._dirty
+        self.save_all()
+        if self._log.journal.error is None:
+            self._hint()
 
     def hold(self, replica: Replica) -> None:
         """A snapshot was installed, and is not on the disk: a crash goes back behind it."""

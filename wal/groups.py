@@ -19,6 +19,8 @@ from myqueue.errors import StoreBroken
 from myqueue.wal import format as f
 
 _SAVED = Struct("<18QI")
+_HINT = Struct("<Q")
+_HAS_HINT = 16  # among the flags
 
 
 class Row(NamedTuple):
@@ -54,7 +56,7 @@ class Group:
 
     __slots__ = (
         "chain", "commit_index", "created", "created_at", "damaged", "doubtful", "first_index",
-        "hard_state_at", "incomplete", "lacking", "last_index", "last_term", "missing",
+        "hard_state_at", "hint_at", "incomplete", "lacking", "last_index", "last_term", "missing",
         "next_offset", "pending_from", "pending_position",
         "snapshot_at", "snapshot_from", "snapshot_index", "snapshot_parts", "snapshot_position",
         "snapshot_term", "start_at", "start_chain", "start_offset", "start_term", "term", "uid",
@@ -78,17 +80,23 @@ class Group:
         self.damaged = False  # a record of this group is known to be lost or unreadable
         # Numbers of the segments that hold the newest record of each kind, 0 for none.
         self.created_at, self.hard_state_at, self.start_at, self.snapshot_at = 0, 0, 0, 0
+        self.hint_at = 0  # of the COMMIT that says commit_index; 0 if the snapshot says it as well
         # Where the first part of that snapshot stands, and of one that is not complete yet.
         self.snapshot_from, self.snapshot_position = 0, 0
         self.pending_from, self.pending_position = 0, 0
 
     def holds(self, segment: int) -> bool:
-        """Whether a record other than an ENTRY, still in force, stands in this segment."""
+        """Whether a record in force stands in this segment, entries and the hint aside."""
         return (
             segment in (self.created_at, self.hard_state_at, self.start_at)
             or self.snapshot_from <= segment <= self.snapshot_at
             or 0 < self.pending_from <= segment
         )
+
+    @property
+    def is_hinted(self) -> bool:
+        """False if no record in force is known that says how far the group is committed."""
+        return self.hint_at > 0 or self.commit_index <= self.snapshot_index
 
     def append(self, index: int, term: int, next_offset: int, chain: int) -> None:
         self.last_index, self.last_term = index, term
@@ -111,7 +119,8 @@ class Group:
             self.doubtful = bool(record.flags & f.DOUBTFUL)
             self.lacking = bool(record.flags & f.LACKING)
         elif kind == f.COMMIT:
-            self.commit_index = max(self.commit_index, record.index)
+            if 0 < record.index >= self.commit_index:
+                self.commit_index, self.hint_at = record.index, segment
         elif kind == f.TRUNCATE:
             self.append(record.index - 1, record.term, record.offset, record.chain)
             # If the first record that a replay met was an entry, the beginning was only guessed.
@@ -144,7 +153,8 @@ class Group:
             self.snapshot_parts, self.snapshot_at = record.count + 1, segment
             self.snapshot_from, self.snapshot_position = self.pending_from, self.pending_position
             self.pending_from, self.pending_position = 0, 0
-            self.commit_index = max(self.commit_index, record.index)
+            if record.index >= self.commit_index:
+                self.commit_index, self.hint_at = record.index, 0
 
     def save(self) -> bytes:
         """The group without its tail (the index has that), for the store."""
@@ -158,7 +168,7 @@ class Group:
             self.snapshot_parts,
         )  # fmt: skip
         flags = has_created | self.incomplete << 1 | self.doubtful << 2 | self.lacking << 3
-        body = fixed + bytes((flags,)) + created
+        body = fixed + bytes((flags | _HAS_HINT,)) + _HINT.pack(self.hint_at) + created
         return body + crc32(body).to_bytes(4, "little")
 
     @classmethod
@@ -175,8 +185,10 @@ class Group:
             group.snapshot_from, group.snapshot_position, group.pending_from,
             group.pending_position, group.snapshot_parts,
         ) = fields[1:]  # fmt: skip
-        flags = body[_SAVED.size]
-        group.created = body[_SAVED.size + 1 :] if flags & 1 else None
+        flags, rest = body[_SAVED.size], body[_SAVED.size + 1 :]
+        if flags & _HAS_HINT:  # a row of an older program does not know the hint's place
+            (group.hint_at,), rest = _HINT.unpack_from(rest), rest[_HINT.size :]
+        group.created = rest if flags & 1 else None
         group.incomplete, group.doubtful = bool(flags & 2), bool(flags & 4)
         group.lacking = bool(flags & 8)
         group.append(group.first_index - 1, group.start_term, group.start_offset, group.start_chain)

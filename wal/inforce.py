@@ -19,7 +19,9 @@ def in_snapshot(group: Group, segment: int) -> bool:
 
 
 def append_records(journal: Journal, group: Group, segment: int, snapshot: list[bytes]) -> None:
-    """Append again what is in force of a group and stands in this segment, entries aside."""
+    """Append again what is in force of a group and stands in this segment, entries and the hint
+    aside.
+    """
     uid = group.uid
     if group.created_at == segment and group.created is not None:
         journal.create_group(uid, group.created, again=True)
@@ -31,6 +33,12 @@ def append_records(journal: Journal, group: Group, segment: int, snapshot: list[
         journal.start(
             uid, group.first_index, group.start_term, group.start_offset, group.start_chain
         )
+
+
+def append_hint(journal: Journal, group: Group, segment: int) -> None:
+    """Append again how far a group is committed, if that stands in this segment."""
+    if group.hint_at == segment and journal.groups.by_uid.get(group.uid) is group:
+        journal.commit_hint(group.uid, group.commit_index)
 
 
 def snapshot_of(group: Group) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ starts and newest records is on disk. A sealed segment is removed when for every
 footer
 
 - its entries lie before the log's start, or the group was removed, or they stand elsewhere by now;
-- no record in force (hard state, start, snapshot, creation) stands in it;
+- no record in force (hard state, start, snapshot, creation, newest commit hint) stands in it;
 - it holds no TRUNCATE, reset or GROUP_REMOVED that a replay would miss, because an older segment
   still has records of that group, or may have: of a damaged one nobody knows, unless by its footer.
 
@@ -35,6 +35,7 @@ from myqueue.wal.files import TRANSIENT, Files
 from myqueue.wal.groups import Group, Groups
 from myqueue.wal.index import Index
 from myqueue.wal.inforce import (
+    append_hint,
     append_records,
     entry_again,
     has_entries,
@@ -126,6 +127,7 @@ class Reclaimer:
 
     def _run(self, now_ms: int) -> Iterator[None]:
         yield from self._remove([])  # what a pass that failed has left
+        yield from self._hint()
         target = self._index.added
         self._index.add([], *target, sync=True)
         while self._index.durable < target:
@@ -141,6 +143,17 @@ class Reclaimer:
         yield from self._remove(verdict.gone)
         for segment, entries in verdict.sparse:
             yield from self._empty(segment, entries)
+
+    def _hint(self) -> Pass[None]:
+        """Groups whose newest hint stands nobody knows where get one: those in a store that an
+        older program wrote.
+        """
+        journal = self._journal
+        missing = [one for one in journal.groups.by_uid.values() if not one.is_hinted]
+        for group in missing:
+            journal.commit_hint(group.uid, group.commit_index)
+        if missing:
+            yield from self._until_indexed()
 
     def remove(self, segment: SegmentFile) -> Pass[None]:
         """One that its owner has judged himself, and that the journal has forgotten."""
@@ -278,7 +291,7 @@ class Reclaimer:
                 live += f.RECORD_HEADER_BYTES
             if group is None:
                 continue
-            if group.holds(segment.number):
+            if group.holds(segment.number) or group.hint_at == segment.number:
                 live += f.RECORD_HEADER_BYTES
             if not emptied:
                 live += live_entry_bytes(row, group)
@@ -300,6 +313,7 @@ class Reclaimer:
                 yield from self._append_entries(segment)
             yield from self._until_indexed()
             for group in list(journal.groups.by_uid.values()):
+                append_hint(journal, group, number)
                 if not group.holds(number) or group.doubtful:  # it would count as its newest (R2)
                     continue
                 parts: list[bytes] = []

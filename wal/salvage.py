@@ -33,7 +33,7 @@ from myqueue.wal import format as f
 from myqueue.wal.check import Progress, SegmentCheck
 from myqueue.wal.files import TRANSIENT
 from myqueue.wal.groups import Group, Row
-from myqueue.wal.inforce import append_records, entry_again, in_snapshot
+from myqueue.wal.inforce import append_hint, append_records, entry_again, in_snapshot
 from myqueue.wal.reclaim import NEVER, ROOM_SEGMENTS, Pass
 from myqueue.wal.survey import CORRUPT, Finding, examine
 
@@ -234,6 +234,9 @@ class Salvage:
             waits_for = ""
             for group in held:
                 parts: list[bytes] = []
+                append_hint(journal, group, self.number)
+                if not group.holds(self.number):
+                    continue
                 if group.doubtful:
                     waits_for = f"group {group.uid:x}, whose newest vote may be lost, to be removed"
                     continue
@@ -253,7 +256,7 @@ class Salvage:
 
     def _held(self) -> list[Group]:
         groups = self._log.journal.groups.by_uid.values()
-        return [group for group in groups if group.holds(self.number)]
+        return [one for one in groups if one.holds(self.number) or one.hint_at == self.number]
 
     def _snapshot(self, group: Group) -> Pass[list[bytes]]:
         now = copy(group)

@@ -32,6 +32,7 @@ class Model:
     entries: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)  # term, next, payload
     before: tuple[int, int] = (0, 0)  # term and next offset of the entry before the first
     vote: tuple[int, int] = (0, 0)
+    commit: int = 0  # the highest that a hint or a snapshot spoke of
     snapshot: list[bytes] = field(default_factory=list)
 
 
@@ -117,8 +118,8 @@ class World:
         # Some groups are busy, the last one is nearly always idle.
         uid = self.rng.choices(sorted(self.models), (10, 10, 5, 3, 0.3))[0]
         actions = (self.append, self.truncate, self.start, self.reset, self.vote, self.snap,
-                   self.remove)  # fmt: skip
-        action = self.rng.choices(actions, (40, 5, 12, 1, 5, 3, 0.5))[0]
+                   self.hint, self.remove)  # fmt: skip
+        action = self.rng.choices(actions, (40, 5, 12, 1, 5, 3, 3, 0.5))[0]
         action(uid, self.models[uid], self.journal.groups.by_uid[uid])
 
     def append(self, uid: int, model: Model, group: Group) -> None:
@@ -165,7 +166,12 @@ class World:
     def snap(self, uid: int, model: Model, group: Group) -> None:
         sizes = [self.rng.randrange(900) for _ in range(self.rng.randint(1, 6))]
         model.snapshot = [self.rng.randbytes(size) for size in sizes]
+        model.commit = max(model.commit, group.last_index)
         self.journal.snapshot(uid, group.last_index, group.last_term, model.snapshot)
+
+    def hint(self, uid: int, model: Model, group: Group) -> None:
+        model.commit = max(model.commit, group.last_index)
+        self.journal.commit_hint(uid, group.last_index)
 
     def remove(self, uid: int, model: Model, group: Group) -> None:
         del self.models[uid]
@@ -180,6 +186,7 @@ class World:
             group = groups[uid]
             assert (group.term, group.vote) == model.vote
             assert group.created == b"group %d" % uid
+            assert group.commit_index >= model.commit
             assert self.reader.snapshot(group) == model.snapshot
             assert group.last_index - group.first_index + 1 == len(model.entries)
             for index, (term, _, payload) in model.entries.items():
@@ -187,13 +194,9 @@ class World:
                 assert (entry.record.term, entry.payload) == (term, payload)
 
     def dump(self) -> list[Any]:
-        """All but the commit hints: these records may go, peers know better."""
+        """Groups as well: how far each is committed, and where that stands."""
         with self.store.view() as view:
-            rows = list(view.dump(("index", "offsets")))
-            for uid, group in view.groups().by_uid.items():
-                group.commit_index = 0
-                rows.append(("groups", uid.to_bytes(8, "big"), group.save()))
-            return rows
+            return list(view.dump(("index", "offsets", "groups")))
 
     def twin(self, disk: SimDisk, store: Path | None = None) -> "World":
         """Another process, on a disk that is left; its store is built from the segments."""

@@ -5,6 +5,7 @@ first two are compared field by field after random histories; the third by what 
 """
 
 from random import Random
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -135,6 +136,36 @@ def test_a_commit_hint_does_not_go_back() -> None:
     for index in (5, 3):
         groups.apply(other(f.COMMIT, index=index), 1, b"")
     assert groups.by_uid[7].commit_index == 5
+
+
+def test_where_the_newest_hint_stands() -> None:
+    """Nowhere, if a snapshot says as much: that one is kept anyhow."""
+    groups = Groups()
+    places = []
+    for kind, index, segment in (
+        (f.COMMIT, 0, 1), (f.COMMIT, 5, 2), (f.COMMIT, 3, 3), (f.COMMIT, 5, 4), (f.SNAPSHOT, 4, 5),
+        (f.SNAPSHOT, 5, 6), (f.COMMIT, 6, 7), (f.SNAPSHOT, 2, 8),
+    ):  # fmt: skip
+        flags = f.LAST if kind == f.SNAPSHOT else 0
+        groups.apply(other(kind, index=index, flags=flags), segment, b"")
+        group = groups.by_uid[7]
+        places.append((group.commit_index, group.hint_at))
+        assert group.is_hinted
+    assert places == [(0, 0), (5, 2), (5, 2), (5, 4), (5, 4), (5, 0), (6, 7), (6, 7)]
+
+
+def test_a_row_of_a_program_that_did_not_note_where_hints_stand() -> None:
+    groups = Groups()
+    groups.apply(other(f.GROUP_CREATED), 2, b"what")
+    groups.apply(other(f.COMMIT, index=5), 4, b"")
+    raw = groups.by_uid[7].save()
+    again = Group.load(raw)
+    assert (again.commit_index, again.hint_at, again.created) == (5, 4, b"what")
+    fixed = len(raw) - 4 - len(b"what") - 8 - 1
+    body = raw[:fixed] + bytes((1,)) + b"what"
+    older = Group.load(body + crc32(body).to_bytes(4, "little"))
+    assert (older.commit_index, older.hint_at, older.created) == (5, 0, b"what")
+    assert not older.is_hinted
 
 
 def test_what_holds_a_segment() -> None:

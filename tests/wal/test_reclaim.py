@@ -104,6 +104,44 @@ def test_idle_groups_do_not_hold_segments_and_space_returns(worlds: Any) -> None
     assert min(world.journal.segments) > 5
 
 
+def test_how_far_a_quiet_group_is_committed_outlives_its_segment(worlds: Any) -> None:
+    """Readers of the segments know nothing else of it, and no leader writes to it again."""
+    world = quiet_world(worlds, 5)
+    for uid in range(2, 6):
+        group, model = world.journal.groups.by_uid[uid], world.models[uid]
+        world.append(uid, model, group)
+        world.hint(uid, model, group)
+    fill(world, 1, 3)
+    drop(world, 1)
+    for _ in range(4):
+        world.reclaim_quietly()
+    assert 1 not in world.journal.segments
+    world.check_rebuild()
+    for _ in range(2):
+        world.reclaim_quietly()
+    end = world.journal.end
+    for _ in range(3):
+        world.reclaim_quietly()
+    assert world.journal.end == end, "who is quiet costs nothing more"
+
+
+def test_a_group_without_a_hint_gets_one(worlds: Any) -> None:
+    """As in the folder of an older program: its segment is gone, the store knows of it."""
+    world = quiet_world(worlds, 2)
+    group, model = world.journal.groups.by_uid[2], world.models[2]
+    world.append(2, model, group)
+    world.hint(2, model, group)
+    world.commit()
+    group.hint_at = 0
+    fill(world, 1, 1)
+    world.reclaim_quietly()
+    assert group.hint_at > 1
+    end = world.journal.end
+    world.reclaim_quietly()
+    assert world.journal.end == end
+    world.check_rebuild()
+
+
 def test_a_large_snapshot_is_not_moved_for_ever(worlds: Any) -> None:
     world = quiet_world(worlds, 2)
     model, group = world.models[2], world.journal.groups.by_uid[2]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sim.whole import drop, fill, quiet_world
+from sim.whole import World, drop, fill, quiet_world
 
 from myqueue.daemons.counts import Counts
 from myqueue.daemons.reclaiming import PASS_MS, Reclaiming
@@ -161,19 +161,42 @@ def test_an_open_segment_that_is_salvaged_goes_when_the_store_is_behind_it(world
     """W12: a start that looks for the segment of its watermark would doubt all votes."""
     world = quiet_world(worlds, 1)
     fill(world, 1, 2)
+    world.journal.commit_hint(1, world.journal.groups.by_uid[1].last_index)
     world.journal.leave_segment()
     number = world.journal.end[0]
-    world.journal.commit_hint(1, world.journal.groups.by_uid[1].last_index)
+    world.journal.commit_hint(1, 1)  # less than is known, so nothing of it is in force
     world.commit()
-    log: Any = SimpleNamespace(
-        journal=world.journal, index=world.index, reader=world.reader, store=world.store,
-        reclaimer=world.reclaimer, apart=Apart(), files=world.disk,
-    )  # fmt: skip
-    for _ in Salvage(log, number, lambda uid: False).run():
-        world.commit()
+    salvaged(world, number)
     assert number not in world.journal.segments
     assert world.index.durable[0] > number
     shutil.copytree(world.path / "store-1", world.path / "copy")
     twin = world.twin(world.disk.killed(), world.path / "copy")
     assert not twin.journal.recovered.corrupt, twin.journal.recovered.findings
     twin.close()
+
+
+def test_a_hint_is_salvaged_with_the_segment_it_stands_in(worlds: Any) -> None:
+    """Of a group whose vote may be an old one as well: of its hint that does no harm."""
+    world = quiet_world(worlds, 2)
+    for uid in (1, 2):
+        world.append(uid, world.models[uid], world.journal.groups.by_uid[uid])
+    world.journal.leave_segment()
+    number = world.journal.end[0]
+    for uid in (1, 2):
+        world.hint(uid, world.models[uid], world.journal.groups.by_uid[uid])
+    world.journal.groups.by_uid[2].doubtful = True
+    world.journal.leave_segment()
+    world.commit()
+    salvaged(world, number)
+    assert number not in world.journal.segments
+    world.journal.groups.by_uid[2].doubtful = False
+    world.check_rebuild()
+
+
+def salvaged(world: World, number: int) -> None:
+    log: Any = SimpleNamespace(
+        journal=world.journal, index=world.index, reader=world.reader, store=world.store,
+        reclaimer=world.reclaimer, apart=Apart(), files=world.disk,
+    )  # fmt: skip
+    for _ in Salvage(log, number, lambda uid: False).run():
+        world.commit()
