@@ -22,7 +22,8 @@ SETTING = "MYQ_JAVA_HOME"
 VERSION_MIN = 17
 HOW = (
     "Debian and Ubuntu: apt install openjdk-17-jre-headless. Without root: "
-    "pip install 'myqueue[jdk]'. Or name one that is there: MYQ_JAVA_HOME=/path."
+    "pip install '.[jdk]' in the folder of myqueue's source. "
+    "Or name one that is there: MYQ_JAVA_HOME=/path."
 )
 _WRAPPER = """#!/bin/sh
 # Spark's launcher asks for a module that this runtime does not have, and that nothing here needs.

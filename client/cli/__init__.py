@@ -132,8 +132,9 @@ def outcome(error: Exception) -> tuple[int, str]:
             return code, f"{error}{where} [{error.code} {error.name}]. {error.hint}"
         case ModuleNotFoundError(name=str(name)) if name.partition(".")[0] in EXTRAS:
             package = name.partition(".")[0]
-            extra = EXTRAS[package]
-            return FAILED, f"this needs {package}: run pip install 'myqueue[{extra}]'"
+            from myqueue.cli.installing import install_command
+
+            return FAILED, f"this needs {package}: run {install_command(EXTRAS[package])}"
         case ConnectionError():
             return UNREACHABLE, f"could not reach the cluster: {error}. Check its address."
         case OSError(filename=str(path)):

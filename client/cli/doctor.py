@@ -17,6 +17,7 @@ from typing import NamedTuple
 import click
 
 from myqueue.cli import FAILED, address, output
+from myqueue.cli.installing import install_command
 from myqueue.daemons import local
 from myqueue.daemons.local import Folder
 from myqueue.errors import TroubleError
@@ -71,8 +72,8 @@ def python(data: str) -> Iterator[Found]:
     version = ".".join(map(str, sys.version_info[:3]))
     fits = sys.version_info >= (3, 11)
     yield Found("Python", GOOD if fits else BAD, version, "Install Python 3.11 or newer.")
-    for module, extra in (("zmq", ""), ("msgpack", ""), ("lmdb", "[server]")):
-        mend = f"pip install 'myqueue{extra}' (or use bin/myq, which does so)."
+    for module, extra in (("zmq", ""), ("msgpack", ""), ("lmdb", "server")):
+        mend = f"{install_command(extra)} (or use bin/myq, which does so)."
         yield Found(module, *package(module), mend)
 
 

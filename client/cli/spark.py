@@ -34,7 +34,7 @@ def spark() -> None:
     paths or as URIs (s3://, gs://, hdfs://, file://); ./myq-data if none is given. Daemons may run.
 
     Spark needs Java 17 or newer: MYQ_JAVA_HOME, JAVA_HOME, java on the PATH, or the extra
-    myqueue[jdk] are tried in this order.
+    [jdk] are tried in this order.
     """
 
 

@@ -22,6 +22,7 @@ import click
 
 from myqueue.admin import Admin
 from myqueue.cli import address, output, wellness
+from myqueue.cli.installing import install_command
 from myqueue.cli.streams import quiet_pipe
 from myqueue.cli.waiting import Line
 from myqueue.daemons import config, local, supervisor
@@ -121,7 +122,8 @@ def signals_raise() -> Iterator[None]:
 def can_run_gateway() -> bool:
     if importlib.util.find_spec("flask") is not None:
         return True
-    click.echo("Without the gateway: it needs 'pip install myqueue[gateway]'.", err=True)
+    how = install_command("gateway")
+    click.echo(f"Without the gateway: its packages are missing. To add them: {how}", err=True)
     return False
 
 

@@ -30,7 +30,7 @@ OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clie
 def source() -> str:
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
-        pytest.skip("axe-core is missing (pip install 'myqueue[browser]', or bin/test browser)")
+        pytest.skip("axe-core is missing (pip install '.[browser]', or bin/test browser)")
     return (Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8")
 
 

@@ -43,6 +43,11 @@ BANNED_EVERYWHERE = ("eval", "exec")
 BANNED_MODULES = dict.fromkeys(("pickle", "marshal", "shelve", "dill"), DECODE)
 
 
+# On public indexes this name is a project of other people.
+BARE_INSTALL = re.compile(r"pip3? install[\s'\"`]+myqueue|\bmyqueue\[\w")
+HOW_TO_INSTALL = "name the folder: client/cli/installing.py knows it, '.[extra]' is always right"
+
+
 def file_length(source: Source) -> Iterator[str]:
     lines = source.text.count("\n")
     if lines > FILE_LINES_MAX:
@@ -106,6 +111,17 @@ def assert_in_product(source: Source) -> Iterator[str]:
             )
 
 
+def bare_install(source: Source) -> Iterator[str]:
+    """No hint may install what the index has under our name."""
+    yield from bare_installs(source.path, source.text)
+
+
+def bare_installs(path: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if BARE_INSTALL.search(line):
+            yield f"{path}:{number}: {line.strip()}: {HOW_TO_INSTALL}"
+
+
 def at(source: Source, node: ast.AST) -> str:
     return f"{source.path}:{getattr(node, 'lineno', 0)}"
 
@@ -158,4 +174,5 @@ RULES: tuple[Rule, ...] = (
     banned_modules,
     bare_except,
     assert_in_product,
+    bare_install,
 )

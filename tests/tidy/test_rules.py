@@ -1,7 +1,7 @@
 """Each rule of `rules` fails on code that breaks it, and passes code that only looks like it."""
 
 import pytest
-from tidy import rules
+from tidy import rules, tree
 from tidy.tree import Source
 
 
@@ -9,6 +9,7 @@ def problems(rule: rules.Rule, text: str, path: str = "daemons/x.py") -> list[st
     return list(rule(Source(path, text)))
 
 
+NAME = "myqueue"
 LONG_FUNCTION = "def f():\n" + "    pass\n" * 70
 
 BAD = [
@@ -35,6 +36,9 @@ BAD = [
     (rules.banned_modules, "def f():\n    import marshal"),
     (rules.bare_except, "try:\n    f()\nexcept:\n    pass"),
     (rules.assert_in_product, "assert x"),
+    (rules.bare_install, f"how = 'pip install {NAME}'"),
+    (rules.bare_install, f"how = 'pip install \"{NAME}[server]\"'"),
+    (rules.bare_install, f"how = 'with the extra {NAME}[jdk]'"),
 ]
 
 GOOD = [
@@ -49,6 +53,7 @@ GOOD = [
     (rules.banned_calls, "re.compile('x'); model.eval(); self.print('x')"),
     (rules.banned_modules, "import json"),
     (rules.bare_except, "try:\n    f()\nexcept OSError:\n    pass"),
+    (rules.bare_install, "how = 'pip install .[jdk] in the folder of myqueue'"),
 ]
 
 
@@ -64,6 +69,12 @@ def test_it_lets_pass(rule: rules.Rule, text: str) -> None:
 
 def test_every_rule_is_shown_to_fail() -> None:
     assert {rule for rule, _ in BAD} == set(rules.RULES)
+
+
+def test_documents_do_not_name_it_either() -> None:
+    texts = [name for name in tree.files() if name.endswith((".md", ".html", ".toml", ".sh"))]
+    found = [row for name in texts for row in rules.bare_installs(name, tree.read(name))]
+    assert found == []
 
 
 def test_a_problem_says_where_and_what_instead() -> None:
