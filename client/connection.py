@@ -15,7 +15,8 @@ is kept from doing it:
 - It would find out about dead hosts late (Z7): heartbeats are on, and a monitor per socket tells
   of disconnects, refusals and failed handshakes within milliseconds (Z13).
 - It counts messages, not bytes (Z5). Whoever sends limits its own bytes in flight; what a daemon
-  may answer was asked for with a limit, so receiving needs no other.
+  may answer was asked for with a limit, so receiving needs no other. It must not have one either:
+  libzmq 4.3.5 ends the process if a connection breaks while its queue is full.
 
 Answers find their request by its id. PRODUCED and TAKEN carry results of several
 (`Waiter.produced`, `Waiter.taken`).

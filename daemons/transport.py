@@ -8,6 +8,12 @@ can't be sent now is dropped and counted, since Raft and beats repeat themselves
 
 With keys all connections are encrypted, and `zap` says who is let in by which door (S1, Z12).
 
+Queues of messages that come in have no limit and are never full; `floods.py` is their bound. If one
+were full, its connection could end this process: libzmq 4.3.5 stops reading there, and aborts if
+the connection breaks and then a heartbeat is due, or a PING is found among what it sent. Doors send
+no heartbeats: those who connect do. The time to live that they announce, and TCP's own signs of
+life, end connections of the dead.
+
 Everything here is used by the loop's thread (Z10). Sending never blocks (Z1); "sent" means queued
 and nothing more (Z9). No rule about order or meaning lives here.
 """
@@ -23,6 +29,7 @@ from myqueue import protocol
 from myqueue.daemons import zap
 from myqueue.daemons.counts import Counts
 from myqueue.daemons.engine import Client, Peer
+from myqueue.daemons.floods import Floods
 from myqueue.errors import DirectoryUnusable, MyQueueError
 from myqueue.keys import DoorKeys
 
@@ -30,11 +37,18 @@ Buffer = bytes | memoryview
 COPY_BELOW_BYTES = 32 << 10  # cheaper copied than handed over
 SEND_QUEUE_MESSAGES = 4096
 LINK_QUEUE_MESSAGES = 1024
+LINK_MESSAGES_MAX = 1024  # taken from each link in one turn
 GREET_EVERY_MS = 200
 CLIENTS_MAX = 20_000
 # Plain numbers: pyzmq's enumerations cost a microsecond each time.
 _NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _MORE, _EVENTS, _IN = int(zmq.RCVMORE), int(zmq.EVENTS), int(zmq.POLLIN)
+# Of those who connect, never of doors. Who hears nothing for the last of them gives up.
+HEARTBEATS = (
+    (zmq.HEARTBEAT_IVL, 1000),
+    (zmq.HEARTBEAT_TIMEOUT, 3000),
+    (zmq.HEARTBEAT_TTL, 3000),
+)
 PAYLOADS_MAX = protocol.FRAMES_MAX - 1  # behind an envelope
 TOO_MANY_BYTES = 1 << 20  # what a message with more of them counts for
 # Identity, envelope, payload frames; None: there were too many of these.
@@ -46,13 +60,14 @@ def _common(socket: zmq.Socket[bytes], queue: int) -> None:
     for option, value in (
         (zmq.LINGER, 0),
         (zmq.SNDHWM, queue),
-        (zmq.RCVHWM, queue),
+        (zmq.RCVHWM, 0),
         (zmq.MAXMSGSIZE, protocol.FRAME_BYTES_MAX),
-        (zmq.HEARTBEAT_IVL, 1000),
-        (zmq.HEARTBEAT_TIMEOUT, 3000),
-        (zmq.HEARTBEAT_TTL, 3000),
         (zmq.HANDSHAKE_IVL, 5000),
         (zmq.TCP_KEEPALIVE, 1),
+        (zmq.TCP_KEEPALIVE_IDLE, 2),
+        (zmq.TCP_KEEPALIVE_INTVL, 1),
+        (zmq.TCP_KEEPALIVE_CNT, 3),
+        (zmq.TCP_MAXRT, 5000),
     ):
         socket.setsockopt(option, value)
 
@@ -84,6 +99,8 @@ class Transport:
         self._clients: dict[bytes, Client] = {}
         self._ready: set[Any] = set()
         self._kept: set[Any] = set()  # doors whose last payloads were large
+        self.floods = Floods()
+        self._is_behind = False  # more waits than was taken in this turn
         self.now = 0
         self._zap: zmq.Socket[bytes] | None = None
         try:
@@ -127,6 +144,9 @@ class Transport:
         """Until something is to be read. Sockets that have nothing are not asked: the answer "try
         again" costs more than a message.
         """
+        if cut := self.floods.look(self.now, is_behind=self._is_behind):
+            self.counts["connections_cut_total"] += cut
+        self._is_behind = False
         self._ready = {socket for socket, _ in self._poller.poll(timeout_ms)}
         if self._zap in self._ready:
             self._let_in()
@@ -169,8 +189,11 @@ class Transport:
                 self.counts["messages_with_too_many_frames_total"] += 1
                 bytes_max -= TOO_MANY_BYTES
             yield identity, envelope, frames
-            if bytes_max <= 0 or not int(get(_EVENTS)) & _IN:
+            if not int(get(_EVENTS)) & _IN:
                 return
+            if bytes_max <= 0:
+                break
+        self._is_behind = True
 
     def _guess(self, door: zmq.Socket[bytes], kept: bool) -> None:
         (self._kept.add if kept else self._kept.discard)(door)
@@ -181,8 +204,12 @@ class Transport:
             socket = link.socket
             if socket not in self._ready:
                 continue
-            while int(socket.getsockopt(_EVENTS)) & _IN:
+            for _ in range(LINK_MESSAGES_MAX):
+                if not int(socket.getsockopt(_EVENTS)) & _IN:
+                    break
                 yield peer, socket.recv_multipart(_NOW)[0]
+            else:
+                self._is_behind = True
 
     def broken_links(self) -> Iterator[tuple[str, int]]:
         """Peers whose connection broke since the last turn."""
@@ -250,6 +277,8 @@ class Transport:
             self.forget_peer(peer)
         socket = self._context.socket(zmq.DEALER)
         _common(socket, LINK_QUEUE_MESSAGES)
+        for option, value in HEARTBEATS:
+            socket.setsockopt(option, value)
         socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing queues for a peer that is not there (Z4)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import socket as plain
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import zmq
+from kit import zmtp
 from kit.processes import free_ports
 
 from myqueue import protocol
+from myqueue.daemons import floods as floods_module
 from myqueue.daemons import transport as module
 from myqueue.daemons.engine import Client
+from myqueue.daemons.floods import Floods, memory_bytes
 from myqueue.daemons.transport import Transport
 from myqueue.errors import DirectoryUnusable
 
@@ -168,15 +172,19 @@ def test_another_address_is_another_link(rig: Rig) -> None:
 
 
 def test_limits_of_sockets_are_ours_and_not_the_defaults(rig: Rig) -> None:
-    """Z5, Z6, Z7, Z8: queues, frames, heartbeats, handshakes, lingering."""
+    """Z5, Z6, Z7, Z8: queues, frames, heartbeats, handshakes, lingering. A queue of what comes in
+    is never full, and doors never beat: else a stranger ends the process (`test_strangers`).
+    """
     rig.transport.set_peer(("broker", 2), "127.0.0.1:1")
     link = next(iter(rig.transport._links.values())).socket
     for socket in (rig.transport._client_door, rig.transport._peer_door, link):
-        options = (zmq.LINGER, zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT, zmq.HANDSHAKE_IVL)
-        assert [socket.getsockopt(option) for option in options] == [0, 1000, 3000, 5000]
+        options = (zmq.LINGER, zmq.RCVHWM, zmq.HANDSHAKE_IVL, zmq.TCP_KEEPALIVE, zmq.TCP_MAXRT)
+        assert [socket.getsockopt(option) for option in options] == [0, 0, 5000, 1, 5000]
         assert socket.getsockopt(zmq.MAXMSGSIZE) == protocol.FRAME_BYTES_MAX
         assert 0 < socket.getsockopt(zmq.SNDHWM) <= module.SEND_QUEUE_MESSAGES
-        assert 0 < socket.getsockopt(zmq.RCVHWM) <= module.SEND_QUEUE_MESSAGES
+        beats = 0 if socket is not link else 1000
+        assert socket.getsockopt(zmq.HEARTBEAT_IVL) == beats
+    assert link.getsockopt(zmq.HEARTBEAT_TIMEOUT) == link.getsockopt(zmq.HEARTBEAT_TTL) == 3000
     assert link.getsockopt(zmq.IMMEDIATE) == 1
 
 
@@ -212,6 +220,47 @@ def test_a_connection_that_never_speaks_zeromq_costs_a_few_seconds_of_a_socket(r
         received = b"."
         while received:
             received = silent.recv(1000)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_who_floods_a_door_is_cut_and_others_are_not(rig: Rig, is_read: bool) -> None:
+    """The first of two connections of one name is read, more slowly than it sends; the second one
+    is never read. Either would take all memory.
+    """
+    rig.transport.floods = floods = Floods(room_bytes=24 << 20, more_bytes=4 << 20)
+    honest = rig.dealer()
+    honest.send(b"here")
+    rig.until(lambda: rig.heard)
+    base, most = memory_bytes(), 0
+    first = zmtp.connect(rig.client, b"same")
+    zmtp.send(first, zmtp.message(b"first"))
+    rig.until(lambda: len(rig.heard) == 2)
+    second = zmtp.connect(rig.client, b"same")
+    flooder = first if is_read else second
+    ended: list[bool] = []
+    data = zmtp.message(b"flood") * 100_000
+
+    def flood() -> None:
+        while zmtp.send(flooder, data):
+            pass
+        ended.append(True)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    end = time.monotonic() + 30
+    while not ended:
+        assert time.monotonic() < end
+        rig.transport.now += floods_module.LOOK_MS
+        rig.transport.wait(1)
+        rig.heard += rig.transport.from_clients(10, 1 << 20)
+        most = max(most, memory_bytes() - base)
+    thread.join()
+    assert rig.transport.counts["connections_cut_total"] >= 1
+    assert most < 20 * floods._room
+    honest.send(b"still here")
+    rig.until(lambda: rig.heard[-1][1] == b"still here" or rig.heard.pop())
+    for one in (first, second):
+        one.close()
 
 
 def test_a_door_that_is_taken_says_which(rig: Rig) -> None:
