@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from myqueue.analytics.inspected import WRONG, Finding, Step
 from myqueue.analytics.packed import BadPack, pack, unpack
 
-FORM, COMMIT, TAKE, START, FORGET = 1, 1, 2, 3, 4
+FORM, COMMIT, TAKE, START, FORGET, KEY_STEP = 1, 1, 2, 3, 4, 5
 PRODUCERS_MAX: Final = 10_000
 RUNS_MAX: Final = 64
 CONSUMERS_MAX: Final = 100_000
@@ -26,6 +26,8 @@ NO_OFFSET: Final = 2**64 - 1
 KEYED_EPOCH: Final = 2**32 - 1
 BATCH_KEYS_MAX: Final = 50_000
 BATCH_KEY_AGE_MS: Final = 15 * 60 * 1000
+# Of a log in which this many steps came after a key, and one more; before its first one, by stamps.
+BATCH_KEY_STEPS: Final = 15
 
 
 class Rebuilt(NamedTuple):
@@ -52,6 +54,8 @@ class Rebuilder:
         self.takes: OrderedDict[tuple[bytes, str], tuple[int, int, int]] = OrderedDict()
         # key of a batch → (offset, messages, stamp), oldest first
         self.keys: OrderedDict[int, tuple[int, int, int]] = OrderedDict()
+        # ends of the partition at the last steps by which keys age, oldest first
+        self.steps: list[int] = []
 
     # -- batches -------------------------------------------------------------------------------
 
@@ -87,12 +91,21 @@ class Rebuilder:
         if key in self.keys:
             return f"the batch of key {key:032x} is there twice"
         self.keys[key] = offset, count, self.time_ms
-        while (
-            len(self.keys) > BATCH_KEYS_MAX
-            or next(iter(self.keys.values()))[2] < self.time_ms - BATCH_KEY_AGE_MS
-        ):
+        while len(self.keys) > BATCH_KEYS_MAX:
             self.keys.popitem(last=False)
+        if not self.steps:
+            too_old = self.time_ms - BATCH_KEY_AGE_MS
+            while next(iter(self.keys.values()))[2] < too_old:
+                self.keys.popitem(last=False)
         return ""
+
+    def _step(self, end: int) -> None:
+        self.steps = [*self.steps, end][-BATCH_KEY_STEPS - 1 :]
+        if len(self.steps) > BATCH_KEY_STEPS:
+            before = self.steps[0]
+            gone = [key for key, (offset, _, _) in self.keys.items() if offset < before]
+            for key in gone:
+                del self.keys[key]
 
     # -- commands ------------------------------------------------------------------------------
 
@@ -116,6 +129,8 @@ class Rebuilder:
                     del self.positions[consumer]
                     for take in [one for one in self.takes if one[1] == consumer]:
                         del self.takes[take]
+        elif operation == KEY_STEP:
+            self._step(end)
         else:
             raise BadPack(f"operation {operation} is of a newer version")
 
@@ -172,6 +187,7 @@ class Rebuilder:
         }
         keys = sorted(more[0], key=lambda row: row[1]) if more else []
         self.keys = OrderedDict((int.from_bytes(name, "big"), tuple(at)) for name, *at in keys)
+        self.steps = list(more[2]) if len(more) > 2 else []
         takes = sorted(more[1], key=lambda row: row[3]) if len(more) > 1 else []
         self.takes = OrderedDict(
             ((name[:16], name[16:].decode()), tuple(at)) for name, *at in takes
@@ -192,6 +208,8 @@ class Rebuilder:
         yield b"m", pack([FORM, *meta])
         for producer in sorted(self.sessions):
             yield b"p" + producer.to_bytes(8, "big"), pack(self.sessions[producer])
+        if self.steps:
+            yield b"s", pack(self.steps)
         for key, consumer in sorted(self.takes, key=lambda one: one[0] + one[1].encode()):
             yield b"t" + key + consumer.encode(), pack(list(self.takes[key, consumer]))
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors, protocol
+from myqueue.daemons.ageing import Ageing
 from myqueue.daemons.consuming import Consuming
 from myqueue.daemons.feed import BATCH_BYTES_MAX, Details, Feed
 from myqueue.daemons.fetching import Fetching
@@ -59,9 +60,11 @@ class Broker:
 
     def attach(self, engine: Engine) -> None:
         self._engine = engine
+        self.ageing = Ageing(engine, self._leading)
         self.producing = Producing(
-            engine, self._leading, self._asked, self._hold_or_refuse, self._feed_of
-        )
+            engine, self._leading, self._asked, self._hold_or_refuse, self._feed_of,
+            self.ageing.first,
+        )  # fmt: skip
         self.consuming = Consuming(engine, self._leading, self._asked, self._refusal)
         self.fetching = Fetching(engine)
         self.queries = Queries(engine, self._refusal)
@@ -120,6 +123,7 @@ class Broker:
 
     def before_turn_ends(self, now: int) -> None:
         """Each group's requests of this turn become one proposal."""
+        self.ageing.before_turn_ends(now)
         if not self._asked:
             return
         wall_ms = self._engine.wall_ms()
@@ -194,6 +198,8 @@ class Broker:
             if not feed.term:
                 feed.begin(term)
                 self._leading[group] = feed
+                if len(feed.machine.keys):
+                    self.ageing.first(feed)
                 self.producing.release(feed, None)
         elif not replica.is_leader:
             self.queries.lost(group)
@@ -210,6 +216,7 @@ class Broker:
     def tick(self, now: int) -> None:
         self.fetching.tick(now)
         self.retention.tick(now)
+        self.ageing.tick(now)
         self._look_whether_cast_out(now)
         if not (self._is_stopping or self._is_cast_out):
             self.members.tick(now)

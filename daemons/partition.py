@@ -10,9 +10,11 @@ of one turn travel in one entry:
 | TAKE | rows of [consumer, key, most, remember nothing too?] | [(code, first, next)…] |
 | START | offset, index of its entry, bytes before it that go | (code, start) |
 | FORGET | rows of [consumer, member epoch, assignment epoch] | [(code, no position)…] |
+| KEY_STEP | – (`keys.py`) | None |
 
-The state is small: how far the log is, producers' sequences, batches' own keys, consumers'
-positions, older takes. It is saved in rows, one for each of these, and only those that changed.
+The state is small: how far the log is, producers' sequences, batches' own keys and the steps by
+which they age, consumers' positions, older takes. It is saved in rows, one for each of these, and
+only those that changed.
 
 Invariant: `start <= end`; `end` is the offset behind the last applied message; offsets are dense,
 so each DATA entry begins at `end`, and a gap stops the replica before it harms the data (C5).
@@ -31,11 +33,11 @@ from myqueue.daemons.positions import DONE, Positions
 from myqueue.daemons.raft.types import COMMAND, DATA, Entry, require
 from myqueue.daemons.sessions import IDENTITY, Sessions
 
-COMMIT, TAKE, START, FORGET = 1, 2, 3, 4
+COMMIT, TAKE, START, FORGET, KEY_STEP = 1, 2, 3, 4, 5
 
 _FORM: Final = 1  # of rows and snapshots
 # Keys of rows; with an id behind.
-_META, _PRODUCER, _CONSUMER, _KEY, _TAKE = b"m", b"p", b"c", b"k", b"t"
+_META, _PRODUCER, _CONSUMER, _KEY, _TAKE, _STEPS = b"m", b"p", b"c", b"k", b"t", b"s"
 
 
 def commit_command(rows: list[list[Any]]) -> bytes:
@@ -53,6 +55,11 @@ def forget_command(rows: list[list[Any]]) -> bytes:
 def start_command(offset: int, index: int, bytes_gone: int) -> bytes:
     """Retention: messages before `offset`, which begins the entry at `index`, may go."""
     return protocol.pack([START, offset, index, bytes_gone])
+
+
+def key_step_command() -> bytes:
+    """Keys grow older by one step."""
+    return protocol.pack([KEY_STEP])
 
 
 class Partition:
@@ -132,6 +139,8 @@ class Partition:
             return self._move_start(end, *fields)
         if operation == FORGET:
             return [self.positions.forget(who, m, a) for who, m, a in fields[0]]
+        if operation == KEY_STEP:
+            return self.keys.step(end)
         # Ignoring it would let this replica differ from newer ones in silence.
         raise errors.Unsupported(f"operation {operation} of a newer version stands in the log")
 
@@ -153,6 +162,9 @@ class Partition:
         puts.update((_consumer_key(one), row) for one, row in positions.items())
         keys, outdated = self.keys.take_changes()
         puts.update((_KEY + row_name(one), row) for one, row in keys.items())
+        steps = self.keys.take_steps()
+        if steps:
+            puts[_STEPS] = protocol.pack(steps)
         takes, repeated_no_more = self.positions.older.take_changes()
         puts.update((_TAKE + one, row) for one, row in takes.items())
         if self._touched:
@@ -162,6 +174,8 @@ class Partition:
         gone += [_consumer_key(one) for one in removed]
         gone += [_KEY + row_name(one) for one in outdated]
         gone += [_TAKE + one for one in repeated_no_more]
+        if steps == []:
+            gone.append(_STEPS)
         return puts, gone
 
     def load(self, applied_index: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
@@ -170,6 +184,7 @@ class Partition:
         positions: list[list[Any]] = []
         keys: list[list[Any]] = []
         takes: list[list[Any]] = []
+        steps: list[int] = []
         for key, value in rows:
             kind, name = bytes(key[:1]), bytes(key[1:])
             if kind == _PRODUCER:
@@ -180,16 +195,19 @@ class Partition:
                 keys.append([name, *protocol.unpack(value)])
             elif kind == _TAKE:
                 takes.append([name, *protocol.unpack(value)])
+            elif kind == _STEPS:
+                steps = protocol.unpack(value)
             elif kind == _META:
                 form, *meta = protocol.unpack(value)
                 _check_form(form)
-        self._become(applied_index, meta, sessions, positions, keys, takes, changed=False)
+        self._become(applied_index, meta, sessions, positions, keys, takes, steps, changed=False)
 
     def snapshot(self) -> bytes:
         return protocol.pack(
             [
                 _FORM, self.applied_index, self._meta(), list(self.sessions.packed()),
                 self.positions.packed(), self.keys.packed(), self.positions.older.packed(),
+                *([self.keys.steps] if self.keys.steps else []),
             ]
         )  # fmt: skip
 
@@ -201,14 +219,14 @@ class Partition:
     def _become(
         self, applied_index: int, meta: list[int], sessions: list[list[Any]],
         positions: list[list[Any]], keys: Iterable[list[Any]] = (),
-        takes: Iterable[list[Any]] = (), *, changed: bool,
+        takes: Iterable[list[Any]] = (), steps: Iterable[int] = (), *, changed: bool,
     ) -> None:  # fmt: skip
         self.applied_index = applied_index
         self._set_meta(*meta)
         self.sessions.become(sessions, changed=changed)
         self.positions.become(positions, changed=changed)
         self.positions.older.become(takes, changed=changed)
-        self.keys.become(keys, changed=changed)
+        self.keys.become(keys, steps, changed=changed)
         self._touched = changed
 
 

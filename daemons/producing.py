@@ -50,9 +50,11 @@ class Producing:
     def __init__(
         self, engine: Engine, leading: dict[int, Feed], asked: dict[Feed, None],
         elsewhere: Elsewhere, feed_of: Callable[[int], Feed],
+        begins_keys: Callable[[Feed], None],
     ) -> None:  # fmt: skip
         self._engine, self._leading, self._asked = engine, leading, asked
         self._elsewhere, self._feed_of = elsewhere, feed_of
+        self._begins_keys = begins_keys  # a batch with a key of its own comes
         self._accounts: dict[Client, Account] = {}
         self._answering: list[Account] = []  # with results, in this turn
         self.inflight = 0  # bytes
@@ -98,6 +100,8 @@ class Producing:
                 self._not_new(feed, account, request, verdict)
                 return
             feed.keyed[key] = count, ticket
+            if not feed.machine.keys.steps:
+                self._begins_keys(feed)
         elif producer:
             ahead = feed.ahead.get(producer)
             if ahead is not None and epoch == ahead.epoch and sequence == ahead.next_sequence:

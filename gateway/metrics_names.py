@@ -46,6 +46,7 @@ COUNTERS: Final[dict[str, str]] = {
     "rewritten_bytes_total": "Bytes that were written again to empty segments of few live records.",
     "reclaim_passes_total": "Passes over the segments in search of room.",
     "reclaim_passes_failed_total": "Of these, those that ended with an error; tried again.",
+    "key_steps_total": "Steps proposed by which the keys of produce requests grow older.",
     "retention_starts_total": "Starts of partitions that retention proposed to move.",
     "log_starts_moved_total": "Times that a group's log was cut at its beginning.",
     "snapshots_installed_total": "States that this daemon took from a leader, having been away.",

@@ -63,7 +63,7 @@ def _command_line(operation: str, **more: Any) -> str:
     if "arguments" in more:
         key = f" (key {more['key']})" if more["key"] else ""
         return f"{name}: {_fields_line(more['arguments'])}{key}"
-    return f"{name}: {_fields_line(more)}"
+    return f"{name}: {_fields_line(more)}" if more else name
 
 
 def _fields_line(fields: Value) -> str:

@@ -171,7 +171,10 @@ _ROWS: Final = {
         protocol.list_of(protocol.row(_TEXT, _NUMBER, _NUMBER)),
     ),
 }  # fmt: skip
-_START_FIELDS: Final = ("offset", "index", "bytes_gone")
+_PLAIN: Final = {  # operations without rows
+    partition.START: ("START", ("offset", "index", "bytes_gone")),
+    partition.KEY_STEP: ("KEY_STEP", ()),
+}  # fmt: skip
 
 
 def _as_command(record: f.Record, payload: bytes, most: int) -> Value | None:
@@ -194,10 +197,11 @@ def _as_command(record: f.Record, payload: bytes, most: int) -> Value | None:
 def _of_partition(operation: Any, fields: list[Any], room: Room) -> Value | None:
     if type(operation) is not int:
         return None
-    if operation == partition.START:
-        if len(fields) != len(_START_FIELDS) or not all(map(_NUMBER, fields)):
+    if operation in _PLAIN:
+        name, its_fields = _PLAIN[operation]
+        if len(fields) != len(its_fields) or not all(map(_NUMBER, fields)):
             return None
-        return {"operation": "START", **dict(zip(_START_FIELDS, fields, strict=True))}
+        return {"operation": name, **dict(zip(its_fields, fields, strict=True))}
     known = _ROWS.get(operation)
     if known is None or len(fields) != 1 or type(fields[0]) is not list:
         return None

@@ -19,7 +19,12 @@ from myqueue.analytics import replay
 from myqueue.analytics.report import Report
 from myqueue.analytics.verify import Asked, verify
 from myqueue.daemons import taken
-from myqueue.daemons.partition import commit_command, forget_command, take_command
+from myqueue.daemons.partition import (
+    commit_command,
+    forget_command,
+    key_step_command,
+    take_command,
+)
 from myqueue.wal import format as f
 from myqueue.wal.storestate import lines
 
@@ -235,3 +240,18 @@ def test_takes_fencing_and_forgetting_are_rebuilt_alike(
     report = verified(tmp_path / "c", tmp_path, stores=True)
     assert {one.rule for one in report.findings} <= {"sequence"}  # epochs that fell were planted
     assert report.state_rows == 1 + 3 + 6 + 29 + 70  # keys of batches, older takes
+
+
+@pytest.mark.parametrize("first_step", [0, 30])
+def test_keys_that_age_by_steps_are_rebuilt_alike(tmp_path: Path, first_step: int) -> None:
+    """Also in a log whose beginning an older version wrote, without steps."""
+    topic = Topic("a", A)
+    topic.noop()
+    for one in range(90):
+        topic.data(1 + one % 2, producer=1 << 63 | one, epoch=batch.KEYED_EPOCH, sequence=one)
+        if one >= first_step and one % 3 == 0:
+            topic.command(key_step_command())
+    write_cluster(tmp_path / "c", [topic], nodes=[1])
+    report = verified(tmp_path / "c", tmp_path, stores=True)
+    assert report.findings == []
+    assert report.state_rows == 1 + 1 + 15 * 3 + 2  # how far it is, steps, keys of the last 15

@@ -185,10 +185,11 @@ def test_commands_of_a_partition(dump) -> None:
         partition.take_command([["c1", KEY, 10, True], ["c2", KEY, 1]]),
         partition.start_command(100, 20, 4096),
         partition.forget_command([["c1", 3, 4]]),
+        partition.key_step_command(),
     ]
     payloads = [(t.COMMAND, one, 0) for one in commands]
     found = of_json(dump(payloads, "--json", "--kind", "ENTRY"))
-    assert [one["cut"] for one in found] == [False] * 4
+    assert [one["cut"] for one in found] == [False] * 5
     assert [one["command"] for one in found] == [
         {"operation": "COMMIT", "count": 2, "rows": [
             {"consumer": "c1", "offset": 12, "member_epoch": 3, "assignment_epoch": 4},
@@ -202,6 +203,7 @@ def test_commands_of_a_partition(dump) -> None:
         {"operation": "FORGET", "count": 1, "rows": [
             {"consumer": "c1", "member_epoch": 3, "assignment_epoch": 4},
         ]},
+        {"operation": "KEY_STEP"},
     ]  # fmt: skip
     assert lines(dump([], "--kind", "ENTRY")) == [
         'COMMIT: consumer="c1" offset=12 member_epoch=3 assignment_epoch=4; '
@@ -210,6 +212,7 @@ def test_commands_of_a_partition(dump) -> None:
         f'consumer="c2" key="{KEY.hex()}" most=1 nothing_too=false',
         "START: offset=100 index=20 bytes_gone=4096",
         'FORGET: consumer="c1" member_epoch=3 assignment_epoch=4',
+        "KEY_STEP",
     ]
 
 
@@ -291,7 +294,8 @@ def test_lengths_that_are_only_announced_cost_nothing() -> None:
 REAL = [
     KEYED, batch.make([[b"abc"] * 3, [b"k"] * 3, None, None], WALL_MS, codec=batch.ZLIB),
     partition.commit_command([["c1", 12, 3, 4]]), partition.take_command([["c1", KEY, 10, True]]),
-    partition.start_command(1, 2, 3), Script().entry("seen", producers=[[1, 2]])[t.PAYLOAD],
+    partition.start_command(1, 2, 3), partition.key_step_command(),
+    Script().entry("seen", producers=[[1, 2]])[t.PAYLOAD],
     describe(5, t.Config((5, 6), (7,)), protocol.pack(["orders", 0, 9, {}])),
 ]  # fmt: skip
 
