@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim import mutants_log, mutants_more, mutants_repair, mutants_rest
+from sim.runner import play
+from sim.world import Summary
 
 from myqueue.daemons.raft.types import require
 
@@ -54,15 +56,17 @@ def mutated(name: str) -> Iterator[None]:
             setattr(owner, attribute, original)
 
 
+def play_mutated(name: str, seed: int) -> tuple[int, Summary | str, float]:
+    with mutated(name):
+        return play(seed)
+
+
 def hunt(name: str, limit: int, first: int = 1) -> tuple[str, int, str]:
     """How many seeds it takes until the bug shows, and how it showed; 0 if it does not."""
-    from sim.runner import play
-
-    with mutated(name):
-        for count in range(1, limit + 1):
-            _, outcome, _ = play(first + count - 1)
-            if isinstance(outcome, str):
-                require("TypeError" not in outcome, outcome)  # of the mutation itself
-                lines = [line for line in outcome.splitlines() if ": " in line]
-                return name, count, next(filter(TOLD.match, lines), outcome.split("\n", 1)[0])
+    for count in range(1, limit + 1):
+        _, outcome, _ = play_mutated(name, first + count - 1)
+        if isinstance(outcome, str):
+            require("TypeError" not in outcome, outcome)  # of the mutation itself
+            lines = [line for line in outcome.splitlines() if ": " in line]
+            return name, count, next(filter(TOLD.match, lines), outcome.split("\n", 1)[0])
     return name, 0, ""

@@ -1,5 +1,8 @@
 """Many seeds, on all cores, with a summary: what `bin/test sim` prints.
 
+A long run says now and then how far it is. It stops soon after the first violations: a fault that
+shows in three seeds shows in hundreds, and each of them is told with the command that replays it.
+
 PYTHONPATH=tests .venv/bin/python -P -m sim.runner --seeds 300 --first 1000
 """
 
@@ -16,9 +19,10 @@ from dataclasses import dataclass, field
 from time import perf_counter, process_time
 
 from sim.checkers import Violation
-from sim.world import Summary, World
+from sim.world import REPLAY, Summary, World
 
-TELL_SEEDS = 1000
+TELL_S = 30.0  # between two lines of a run that goes well
+FAILURES_MAX = 3  # then a run ends
 
 
 @dataclass
@@ -45,6 +49,13 @@ class Total:
         self.acknowledged += outcome.acknowledged
         self.faults += outcome.faults
 
+    def progress(self, count: int) -> str:
+        left_s = self.wall_s / self.seeds * (count - self.seeds)
+        return (
+            f"{self.seeds:,} of {count:,} seeds, {len(self.failures)} violations; "
+            f"{self.wall_s:.0f} s, about {left_s:.0f} s left"
+        )
+
     def lines(self) -> Iterator[str]:
         hours = self.simulated_ms / 3.6e6
         rate = hours / (self.cpu_s / 3600) if self.cpu_s else 0.0
@@ -55,7 +66,7 @@ class Total:
         yield (
             f"{self.wall_s:.0f} s on the clock, {self.cpu_s:.0f} s of CPU: "
             f"{rate:.2f} simulated hours per core-hour, "
-            f"{self.seeds / self.cpu_s:.1f} seeds a CPU second"
+            f"{self.seeds / (self.cpu_s or 1.0):.1f} seeds a CPU second"
         )
         kinds = ", ".join(f"{name} {count:,}" for name, count in self.faults.most_common())
         yield f"faults: {kinds}"
@@ -67,32 +78,47 @@ def play(seed: int) -> tuple[int, Summary | str, float]:
     try:
         outcome: Summary | str = World(seed).run()
     except Violation as violation:
-        notes = "\n".join(getattr(violation, "__notes__", []))
-        outcome = f"{type(violation).__name__}: {violation}\n{notes}"
+        outcome = f"{type(violation).__name__}: {violation}\n{_notes(violation, seed)}"
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:  # any other end of a world is a violation as well
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        notes = "\n".join(getattr(error, "__notes__", [f"seed {seed}"]))
-        outcome = f"{traceback.format_exc()}\n{notes}"
+        outcome = f"{traceback.format_exc()}\n{_notes(error, seed)}"
     return seed, outcome, process_time() - began
 
 
+def _notes(error: BaseException, seed: int) -> str:
+    return "\n".join(getattr(error, "__notes__", [f"{REPLAY} {seed}"]))
+
+
 def run(
-    first: int, count: int, processes: int = 0, tell: Callable[[str], object] = lambda text: None
-) -> Total:
-    """`tell` hears how far it is, now and then, and at once of a seed that failed."""
+    first: int, count: int, processes: int = 0, tell: Callable[[str], object] = lambda text: None,
+    play: Callable[[int], tuple[int, Summary | str, float]] = play,
+) -> Total:  # fmt: skip
+    """`tell` is given the progress, every half minute, and each failure at once. `play` is called
+    in other processes.
+    """
     total, began = Total(), perf_counter()
-    seeds = range(first, first + count)
+    seeds, told_at = range(first, first + count), began
     workers = processes or os.cpu_count() or 1
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         for seed, outcome, cpu_s in pool.imap_unordered(play, seeds, chunksize=4):
             total.add(seed, outcome, cpu_s)
-            total.wall_s = perf_counter() - began
+            now = perf_counter()
+            total.wall_s = now - began
             if isinstance(outcome, str):
-                tell(f"seed {seed}: {outcome}")
-            if total.seeds % TELL_SEEDS == 0 and total.seeds < count:
-                tell(f"{total.seeds:,} of {count:,}: {next(total.lines())}, {total.wall_s:.0f} s")
+                tell(f"seed {seed} failed; replay: {REPLAY} {seed}\n{outcome}")
+                if len(total.failures) >= FAILURES_MAX:
+                    tell(f"ended after {total.seeds:,} of {count:,} seeds")
+                    break
+            if now >= told_at + TELL_S and total.seeds < count:
+                told_at = now
+                tell(total.progress(count))
     return total
+
+
+def tell(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -101,9 +127,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--processes", type=int, default=0, help="0: one for each core")
     arguments = parser.parse_args()
-    total = run(arguments.first, arguments.seeds, arguments.processes, print)
-    for story in total.failures.values():
-        sys.stdout.write(story + "\n\n")
+    total = run(arguments.first, arguments.seeds, arguments.processes, tell)
     sys.stdout.write("\n".join(total.lines()) + "\n")
     return 1 if total.failures else 0
 

@@ -16,12 +16,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 
 import pytest
-from sim.runner import play, run
-from sim.world import Summary
+from sim.mutations import play_mutated
+from sim.runner import FAILURES_MAX, play, run
+from sim.world import REPLAY, Summary
 
 DEFAULT_SEEDS = 300
 # Seeds that failed once; what each one found stands beside it. A seed is a history of one version
@@ -52,7 +54,20 @@ def test_new_seeds(
     tell(f"seeds {first} to {first + count - 1}")
     total = run(first, count, tell=tell)
     tell("\n".join(total.lines()))
-    assert not total.failures, "\n\n".join(total.failures.values())
+    told = ", ".join(f"{REPLAY} {seed}" for seed in total.failures)
+    assert not total.failures, f"each failure's story stands above; replay one with: {told}"
+
+
+def test_a_run_ends_soon_after_the_first_violations() -> None:
+    """And tells each at once, with the command that plays it again."""
+    told: list[str] = []
+    total = run(1, 1000, 2, told.append, partial(play_mutated, "vote_before_sync"))
+    assert FAILURES_MAX <= len(total.failures) <= total.seeds < 100
+    for seed in total.failures:
+        assert any(
+            text.startswith(f"seed {seed} failed; replay: {REPLAY} {seed}\n") for text in told
+        )
+    assert told[-1] == f"ended after {total.seeds} of 1,000 seeds"
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)

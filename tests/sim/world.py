@@ -42,7 +42,9 @@ SETTINGS = t.Settings(
 NODES = (3, 3, 3, 4, 5, 5)
 HEAL_MS = 20_000
 MEND_MS = 1_000  # more for each damaged segment: they are emptied at a pace, few at once
+STEPS_MAX = 2_000_000  # of a history; the longest ones have some 50,000
 STORY_LINES = 60
+REPLAY = "bin/test sim --seed"
 
 
 class NoProgress(Violation):
@@ -154,6 +156,8 @@ class World:
         when, order, event = heapq.heappop(self._queue)
         self.now_ms = max(self.now_ms, when)
         self.steps += 1
+        if self.steps > STEPS_MAX:
+            raise NoProgress(f"{STEPS_MAX:,} steps, and no end at {self.now_ms} ms")
         self.trace = crc32(b"%d %d" % (when, order), self.trace)
         event()
 
@@ -170,7 +174,7 @@ class World:
 
     def tale(self) -> str:
         """What happened last, and where everybody stands."""
-        lines = [f"seed {self.seed}; replay: bin/test sim --seed {self.seed}", *self.story]
+        lines = [f"seed {self.seed}; replay: {REPLAY} {self.seed}", *self.story]
         for slot in self.slots.values():
             if slot.process is None:
                 lines.append(f"node {slot.number}: down")
