@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sim.checkers import check
+from sim.checkers import Violation, check
 from sim.disk import SimDisk
 
 from myqueue.daemons.raft.node import RaftNode
@@ -70,17 +70,28 @@ class Durable:
             self.lacking[record.group] = bool(record.flags & f.LACKING)
 
     def sent(self, node: RaftNode, message: Message) -> None:
-        who = f"{node.replica:x} of group {node.group}"
-        state = self._votes.get(node.group, (0, 0))
-        if isinstance(message, VoteReply) and message.granted and not message.pre:
-            check(state == (message.term, message.target), f"R1: {who} sent a vote too early")
-        elif isinstance(message, VoteRequest) and not message.pre:
-            check(state == (message.term, message.source), f"R31: {who} stands too early")
-        elif isinstance(message, AppendReply) and message.ok:
-            check(state[0] >= message.term, f"R1: {who} acknowledges in a term not on its disk")
-            index, log = message.index, node.log
-            if index and log.first_index - 1 <= index <= log.last_index:
-                check(
-                    self._terms.get(node.group, {}).get(index) == log.term(index),
-                    f"W1: {who} acknowledges entry {index}, which is not on its disk",
-                )
+        group, term = node.group, message.term
+        state = self._votes.get(group, (0, 0))
+        if isinstance(message, AppendReply):
+            if message.ok:
+                self._acknowledged(node, message)
+        elif isinstance(message, VoteReply):
+            early = state != (term, message.target)
+            if early and message.granted and not message.pre:
+                self._fail(node, "R1", "sent a vote too early")
+        elif isinstance(message, VoteRequest):
+            early = state != (term, message.source)
+            if early and not message.pre:
+                self._fail(node, "R31", "stands too early")
+
+    def _acknowledged(self, node: RaftNode, reply: AppendReply) -> None:
+        index, log = reply.index, node.log
+        if self._votes.get(node.group, (0, 0))[0] < reply.term:
+            self._fail(node, "R1", "acknowledges in a term not on its disk")
+        if not index or not log.first_index - 1 <= index <= log.last_index:
+            return  # nothing, or an install ends before it
+        if self._terms.get(node.group, {}).get(index) != log.term(index):
+            self._fail(node, "W1", f"acknowledges entry {index}, which is not on its disk")
+
+    def _fail(self, node: RaftNode, rule: str, what: str) -> None:
+        raise Violation(f"{rule}: {node.replica:x} of group {node.group} {what}")

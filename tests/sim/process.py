@@ -212,8 +212,9 @@ class Process:
             else:
                 self._install(node, order.snapshot)
         journal.submit()
-        self.flush_due = self.flush_due or journal.queued_bytes > 0
-        self.world.writer_soon(self.number)
+        if self.flush_due or journal.queued_bytes > 0:
+            self.flush_due = True
+            self.world.writer_soon(self.number)
 
     def _install(self, node: RaftNode, snapshot: t.Snapshot) -> None:
         self.world.checkers.installing(node, snapshot.start_index)

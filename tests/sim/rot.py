@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sim.checkers import check, hash_of
+from sim.checkers import Violation, check, hash_of
 
 from myqueue.daemons.peerwire import Have
 from myqueue.daemons.raft import types as t
@@ -135,7 +135,8 @@ class Rot:
     def is_right(self, group: int, entry: t.Entry) -> None:
         key = (group, entry[t.INDEX], entry[t.TERM])
         truth = (entry[t.CHAIN], hash_of(entry))
-        check(self.world.checkers.entries.get(key) == truth, f"W16: {key} is not what was appended")
+        if self.world.checkers.entries.get(key) != truth:
+            raise Violation(f"W16: {key} is not what was appended")
 
     def given(self, have: Have) -> Have:
         """What a peer gives is right when it is read, and may be wrong when it arrives."""
