@@ -37,6 +37,7 @@ class Violation(AssertionError):
 
 
 def check(condition: bool, what: str) -> None:
+    """Where it is called for each entry or message, raise by hand: the text costs more."""
     if not condition:
         raise Violation(what)
 
@@ -47,6 +48,7 @@ class Checkers:
         self.votes: dict[tuple[int, int, int], int] = {}  # (group, term, voter) -> candidate
         self.entries: dict[tuple[int, int, int], tuple[int, int]] = {}  # (group, index, term)
         self.configs: dict[tuple[int, int, int], Config] = {}  # (group, index, term), of entries
+        self.changes: dict[int, list[tuple[int, Config]]] = {}  # group -> members, from where on
         self.committed: dict[int, dict[int, tuple[int, bytes]]] = {}  # group -> index -> entry
         self.seen: dict[int, dict[int, int]] = {}  # group -> term -> highest index applied in it
         self.states: dict[tuple[int, int], tuple[int, int]] = {}  # (group, index) -> ledger
@@ -101,14 +103,11 @@ class Checkers:
                 self.configs[key] = decode_config(bytes(entry[PAYLOAD]))
                 self._one_change(node, entry)
             truth = (entry[CHAIN], hash_of(entry))
-            before = self.entries.setdefault(key, truth)
-            check(before == truth, f"log matching: two entries at {key}")
-            check(
-                node.log.first_index > entry[INDEX] - 1
-                or entry[INDEX] - 1 < node.log.first_index - 1
-                or node.log.term(entry[INDEX] - 1) <= entry[TERM],
-                f"terms fall at {key}",
-            )
+            if self.entries.setdefault(key, truth) != truth:
+                raise Violation(f"log matching: two entries at {key}")
+            before = entry[INDEX] - 1
+            if before >= node.log.first_index and node.log.term(before) > entry[TERM]:
+                raise Violation(f"terms fall at {key}")
 
     def _one_change(self, node: RaftNode, change: Entry) -> None:
         """R14: members change after an entry of the leader's term, and the change before, are
@@ -167,15 +166,18 @@ class Checkers:
         seen[node.term] = max(seen.get(node.term, 0), entry[INDEX])
         committed = self.committed.setdefault(node.group, {})
         truth = (entry[TERM], bytes(entry[PAYLOAD]))
+        if entry[TYPE] == CONFIG and entry[INDEX] not in committed:  # each is first met in order
+            change = (entry[INDEX], decode_config(truth[1]))
+            self.changes.setdefault(node.group, []).append(change)
         before = committed.setdefault(entry[INDEX], truth)
-        check(
-            before == truth,
-            f"group {node.group}: {node.replica:x} applies another entry {entry[INDEX]} "
-            f"(term {entry[TERM]}) than was committed before (term {before[0]})",
-        )
+        if before != truth:
+            raise Violation(
+                f"group {node.group}: {node.replica:x} applies another entry {entry[INDEX]} "
+                f"(term {entry[TERM]}) than was committed before (term {before[0]})"
+            )
         state = (ledger.count, ledger.hash)
-        known = self.states.setdefault((node.group, entry[INDEX]), state)
-        check(known == state, f"R27: group {node.group} has two states at index {entry[INDEX]}")
+        if self.states.setdefault((node.group, entry[INDEX]), state) != state:
+            raise Violation(f"R27: group {node.group} has two states at index {entry[INDEX]}")
 
     def acknowledged(self, group: int, client: int, sequence: int, index: int) -> None:
         committed = self.committed.get(group, {})
@@ -195,13 +197,12 @@ class Checkers:
         if before == now:
             return
         self.last[node.group, node.replica] = now
-        if before is not None:
-            check(
-                all(a <= b for a, b in zip(before, now, strict=True)),
-                f"R4: {node.replica:x} went back from {before} to {now}",
-            )
+        if before is not None and (now[0] < before[0] or now[1] < before[1] or now[2] < before[2]):
+            raise Violation(f"R4: {node.replica:x} went back from {before} to {now}")
         check(log.persisted_index <= log.last_index, "persisted beyond the end")
         self._commit_is_true(node)
+        if configs.current_index <= node.applied_index:
+            self._config_is_of_the_state(node)
 
     def believes(self, leader: RaftNode, replica: Callable[[int, int], RaftNode | None]) -> None:
         """What a leader counts a follower to have, the follower said in this term, itself (R8,
@@ -210,22 +211,23 @@ class Checkers:
         for member, progress in leader.leading.followers.items():
             index, node = progress.match_index, replica(leader.group, member)
             said = self.answers.get((leader.group, member, leader.term), 0)
-            check(
-                index <= said,
-                f"R8: {leader.replica:x} leads group {leader.group} in term {leader.term} and "
-                f"counts {member:x} up to {index}, which in this term acknowledged {said}",
-            )
+            if index > said:
+                raise Violation(
+                    f"R8: {leader.replica:x} leads group {leader.group} in term {leader.term} and "
+                    f"counts {member:x} up to {index}, which in this term acknowledged {said}"
+                )
             if not index or node is None or node.term > leader.term or node.recovering:
                 continue  # a newer term may have taken it away; who lost it will say so
             theirs, ours = node.log, leader.log
             lowest = max(ours.first_index, theirs.first_index) - 1  # below, only the end tells
-            check(
-                theirs.last_index >= index
-                and (index < lowest or theirs.term(index) == ours.term(index)),
-                f"{leader.replica:x} leads group {leader.group} in term {leader.term} and believes "
-                f"that {member:x} has all up to {index} (log {node.log.first_index}.."
-                f"{node.log.last_index})",
-            )
+            if theirs.last_index < index or (
+                index >= lowest and theirs.term(index) != ours.term(index)
+            ):
+                raise Violation(
+                    f"{leader.replica:x} leads group {leader.group} in term {leader.term} and "
+                    f"believes that {member:x} has all up to {index} (log {theirs.first_index}.."
+                    f"{theirs.last_index})"
+                )
 
     def electable(self, leader: RaftNode, index: int, found: list[RaftNode | None]) -> None:
         """Leader completeness, before it comes to it: nobody without the entry that was just
@@ -273,6 +275,18 @@ class Checkers:
             f"R15: {node.replica:x} of group {node.group} counts the members of an entry {index} "
             f"that it does not have (log {log.first_index}..{log.last_index})",
         )
+
+    def _config_is_of_the_state(self, node: RaftNode) -> None:
+        """R15, R16: without a newer one in its log, a replica counts the members that the commits
+        up to its state have made, whether it took them, found them at a start or was sent them.
+        """
+        changes = self.changes.get(node.group, ())
+        known = next((to for at, to in reversed(changes) if at <= node.applied_index), None)
+        if known is not None and known != node.config:
+            raise Violation(
+                f"R15: {node.replica:x} of group {node.group} has applied {node.applied_index} "
+                f"entries and counts {node.config}, not {known}"
+            )
 
     def restarted(self, node: RaftNode) -> None:
         """What it claimed before the crash it still has (W1, R1)."""

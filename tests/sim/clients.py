@@ -30,7 +30,10 @@ class Clients:
         # Of the commands are followed by a read, soon or after the next election.
         self.read_share = world.random.choice((0.05, 0.05, 0.5))
         # Somebody may read all the time, in peace as well: the rest has to go on beside it.
-        self.steady_ms = world.random.choice((0, 0, 60, 200))
+        often = (30, 60, 200) if world.nemesis.profile == "readers" else (0, 0, 60, 200)
+        self.steady_ms = world.random.choice(often)
+        # Or nobody writes any more in peace: what was lost before has to come all the same.
+        self.goes_silent = world.random.random() < 0.3
         self.next: dict[tuple[int, int], int] = {}  # (group, client) -> sequence not yet acked
         self._asked: dict[tuple[int, int], int] = {}  # (group, client) -> node, the last time
         self._context = 0
@@ -97,11 +100,15 @@ class Clients:
             self._asked.pop((group, client), None)
             if self.world.random.random() < self.read_share:
                 self.world.after(0, 400, self.read)
+            if len(self._leaders(group)) > 1:  # one of them is wrong, and may not know it
+                self.world.after(0, 30, lambda: self.read(group))
             if not self.world.quiet:
                 self.world.after(0, self.pace_ms, lambda: self._send(group, client, sequence + 1))
 
     def probe(self, group: int) -> None:
         """In peace: one more command of each client shows that the group works."""
+        if self.goes_silent:
+            return
         for client in range(1, self.count + 1):
             self._send(group, client, self.next[group, client])
 

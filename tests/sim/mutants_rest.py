@@ -295,7 +295,7 @@ def bug_every_bad_place_is_torn() -> list[Any]:
 
 def bug_the_page_cache_is_believed() -> list[Any]:
     """W4: after a kill, what the page cache shows is taken for what is on the disk."""
-    return [(recovery, "_repair_newest", lambda *arguments: None)]
+    return [(recovery, "make_certain", lambda *arguments: None)]
 
 
 def bug_state_and_applied_index_apart() -> list[Any]:

@@ -26,18 +26,32 @@ KINDS = (
     "crash", "boundary crash", "disk crash", "pause", "partition", "one-way", "isolate", "ring",
     "loss", "duplicates", "delay", "late", "clog", "stall", "transfer", "compact", "all at once",
     "wipe", "corruption", "rot", "read", "membership", "trap", "relapse", "churn", "mute", "blink",
+    "ghost",
 )  # fmt: skip
+# What goes deep together: some seeds take one of these, most of it, and a little of anything else.
+PROFILES = {
+    "members": ("membership", "churn", "trap", "mute", "transfer", "isolate"),
+    "terms": ("churn", "mute", "ghost", "late", "duplicates", "clog", "transfer", "trap"),
+    "readers": ("read", "mute", "isolate", "partition", "transfer", "clog", "ghost"),
+    "disks": ("crash", "disk crash", "boundary crash", "relapse", "stall", "churn", "all at once"),
+}
 
 
 class Nemesis:
     def __init__(self, world: World) -> None:
         self.world = world
         random = world.random
-        count = random.choice((1, 2, 3, 5, len(KINDS)))
-        self.enabled = set(random.sample(KINDS, min(count, len(KINDS)))) | {"compact", "read"}
-        if random.random() < 0.3:  # these go deep together
-            self.enabled |= {"trap", "churn"}
-            self.enabled |= random.choice((set[str](), {"membership"}, {"mute"}))
+        self.profile = random.choice(("", "", "", *PROFILES))
+        if self.profile:
+            kinds = [kind for kind in PROFILES[self.profile] if random.random() < 0.8]
+            self.enabled = {*kinds, *random.sample(KINDS, random.choice((0, 1, 3)))}
+        else:
+            count = random.choice((1, 2, 3, 5, len(KINDS)))
+            self.enabled = set(random.sample(KINDS, count))
+            if random.random() < 0.3:
+                self.enabled |= {"trap", "churn"}
+                self.enabled |= random.choice((set[str](), {"membership"}, {"mute"}))
+        self.enabled |= {"compact", "read"}
         if random.random() < 0.15:
             self.enabled.add("rot")
         if "rot" in self.enabled:
@@ -68,7 +82,8 @@ class Nemesis:
         network.delay_ms = random.choice((30, 150, 400)) if "delay" in self.enabled else 5
         network.late = random.choice((0.01, 0.1)) if "late" in self.enabled else 0.0
         if random.random() < 0.5:  # peace begins with what is sent and not answered
-            self.world.at(TROUBLE_MS - random.randint(20, 200), self._blink)
+            begin_ms = random.randint(20, random.choice((60, 200)))
+            self.world.at(TROUBLE_MS - begin_ms, self._blink)
         self._again()
 
     def _again(self) -> None:
@@ -170,11 +185,14 @@ class Nemesis:
     def notice(self, number: int, effects: Effects) -> None:
         world = self.world
         self._traps.notice(number, effects)
-        if not world.quiet and any(one.role == Role.LEADER for one in effects.changed):
+        led = [one.group for one in effects.changed if one.role == Role.LEADER]
+        if led and not world.quiet:
             if world.random.random() < self.behead:
                 world.after(0, 4, lambda: self._depose(number))
             if world.random.random() < self.echo:
-                world.after(0, 300, lambda: world.network.echo(number))
+                world.after(0, world.random.choice((5, 300)), lambda: world.network.echo(number))
+            if world.operator.is_hasty:
+                world.after(0, 20, lambda: world.operator.fidget(led[0], number))
         if self.betray and brings_config(effects) and world.random.random() < self.betray:
             world.after(0, 4, lambda: self._depose(number))
         if self.fall and any(isinstance(one, PersistTruncate) for one in effects.persist):
@@ -234,6 +252,14 @@ class Nemesis:
         """Nothing arrives anywhere, for less than anybody's patience."""
         numbers = self.world.slots
         self.world.network.cut({(a, b) for a in numbers for b in numbers if a != b}, 20, 200)
+
+    def _ghost(self) -> None:
+        """A node is not heard, but what it said before comes again and again."""
+        world, random = self.world, self.world.random
+        one, lasting_ms = self._any().number, random.randint(200, 900)
+        world.network.cut(world.network.of_one(one, set(), "out"), lasting_ms, lasting_ms)
+        for _ in range(4):
+            world.after(0, lasting_ms, lambda: world.network.haunt(one))
 
     def _ring(self) -> None:
         """Each node sees its neighbours only: majorities that overlap, none that agree on all."""
@@ -346,4 +372,8 @@ class Nemesis:
         self.world.clients.read()
 
     def _membership(self) -> None:
-        self.world.operator.shuffle()
+        operator, leader = self.world.operator, self._leader_or_any()
+        if operator.is_hasty and self.world.random.random() < 0.7:
+            operator.fidget(self.world.random.choice(self.world.groups), leader)
+        else:
+            operator.shuffle()

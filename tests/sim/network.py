@@ -59,12 +59,26 @@ class Network:
 
     def echo(self, target: int) -> None:
         """Old packets to a node come once more, some of them, in any order."""
-        old = [one for one in self._seen if one[1] == target]
-        for source, _, packet in self.world.random.sample(old, min(len(old), 40)):
+        self._again([one for one in self._seen if one[1] == target])
+
+    def haunt(self, source: int) -> None:
+        """Old packets of a node come once more, whether it is cut off or not."""
+        if not self.world.quiet:
+            self._again([one for one in self._seen if one[0] == source])
+
+    def _again(self, old: list[tuple[int, int, Packet]]) -> None:
+        random = self.world.random
+        old = old[-random.choice((50, 300, SEEN_MAX)) :]  # what is not so old may still be believed
+        for source, target, packet in random.sample(old, min(len(old), 40)):
             self._copy(source, target, packet)
 
     def _copy(self, source: int, target: int, packet: Packet) -> None:
-        self.world.after(0, 60, lambda: self._deliver(source, target, packet))
+        """It was under way for long: what is cut off now does not hold it up."""
+
+        def arrive() -> None:
+            self.world.with_process(target, lambda process: process.turn(source, packet))
+
+        self.world.after(0, self.world.random.choice((5, 60)), arrive)
 
     # -- cuts and clogs ------------------------------------------------------------------------
 

@@ -23,6 +23,9 @@ class Operator:
         random, nodes = world.random, len(world.slots)
         self._voters = random.choice((3, 5, 5)) if nodes >= 5 else 3
         self._learners = random.choice((0, min(2, nodes - self._voters)))  # that stay learners
+        # It asks new leaders at once, and again while a change is under way: they have to refuse.
+        hasty = 0.8 if world.nemesis.profile == "members" else 0.4
+        self.is_hasty = "membership" in world.nemesis.enabled and random.random() < hasty
 
     def founders(self) -> tuple[list[int], list[int]]:
         """The nodes that a new group begins with: voters, learners."""
@@ -134,6 +137,26 @@ class Operator:
             gone = world.random.choice(config.voters)
             voters = tuple(one for one in config.voters if one != gone)
             self._change(group, process, Config(voters, config.learners))
+
+    def fidget(self, group: int, number: int) -> None:
+        """Have a node that thinks it leads make a voter a learner, and soon undo that.
+
+        Never a second one before: the group needs the disks of the rest.
+        """
+        world, process = self.world, self.world.slots[number].process
+        if world.quiet or process is None or not self.all_is_well(ledgers=False):
+            return
+        node = process.host.groups.get(group)
+        if node is None or node.role != Role.LEADER or not self._is_full(node.config):
+            return
+        before, gone = node.config, world.random.choice(node.config.voters)
+        voters = tuple(one for one in before.voters if one != gone)
+        if self._change(group, process, Config(voters, (*before.learners, gone))):
+            world.after(0, 40, lambda: self._undo(group, process, before))
+
+    def _undo(self, group: int, leader: Process, config: Config) -> None:
+        if self.world.slots[leader.number].process is leader:
+            self._change(group, leader, config)
 
     def _is_full(self, config: Config) -> bool:
         return len(config.voters) == self._voters and len(config.learners) == self._learners
