@@ -50,8 +50,12 @@ SETTINGS: tuple[Setting, ...] = (
         100, 300_000,
     ),
     Setting("body_bytes_max", 16 << 20, "bytes", "Largest body of a request.", 1024, 1 << 30),
+    Setting(
+        "bodies_bytes_max", 64 << 20, "bytes",
+        "All bodies that are being read, and large ones that are not answered yet.", 1024, 1 << 40,
+    ),
     Setting("header_bytes_max", 16 << 10, "bytes", "All headers together.", 1024, 1 << 20),
-    Setting("connections_max", 4_000, "", "Open connections; the idle ones go first.", 16, 100_000),
+    Setting("connections_max", 4_000, "", "Open connections; idle ones give way.", 16, 100_000),
     Setting("header_timeout_ms", 10_000, "ms", "From the first byte to the last header.", 100),
     Setting("body_timeout_ms", 30_000, "ms", "From the last header to the last byte.", 100),
     Setting("idle_timeout_ms", 75_000, "ms", "Between two requests of a connection.", 100),
@@ -77,6 +81,7 @@ class GatewayConfig:
     wait_ms_max: int = 30_000
     request_timeout_ms: int = 5_000
     body_bytes_max: int = 16 << 20
+    bodies_bytes_max: int = 64 << 20
     header_bytes_max: int = 16 << 10
     connections_max: int = 4_000
     header_timeout_ms: int = 10_000
@@ -112,6 +117,11 @@ def check(values: Mapping[str, Any]) -> GatewayConfig:
         )
     if bool(clean["tls_certificate"]) != bool(clean["tls_key"]):
         raise InvalidSetting("tls_certificate and tls_key: one of them is missing")
+    if clean["bodies_bytes_max"] < clean["body_bytes_max"]:
+        raise InvalidSetting(
+            f"bodies_bytes_max = {clean['bodies_bytes_max']} is less than one body may have"
+            f" (body_bytes_max = {clean['body_bytes_max']})"
+        )
     clean["waiting_max"] = clean["waiting_max"] or max(1, clean["threads"] // 3)
     if clean["waiting_max"] >= clean["threads"]:
         raise InvalidSetting(

@@ -24,6 +24,7 @@ from flask import Flask
 
 from myqueue.errors import Internal, MyQueueError
 from myqueue.gateway import failures
+from myqueue.gateway.admission import Fields
 from myqueue.gateway.answers import JSON, dumps
 from myqueue.gateway.http1 import Head, reason
 from myqueue.gateway.routes import OPERATIONS, Operation, perform, prepare
@@ -47,18 +48,6 @@ class _Headers:
 
     def get(self, name: str) -> str | None:
         return self._environ.get(f"HTTP_{name.upper().replace('-', '_')}")
-
-
-class _Lower:
-    """Of a head."""
-
-    __slots__ = ("_headers",)
-
-    def __init__(self, headers: dict[str, str]) -> None:
-        self._headers = headers
-
-    def get(self, name: str) -> str | None:
-        return self._headers.get(name.lower())
 
 
 class Counts:
@@ -140,7 +129,7 @@ class Lane:
             respond(Answer(first_line, headers, data, not head.keep_alive))
 
         try:
-            self._guard.check(row.role, row.changes, _Lower(head.headers))
+            self._guard.check(row.role, row.changes, Fields(head.headers))
             key = head.headers.get("idempotency-key")
             ask, values = prepare(row, self._sdk, head.query, body, key, {})
             later = row.quick(ask, **values)

@@ -115,6 +115,7 @@ def _log(form: str) -> logging.Logger:
 
 def run(config: GatewayConfig) -> None:
     try:
+        from myqueue.gateway.admission import Admission
         from myqueue.gateway.app import create_app
         from myqueue.gateway.server import Server
     except ModuleNotFoundError as error:
@@ -125,7 +126,11 @@ def run(config: GatewayConfig) -> None:
     app = create_app(config)
     sdk = app.extensions["myqueue"]
     try:
-        server = Server(app, config, app.extensions["myqueue-lane"])
+        requests = app.extensions.get("myqueue.requests")
+        server = Server(
+            app, config, app.extensions["myqueue-lane"], admit=Admission(app).check,
+            count=requests.gave_way if requests is not None else None,
+        )  # fmt: skip
     except OSError as error:
         sdk.close()
         raise InvalidSetting(f"listen = {config.listen}: {error.strerror}") from None

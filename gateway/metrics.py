@@ -29,6 +29,7 @@ import myqueue
 from myqueue import Session
 from myqueue.gateway import metrics_cluster as cluster
 from myqueue.gateway import metrics_names as names
+from myqueue.gateway.crowding import REASONS
 from myqueue.gateway.gathering import Looker, attempt
 
 BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -57,6 +58,15 @@ class Requests:
             "myq_http_requests_in_progress", names.OTHERS["http_requests_in_progress"][1],
             registry=self.registry,
         )  # fmt: skip
+        self._dropped = Counter(
+            "myq_http_connections_dropped", names.OTHERS["http_connections_dropped_total"][1],
+            ("reason",), registry=self.registry,
+        )  # fmt: skip
+        for reason in REASONS:
+            self._dropped.labels(reason)
+
+    def gave_way(self, reason: str) -> None:
+        self._dropped.labels(reason).inc()
 
 
 class Scrape(Collector):

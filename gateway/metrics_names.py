@@ -126,6 +126,7 @@ OTHERS: Final[dict[str, tuple[str, str]]] = {
     "http_requests_total": (COUNTER, "Requests that this gateway has answered."),
     "http_request_duration_seconds": (HISTOGRAM, "How long answering a request took."),
     "http_requests_in_progress": (GAUGE, "Requests that are being answered now."),
+    "http_connections_dropped_total": (COUNTER, "Connections that had to give way, by reason."),
     "scrape_duration_seconds": (GAUGE, "How long asking the cluster took for this answer."),
 }
 

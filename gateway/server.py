@@ -1,13 +1,15 @@
 """The HTTP server: one thread reads all connections, a pool runs what has to wait.
 
-    epoll ─▶ receive ─▶ whole request? ─▶ short way (`lane.py`), else a thread of the pool
-                          │ not yet: wait for more, until its deadline      │
-    whoever has the answer sends it ◀──────────────────────────────────────-┘
+    epoll ─▶ receive ─▶ head ─▶ may it come in? ─▶ body ─▶ short way (`lane.py`), else a thread
+                          │ not yet: wait for more, until its deadline        of the pool │
+    whoever has the answer sends it ◀────────────────────────────────────────────────────-┘
 
-A connection costs a thread only while its request waits for something in one. Who sends a header
-byte by byte, or nothing at all, or takes an answer slowly, holds a little memory and a place in a
-table, and is ended by its deadline (H3). Limits are looked at before anything is kept: headers by
-bytes and number, the body by its announced length, which is refused before a byte of it is read.
+A connection costs a thread only while its request waits for something in one. A client that sends
+a header byte by byte, or nothing at all, or takes an answer slowly, holds a little memory and a
+place in a table, and is ended by its deadline (H3), or earlier if others need its place or its
+bytes (`crowding.py`). Limits are looked at before anything is kept: headers by bytes and number,
+the body by its announced length. A request that its head shows to be refused is refused before
+its body is waited for.
 
 Between the reading thread and who sends an answer there is no lock, but an order: the reader first
 notes what came (data, or the end) and then looks at the state; the other one first sets the state
@@ -19,25 +21,29 @@ takes requests out of a connection, and only it closes one.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from email.utils import formatdate
 from queue import SimpleQueue
 from time import monotonic
 from typing import Final, Protocol
 
-from myqueue.errors import BodyTooLarge, Malformed, MyQueueError
-from myqueue.gateway import http1, overdue
+from myqueue.errors import BodyTooLarge, Busy, Malformed, MyQueueError
+from myqueue.gateway import crowding, http1, overdue
 from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.crowding import SLOW_BYTES_PER_S
 from myqueue.gateway.sockets import (
     BODY,
     HEAD,
     IDLE,
     LINGERING,
+    QUEUED,
     WORKING,
     WRITING,
     Connection,
@@ -50,13 +56,13 @@ log = logging.getLogger("myqueue.gateway")
 
 EVENTS_AT_ONCE: Final = 256
 ACCEPT_AT_ONCE: Final = 64
-SWEEP_S: Final = 0.5
+SWEEP_S: Final = 0.25
 DRAIN_S: Final = 0.05  # between two looks whether all is answered
 LINGER_S: Final = 2.0
-SEND_S: Final = 30.0  # an answer of which nothing is taken for so long
+SEND_S: Final = 30.0  # for an answer to be taken; and for each SLOW_BYTES_PER_S a second more
 ROOM_S: Final = 0.1  # before the next try to take a connection when there are no files left
-QUICK_BYTES_MAX: Final = 64 << 10  # a larger body is not read in the thread that serves all
 AHEAD_BYTES_MAX: Final = 64 << 10  # that a client may send before it has its answer
+NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 
 
@@ -66,19 +72,32 @@ class Quick(Protocol):
     def begin(self, head: http1.Head, body: bytes, respond: Respond) -> bool: ...
 
 
+Work = tuple[Connection, http1.Head, bytes]
+
+
 class Server:
-    """See the chapter's head. `serve` returns when `stop` was called."""
+    """Serves `application`. `serve` returns when `stop` was called.
+
+    `admit` is asked before a body is read, and raises what its sender is told then; `count` gets
+    the reason whenever somebody had to give way (`crowding.REASONS`).
+    """
 
     def __init__(
-        self, application: Application, config: GatewayConfig, quick: Quick | None = None
-    ) -> None:
+        self, application: Application, config: GatewayConfig, quick: Quick | None = None, *,
+        admit: Callable[[http1.Head], None] | None = None,
+        count: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         self._application, self._config, self._quick = application, config, quick
+        self._admit = admit
+        self._bodies, self._tally = crowding.Bodies(config), crowding.Tally(count)
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._bell, IN)
         self._connections: dict[int, Connection] = {}
         self._handed: deque[Connection] = deque()  # that the reader should look at
-        self._waiting: SimpleQueue[tuple[Connection, http1.Head, bytes] | None] = SimpleQueue()
+        self._answered: deque[int] = deque()  # large bodies, that are not held any more
+        self._heavy: deque[Work] = deque()  # heavy bodies, that wait for their turn
+        self._waiting: SimpleQueue[Work | None] = SimpleQueue()
         self._stopping = False
         self._door_shut_until = 0.0
         self._tls = tls_of(config)
@@ -122,6 +141,8 @@ class Server:
             connection = self._handed.popleft()
             if self._connections.get(connection.number) is connection:
                 self._safely(connection, 0)
+        while self._answered:
+            self._done(self._answered.popleft())
 
     def _safely(self, connection: Connection, event: int) -> None:
         try:
@@ -141,7 +162,7 @@ class Server:
         while monotonic() < end:
             busy = 0
             for connection in tuple(self._connections.values()):
-                if connection.state == IDLE:
+                if connection.state in (IDLE, QUEUED):
                     self._close(connection)
                 busy += connection.state in (BODY, WORKING, WRITING)
             if not busy:
@@ -149,56 +170,96 @@ class Server:
             self._turn(DRAIN_S)
 
     def _sweep(self) -> None:
-        """End what is overdue."""
+        """End what is overdue, and what others need the room of."""
         now = monotonic()
         for connection in tuple(self._connections.values()):
             if connection.deadline < now:
-                if connection.state == WORKING:
-                    log.error("a request is overdue\n%s", overdue.threads())
-                self._close(connection)
+                self._overdue(connection)
+        crowding.look_at_pace(self._connections.values(), now)
+        for connection in crowding.slow_readers(self._connections.values()):
+            self._tally.add(crowding.ANSWERS)
+            self._close(connection)
+        self._make_bytes()
+        self._tally.tell(now)
         if self._door_shut_until and now > self._door_shut_until:
             self._door_shut_until = 0.0
             self._epoll.modify(self._door, IN)
 
+    def _overdue(self, connection: Connection) -> None:
+        if connection.state == WORKING:
+            log.error("a request is overdue\n%s", overdue.threads())
+        elif connection.state == WRITING:
+            self._tally.add(crowding.ANSWERS)
+        elif connection.state == QUEUED:
+            self._give_up(connection)
+            return
+        self._close(connection)
+
     # -- connections that come and go -------------------------------------------------------------
 
     def _accept(self) -> None:
-        try:
-            for _ in range(ACCEPT_AT_ONCE):
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
                 sock, (address, *_) = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in NO_FILES:
+                    self._shut_door(error)
+                    return
+                continue  # it has ended before it was taken
+            try:
                 self._open(sock, address)
-        except BlockingIOError:
-            pass
-        except OSError as error:  # too many files
-            log.warning("a connection was not taken: %s", error.strerror)
-            self._make_room()
-            self._door_shut_until = monotonic() + ROOM_S
-            self._epoll.modify(self._door, 0)
+            except OSError:  # it ends while it begins: a matter of its own
+                sock.close()
+
+    def _shut_door(self, error: OSError) -> None:
+        log.warning("a connection was not taken: %s", error.strerror)
+        self._make_place()
+        self._door_shut_until = monotonic() + ROOM_S
+        self._epoll.modify(self._door, 0)
 
     def _open(self, sock: socket.socket, address: str) -> None:
-        if len(self._connections) >= self._config.connections_max and not self._make_room():
+        if len(self._connections) >= self._config.connections_max and not self._make_place():
+            self._tally.add(crowding.REFUSED)
             sock.close()
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
+            sock.getpeername()  # raises if it was reset; below that would leave a file open
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         connection = Connection(sock, address, self._in(self._config.header_timeout_ms))
         self._connections[connection.number] = connection
         self._epoll.register(connection.number, IN)
 
-    def _make_room(self) -> bool:
-        """Who waits longest for a request, or for the rest of a head, has to go."""
-        waiting = [one for one in self._connections.values() if one.state in (IDLE, HEAD)]
-        if waiting:
-            self._close(min(waiting, key=lambda one: one.deadline))
-        return bool(waiting)
+    def _make_place(self) -> bool:
+        found = crowding.give_way(self._connections.values())
+        for connection in found:
+            self._tally.add(crowding.PLACES)
+            self._close(connection)
+        return bool(found)
+
+    def _make_bytes(self) -> None:
+        for connection in self._bodies.too_many():
+            self._give_up(connection)
+        while (following := self._bodies.next()) is not None:
+            self._read_body(following)
+
+    def _give_up(self, connection: Connection) -> None:
+        """Its body is not read, or not any further; others need the room."""
+        self._tally.add(crowding.BYTES)
+        self._bodies.drop(connection)
+        connection.data.clear()
+        self._refuse(connection, Busy("too many bodies are being sent to this gateway at once"))
 
     def _close(self, connection: Connection) -> None:
         """Whoever still works for it finds it gone, and not another one with its number."""
         if self._connections.get(connection.number) is connection:
             del self._connections[connection.number]
+        self._bodies.drop(connection)
         connection.gone = True
+        connection.data.clear()
         connection.sock.close()
 
     def _in(self, ms: float) -> float:
@@ -260,24 +321,54 @@ class Server:
 
     def _requests(self, connection: Connection) -> None:
         """All that are whole, one after the other."""
-        config = self._config
-        while connection.state < WORKING and not connection.closes:
+        while connection.state < QUEUED and not connection.closes:
             try:
                 found = self._next(connection)
             except MyQueueError as error:
-                connection.state, connection.deadline = WORKING, self._in(SEND_S * 1000)
-                self._answer(connection, refusal(error))
+                self._refuse(connection, error)
                 return
             if found == WORKING:
                 self._begin(connection)
             elif found == connection.state:
                 return
             else:
-                connection.state = found
-                if found != IDLE:
-                    ms = config.header_timeout_ms if found == HEAD else config.body_timeout_ms
-                    connection.deadline = self._in(ms)
+                self._wait_for(connection, found)
                 return
+
+    def _wait_for(self, connection: Connection, state: int) -> None:
+        """Of a request there is only a part yet; `state` says which."""
+        if state == BODY:
+            length = connection.head.length if connection.head is not None else 0
+            if self._bodies.take(connection, length):
+                self._read_body(connection)
+                if self._bodies.is_crowded:
+                    self._make_bytes()
+                return
+            connection.state, connection.is_deaf = QUEUED, True
+            connection.deadline = self._in(self._config.body_timeout_ms)
+            self._listen_for(connection)
+            return
+        connection.state = state
+        if state == HEAD:
+            connection.begins()
+            connection.deadline = self._in(self._config.header_timeout_ms)
+
+    def _read_body(self, connection: Connection) -> None:
+        connection.state = BODY
+        connection.begins()
+        connection.deadline = self._in(self._config.body_timeout_ms)
+        if connection.is_deaf:
+            connection.is_deaf = False
+            self._listen_for(connection)
+        if connection.head is not None and connection.head.expects_continue:
+            # There is room for these bytes, unless many answers before them were not taken.
+            alive = connection.send(http1.CONTINUE)
+            if not alive or connection.out is not None:
+                self._close(connection)
+
+    def _refuse(self, connection: Connection, error: MyQueueError) -> None:
+        connection.state, connection.deadline = WORKING, self._in(SEND_S * 1000)
+        self._answer(connection, refusal(error))
 
     def _next(self, connection: Connection) -> int:
         """Which state it is in, by what was received: WORKING means a whole request."""
@@ -297,8 +388,8 @@ class Server:
                     f"a body of {head.length} bytes; this gateway takes"
                     f" {self._config.body_bytes_max}"
                 )
-            if head.expects_continue and len(data) < head.length:
-                connection.send_all(http1.CONTINUE, 1.0)
+            if len(data) < head.length and self._admit is not None:
+                self._admit(head)
         return WORKING if len(data) >= head.length else BODY
 
     def _begin(self, connection: Connection) -> None:
@@ -306,9 +397,15 @@ class Server:
         head, data = connection.head, connection.data
         if head is None:
             return
-        connection.state, connection.head = WORKING, None
+        if connection.state == BODY:
+            connection.works_on = self._bodies.whole(connection)
+        connection.state, connection.head, connection.was_served = WORKING, None, True
         connection.deadline = self._in(overdue.limit_ms(self._config))
-        body = bytes(data[: head.length])
+        if connection.works_on:
+            with memoryview(data) as view:  # one copy less than below
+                body = bytes(view[: head.length])
+        else:
+            body = bytes(data[: head.length])
         del data[: head.length]
 
         def respond(answer: Answer | None) -> None:
@@ -317,9 +414,20 @@ class Server:
             else:
                 self._waiting.put((connection, head, body))
 
-        is_small = len(body) <= QUICK_BYTES_MAX
-        if self._quick is None or not is_small or not self._quick.begin(head, body, respond):
+        is_small = len(body) <= crowding.SMALL_BYTES_MAX
+        if connection.works_on >= crowding.HEAVY_BYTES and not self._bodies.heavy_begins():
+            self._heavy.append((connection, head, body))
+        elif self._quick is None or not is_small or not self._quick.begin(head, body, respond):
             self._waiting.put((connection, head, body))
+
+    def _done(self, held: int) -> None:
+        """A large body was answered: the next ones can go on."""
+        self._bodies.answered(held)
+        if held >= crowding.HEAVY_BYTES:
+            self._bodies.heavy_ends()
+            if self._heavy and self._bodies.heavy_begins():
+                self._waiting.put(self._heavy.popleft())
+        self._make_bytes()
 
     # -- what it gets; from any thread ------------------------------------------------------------
 
@@ -343,7 +451,17 @@ class Server:
     def _answer(self, connection: Connection, answer: Answer) -> None:
         connection.closes = answer.close or self._stopping
         answer.close = connection.closes
-        self._sent(connection, connection.send(answer.head(self._now()) + answer.body))
+        head, body = answer.head(self._now()), answer.body
+        if len(body) <= crowding.SMALL_BYTES_MAX:
+            self._sent(connection, connection.send(head + body))
+            return
+        alive = connection.send(head)  # a copy of both would be twice as much to hold
+        left = connection.out
+        if left is not None:
+            connection.out = memoryview(bytes(left) + body)
+        elif alive:
+            alive = connection.send(body)
+        self._sent(connection, alive)
 
     def _stream(self, connection: Connection, answer: Answer) -> None:
         """An answer whose end is not known yet; it holds this thread."""
@@ -369,13 +487,19 @@ class Server:
         """It is sent, or as much as goes now. First the state, then what came meanwhile."""
         if not alive:
             connection.gone = True
-        if connection.out is not None:
-            connection.deadline = self._in(SEND_S * 1000)
-            connection.state = WRITING
-        else:
+        held, connection.works_on = connection.works_on, 0
+        left = connection.out
+        if left is None:
             connection.deadline = self._in(self._config.idle_timeout_ms)
             connection.state = IDLE
-        if connection.out is not None or connection.data or connection.gone or connection.closes:
+        elif connection.state != WRITING:
+            # One deadline for all of it: who takes a byte now and then does not hold it for ever.
+            connection.begins()
+            connection.deadline = connection.since + SEND_S + len(left) / SLOW_BYTES_PER_S
+            connection.state = WRITING
+        if held:
+            self._answered.append(held)
+        if left is not None or connection.data or connection.gone or connection.closes or held:
             self._handed.append(connection)
             os.eventfd_write(self._bell, 1)
 

@@ -7,17 +7,21 @@ is spoken here, so that nobody else has to know of it.
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import ssl
+from threading import Lock
+from time import monotonic
 from typing import Final
 
 from myqueue.gateway.config import GatewayConfig
 from myqueue.gateway.http1 import Head
 
-# IDLE: waits for a request; HEAD, BODY: has a part of one; WORKING: the answer is being made;
-# WRITING: a part of it is sent; LINGERING: all is sent, and what still comes is thrown away.
-IDLE, HEAD, BODY, WORKING, WRITING, LINGERING = range(6)
+# IDLE: waits for a request; HEAD, BODY: has a part of one; QUEUED: has a head, and its body is not
+# read yet; WORKING: the answer is being made; WRITING: a part of it is sent; LINGERING: all is
+# sent, and what still comes is thrown away.
+IDLE, HEAD, BODY, QUEUED, WORKING, WRITING, LINGERING = range(7)
 RECEIVE_BYTES: Final = 64 << 10
 BACKLOG: Final = 1024
 
@@ -26,8 +30,9 @@ class Connection:
     """See the chapter's head."""
 
     __slots__ = (
-        "address", "closes", "data", "deadline", "gone", "head", "is_deaf", "is_watched", "number",
-        "out", "sock", "state", "wants_write",
+        "address", "begun_with", "closes", "data", "deadline", "gone", "head", "is_deaf",
+        "is_watched", "lock", "number", "out", "pace", "seen_bytes", "seen_s", "since", "sock",
+        "state", "wants_write", "was_served", "works_on",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str, deadline: float) -> None:
@@ -37,6 +42,15 @@ class Connection:
         self.head: Head | None = None  # of the request that is being received
         self.state = IDLE
         self.deadline = deadline  # on the monotonic clock: the server ends it then
+        self.was_served = False  # a request of it was whole
+        self.works_on = 0  # bytes of a large body that is not answered yet
+        # How fast the request comes, or the answer goes; `crowding.py` looks at it now and then.
+        self.since = self.seen_s = 0.0
+        self.begun_with = self.seen_bytes = 0
+        self.pace = math.inf  # bytes per second; not known yet
+        self.begins()
+        # OpenSSL allows one thread at a time, and who answers is not the thread that reads.
+        self.lock = Lock() if isinstance(sock, ssl.SSLSocket) else None
         self.closes = False  # after what is to be sent
         self.gone = False  # the other side has ended it
         self.is_watched = True  # its events are asked for
@@ -45,6 +59,13 @@ class Connection:
 
     def receive(self) -> None:
         """Take what is there; `gone` if that is the end."""
+        if self.lock is None:
+            self._receive()
+            return
+        with self.lock:
+            self._receive()
+
+    def _receive(self) -> None:
         self.wants_write = False
         while True:
             try:
@@ -68,7 +89,11 @@ class Connection:
     def send(self, data: bytes | memoryview) -> bool:
         """As much as goes without waiting; the rest is kept in `out`. False: it broke."""
         try:
-            sent = self.sock.send(data)
+            if self.lock is None:
+                sent = self.sock.send(data)
+            else:
+                with self.lock:
+                    sent = self.sock.send(data)
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             sent = 0
         except OSError:
@@ -90,6 +115,23 @@ class Connection:
                 if not room.poll(timeout_s * 1000):
                     return False
         return True
+
+    def begins(self) -> None:
+        """The request, its body, or the sending of its answer."""
+        self.since = self.seen_s = monotonic()
+        self.begun_with = self.untaken
+        self.seen_bytes, self.pace = self.progress, math.inf
+
+    @property
+    def progress(self) -> int:
+        """Bytes that came of a request, or that were taken of an answer."""
+        return len(self.data) if self.state < WORKING else self.begun_with - self.untaken
+
+    @property
+    def untaken(self) -> int:
+        """Bytes of an answer that the other side has not taken yet."""
+        left = self.out
+        return 0 if left is None else len(left)
 
     def end_output(self) -> None:
         try:

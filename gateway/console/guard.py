@@ -19,8 +19,8 @@ import flask
 from flask import Response
 
 from myqueue.errors import Forbidden
+from myqueue.gateway.admission import FORM_BYTES_MAX
 
-BODY_BYTES_MAX: Final = 2 << 20  # of a form; a test message is typed by hand
 FIELDS_MAX: Final = 20
 TOKEN_S: Final = 12 * 3600
 AGAIN: Final = "Open the page again and send the form from there."
@@ -63,8 +63,8 @@ class Tokens:
 def limit_form() -> None:
     """The API takes no forms; the console takes small ones."""
     request = flask.request
-    request.max_content_length = BODY_BYTES_MAX
-    request.max_form_memory_size = BODY_BYTES_MAX
+    request.max_content_length = FORM_BYTES_MAX
+    request.max_form_memory_size = FORM_BYTES_MAX
     request.max_form_parts = FIELDS_MAX
 
 

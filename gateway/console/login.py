@@ -15,9 +15,9 @@ import flask
 from flask import Blueprint, Response, redirect
 
 from myqueue.errors import Forbidden, Unauthorized
+from myqueue.gateway.admission import COOKIE
 from myqueue.gateway.console import frame, topics
 
-COOKIE: Final = "myq_token"
 KEPT_S: Final = 12 * 3600
 READ, WRITE, ADMIN = "read", "write", "admin"
 # What a page needs, by its endpoint; all others show something.

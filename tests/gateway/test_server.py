@@ -4,70 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from kit.processes import free_ports, wait_for
+from kit.processes import wait_for
+from kit.sites import BIG, Line, Quick, Site, serving
 
 from myqueue.errors import Internal
 from myqueue.gateway import overdue
-from myqueue.gateway.config import GatewayConfig
-from myqueue.gateway.http1 import Head
-from myqueue.gateway.server import Server
-from myqueue.gateway.wsgi import Answer, Respond, refusal
-
-Start = Callable[..., Any]
-BIG = b"x" * 3_000_000
-
-
-class Site:
-    """An application with a page for each thing that can happen; `gate` holds /wait."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.closed = threading.Event()  # the stream was
-        self.seen: list[str] = []
-
-    def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
-        path = environ["PATH_INFO"]
-        self.seen.append(path)
-        body = environ["wsgi.input"].read()
-        if path == "/stream":
-            start("200 OK", [("Content-Type", "text/plain")])
-            return self.stream()
-        if path == "/broken":
-            raise RuntimeError("on purpose")
-        if path == "/wait":
-            assert self.gate.wait(30)
-        text = BIG if path == "/big" else path.encode() + body
-        start("200 OK", [("Content-Length", str(len(text)))])
-        return [text]
-
-    def stream(self) -> Iterator[bytes]:
-        try:
-            for number in range(3):
-                yield b"part %d;" % number
-            if not self.gate.wait(30):
-                yield b"late"
-        finally:
-            self.closed.set()
-
-
-class Quick:
-    """Answers /quick at once, /later from another thread, /pool not at all."""
-
-    def begin(self, head: Head, body: bytes, respond: Respond) -> bool:
-        answer = Answer("200 OK", [("Content-Length", str(len(body)))], body, not head.keep_alive)
-        if head.path == "/quick":
-            respond(answer)
-        elif head.path == "/later":
-            threading.Thread(target=respond, args=(answer,)).start()
-        elif head.path == "/after-all":
-            respond(None)
-        else:
-            return False
-        return True
+from myqueue.gateway.wsgi import refusal
 
 
 @pytest.fixture
@@ -77,44 +22,8 @@ def site() -> Site:
 
 @pytest.fixture
 def port(site: Site) -> Iterator[int]:
-    (number,) = free_ports(1)
-    config = GatewayConfig(listen=f"127.0.0.1:{number}", threads=4, stop_within_ms=500)
-    server = Server(site, config, Quick())
-    thread = threading.Thread(target=server.serve)
-    thread.start()
-    yield number
-    site.gate.set()
-    server.stop()
-    thread.join(20)
-    assert not thread.is_alive()
-
-
-class Line:
-    """A bare connection."""
-
-    def __init__(self, port: int) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), 30)
-        self.file = self.sock.makefile("rb")
-
-    def send(self, path: str, body: bytes = b"", *, more: str = "") -> None:
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{more}\r\n"
-        self.sock.sendall(head.encode() + body)
-
-    def head(self) -> tuple[int, dict[str, str]]:
-        status = int(self.file.readline().split()[1])
-        fields = {}
-        while (line := self.file.readline().decode().strip()) != "":
-            name, _, value = line.partition(": ")
-            fields[name.lower()] = value
-        return status, fields
-
-    def answer(self) -> tuple[int, bytes]:
-        status, fields = self.head()
-        return status, self.file.read(int(fields["content-length"]))
-
-    def close(self) -> None:
-        self.file.close()
-        self.sock.close()
+    with serving(site, Quick()) as (number, _):
+        yield number
 
 
 @pytest.fixture

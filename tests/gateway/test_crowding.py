@@ -1,0 +1,247 @@
+"""Those who send slowly, or take no answers, give way to others; nobody makes the gateway swell."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.processes import wait_for
+from kit.sites import VAST, Line, Quick, Site, serving
+
+from myqueue.gateway import crowding
+from myqueue.gateway.admission import Admission
+from myqueue.gateway.app import create_app
+from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.server import Server
+
+MB = 1_000_000
+Connect = Callable[[int], Line]
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    with ExitStack() as lines:
+
+        def made(port: int) -> Line:
+            line = Line(port)
+            lines.callback(line.close)
+            return line
+
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is slow is known after a shorter time."""
+    monkeypatch.setattr(crowding, "FRESH_S", 0.2)
+    monkeypatch.setattr("myqueue.gateway.server.SWEEP_S", 0.05)
+
+
+def begin(line: Line, path: str, length: int, sent: int) -> None:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+    line.sock.sendall(head.encode() + b"x" * sent)
+
+
+def held(server: Server) -> int:
+    return sum(len(one.data) for one in tuple(server._connections.values()))
+
+
+def test_nobody_without_a_token_has_a_body_read(connect: Connect, tmp_path: Path) -> None:
+    """It is answered by its head, while none of its body was sent."""
+    file = tmp_path / "tokens"
+    file.write_text("write writer-token-0123 writer")
+    file.chmod(0o600)
+    config = GatewayConfig(cluster="127.0.0.1:9", tokens=str(file), request_timeout_ms=100)
+    app = create_app(config)
+    lane = app.extensions["myqueue-lane"]
+    with serving(app, lane, admit=Admission(app).check) as (port, _):
+        for path, token, status in (
+            ("/producer/produce", "", 401), ("/producer/produce", "wrong-token-012345", 401),
+            ("/topics/t/settings", "", 401), ("/topics", "writer-token-0123", 403),
+            ("/console/create-topic", "", 401), ("/none", "", 413), ("/livez", "", 413),
+        ):  # fmt: skip
+            line = connect(port)
+            more = f"Authorization: Bearer {token}\r\n" if token else ""
+            head = f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 1500000\r\n{more}"
+            line.sock.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
+            assert line.answer()[0] == status, path
+            assert line.file.read() == b""
+        line = connect(port)
+        more = "Authorization: Bearer writer-token-0123\r\nExpect: 100-continue\r\n"
+        head = f"POST /producer/produce HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n{more}\r\n"
+        line.sock.sendall(head.encode())
+        assert b" 100 " in line.file.readline() and line.file.readline() == b"\r\n"
+        line.sock.sendall(b"no object")
+        assert line.answer()[0] == 400
+    app.extensions["myqueue"].close()
+
+
+def test_unfinished_bodies_give_way_to_who_comes(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All places are taken by bodies that do not end: others are served all the same, connections
+    between two requests stay, and it is counted and in the log.
+    """
+    counted: Counter[str] = Counter()
+    with serving(Site(), Quick(), connections_max=20, count=lambda why: counted.update([why])) as (
+        port,
+        _,
+    ):
+        honest = connect(port)
+        honest.send("/quick", b"1")
+        assert honest.answer() == (200, b"1")
+        for _ in range(3):
+            for _ in range(25):
+                begin(connect(port), "/quick", 100, 1)
+            newest = connect(port)
+            newest.send("/quick", b"2")
+            assert newest.answer() == (200, b"2")
+            newest.close()
+        honest.send("/quick", b"3")
+        assert honest.answer() == (200, b"3")
+        wait_for("a line in the log", lambda: "connections_max is reached" in caplog.text)
+    assert counted[crowding.PLACES] >= 50
+
+
+def test_large_bodies_have_one_budget(connect: Connect) -> None:
+    """Bodies that it has no room for wait outside, in order; slow ones give way to them."""
+    counted: Counter[str] = Counter()
+    limits = {"body_bytes_max": 2 * MB, "bodies_bytes_max": 4 * MB}
+    with serving(Site(), None, count=lambda why: counted.update([why]), **limits) as (port, server):
+        lines = [connect(port) for _ in range(8)]
+        pool = ThreadPoolExecutor(12)
+        sending = [pool.submit(begin, line, "/slow", 2 * MB, 2 * MB - 1) for line in lines]
+        wait_for("bodies to come", lambda: held(server) > MB)
+        honest = connect(port)
+        most = 0
+        answer = pool.submit(lambda: (honest.send("/ok", b"y" * MB), honest.answer())[1])
+        while not answer.done():
+            most = max(most, held(server))
+        assert answer.result() == (200, b"/ok" + b"y" * MB)
+        # What one read brings comes on top, for each connection.
+        assert most < 4 * MB + 9 * 2 * crowding.SMALL_BYTES_MAX
+        assert counted[crowding.BYTES] > 0
+        for line in lines:
+            line.sock.shutdown(socket.SHUT_RDWR)
+        for one in sending:
+            one.exception(20)
+        pool.shutdown()
+
+
+def test_who_gave_way_is_told_so(connect: Connect) -> None:
+    """And small bodies have bytes of their own, which large ones can't take."""
+    limits = {"body_bytes_max": 1 << 17, "bodies_bytes_max": 1 << 19}  # small ones: two of 64 KiB
+    with serving(Site(), None, **limits) as (port, _):
+        lines = [connect(port) for _ in range(3)]
+        for line in lines:
+            begin(line, "/slow", 60_000, 10)
+        told = b"".join(line.sock.recv(4096) for line in lines[:1])
+        assert b" 429 " in told and b"BUSY" in told and b"bodies" in told
+        for line in lines[1:]:
+            line.sock.sendall(b"x" * 59_990)
+            assert line.answer()[0] == 200
+
+
+def test_honest_large_bodies_all_come_through(connect: Connect) -> None:
+    limits = {"body_bytes_max": 2 * MB, "bodies_bytes_max": 3 * MB}
+    with serving(Site(), None, **limits) as (port, _), ThreadPoolExecutor(12) as pool:
+
+        def send(number: int) -> bool:
+            line = connect(port)
+            body = b"%d" % number * MB
+            line.send("/ok", body)
+            return line.answer() == (200, b"/ok" + body)
+
+        assert all(pool.map(send, range(10, 22)))
+
+
+def test_who_takes_no_answers_is_closed_when_they_are_too_much(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowding, "ANSWERS_BYTES_MAX", 40 * MB)
+    counted: Counter[str] = Counter()
+    with serving(Site(), Quick(), count=lambda why: counted.update([why])) as (port, server):
+        reader = connect(port)
+        for _ in range(6):
+            connect(port).send("/vast")
+        reader.send("/vast")
+        for _ in range(3):
+            assert reader.answer() == (200, VAST)
+            reader.send("/vast")
+        wait_for("others to give way", lambda: counted[crowding.ANSWERS] >= 2)
+        untaken = sum(one.untaken for one in tuple(server._connections.values()))
+        assert untaken <= 56 * MB
+        assert reader.answer() == (200, VAST)
+
+
+def test_an_answer_has_one_deadline(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taking a little of it now and then does not put it off."""
+    monkeypatch.setattr("myqueue.gateway.server.SEND_S", 0.5)
+    monkeypatch.setattr("myqueue.gateway.server.SLOW_BYTES_PER_S", 1 << 30)
+    with serving(Site(), Quick()) as (port, server):
+        line = connect(port)
+        line.send("/vast")
+        wait_for("it to be sent", lambda: any(one.untaken for one in all_of(server)))
+
+        def has_ended() -> bool:
+            line.sock.recv(1000)
+            return not all_of(server)
+
+        wait_for("its end", has_ended, 10)
+
+
+def all_of(server: Server) -> list[Any]:
+    return list(server._connections.values())
+
+
+def test_two_heavy_bodies_are_worked_on_at_once(connect: Connect) -> None:
+    """Others of them wait; what is not heavy goes on."""
+    site = Site()
+    with serving(site, Quick(), threads=8, body_bytes_max=2 << 20) as (port, _):
+        lines = [connect(port) for _ in range(5)]
+        for line in lines:
+            line.send("/wait", b"z" * (3 << 19))
+        wait_for("two of them", lambda: len(site.seen) == 2)
+        other = connect(port)
+        other.send("/a", b"z" * 100_000)
+        assert other.answer()[0] == 200
+        assert site.seen == ["/wait", "/wait", "/a"]
+        site.gate.set()
+        assert [line.answer()[0] for line in lines] == [200] * 5
+
+
+def test_expect_continue_never_waits_for_its_client(connect: Connect) -> None:
+    """Its own answers are not taken, so there is no room even for that line: others go on."""
+    with serving(Site(), Quick()) as (port, _):
+        line = connect(port)
+        line.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stop = threading.Event()
+
+        def flood() -> None:
+            one = (
+                b"POST /quick HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nExpect: 100-continue\r\n"
+            )
+            try:
+                while not stop.is_set():
+                    line.sock.sendall(one + b"\r\n")
+                    stop.wait(0.0005)
+                    line.sock.sendall(b"x")
+            except OSError:
+                pass
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        other = connect(port)
+        for number in range(200):
+            other.send("/quick", b"%d" % number)
+            assert other.answer() == (200, b"%d" % number)
+        stop.set()
+        line.sock.shutdown(socket.SHUT_RDWR)
+        thread.join(10)

@@ -1,0 +1,119 @@
+"""An HTTP server in this process, with a small application and no cluster; and bare connections."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kit.processes import free_ports
+
+from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.http1 import Head
+from myqueue.gateway.server import Server
+from myqueue.gateway.wsgi import Answer, Respond
+
+Start = Callable[..., Any]
+BIG = b"x" * 3_000_000
+VAST = b"x" * 16_000_000  # more than kernels keep for a connection
+
+
+class Site:
+    """An application with a page for each thing that can happen; `gate` holds /wait."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.closed = threading.Event()  # the stream was
+        self.seen: list[str] = []
+
+    def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        self.seen.append(path)
+        body = environ["wsgi.input"].read()
+        if path == "/stream":
+            start("200 OK", [("Content-Type", "text/plain")])
+            return self.stream()
+        if path == "/broken":
+            raise RuntimeError("on purpose")
+        if path == "/wait":
+            assert self.gate.wait(30)
+        text = {"/big": BIG, "/vast": VAST}.get(path, path.encode() + body)
+        start("200 OK", [("Content-Length", str(len(text)))])
+        return [text]
+
+    def stream(self) -> Iterator[bytes]:
+        try:
+            for number in range(3):
+                yield b"part %d;" % number
+            if not self.gate.wait(30):
+                yield b"late"
+        finally:
+            self.closed.set()
+
+
+class Quick:
+    """Answers /quick at once, /later from another thread, /pool not at all."""
+
+    def begin(self, head: Head, body: bytes, respond: Respond) -> bool:
+        answer = Answer("200 OK", [("Content-Length", str(len(body)))], body, not head.keep_alive)
+        if head.path == "/quick":
+            respond(answer)
+        elif head.path == "/later":
+            threading.Thread(target=respond, args=(answer,)).start()
+        elif head.path == "/after-all":
+            respond(None)
+        else:
+            return False
+        return True
+
+
+class Line:
+    """A bare connection."""
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), 30)
+        if tls is not None:
+            self.sock = tls.wrap_socket(self.sock, server_hostname="localhost")
+        self.file = self.sock.makefile("rb")
+
+    def send(self, path: str, body: bytes = b"", *, more: str = "") -> None:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+        self.sock.sendall(head.encode() + body)
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        status = int(self.file.readline().split()[1])
+        fields = {}
+        while (line := self.file.readline().decode().strip()) != "":
+            name, _, value = line.partition(": ")
+            fields[name.lower()] = value
+        return status, fields
+
+    def answer(self) -> tuple[int, bytes]:
+        status, fields = self.head()
+        return status, self.file.read(int(fields["content-length"]))
+
+    def close(self) -> None:
+        self.file.close()
+        self.sock.close()
+
+
+@contextmanager
+def serving(application: Any, quick: Any = None, **more: Any) -> Iterator[tuple[int, Server]]:
+    """A server in a thread: its port, and itself. Settings and arguments of it by their names."""
+    (number,) = free_ports(1)
+    arguments = {name: more.pop(name) for name in ("admit", "count") if name in more}
+    settings: dict[str, Any] = {"threads": 4, "stop_within_ms": 500, **more}
+    config = GatewayConfig(listen=f"127.0.0.1:{number}", **settings)
+    server = Server(application, config, quick, **arguments)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield number, server
+    finally:
+        getattr(application, "gate", threading.Event()).set()
+        server.stop()
+        thread.join(20)
+        assert not thread.is_alive()
