@@ -91,14 +91,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not debug:
         # What the client library logs is for applications; here errors are one line.
         logging.getLogger("myqueue").addHandler(logging.NullHandler())
+    stdout = sys.stdout
     try:
         streams.prepare()
         code = myq.main(words, prog_name="myq", standalone_mode=False)
         return code if isinstance(code, int) else DONE
-    except SystemExit as end:
-        if not isinstance(end.__context__, BrokenPipeError):
+    except SystemExit:
+        if sys.stdout is stdout:
             raise
-        # The reader of our output has enough (`| head -1`). Clients have no pipes of their own.
+        # click put another stream there: the reader of our output has enough (`| head -1`).
+        sys.stdout = stdout
         streams.give_up_output()
         return DONE
     except click.exceptions.NoArgsIsHelpError as error:
