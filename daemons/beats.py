@@ -135,7 +135,7 @@ class Beats:
         common = {
             "disk": here.disk, "incarnation": self.engine.incarnation, "address": here.address,
             "peer": here.peer, "host": here.host, "applied": here.applied,
-            "damaged": here.damaged,
+            "damaged": here.damaged, "closed": here.closed,
         }  # fmt: skip
         for node, _ in self._config.managers:
             if node == self.engine.node:
@@ -153,7 +153,7 @@ class Beats:
         return ManagerLife(
             engine.now, engine.wall_ms(), engine.log.identity.disk, url(config.advertise),
             config.peer_advertise, config.host, self.metadata.applied_index,
-            damaged=engine.repair.told(),
+            damaged=engine.repair.told(), closed=engine.closing.told(),
         )  # fmt: skip
 
     def due(self, now: int) -> list[Todo]:

@@ -11,7 +11,7 @@ parts until an event settles it:
 | changed: ready | what was held for a replica that was elected a moment ago |
 | changed: leads no more | what was not proposed (NOT_LEADER), reads |
 | dropped | what was proposed and is not committed: OUTCOME_UNKNOWN |
-| removed by an order | everything of the group |
+| removed by an order, or closed | everything of the group |
 """
 
 from __future__ import annotations
@@ -350,11 +350,25 @@ class Broker:
 
     def _remove(self, group: int) -> None:
         """Named by a committed entry; whoever waits for it is told."""
+        if not self._engine.may_remove(group):
+            return  # the order comes again
         replica = self._engine.replicas.get(group)
-        feed = self._feeds.pop(group, None)
-        self._leading.pop(group, None)
         self._engine.remove(group)
         self._settings.pop(group, None)
+        self._end(group)
+        entries = replica.node.log.last_index if replica is not None else -1  # it took no part
+        self._tell("info", "replica-removed", group=group, entries=entries)
+
+    def closed(self, replica: Replica) -> None:
+        """It takes no part any more; whoever waits for it is told, and the managers at once."""
+        self._end(replica.uid)
+        self.members.changed(replica.uid)
+        self.reports.closed(replica.uid)
+
+    def _end(self, group: int) -> None:
+        """No replica of it takes part here."""
+        feed = self._feeds.pop(group, None)
+        self._leading.pop(group, None)
         self.queries.lost(group)
         if feed is not None:
             refusal = self._refusal(group)
@@ -366,8 +380,6 @@ class Broker:
             for one in asked:
                 one.failed(_UNKNOWN, None)
         self.fetching.removed(group)
-        entries = replica.node.log.last_index if replica is not None else -1  # it took no part
-        self._tell("info", "replica-removed", group=group, entries=entries)
 
     def _gauges(self) -> dict[str, int]:
         return {

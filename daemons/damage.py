@@ -185,10 +185,15 @@ def note_reader(damaged: dict[int, Damaged], number: int, replica: Replica) -> N
 
 def _name_of(replica: Replica) -> str:
     """For people. What a group is about is its topic and number, and for managers a word."""
+    return name_about(replica.about)
+
+
+def name_about(about: bytes) -> str:
+    """The partition that a group was created for; of the managers' group, its one word."""
     try:
-        topic, number, *_ = protocol.unpack(replica.about)
+        topic, number, *_ = protocol.unpack(about)
     except (ValueError, TypeError):
-        return bytes(replica.about).decode(errors="replace")
+        return bytes(about).decode(errors="replace")
     return f"{topic}/{number}"
 
 

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 from typing import Any
 
 from myqueue import errors
 from myqueue.daemons import peerwire
 from myqueue.daemons.clock import Clock
+from myqueue.daemons.closing import Closing
 from myqueue.daemons.counts import Counts
 from myqueue.daemons.diskwatch import DiskWatch
 from myqueue.daemons.opening import (
@@ -33,6 +35,7 @@ from myqueue.daemons.opening import (
 )
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.host import Host, Packet
+from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.reclaiming import Reclaiming
 from myqueue.daemons.repair import Repair
 from myqueue.daemons.replica import Replica, refusals
@@ -81,6 +84,7 @@ class Engine:
         self._serving = Serving(self)
         self.disk = DiskWatch(self)
         self.repair = Repair(self)
+        self.closing = Closing(self)
         self.scrub_bytes_per_s = 0  # 0: nobody looks for damage by himself
         self.fill_bytes_per_s = 0  # sent to new replicas; 0: as fast as it goes
         self.report: Callable[..., None] = lambda *_, **__: None  # a line for people
@@ -91,7 +95,11 @@ class Engine:
     def open_groups(self) -> None:
         """After recovery: every group that was here before."""
         self.repair.before_groups_open()
+        self.closing.before_groups_open()
         for uid, group in sorted(self.log.journal.groups.by_uid.items()):
+            if why := self.closing.was_closed(group):
+                self.refused[uid] = why
+                continue
             try:
                 replica = open_group(self._opening, group, self.now)
             except Refused as error:
@@ -101,6 +109,7 @@ class Engine:
             if replica.node.applied_index > replica.commit_saved:
                 self._saver.note(replica)
             self.starts.mend(replica)
+        self.closing.groups_are_open()
         self.repair.groups_are_open()
         self.log.journal.submit()
         self.owner.started(self.now)
@@ -140,9 +149,30 @@ class Engine:
         name = replica_of(self.log.journal.group(uid))
         self._removing[uid] = self.log.journal.remove_group(uid), name
         self._reclaiming.note()
+        self.closing.removed(uid)
+        self._expect_nothing(uid)
+
+    def _expect_nothing(self, uid: int) -> None:
+        """What is on its way for a replica that is not here any more is no news of another one."""
         self._saver.let_go(uid)
         self._hard_states = deque(one for one in self._hard_states if one[1] != uid)
         self._snapshots = deque(one for one in self._snapshots if one[1] != uid)
+        self._reads = {context: one for context, one in self._reads.items() if one[0] != uid}
+
+    def _close_broken(self) -> None:
+        """Groups that found an invariant broken take no part any more; the others go on."""
+        broken, self.host.broken = self.host.broken, {}
+        for uid, error in broken.items():
+            replica = self.replicas.pop(uid, None)
+            if replica is None:
+                continue
+            self._expect_nothing(uid)
+            self.refused[uid] = self.closing.close(replica, error).why
+            self.owner.closed(replica)
+
+    def may_remove(self, uid: int) -> bool:
+        """False while something of it is still to be kept; the order comes again."""
+        return self.closing.may_go(uid)
 
     def segment_is_gone(self) -> None:
         """By repair: others may have stayed for it alone."""
@@ -158,12 +188,12 @@ class Engine:
         node = self.host.touch(replica.uid)
         if node is None:
             raise errors.UnknownPartition("this replica was removed")
-        with refusals():
+        with refusals(partial(self.host.breaks, replica.uid)):
             return node.propose(items)[0]
 
     def read(self, replica: Replica, context: int) -> None:
         """`read_ready(context)` comes when a linearizable read may be answered (R10)."""
-        with refusals():
+        with refusals(partial(self.host.breaks, replica.uid)):
             self._touch(replica).read(context, self.now, self.host.out)
 
     def transfer(self, replica: Replica, node: int, *, at_once: bool = False) -> None:
@@ -174,14 +204,14 @@ class Engine:
             if t.node_of(member) == node:
                 if at_once and not replica.node.leading.is_whole(member, self.now):
                     raise errors.NotReady("it lags behind")
-                with refusals():
+                with refusals(partial(self.host.breaks, replica.uid)):
                     self._touch(replica).transfer(member, self.now, self.host.out)
                 return
         raise errors.NotReady(f"no voter of this group is on node {node}")
 
     def change(self, replica: Replica, config: t.Config) -> None:
         """Propose other members of a group that is led here; raises NotLeader or NotReady."""
-        with refusals():
+        with refusals(partial(self.host.breaks, replica.uid)):
             self._touch(replica).change(config, self.now)
 
     @property
@@ -243,22 +273,16 @@ class Engine:
         self.counts["wal_bytes_total"] += event.bytes
         while self._hard_states and self._hard_states[0][0] <= event.batch:
             _, group, term, vote = self._hard_states.popleft()
-            node = host.touch(group)
-            if node is not None:
-                node.hard_state_persisted(term, vote, now, out)
+            host.call(group, RaftNode.hard_state_persisted, term, vote, now, out)
         if self._removing:
             self._removing = {u: one for u, one in self._removing.items() if one[0] > event.batch}
         while self._snapshots and self._snapshots[0][0] <= event.batch:
             _, group, index = self._snapshots.popleft()
             if all(one[1] != group for one in self._snapshots):
                 self._saver.let_go(group)
-            node = host.touch(group)
-            if node is not None:
-                node.snapshot_persisted(index, out)
+            host.call(group, RaftNode.snapshot_persisted, index, out)
         for group, (term, index) in event.tails.items():
-            node = host.touch(group)
-            if node is not None:
-                node.persisted(term, index, now, out)
+            host.call(group, RaftNode.persisted, term, index, now, out)
 
     def tick(self) -> None:
         self.host.tick(self.now)
@@ -268,6 +292,7 @@ class Engine:
         self._reclaiming.tick(self.now)
         self._serving.tick(self.now)
         self.repair.tick(self.now)
+        self.closing.tick(self.now)
         if self._behind:
             self._apply_rest()
 
@@ -280,6 +305,8 @@ class Engine:
         than ours, and the writer that wakes up takes the interpreter away from who sends.
         """
         effects, packets = self.host.end_turn(self.now)
+        if self.host.broken:
+            self._close_broken()
         if effects.persist:
             self._persist(effects.persist)
         if packets:
@@ -292,7 +319,10 @@ class Engine:
         for order in effects.apply:
             self._apply(order)
         for fetch in effects.fetch:
-            self._serving.fetch(fetch)
+            try:
+                self._serving.fetch(fetch)
+            except t.Broken as error:
+                self.host.breaks(fetch.group, error)
         if effects.changed or effects.dropped or effects.reads:
             self._tell(effects)
             self._stirred = True
@@ -341,7 +371,12 @@ class Engine:
     def _apply(self, order: t.Apply) -> None:
         replica = self.replicas.get(order.group)
         if replica is not None:
-            self._applied(replica, replica.apply(order))
+            try:
+                done = replica.apply(order)
+            except t.Broken as error:  # entries that do not fit to the state
+                self.host.breaks(replica.uid, error)
+            else:
+                self._applied(replica, done)
 
     def _apply_rest(self) -> None:
         """What could not be read when its turn came, and may be there again (`repair`)."""
@@ -349,7 +384,12 @@ class Engine:
             del self._behind[uid]
             replica = self.replicas.get(uid)
             if replica is not None and replica.is_behind:
-                self._applied(replica, replica.apply_rest())
+                try:
+                    done = replica.apply_rest()
+                except t.Broken as error:
+                    self.host.breaks(uid, error)
+                else:
+                    self._applied(replica, done)
 
     def _applied(self, replica: Replica, done: list[tuple[list[t.Entry], list[Any]]]) -> None:
         node = replica.node

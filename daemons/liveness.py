@@ -46,6 +46,20 @@ def _is_told(one: Any) -> bool:
     )
 
 
+def _closed(value: Any) -> bool:
+    """Replicas that contradict others, and what is kept of them: short maps, for people."""
+    return type(value) is list and len(value) <= DAMAGED_MAX and all(map(_is_closed, value))
+
+
+def _is_closed(one: Any) -> bool:
+    texts, numbers = ("partition", "why", "kept"), ("group", "replica", "since_ms")
+    return (
+        type(one) is dict
+        and all(_text(one.get(name)) and len(one[name]) <= TOLD_CHARACTERS_MAX for name in texts)
+        and all(_int(one.get(name)) for name in numbers)
+    )
+
+
 _members = protocol.list_of(protocol.row(_int, _int, _bool))
 _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
@@ -55,11 +69,15 @@ _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     ),
     "held": protocol.optional(_pairs), "lost": _pairs, "producers": _ints, "consumers": _ints,
     "disk_low": _bool, "free_bytes": _int, "used_bytes": _int, "load": _int, "damaged": _damaged,
+    "closed": _closed,
 }  # fmt: skip
-_OPTIONAL: Final[dict[str, Any]] = {"held": None, "lost": [], "used_bytes": 0, "damaged": []}
+_OPTIONAL: Final[dict[str, Any]] = {
+    "held": None, "lost": [], "used_bytes": 0, "damaged": [], "closed": [],
+}  # fmt: skip
 _MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
     "applied": _int, "producers": _pairs, "consumers": _pairs, "damaged": _damaged,
+    "closed": _closed,
 }  # fmt: skip
 
 
@@ -113,6 +131,7 @@ class BrokerLife:
     full_version: int = 0  # what it followed then
     reported: set[int] = field(default_factory=set)
     damaged: list[dict[str, Any]] = field(default_factory=list)  # segments under repair
+    closed: list[dict[str, Any]] = field(default_factory=list)  # replicas that contradict others
 
     def has(self, group: int) -> bool:
         """A replica that takes part."""
@@ -135,6 +154,7 @@ class ManagerLife:
     producers: list[tuple[int, int]] = field(default_factory=list)  # that it heard of: (id, time)
     consumers: list[tuple[int, int]] = field(default_factory=list)
     damaged: list[dict[str, Any]] = field(default_factory=list)
+    closed: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Liveness:
@@ -163,7 +183,7 @@ class Liveness:
         life.host, life.version, life.load = beat["host"], beat["version"], beat["load"]
         life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
         life.used_bytes, life.damaged = beat["used_bytes"], beat["damaged"]
-        life.lost = dict(beat["lost"])
+        life.lost, life.closed = dict(beat["lost"]), beat["closed"]
         if beat["full"] and beat["held"] is not None:
             life.held, life.full_at = dict(beat["held"]), now
             life.full_version = beat["version"]
@@ -174,6 +194,9 @@ class Liveness:
             life.reported.add(group)
             life.held[group] = incarnation
             self._reports.setdefault(group, {})[node] = Report(*fields)
+        for group in [one["group"] for one in life.closed if one["group"] in life.lost]:
+            self._forget_report(node, group)  # it leads no more, and nothing newer comes of it
+            life.reported.discard(group)
         return life
 
     def _forget_reports(self, node: int) -> None:

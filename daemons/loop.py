@@ -6,8 +6,8 @@
 One thread runs this and decides everything. It never waits for a disk: the journal reports when it
 is done. Peers come before clients, and of clients only so much is taken in one turn, so that
 consensus goes on under any flood (decision 6). Whatever a client sends, it gets an answer or is
-counted as dropped; nothing that comes from a socket ends the process, except a broken invariant of
-consensus (`Broken`) and a failed disk: these must.
+counted as dropped; nothing that comes from a socket ends the process. A broken invariant of
+consensus closes its group alone (`closing.py`); one of no group, and a failed disk, end it.
 
 So not everybody may speak of consensus. Without keys a greeting is only a claim; a PACKET is heard
 from a daemon of our kind that

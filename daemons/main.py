@@ -5,7 +5,8 @@ doors ▶ engine and owner ▶ groups ▶ loop. The doors are bound before group
 address that is taken is told at once; nobody is heard before all is recovered.
 
 Ends: 0 after SIGTERM or SIGINT (leaders hand over, the log is closed), 1 with one line when it
-can't start, 4 when the disk failed, 5 when an invariant of consensus did not hold. The last two
+can't start, 4 when the disk failed, 5 when an invariant did not hold that is of no group (of those
+that are, the group is closed alone, see `closing.py`). The last two
 must not be "handled": a daemon that does not trust its disk or its log must not go on.
 """
 

@@ -9,6 +9,7 @@ it applied; who lives and who leads is known from beats (`liveness.py`).
 | applied | updates whose entries these are; reads that waited for an index |
 | dropped | updates that were proposed and may or may not be done: OUTCOME_UNKNOWN |
 | changed: leads no more | reads that waited for a round of heartbeats |
+| closed | everything |
 | tick | whoever waited for 5 s |
 
 As the leader it also does what nobody asked for (`duties.py`).
@@ -49,6 +50,7 @@ TRANSFER_AGAIN_MS: Final = 500
 OWN_ARGUMENTS: Final = frozenset(("avoid", "stranded"))  # which the leader adds
 
 Buffer = bytes | memoryview
+_ALL: Final = 1 << 64  # every index is below it
 
 
 class Manager:
@@ -148,8 +150,7 @@ class Manager:
         """The replica, if it leads and may be written to; else the error that says who does."""
         replica = self._replica
         if replica is None:
-            why = self._engine.refused.get(GROUP, "it is starting")
-            raise errors.NotReady(f"this manager takes no part: {why}")
+            raise self._no_part()
         if not replica.is_leader:
             raise self._not_leader(replica)
         if not replica.is_ready:
@@ -271,8 +272,22 @@ class Manager:
             [node_of(one) for one in node.config.voters] if node else [],
             self._metadata.applied_index, self._metadata.tables, beats.liveness, beats.activity,
             engine.now, engine.wall_ms(), engine.repair.told(), self._groups.heard if leads else {},
-            beats.duties.unreached if leads else set(),
+            beats.duties.unreached if leads else set(), engine.closing.told(),
         )  # fmt: skip
+
+    def closed(self, replica: Replica) -> None:
+        """The managers' group is closed here: whoever waits is told, and so is whoever comes."""
+        self._replica, self._was_ready = None, False
+        error = self._no_part()
+        for update in self._waiting.take_updates(0):
+            self._lost(update)
+        self._groups.lost(error)
+        for reader in [*self._waiting.take_rounds(), *self._waiting.take_readers(_ALL)]:
+            self._refuse(reader.client, reader.envelope[protocol.REQUEST], error)
+
+    def _no_part(self) -> errors.MyQueueError:
+        why = self._engine.refused.get(GROUP, "it is starting")
+        return errors.NotReady(f"this manager takes no part: {why}")
 
     def read_ready(self, context: int) -> None:
         if self._groups.read_ready(context):
@@ -312,6 +327,8 @@ class Manager:
         kind = envelope[protocol.KIND]
         if kind != protocol.BEAT:
             raise errors.Unsupported(f"{protocol.name_of(kind)} is not for a manager's peers")
+        if self._replica is None and peer.kind == "broker":
+            raise self._no_part()  # what it knows is of some time ago, and stays so
         leads = self._was_ready
         orders = self._beats.answer(peer.kind, peer.node, envelope[3], leads=leads)
         self._engine.peer_reply(peer, protocol.encode(protocol.ORDERS, envelope[2], orders))
@@ -344,11 +361,11 @@ class Manager:
     def tick(self, now: int) -> None:
         self._expire(now)
         self._beats.tick(now)
-        if self._replica is None:
-            return
         if now >= self._beat_at:
             self._beat_at = now + BEAT_MS
-            self._beats.send(self._replica.leader_node)
+            self._beats.send(self._replica.leader_node if self._replica else 0)
+        if self._replica is None:
+            return
         if self._replica.is_leader and self._replica.is_ready:
             self._do_duties(self._replica, now)
             self._groups.tick(now)

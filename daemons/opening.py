@@ -78,17 +78,17 @@ def open_group(opening: Opening, group: Group, now: int) -> Replica:
         if group.damaged or group.incomplete or group.lacking or not _ends_well(log, group):
             _examine(log, group, machine.applied_index)
         _catch_up(log, group, machine, configs)
+        raft_log = _raft_log(log, group)
+        node = RaftNode(
+            group.uid, replica, configs, raft_log, term=group.term, vote=group.vote,
+            applied_index=machine.applied_index, commit_index=group.commit_index,
+            settings=opening.settings, random=opening.random, heard=opening.heard, now=now,
+            recovering=group.incomplete, lacking=group.lacking,
+        )  # fmt: skip
     except (CorruptData, EntryMissing) as error:
         raise Refused(f"what it needs to start can't be read: {error}") from error
     except t.Broken as error:  # one group must not keep all others from starting
         raise Refused(f"its state and its log do not fit together: {error}") from error
-    raft_log = _raft_log(log, group)
-    node = RaftNode(
-        group.uid, replica, configs, raft_log, term=group.term, vote=group.vote,
-        applied_index=machine.applied_index, commit_index=group.commit_index,
-        settings=opening.settings, random=opening.random, heard=opening.heard, now=now,
-        recovering=group.incomplete, lacking=group.lacking,
-    )  # fmt: skip
     found = Replica(node, machine, about, log)
     found.saved_config = saved_config
     found.commit_saved = group.commit_index  # the state may be ahead of it

@@ -163,7 +163,7 @@ class Queries:
                 "daemon": "broker", "node": engine.node, "incarnation": engine.incarnation,
                 "groups": groups, "groups_total": len(engine.replicas),
                 "refused": {str(one): why for one, why in islice(engine.refused.items(), 100)},
-                "repair": engine.repair.status(),
+                "repair": engine.repair.status(), "closed": engine.closing.told(),
             },
         )  # fmt: skip
 

@@ -174,7 +174,10 @@ class Repair:
     def _set_lacking(self, replica: Replica, *, lacking: bool) -> None:
         engine = self._engine
         engine.host.touch(replica.uid)
-        replica.node.follower.lacks(lacking, engine.now, engine.host.out)
+        try:
+            replica.node.follower.lacks(lacking, engine.now, engine.host.out)
+        except t.Broken as error:
+            engine.host.breaks(replica.uid, error)
 
     def _is_whole(self, replica: Replica) -> None:
         self._set_lacking(replica, lacking=False)

@@ -13,7 +13,7 @@ replica `is_behind` what it was told to apply until `repair` has brought the ent
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from myqueue import protocol
 from myqueue.daemons.machine import Changes, Machine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.errors import CorruptData, EntryMissing, NotLeader, NotReady
+from myqueue.errors import CorruptData, EntryMissing, MyQueueError, NotLeader, NotReady
 from myqueue.wal.reader import Entry as Stored
 
 if TYPE_CHECKING:
@@ -167,12 +167,22 @@ class Replica:
                     entries = self.read(at, self.apply_to, APPLY_BYTES)
                 except (CorruptData, NotReady):
                     break  # the reader has noted it, for `repair`
-            done.append((entries, self.machine.apply(entries)))
+            done.append((entries, self._applied(entries)))
             at, entries = entries[-1][t.INDEX] + 1, None
         if done:
             self.node.applied(at - 1)
             self.dirty = True
         return done
+
+    def _applied(self, entries: list[t.Entry]) -> list[Any]:
+        try:
+            return self.machine.apply(entries)
+        except (MyQueueError, t.Broken, OSError):
+            raise
+        except Exception as error:  # what can't be decoded, say: this group can't go on
+            last = entries[-1][t.INDEX]
+            text = f"entries {entries[0][t.INDEX]}..{last} can't be applied: {error!r}"
+            raise t.Broken(text) from error
 
     def saved(self) -> Changes:
         """The rows to save now: the machine's, and the configuration if it changed."""
@@ -221,11 +231,14 @@ def as_entry(stored: Stored) -> t.Entry:
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
-    """What the core can't do now, in the words of the daemon."""
+def refusals(broke: Callable[[t.Broken], None]) -> Iterator[None]:
+    """What the core can't do now, in the words of the daemon; `broke` closes the group."""
     try:
         yield
     except t.NotLeader as error:
         raise NotLeader(str(error)) from None
     except t.RaftError as error:
         raise NotReady(str(error)) from None
+    except t.Broken as error:
+        broke(error)
+        raise NotReady(f"this replica is being closed: {error}") from None

@@ -116,6 +116,13 @@ class Reports:
         self._touched[group] = None
         self._at_once = True
 
+    def closed(self, group: int) -> None:
+        """It takes no part any more: that goes with the next beats, and nothing else of it."""
+        self._touched.pop(group, None)
+        for manager in self._managers.values():
+            manager.unanswered.pop(group, None)
+        self._at_once = True
+
     def count(self, messages: int) -> None:
         """Stored in groups that this broker leads."""
         self._messages += messages
@@ -163,7 +170,7 @@ class Reports:
             "disk_low": engine.log.journal.space_low, "load": load,
             "used_bytes": engine.counts.get("disk_used_bytes", 0),
             "free_bytes": engine.counts.get("disk_free_bytes", 0), "lost": self._lost_here(),
-            "damaged": engine.repair.told(),
+            "damaged": engine.repair.told(), "closed": engine.closing.told(),
         }  # fmt: skip
 
     def _on_disk(self) -> list[list[int]]:

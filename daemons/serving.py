@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.node import RaftNode
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine
@@ -115,14 +116,13 @@ class Serving:
         while self._unread and self._unread[0][0] <= now:
             _, order = self._unread.popleft()
             self._is_readable(order.group)
-            node = self._engine.host.touch(order.group)
-            if node is not None:
-                node.fetched(order.follower, [], now, self._engine.host.out)
+            host = self._engine.host
+            host.call(order.group, RaftNode.fetched, order.follower, [], now, host.out)
         while self._fills and self._fill_at <= now:
             fill = self._fills.popleft()
-            replica, node = (
-                self._engine.replicas.get(fill.group),
-                self._engine.host.touch(fill.group),
-            )
-            if replica is not None and node is not None:
-                self._serve(replica, fill, is_fill=True)
+            replica = self._engine.replicas.get(fill.group)
+            if replica is not None and self._engine.host.touch(fill.group) is not None:
+                try:
+                    self._serve(replica, fill, is_fill=True)
+                except t.Broken as error:
+                    self._engine.host.breaks(fill.group, error)

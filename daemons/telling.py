@@ -26,7 +26,9 @@ def status(engine: Engine, replica: Replica | None, own: int, group: int) -> dic
         raise UnknownPartition(f"no replica of group {group} is here")
     known: dict[str, Any] = {"daemon": "manager", "node": engine.node}
     if replica is None:
-        return known | {"refused": engine.refused.get(own, "")}
+        repair, refused = engine.repair.status(), {str(own): engine.refused.get(own, "")}
+        none: dict[str, Any] = {"groups": [], "refused": refused, "repair": repair}
+        return known | none | {"incarnation": engine.incarnation, "closed": engine.closing.told()}
     story: dict[str, Any] = {
         "group": own, "leads": replica.is_leader, "ready": replica.is_ready,
         "role": replica.node.role.name.lower(), "term": replica.node.term,

@@ -6,7 +6,7 @@ to `at_least` and `linearizable` before). Lists are in the order of names or num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ class View:
     damaged: list[dict[str, Any]]  # segments of this manager that are being repaired
     heard: Mapping[int, int] = field(default_factory=dict)  # members, while this manager leads
     unreached: Set[int] = frozenset()  # brokers that leaders of groups do not reach
+    closed: Sequence[dict[str, Any]] = ()  # of this manager: what contradicts the others
 
     def topic(self, name: str) -> Topic:
         topic = self.tables.topics.get(name)
@@ -268,7 +269,7 @@ def problems(view: View, args: Arguments) -> Answer:
             found.append({"problem": "disk-low", "node": node, "free_bytes": life.free_bytes})
         if node in view.unreached:
             found.append({"problem": "unreached", "node": node})
-    found += _damage(view)
+    found += _damage(view) + _closed(view)
     leaderless: list[Answer] = []
     thin: list[Answer] = []
     for name, topic in sorted(tables.topics.items()):
@@ -303,6 +304,22 @@ def _damage(view: View) -> list[Answer]:
          "partitions": [_name_of(view, group) for group in one["groups"]]}
         for kind, node, one in damaged
     ]  # fmt: skip
+
+
+def _closed(view: View) -> list[Answer]:
+    """Replicas that contradict the others of their group, and what is kept of replaced ones."""
+    closed = [("manager", view.node, one) for one in view.closed]
+    for node, manager in sorted(view.liveness.managers.items()):
+        if view.manager_alive(node) and node != view.node:
+            closed += [("manager", node, one) for one in manager.closed]
+    for node, broker in sorted(view.liveness.brokers.items()):
+        if view.liveness.alive(node, view.now):
+            closed += [("broker", node, one) for one in broker.closed]
+    names = ("group", "partition", "why", "since_ms", "kept")
+    return [
+        {"problem": "closed", "kind": kind, "node": node, **{name: one[name] for name in names}}
+        for kind, node, one in closed
+    ]
 
 
 def _name_of(view: View, group: int) -> str:

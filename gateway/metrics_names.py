@@ -37,6 +37,7 @@ COUNTERS: Final[dict[str, str]] = {
     "entries_given_total": "Entries that this daemon gave to others which could not read theirs.",
     "entries_given_wrong_total": "Entries of others that were not the ones that were lost here.",
     "scrubbed_bytes_total": "Bytes of the log that were read in search of damage.",
+    "groups_closed_total": "Replicas that were closed, as others contradicted what they know.",
     "disk_stalls_total": "Times that the disk took so long that leadership was given up.",
     "disk_used_bytes": "Bytes that the log's segments and the store take on the disk.",
     "wal_segments": "Segments of the write-ahead log.",

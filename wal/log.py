@@ -33,6 +33,7 @@ from myqueue.wal.groups import Groups
 from myqueue.wal.identity import FILE_NAME, Identity, claim
 from myqueue.wal.index import Index
 from myqueue.wal.journal import Journal
+from myqueue.wal.kept import Kept
 from myqueue.wal.reader import Reader
 from myqueue.wal.reclaim import SETTLE_MS, Reclaimer
 from myqueue.wal.recovery import UNSURE
@@ -95,6 +96,7 @@ class Log:
         store_directory = os.path.join(directory, "store")
         self.store, self._groups, self.store_problem = _open_store(store_directory)
         undo.callback(lambda: self.store.close())
+        self.kept = Kept(directory, self._base, lambda: self.store)
 
     def _replace_store(self, directory: str, problem: str) -> None:
         with suppress(StoreBroken):

@@ -23,7 +23,7 @@ OF_DAEMONS = {
     "disk-low": (True, "broker {node} has no room on its disk"),
     "unreached": (False, "other brokers do not reach broker {node}: check its address for peers"),
 }
-KNOWN = {*OF_DAEMONS, "damaged", "leaderless", "under-replicated", "stray-group"}
+KNOWN = {*OF_DAEMONS, "damaged", "closed", "leaderless", "under-replicated", "stray-group"}
 
 
 class Problem(NamedTuple):
@@ -81,6 +81,26 @@ def damage(row: dict[str, Any]) -> str:
     )
 
 
+def closed(row: dict[str, Any]) -> str:
+    """A replica that contradicts the others of its group; or what its daemon keeps of one."""
+    who = f"{row['kind']} {row['node']}"
+    if row["kept"]:
+        return (
+            f"{who} keeps the log of a closed replica of {row['partition']} in {row['kept']}: see"
+            " with 'myq wal dump' what the others lack, then remove that folder"
+        )
+    if row["kind"] == "manager":
+        return (
+            f"{who} takes no part: {row['why']}. Look for a disk or a folder of a manager that was"
+            " set back to an older copy. Keep this manager's folder; the others go on without it"
+        )
+    return (
+        f"{who} closed its replica of {row['partition']}: {row['why']}. Look for a disk or a folder"
+        " of a broker that was set back to an older copy. Its files are kept, and another replica"
+        " takes its place when the others have a leader"
+    )
+
+
 def of_partitions(told: list[dict[str, Any]]) -> list[Problem]:
     """Those of a kind in one sentence."""
     found = []
@@ -96,12 +116,13 @@ def of_partitions(told: list[dict[str, Any]]) -> list[Problem]:
 
 
 def of_others(told: list[dict[str, Any]]) -> list[Problem]:
-    """Replicas that no topic has, by broker; and what this client does not know."""
+    """Replicas that no topic has, by broker; what is closed; and what this client does not know."""
     strays = Counter(row["node"] for row in told if row["problem"] == "stray-group")
     found = [
         Problem(False, f"broker {node} keeps {count:,} {_replicas(count)} that no topic has")
         for node, count in sorted(strays.items())
     ]
+    found += [Problem(False, closed(row)) for row in told if row["problem"] == "closed"]
     for row in told:
         if row["problem"] not in KNOWN:
             rest = ", ".join(f"{key} {value}" for key, value in row.items() if key != "problem")

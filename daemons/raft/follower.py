@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from myqueue.daemons.raft.types import (
+    CHAIN,
     INDEX,
     NOBODY,
     TERM,
@@ -90,11 +91,14 @@ class Follower:
             if log.term(index) != entry[TERM]:
                 self._truncate(index, out)
                 return entries[at:]
+            if log.chain(index) not in (0, entry[CHAIN]):
+                require(False, f"the logs differ up to index {index} in the same terms (W21)")
         return []
 
     def _truncate(self, index: int, out: Effects) -> None:
         node, log = self._node, self._node.log
-        require(index > node.commit_index, f"truncation at {index}, committed {node.commit_index}")
+        what = f"truncation at {index}, committed {node.commit_index}"
+        require(index > node.commit_index, what, index)
         if node.durable_term < node.term:  # reports of the old entries may still come
             node.doubt_from, node.doubt_term = min(node.doubt_from, index), node.term
         log.truncate(index)

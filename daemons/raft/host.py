@@ -12,10 +12,14 @@ So no timer runs for a group that has nothing to do. Only groups with a deadline
 answer that is waited for) are looked at, at each tick.
 
 Commits that no message carried yet go with the next beat, until that beat is answered.
+
+A group whose invariants are broken ends alone: nothing of what it did in that turn leaves the host,
+it is no group of this host from then on, and the caller finds it in `broken`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +27,7 @@ from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     NEVER,
     NOBODY,
+    Broken,
     Config,
     Effects,
     Message,
@@ -116,6 +121,7 @@ class Host:
         self._dirty: dict[int, None] = {}  # groups that this turn touched, in order
         self._timed: dict[int, None] = {}  # groups with a deadline
         self._next_beat = 0
+        self.broken: dict[int, Broken] = {}  # groups that ended, for the caller to take
         self.out = Effects()
 
     # -- groups --------------------------------------------------------------------------------
@@ -140,9 +146,24 @@ class Host:
     def touch(self, group: int) -> RaftNode | None:
         """The group, which is looked at again when the turn ends; for every call on it."""
         node = self.groups.get(group)
-        if node is not None:
-            self._dirty[group] = None
+        if node is None or group in self.broken:
+            return None
+        self._dirty[group] = None
         return node
+
+    def breaks(self, group: int, error: Broken) -> None:
+        """An invariant of this group does not hold; it ends with this turn, the others go on."""
+        self.broken.setdefault(group, error)
+        self._dirty.pop(group, None)
+
+    def call(self, group: int, method: Callable[..., None], *arguments: Any) -> None:
+        """A call on one of our groups, which is looked at again when the turn ends."""
+        node = self.touch(group)
+        if node is not None:
+            try:
+                method(node, *arguments)
+            except Broken as error:
+                self.breaks(group, error)
 
     def _touch(self, node: RaftNode) -> None:
         self._dirty[node.group] = None
@@ -158,7 +179,10 @@ class Host:
         for message in packet.messages:
             node = self.touch(message.group)
             if node is not None:
-                node.step(message, now, out)
+                try:
+                    node.step(message, now, out)
+                except Broken as error:
+                    self.breaks(message.group, error)
         for beat in packet.beats:
             if isinstance(beat, Beat):
                 self._beat(source, beat, now)
@@ -176,10 +200,8 @@ class Host:
                 peer.alive = False
                 self._silent(number, now)
         for group in list(self._timed):
-            node = self.groups[group]
-            if node.deadline <= now:
-                self._dirty[group] = None
-                node.tick(now, self.out)
+            if self.groups[group].deadline <= now:
+                self.call(group, RaftNode.tick, now, self.out)
 
     def disconnected(self, number: int, now: int) -> None:
         """The connection to another node broke: it is as if it had been silent for long enough.
@@ -198,13 +220,19 @@ class Host:
         out = self.out
         for group in list(self._dirty):
             node = self.groups[group]
-            node.flush(now, out)
-            self._account(node)
+            try:
+                node.flush(now, out)
+                self._account(node)
+            except Broken as error:
+                self.breaks(group, error)
+                continue
             if node.deadline == NEVER:
                 self._timed.pop(group, None)
             else:
                 self._timed[group] = None
         self._dirty.clear()
+        if self.broken:
+            self._leave_out(out)
         packets: dict[int, Packet] = {}
         for message in out.send:
             number = node_of(message.target)
@@ -216,6 +244,20 @@ class Host:
         self.out = Effects()
         return out, packets
 
+    def _leave_out(self, out: Effects) -> None:
+        """Groups that broke: what they did in this turn is not done, and nobody hears of it."""
+        broken = self.broken
+        for group in broken:
+            if group in self.groups:
+                self.remove(group)
+        out.persist = [one for one in out.persist if one.group not in broken]
+        out.send = [one for one in out.send if one.group not in broken]
+        out.apply = [one for one in out.apply if one.group not in broken]
+        out.fetch = [one for one in out.fetch if one.group not in broken]
+        out.reads = [one for one in out.reads if one.group not in broken]
+        out.dropped = [one for one in out.dropped if one.group not in broken]
+        out.changed = [one for one in out.changed if one.group not in broken]
+
     @property
     def is_quiet(self) -> bool:
         """No group has a deadline; beats are all that time brings."""
@@ -225,7 +267,9 @@ class Host:
     def is_stirred(self) -> bool:
         """Something is left for another turn, which need not wait for an event."""
         out = self.out
-        return bool(self._dirty or out.send or out.persist or out.apply or out.changed)
+        return bool(
+            self._dirty or out.send or out.persist or out.apply or out.changed or self.broken
+        )
 
     # -- beats ---------------------------------------------------------------------------------
 
@@ -237,8 +281,7 @@ class Host:
             peer.alive = True
             for group, known in self._known.items():
                 if source in known.peers:
-                    self._dirty[group] = None
-                    self.groups[group].peer_is_back(source, now, self.out)
+                    self.call(group, RaftNode.peer_is_back, source, now, self.out)
 
     def _recognise(self, source: int, incarnation: int, now: int) -> None:
         """A restarted process leads nothing that it led before. What it says in the same packet
@@ -252,13 +295,10 @@ class Host:
     def _silent(self, number: int, now: int) -> None:
         """Its groups lost their leader; ours that need it may have lost their majority."""
         for group, known in self._known.items():
-            node = self.groups[group]
             if node_of(known.leader) == number:
-                self._dirty[group] = None
-                node.leader_lost(now, self.out)
+                self.call(group, RaftNode.leader_lost, now, self.out)
             elif number in known.peers:
-                self._dirty[group] = None
-                node.check_quorum(now, self.out)
+                self.call(group, RaftNode.check_quorum, now, self.out)
 
     def _add_beats(self, packets: dict[int, Packet], now: int) -> None:
         due = now >= self._next_beat
@@ -290,9 +330,7 @@ class Host:
     def _beat(self, source: int, beat: Beat, now: int) -> None:
         peer = self.peer(source)
         for group, leader, term, commit in beat.commits:
-            node = self.touch(group)
-            if node is not None:
-                node.commit_hint(leader, term, commit, self.out)
+            self.call(group, RaftNode.commit_hint, leader, term, commit, self.out)
         same = (beat.leads, beat.digest) == (peer.followed, peer.followed_digest)
         peer.mismatches = 0 if same else peer.mismatches + 1
         ask = peer.mismatches >= 2
@@ -313,7 +351,7 @@ class Host:
     def _list_for(self, number: int) -> list[tuple[int, int, int, int]]:
         rows = []
         for group, known in self._known.items():
-            if number in known.peers:
+            if number in known.peers and group not in self.broken:
                 node = self.groups[group]
                 if node.role != Role.LEADER or node.term != known.term:
                     continue  # it stopped leading in this turn: it never led in its new term (R30)
@@ -331,13 +369,11 @@ class Host:
             leader, _, term = named.get(group, (0, 0, 0))
             said = (leader, term) == (known.leader, known.term)
             if node_of(known.leader) == source and node.role != Role.LEADER and not said:
-                self._dirty[group] = None
-                node.leader_lost(now, self.out)
+                self.call(group, RaftNode.leader_lost, now, self.out)
         for group, (leader, target, term) in named.items():
             node_or_none = self.groups.get(group)
             if node_or_none is not None and node_or_none.replica == target:
-                self._dirty[group] = None
-                node_or_none.leads_us(leader, term, now, self.out)
+                self.call(group, RaftNode.leads_us, leader, term, now, self.out)
 
     # -- digests -------------------------------------------------------------------------------
 

@@ -115,9 +115,11 @@ class RaftLog:
         return self.first_index - 1 <= index <= self.last_index and self.term(index) == term
 
     def chain(self, index: int) -> int:
-        """The digest up to an entry, 0 if it is not in memory."""
+        """The digest up to an entry, 0 if it is not known: neither it nor the next is in memory."""
         if index == self.last_index:
             return self.last_chain
+        if index == self.memory_first - 1:
+            return self._chain_before
         if self.memory_first <= index <= self.last_index:
             return self._entries[index - self.memory_first][CHAIN]
         return self.start_chain if index == self.first_index - 1 else 0

@@ -272,10 +272,17 @@ class NotNow(RaftError):
 
 
 class Broken(Exception):
-    """An invariant of Raft does not hold: the process must stop before it harms the data (R7)."""
+    """An invariant of Raft does not hold: the group must be closed before it harms data (R7).
+
+    `index`: entries before it are not in question; 0: any entry may be.
+    """
+
+    def __init__(self, what: str, index: int = 0) -> None:
+        super().__init__(what)
+        self.index = index
 
 
-def require(condition: bool, what: str) -> None:
+def require(condition: bool, what: str, index: int = 0) -> None:
     """An invariant; stays on in production and under -O."""
     if not condition:
-        raise Broken(what)
+        raise Broken(what, index)

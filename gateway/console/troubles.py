@@ -70,7 +70,15 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
             names = ", ".join(at[:NAMED_MAX]) + more
             out.append(Trouble(critical, text.format(count=count, names=names)))
     out += [Trouble(False, _damage(row)) for row in problems if row["problem"] == "damaged"]
-    known = {"damaged", "managers-leaderless", "disk-low", "manager-silent", "broker-silent"}
+    out += [Trouble(False, _closed(row)) for row in problems if row["problem"] == "closed"]
+    known = {
+        "damaged",
+        "closed",
+        "managers-leaderless",
+        "disk-low",
+        "manager-silent",
+        "broker-silent",
+    }
     known |= {"leaderless", "under-replicated", "unreached"}
     others = [row for row in problems if row["problem"] not in known]
     out += [Trouble(False, _plainly(row)) for row in others[:NAMED_MAX]]
@@ -82,6 +90,21 @@ def _damage(row: Facts) -> str:
     return (
         f"{row['kind']} {row['node']}: damage in {row['segment']} at position {row['position']}"
         f"{f' ({at})' if at else ''}: {row['state']}"
+    )
+
+
+def _closed(row: Facts) -> str:
+    who = f"{row['kind']} {row['node']}"
+    if row["kept"]:
+        return (
+            f"{who} keeps the log of a closed replica of {row['partition']} in {row['kept']}:"
+            " see what the others lack, then remove that folder"
+        )
+    if row["kind"] == "manager":
+        return f"{who} takes no part: {row['why']}. The others go on without it"
+    return (
+        f"{who} closed its replica of {row['partition']}: {row['why']}. Its files are kept, and"
+        " another replica takes its place when the others have a leader"
     )
 
 

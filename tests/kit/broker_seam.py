@@ -97,6 +97,7 @@ class FakeEngine:
         self.changes: list[tuple[int, t.Config]] = []
         self.disk = SimpleNamespace(check_reserve=self._check_reserve)
         self.repair = SimpleNamespace(told=list, status=dict)  # nothing is damaged
+        self.closing = SimpleNamespace(told=list)  # nor closed
         self.is_full = False  # to the last byte
         self.proposals: list[tuple[int, list[t.Item]]] = []
         self.refusal: errors.MyQueueError | None = None  # of the next proposals
@@ -133,6 +134,9 @@ class FakeEngine:
         self.replicas.pop(uid, None)
         self.refused.pop(uid, None)
         self.names.pop(uid, None)
+
+    def may_remove(self, uid: int) -> bool:
+        return True
 
     def held(self) -> dict[int, int]:
         return {uid: one.replica_id for uid, one in self.replicas.items()} | self.names

@@ -52,6 +52,7 @@ class FakeEngine:
             journal=SimpleNamespace(recovered=SimpleNamespace(unknown_loss=False)),
         )
         self.repair = SimpleNamespace(told=list, status=dict)  # nothing is damaged
+        self.closing = SimpleNamespace(told=list)  # nor closed
         self.replies: list[tuple[str, Any]] = []
         self.peer_replies: list[tuple[str, Any]] = []
         self.sent: list[tuple[tuple[str, int], Any]] = []

@@ -139,7 +139,7 @@ class Process:
         for member in replica.node.config.voters:
             if t.node_of(member) == number:
                 self.host.touch(replica.uid)
-                with refusals():
+                with refusals(partial(self.host.breaks, replica.uid)):
                     replica.node.transfer(member, self.now, self.host.out)
 
     def send_beside(self, packets: dict[int, Packet]) -> None:
@@ -182,6 +182,8 @@ class Process:
                     self.repair.given(message)
             self.host.receive(source, packet, self.now)
         effects, packets = self.host.end_turn(self.now)
+        for error in self.host.broken.values():  # a daemon closes the group, and goes on
+            raise error
         self._persist(effects.persist)
         self.world.maybe_crash(self.number)
         self._send(packets)

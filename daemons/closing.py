@@ -1,0 +1,232 @@
+"""A group that contradicts itself, or is contradicted by what others send, is closed: it alone.
+
+Its core raised `Broken`: somebody has forgotten what was committed (a disk that was rolled back, an
+old copy of a data folder), or a bug, or a bit in memory. Nobody here can tell who is right, so the
+replica stops: it neither votes, nor counts, nor answers, nor acknowledges, and nothing of the turn
+in which that was found leaves this daemon. All other groups go on.
+
+| what | how |
+|---|---|
+| a start leaves it closed | a note beside the log (`wal/kept.py`) |
+| people are told | the log, STATUS (`refused`), beats, and from there `myq health` |
+| the partition gets its copies back | the beat calls it lost: where the others have a leader and \
+are a majority without it, another replica takes its place, under another name |
+| nothing acknowledged is thrown away | it may be the one that is right: its segments are linked \
+into `kept/` before its removal is obeyed; people look at them and remove the folder |
+
+The managers' group is closed like any other. Its process stays: it says in STATUS and in its beats
+why it takes no part. Were it to end, its supervisor would start it again and again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue.daemons.damage import TEXT_MAX, TOLD_MAX, name_about
+from myqueue.daemons.opening import replica_of
+from myqueue.errors import MyQueueError
+from myqueue.wal.kept import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from myqueue.daemons.engine import Engine
+    from myqueue.daemons.raft.types import Broken
+    from myqueue.daemons.replica import Replica
+    from myqueue.wal.apart import Job
+    from myqueue.wal.groups import Group
+
+AGAIN_MS: Final = 2000  # what the disk refused is tried again
+LOOK_MS: Final = 10_000  # between two looks whether people removed what is kept
+HINT: Final = (
+    "Was a disk or a data folder set back to an older copy, here or on the brokers of the other"
+    " replicas? The files of this replica are kept. Another one takes its place as soon as the"
+    " others have a leader."
+)
+HINT_MANAGER: Final = (
+    "Was a disk or a data folder set back to an older copy, here or on another manager? This"
+    " manager takes no part any more, and its files are kept: the other two go on without it."
+)
+
+
+@dataclass(slots=True)
+class Closed:
+    """One replica that was closed."""
+
+    group: int
+    replica: int
+    partition: str
+    why: str
+    since_ms: int
+    first: int  # entries before this one are not in question
+    is_noted: bool = False  # on the disk
+    kept: int = -1  # segments that were linked; -1: none yet
+    reached: tuple[int, int] | None = None  # what the store has to know before that
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "group": self.group, "replica": self.replica, "partition": self.partition,
+            "why": self.why, "since_ms": self.since_ms, "first": self.first,
+        }  # fmt: skip
+
+
+class Closing:
+    """See the module's docstring. Called by the engine, in the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.closed: dict[int, Closed] = {}
+        self._kept: dict[str, dict[str, Any]] = {}  # what stayed of replicas that were replaced
+        self._jobs: list[tuple[str, Job[Any], Callable[[Any], None]]] = []
+        self._next_try = self._next_look = 0
+
+    # -- at a start ----------------------------------------------------------------------------
+
+    def before_groups_open(self) -> None:
+        self._look()
+        self._notes = self._engine.log.kept.notes()
+
+    def was_closed(self, group: Group) -> str:
+        """Why this group stays closed, as an earlier life of the daemon noted; "": it does not."""
+        replica = replica_of(group)
+        note = self._notes.pop(name_of(group.uid, replica), None)
+        if note is None:
+            return ""
+        self.closed[group.uid] = Closed(
+            group.uid, replica, str(note.get("partition", f"group {group.uid:x}")),
+            str(note.get("why", "the note that says why can't be read")),
+            _number(note, "since_ms"), _number(note, "first"), is_noted=True,
+        )  # fmt: skip
+        return self.closed[group.uid].why
+
+    def groups_are_open(self) -> None:
+        """Notes of replicas that are not here any more say nothing."""
+        for name in self._notes:
+            self._do("forget", partial(self._engine.log.kept.forget, name), _nothing)
+        self._notes = {}
+
+    # -- closing -------------------------------------------------------------------------------
+
+    def close(self, replica: Replica, error: Broken) -> Closed:
+        engine = self._engine
+        one = self.closed[replica.uid] = Closed(
+            replica.uid, replica.replica_id, name_about(replica.about), f"it contradicts: {error}",
+            engine.wall_ms(), error.index,
+        )  # fmt: skip
+        engine.counts["groups_closed_total"] += 1
+        engine.report(
+            "error", "group-closed", group=f"{one.group:x}", partition=one.partition, why=one.why,
+            term=replica.node.term, leader=replica.leader_node, commit=replica.node.commit_index,
+            do=HINT_MANAGER if engine.kind == "manager" else HINT,
+        )  # fmt: skip
+        self._note(one)
+        return one
+
+    def _note(self, one: Closed) -> None:
+        def noted(_: Any) -> None:
+            one.is_noted = True
+
+        name = name_of(one.group, one.replica)
+        self._do("note", partial(self._engine.log.kept.note, name, one.fields()), noted)
+
+    # -- its removal ---------------------------------------------------------------------------
+
+    def may_go(self, uid: int) -> bool:
+        """Whether a replica may be removed: one that is closed when its segments are kept. The
+        order comes again until then.
+        """
+        one = self.closed.get(uid)
+        if one is None or one.kept >= 0:
+            return True
+        index, now = self._engine.log.index, self._engine.now
+        if one.reached is None:
+            one.reached = index.added
+        if index.committed < one.reached or now < self._next_try or self._is_busy("keep"):
+            return False
+
+        def kept(segments: int) -> None:
+            one.kept = segments
+            self._next_look = 0
+            self._engine.report(
+                "warning", "closed-group-kept", group=f"{one.group:x}", partition=one.partition,
+                folder=log.kept.folder(name), segments=segments,
+            )  # fmt: skip
+
+        log, name = self._engine.log, name_of(one.group, one.replica)
+        names = {number: segment.name for number, segment in log.journal.segments.items()}
+        self._do(
+            "keep",
+            partial(log.kept.keep, name, one.group, one.first, names, one.fields()), kept,
+        )  # fmt: skip
+        return False
+
+    def removed(self, uid: int) -> None:
+        one = self.closed.pop(uid, None)
+        if one is not None:
+            name = name_of(one.group, one.replica)
+            self._do("forget", partial(self._engine.log.kept.forget, name), _nothing)
+
+    # -- work of the disk ----------------------------------------------------------------------
+
+    def _do(self, what: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self._jobs.append((what, self._engine.log.apart.start(work), then))
+
+    def _is_busy(self, what: str) -> bool:
+        return any(one == what for one, _, _ in self._jobs)
+
+    def tick(self, now: int) -> None:
+        jobs, self._jobs = self._jobs, []
+        for what, job, then in jobs:
+            if not job.done:
+                self._jobs.append((what, job, then))
+                continue
+            try:
+                then(job.result())
+            except (OSError, MyQueueError) as error:
+                self._next_try = now + AGAIN_MS
+                self._engine.report(
+                    "warning", "closed-group-not-noted", doing=what, error=str(error),
+                    do="It is tried again. Make room on the disk, if it has none.",
+                )  # fmt: skip
+        if now >= self._next_try and not self._is_busy("note"):
+            for one in self.closed.values():
+                if not one.is_noted:
+                    self._next_try = now + AGAIN_MS
+                    self._note(one)
+        if (now >= self._next_look and self._kept) or self._next_look == 0:
+            self._next_look = now + LOOK_MS
+            self._look()
+
+    def _look(self) -> None:
+        self._kept = self._engine.log.kept.all()
+
+    # -- for people ----------------------------------------------------------------------------
+
+    def told(self) -> list[dict[str, Any]]:
+        """For beats and STATUS: replicas that are closed, and those of which segments are kept."""
+        rows = [one.fields() | {"kept": ""} for one in self.closed.values()]
+        here = {name_of(one.group, one.replica) for one in self.closed.values()}
+        for name, note in sorted(self._kept.items()):
+            if name not in here:
+                rows.append(
+                    {"group": _number(note, "group"), "replica": _number(note, "replica"),
+                     "partition": str(note.get("partition", name)), "why": str(note.get("why", "")),
+                     "since_ms": _number(note, "since_ms"),
+                     "kept": self._engine.log.kept.folder(name)}
+                )  # fmt: skip
+        names = ("group", "replica", "partition", "why", "since_ms", "kept")
+        return [
+            {name: row[name][:TEXT_MAX] if type(row[name]) is str else row[name] for name in names}
+            for row in rows[:TOLD_MAX]
+        ]
+
+
+def _number(note: dict[str, Any], name: str) -> int:
+    value = note.get(name)
+    return value if type(value) is int and 0 <= value < 1 << 64 else 0
+
+
+def _nothing(_: Any) -> None:
+    """It is done."""

@@ -1,0 +1,198 @@
+"""A replica that is contradicted is closed, alone: its daemon and all other groups go on.
+
+Two of three disks are set back to an older copy, so that those two agree on another history than
+the third one, which has all that was acknowledged. Real engines on real logs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from kit import wal_logs
+from kit.damage_rig import stored
+from kit.engine_rig import Net, Node
+
+from myqueue import protocol
+from myqueue.daemons.closing import HINT
+from myqueue.daemons.raft import types as t
+from myqueue.wal import format as f
+from myqueue.wal.config import JournalConfig
+
+CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0, reserve_bytes=0)
+GROUP, OTHER = 5, 6
+FIRST, MORE = 3, 4  # messages before the copy, and after it
+
+
+class Events:
+    """What an engine reports for people."""
+
+    def __init__(self, node: Node) -> None:
+        self.told: list[tuple[str, dict[str, object]]] = []
+        node.engine.report = lambda _, event, **about: self.told.append((event, about))
+
+    def of(self, event: str) -> list[dict[str, object]]:
+        return [about for name, about in self.told if name == event]
+
+
+def rolled_back(net: Net, folder: Path) -> int:
+    """Nodes 2 and 3 have forgotten the newest entries of GROUP; returns the last that 1 has."""
+    net.create(GROUP)
+    net.create(OTHER)
+    net.write(FIRST, GROUP)
+    net.write(FIRST, OTHER)
+    net.settled(GROUP)
+    net.settled(OTHER)
+    for number in (2, 3):
+        net.nodes[number].close()
+        shutil.copytree(net.nodes[number].folder, folder / f"old-{number}")
+        net.nodes[number].open()
+    net.write(MORE, GROUP)
+    net.settled(GROUP)
+    committed = net.nodes[1].replica(GROUP).node.commit_index
+    for node in net.nodes.values():
+        node.close()
+    for number in (2, 3):
+        shutil.rmtree(net.nodes[number].folder)
+        shutil.copytree(folder / f"old-{number}", net.nodes[number].folder)
+        net.nodes[number].open()
+    net.write(1, GROUP)  # of two that agree
+    return committed
+
+
+def is_closed(node: Node) -> bool:
+    return GROUP in node.engine.closing.closed and GROUP not in node.engine.replicas
+
+
+def others_go_on(net: Net) -> None:
+    net.write(FIRST, GROUP)
+    net.write(FIRST, OTHER)
+    net.settled(OTHER)
+
+
+def test_only_the_contradicted_group_is_closed_also_over_a_start(tmp_path: Path) -> None:
+    with Net(tmp_path, 3, CONFIG) as net:
+        rolled_back(net, tmp_path)
+        one = net.nodes[1]
+        one.open()
+        events = Events(one)
+        net.until("closed", lambda: is_closed(one))
+        others_go_on(net)
+        found = events.of("group-closed")
+        assert len(found) == 1 and found[0]["partition"] == "t/0" and found[0]["do"] == HINT
+        assert "committed" in str(found[0]["why"]) and "committed" in one.engine.refused[GROUP]
+        assert one.engine.held()[GROUP] == t.replica_id(1, 1)  # its files are here
+        assert one.engine.counts["groups_closed_total"] == 1
+        net.until("noted", lambda: one.engine.closing.closed[GROUP].is_noted)
+        one.restart()
+        assert is_closed(one) and "committed" in one.engine.refused[GROUP]
+        assert list(one.engine.replicas) == [OTHER]
+        others_go_on(net)
+        told = one.engine.closing.told()
+        assert [(row["partition"], row["kept"]) for row in told] == [("t/0", "")]
+
+
+def test_it_neither_votes_nor_answers(tmp_path: Path) -> None:
+    """Nothing of the turn in which it was closed leaves, and nothing comes later."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        rolled_back(net, tmp_path)
+        one = net.nodes[1]
+        one.open()
+        net.until("closed", lambda: is_closed(one))
+        leader = net.leader(GROUP)
+        node = leader.replica(GROUP).node
+        net.nodes[5 - leader.number].close()  # the other one of the two
+        before, term = node.commit_index, node.term
+        leader.engine.propose(leader.replica(GROUP), [t.Item(1, net.clock.wall, t.DATA, b"x")])
+        for _ in range(100):
+            net.turn()
+        assert node.commit_index == before  # it does not count
+        leader.engine.host.touch(GROUP)
+        node.step_down(net.clock.now, leader.engine.host.out)
+        for _ in range(300):
+            net.turn()
+        assert node.term == term and not leader.replica(GROUP).is_leader  # not even a pre-vote
+        assert is_closed(one)
+
+
+def test_what_it_alone_has_is_kept_when_another_replica_takes_its_place(tmp_path: Path) -> None:
+    with Net(tmp_path, 3, CONFIG) as net:
+        committed = rolled_back(net, tmp_path)
+        one = net.nodes[1]
+        one.open()
+        events = Events(one)
+        net.until("closed", lambda: is_closed(one))
+        net.until("its segments are kept", lambda: one.engine.may_remove(GROUP))
+        one.engine.remove(GROUP)
+        assert GROUP not in one.engine.refused and not one.engine.closing.closed
+        folder = Path(str(events.of("closed-group-kept")[0]["folder"]))
+        found = {
+            at.record.index for at in wal_logs.records(folder)
+            if at.record.kind == f.ENTRY and at.record.group == GROUP
+        }  # fmt: skip
+        assert committed in found and committed - MORE + 1 in found
+        net.until("removed", lambda: GROUP not in one.engine.going)
+        voters = [t.replica_id(node, 1) for node in (2, 3)]
+        new = t.replica_id(1, 2)
+        one.engine.create(GROUP, new, voters, [new], protocol.pack(["t", 0, 1, {}]))
+        leader = net.leader(GROUP)
+        node = leader.replica(GROUP).node
+        for voting, learning in ((voters, []), (voters, [new]), ([*voters, new], [])):
+            if new in voting:
+                net.until("filled", lambda: node.leading.is_whole(new, net.clock.now))
+            leader.engine.change(leader.replica(GROUP), t.Config(tuple(voting), tuple(learning)))
+            net.until("in force", lambda: node.commit_index >= node.configs.current_index)
+        others_go_on(net)
+        net.settled(GROUP)
+        net.until("stored", lambda: stored(one))
+        one.restart()
+        assert sorted(one.engine.replicas) == [GROUP, OTHER] and not one.engine.refused
+        told = one.engine.closing.told()  # until people have removed the folder
+        assert [row["kept"] for row in told] == [str(folder)]
+        shutil.rmtree(folder)
+        net.until("noticed", lambda: not one.engine.closing.told())
+
+
+def test_a_note_that_can_not_be_read_still_closes(tmp_path: Path) -> None:
+    with Net(tmp_path, 3, CONFIG) as net:
+        rolled_back(net, tmp_path)
+        one = net.nodes[1]
+        one.open()
+        net.until("noted", lambda: is_closed(one) and one.engine.closing.closed[GROUP].is_noted)
+        one.close()
+        (note,) = one.folder.glob("closed-*[0-9a-f]")
+        note.write_bytes(b"\0" * 10)
+        one.open()
+        assert is_closed(one) and "can't be read" in one.engine.refused[GROUP]
+
+
+def test_a_disk_that_is_full_has_the_note_written_later(tmp_path: Path) -> None:
+    with Net(tmp_path, 3, CONFIG) as net:
+        rolled_back(net, tmp_path)
+        one = net.nodes[1]
+        one.open()
+        events, note = Events(one), one.log.kept.note
+
+        def fails(*_: object) -> None:
+            raise OSError(28, "no space")
+
+        one.log.kept.note = fails  # type: ignore[method-assign, assignment]
+        net.until("tried", lambda: events.of("closed-group-not-noted"))
+        assert is_closed(one) and not one.engine.closing.closed[GROUP].is_noted
+        one.log.kept.note = note  # type: ignore[method-assign]
+        net.until("noted", lambda: one.engine.closing.closed[GROUP].is_noted)
+
+
+def test_entries_that_do_not_fit_to_the_state_close_their_group_alone(tmp_path: Path) -> None:
+    """A bit that turned in our own memory: applying finds out."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create(GROUP)
+        net.create(OTHER)
+        net.write(FIRST, GROUP)
+        net.settled(GROUP)
+        one = next(node for node in net.nodes.values() if node is not net.leader(GROUP))
+        machine = one.replica(GROUP).machine
+        machine.end += 1  # type: ignore[attr-defined]
+        net.write(FIRST, GROUP)
+        net.until("closed", lambda: is_closed(one))
+        others_go_on(net)
