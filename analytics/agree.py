@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from myqueue.analytics.inspected import WRONG, Event, Finding, Run
 from myqueue.analytics.packed import BadPack, unpack
-from myqueue.analytics.story import Names, Story, Stretch, Teller
+from myqueue.analytics.story import Names, Story, Stretch, Teller, in_force, is_described
 
 MAJORITY_OF = 2
 
@@ -45,9 +45,11 @@ class GroupSummary(NamedTuple):
 
 
 def judge_group(
-    group: int, rows: Iterable[Run | Event], names: Names
+    group: int, rows: Iterable[Run | Event], names: Names, known: int = 0
 ) -> Iterator[Finding | GroupSummary]:
-    """Rows sorted by (disk, segment, position)."""
+    """Rows sorted by (disk, segment, position). `known`: up to where the group is committed, if
+    something else than its records tells so.
+    """
     stories: list[Teller] = []
     for row in rows:
         if not stories or stories[-1].story.disk != row.disk:
@@ -60,25 +62,29 @@ def judge_group(
             yield from stories[-1].event(row)
     if stories:
         yield from stories[-1].ended()
-        yield from _compared(group, [one.story for one in stories], names)
+        yield from _compared(group, [one.story for one in stories], names, known)
 
 
 # -- over the replicas ----------------------------------------------------------------------------
 
 
-def _compared(group: int, stories: list[Story], names: Names) -> Iterator[Finding | GroupSummary]:
+def _compared(
+    group: int, stories: list[Story], names: Names, known: int
+) -> Iterator[Finding | GroupSummary]:
     topic, partition = _name(stories)
     alive = [one for one in stories if not one.removed]
     voters = _voters(stories)
     commit = max((one.commit for one in alive), default=0)
-    spans = {one.disk: _in_force(one) for one in alive}
-    yield from _prefix(group, alive, spans, commit, names)
-    ids = {one.created[0] for one in alive if _is_described(one.created)}
+    commit = max(commit, known) if alive else 0
+    spans = {one.disk: in_force(one) for one in alive}
+    right = {disk: _right(spans[disk], one) for disk, one in _right_to(alive, spans).items()}
+    yield from _prefix(group, alive, right, commit, names)
+    ids = {one.created[0] for one in alive if is_described(one.created)}
     missing = len([one for one in voters if one not in ids])
     first = max((one.first_index for one in alive), default=1)
     # Where a disk let go of it, and not all voters are there, the topic is just being deleted.
     if voters and alive and (len(alive) == len(stories) or not missing):
-        yield from _majority(group, alive, spans, (first, commit), len(voters), missing, names)
+        yield from _majority(group, alive, right, (first, commit), len(voters), missing, names)
     longest = max((one.last for one in alive), default=0)
     counts = [_count(one, commit) for one in spans.values()]
     yield GroupSummary(
@@ -90,13 +96,21 @@ def _compared(group: int, stories: list[Story], names: Names) -> Iterator[Findin
     )  # fmt: skip
 
 
-def _is_described(created: Any) -> bool:
-    return isinstance(created, list) and len(created) == 4 and isinstance(created[1], list)
+def _right_to(stories: list[Story], spans: dict[str, list[Stretch]]) -> dict[str, int]:
+    """Up to where each log is surely the group's: as `catalog.Group.right_to`."""
+    terms = {disk: its[-1].term if its else 0 for disk, its in spans.items()}
+    newest = max(terms.values(), default=0)
+    return {one.disk: one.commit if 0 < terms[one.disk] < newest else one.last for one in stories}
+
+
+def _right(stretches: list[Stretch], last: int) -> list[Stretch]:
+    clipped = (one._replace(last=min(one.last, last)) for one in stretches)
+    return [one for one in clipped if one.first <= one.last]
 
 
 def _name(stories: list[Story]) -> tuple[str, int]:
     for one in stories:
-        if _is_described(one.created):
+        if is_described(one.created):
             try:
                 about = unpack(one.created[3])
             except (BadPack, TypeError):
@@ -111,18 +125,8 @@ def _voters(stories: list[Story]) -> tuple[int, ...]:
     configs = [one.config for one in stories if one.config is not None]
     if configs:
         return max(configs)[1]
-    created = [one.created for one in stories if _is_described(one.created)]
+    created = [one.created for one in stories if is_described(one.created)]
     return tuple(created[0][1]) if created else ()
-
-
-def _in_force(story: Story) -> list[Stretch]:
-    """From the log start, in order, each index once."""
-    out: list[Stretch] = []
-    for one in sorted(story.stretches, key=lambda s: (s.first, -s.last)):
-        first = max(one.first, story.first_index, out[-1].last + 1 if out else 0)
-        if first <= one.last:
-            out.append(one._replace(first=first))
-    return out
 
 
 def _count(stretches: list[Stretch], commit: int) -> int:

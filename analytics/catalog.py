@@ -98,12 +98,32 @@ class Group:
     partition: int = -1
     topic_uid: int = 0
     superseded: bool = False  # by a topic of the same name, so it was deleted
+    proven: int = 0  # committed up to here for another reason than a record in the logs
     parts: dict[str, Part] = field(default_factory=dict)  # by disk
 
     @property
     def commit_index(self) -> int:
-        """What is committed is so for all, whoever tells it."""
-        return max((part.commit_index for part in self.parts.values()), default=0)
+        """What is committed is so for all, whoever tells it: a hint, a snapshot, a log start (only
+        what is committed is removed), or what `committed` found out.
+        """
+        known = max((part.commit_index for part in self.parts.values()), default=0)
+        return max(known, self.proven, self.first_index - 1)
+
+    @property
+    def end(self) -> Piece | None:
+        """The last piece of the log that is right about what comes last: of the highest term."""
+        lasts = [pieces[-1] for part in self.parts.values() if (pieces := part.in_force())]
+        return max(lasts, key=lambda one: (one.last_term, one.last), default=None)
+
+    def right_to(self, disk: str) -> int:
+        """Up to here the log of this disk is surely the group's. A daemon that was down when
+        another leader came may have entries that were never committed, and will be cut off: its
+        log ends in an older term. Up to the commit that it knew of, it is right all the same.
+        """
+        pieces, end = self.parts[disk].in_force(), self.end
+        if pieces and end is not None and pieces[-1].last_term < end.last_term:
+            return self.parts[disk].commit_index
+        return ALL
 
     @property
     def first_index(self) -> int:

@@ -2,7 +2,8 @@
 
 Pure. Logs come in an order of preference. Where bytes are known to be damaged, another copy is
 taken, entry by entry: each disk may be damaged somewhere, and no message is lost while one copy is
-whole. A segment of which nobody knows what is damaged in it comes after all others.
+whole. A segment of which nobody knows what is damaged in it comes after all others; last of all
+comes the end of a log that another leader may have made invalid.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _sources(
             segments.add((one.disk, one.segment))
         elif one.group == group.uid:
             entries[one.disk, one.segment].add(one.index)
-    sound, doubtful = [], []
+    sound, doubtful, perhaps_cut_off = [], [], []
     for disk in order:
         if disk not in group.parts:
             continue
@@ -96,11 +97,17 @@ def _sources(
             for piece in group.parts[disk].in_force()
             for part in _without(piece, sorted(entries.get((disk, piece.segment), ())))
         ]
+        right_to = group.right_to(disk)
+        if right_to < (pieces[-1].last if pieces else 0):
+            after = [one._replace(first=max(one.first, right_to + 1)) for one in pieces]
+            perhaps_cut_off.append(_Source(disk, [one for one in after if one.first <= one.last]))
+            pieces = [one._replace(last=min(one.last, right_to)) for one in pieces]
+            pieces = [one for one in pieces if one.first <= one.last]
         bad = [one for one in pieces if (disk, one.segment) in segments]
         sound.append(_Source(disk, [one for one in pieces if one not in bad] if bad else pieces))
         if bad:
             doubtful.append(_Source(disk, bad))
-    return sound, doubtful
+    return sound, [*doubtful, *perhaps_cut_off]
 
 
 def _without(piece: Piece, indices: list[int]) -> Iterator[Piece]:

@@ -14,6 +14,8 @@ executors, each by itself. The reading side needs Python and pyarrow, nothing el
 | pushFilters | false: filters are applied by Spark alone; see below |
 | failOnDamage | true: a record that fails its checksum is an error; false: it is left out |
 | failOnDataLoss | true: committed entries that no log has are an error; false: they are left out |
+| failOnUnknown | true: an error if nothing in the logs tells what of a partition is committed; \
+false: it is left out |
 
 With `pushFilters=true`, filters on topic, partition, offset, group, daemon, segment and kind are
 compared with footers as well, where `spark.sql.python.filterPushdown.enabled` is true. It is off
@@ -32,6 +34,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from myqueue.analytics import acks, pushdown
 from myqueue.analytics.catalog import ALL, make_catalog
+from myqueue.analytics.committed import Judge, refuse_strangers, refuse_unknown
 from myqueue.analytics.logs import find_logs
 from myqueue.analytics.planning import (
     SPLIT_BYTES,
@@ -45,11 +48,12 @@ from myqueue.analytics.rows import MESSAGES, RECORDS, SCHEMAS, read_task
 from myqueue.errors import InvalidRequest
 
 ACKS = "acks"
+WAY_ON = "Or leave these partitions out: failOnUnknown=false."
 VIEWS = (*SCHEMAS, ACKS)
 OPTIONS = (
     *("path", "paths", "view", "topic", "partition", "fromoffset", "tooffset", "fromtime"),
-    *("totime", "splitbytes", "failondamage", "failondataloss", "maxentriespertrigger"),
-    "pushfilters",
+    *("totime", "splitbytes", "failondamage", "failondataloss", "failonunknown"),
+    *("maxentriespertrigger", "pushfilters"),
 )
 
 
@@ -71,10 +75,12 @@ class Options:
         self.split_bytes = _number("splitBytes", options.get("splitbytes"), SPLIT_BYTES) or 1
         self.skip_damage = not _truth("failOnDamage", options.get("failondamage"))
         self.may_miss = not _truth("failOnDataLoss", options.get("failondataloss"))
+        self.skip_unknown = not _truth("failOnUnknown", options.get("failonunknown"))
         self.pushes = _truth("pushFilters", options.get("pushfilters", "false"))
         self.entries_max = _number("maxEntriesPerTrigger", options.get("maxentriespertrigger"), 0)
+        self.topics = _list(options.get("topic"))
         self.wanted = Wanted(
-            topics=_list(options.get("topic")),
+            topics=self.topics,
             partitions=_partitions(options.get("partition")),
             offsets=(
                 _number("fromOffset", options.get("fromoffset"), 0),
@@ -205,9 +211,13 @@ class Reader(DataSourceReader):  # type: ignore[misc]
         if options.view == ACKS:
             return [Part(one) for one in acks.tasks(options.paths, options.split_bytes)]
         catalog = make_catalog(find_logs(options.paths))
+        refuse_strangers(catalog, options.topics)
         if options.view == RECORDS:
             tasks = record_tasks(catalog, options.wanted, options.split_bytes)
         else:
+            judgement = Judge().judge(catalog, options.wanted)
+            if not options.skip_unknown:
+                refuse_unknown(judgement, WAY_ON)
             ranges = committed_ranges(catalog, options.wanted)
             tasks = entry_tasks(
                 catalog, ranges, options.wanted, options.split_bytes, may_miss=options.may_miss

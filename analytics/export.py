@@ -8,9 +8,14 @@ Read the target with Spark, which heeds that list; others see files of a killed 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from myqueue.analytics import storage
+from myqueue.analytics.catalog import make_catalog
+from myqueue.analytics.committed import Judge, notes, refuse_strangers, refuse_unknown
+from myqueue.analytics.logs import find_logs
+from myqueue.analytics.planning import Wanted
 from myqueue.errors import InvalidRequest
 
 PROGRESS = "_progress"
@@ -21,9 +26,19 @@ COLUMNS = (
 
 
 def export(
-    session: Any, paths: list[str], target: str, topics: tuple[str, ...], *, restart: bool
-) -> int:
-    """How many messages were written now."""
+    session: Any, paths: list[str], target: str, topics: tuple[str, ...], *, restart: bool,
+    skip_unknown: bool = False, note: Callable[[str], None] = lambda text: None,
+) -> int:  # fmt: skip
+    """How many messages were written now. What can't be exported is refused before anything is
+    written; `note` is told of what is left out.
+    """
+    catalog = make_catalog(find_logs(paths))
+    refuse_strangers(catalog, topics)
+    judgement = Judge().judge(catalog, Wanted(topics=topics or None))
+    if not skip_unknown:
+        refuse_unknown(judgement, "Or leave these partitions out: --skip-unknown.")
+    for text in notes(judgement):
+        note(text)
     target = storage.canonical(target)
     checkpoint = storage.join(target, PROGRESS)
     if restart:
@@ -32,6 +47,8 @@ def export(
     source = source.option("paths", json.dumps([storage.canonical(one) for one in paths]))
     if topics:
         source = source.option("topic", ",".join(topics))
+    if skip_unknown:
+        source = source.option("failOnUnknown", "false")
     query = (
         source.load()
         .writeStream.format("parquet")

@@ -40,7 +40,6 @@ from myqueue.analytics.inspected import (
     Step,
 )
 from myqueue.analytics.packed import BadPack, first_item, pack, unpack
-from myqueue.analytics.planning import Task
 from myqueue.analytics.walk import BAD_PAYLOAD, CUT_SHORT, END, HEADER, Walk
 from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
@@ -60,7 +59,7 @@ class _Inspector:
     def __init__(self, order: Inspection, file: storage.File) -> None:
         self._order, self._task = order, order.task
         self._walk = Walk(file.read, self._task.uid, self._task.capacity)
-        self._runs: dict[int, _OpenRun] = {}
+        self._runs: dict[int, OpenRun] = {}
         self._blocks: dict[tuple[int, int], tuple[array[int], ...]] = {}
         self._steps: dict[int, list[Any]] = {}
         self._commits: dict[int, Event] = {}  # the newest hint that was not handed on
@@ -202,16 +201,16 @@ class _Inspector:
 
     def _run_on(self, record: f.Record) -> Iterator[Row]:
         run = self._runs.get(record.group)
-        if run is None or record.index != run.last + 1 or run.flags != record.flags & f.RELOCATED:
+        if run is None or not run.is_continued_by(record):
             yield from self._end_run(record.group)
-            self._runs[record.group] = _OpenRun(record)
+            self._runs[record.group] = OpenRun(record)
             return
         run.add(record)
 
     def _end_run(self, group: int) -> Iterator[Row]:
         run = self._runs.pop(group, None)
         if run is not None:
-            yield run.row(group, self._task)
+            yield run.row(group, self._task.disk, self._task.number)
 
     def _digest(self, record: f.Record, digest: int) -> None:
         key = (record.group, record.index >> BLOCK_BITS)
@@ -305,7 +304,7 @@ class _Inspector:
                 told = bytes(payload)
                 unpack(told)
             elif kind == f.SNAPSHOT and not record.count:  # its first part begins with the voters
-                told = _voters_in(payload)
+                told = voters_in(payload)
         except BadPack as error:
             rule = "created" if kind == f.GROUP_CREATED else "config"
             yield self._finding(rule, str(error), record.position, group)
@@ -330,14 +329,16 @@ class _Inspector:
         self._flush = max(self._flush, mark.index)
 
 
-def _voters_in(snapshot: memoryview) -> bytes:
+def voters_in(snapshot: memoryview) -> bytes:
     voters = first_item(snapshot)
     if type(voters) is not list or any(type(one) is not int for one in voters):
         raise BadPack("a snapshot that does not begin with who votes")
     return pack(voters)
 
 
-class _OpenRun:
+class OpenRun:
+    """Entries that follow each other, while more may come."""
+
     __slots__ = ("end_position", "first", "first_offset", "flags", "gaps", "last", "next_offset",
                  "position", "terms")  # fmt: skip
 
@@ -349,6 +350,9 @@ class _OpenRun:
         self.gaps: list[tuple[int, int, int, int]] = []
         self.flags = record.flags & f.RELOCATED
 
+    def is_continued_by(self, record: f.Record) -> bool:
+        return record.index == self.last + 1 and self.flags == record.flags & f.RELOCATED
+
     def add(self, record: f.Record) -> None:
         self.last, self.end_position = record.index, record.position
         if record.term != self.terms[-1][1]:
@@ -357,9 +361,9 @@ class _OpenRun:
             self.gaps.append((record.index, record.offset, self.next_offset, record.position))
         self.next_offset = record.offset + record.count
 
-    def row(self, group: int, task: Task) -> Run:
+    def row(self, group: int, disk: str, number: int) -> Run:
         return Run(
-            group, task.disk, task.number, self.position, self.end_position, self.first, self.last,
+            group, disk, number, self.position, self.end_position, self.first, self.last,
             self.first_offset, self.next_offset, self.terms, bool(self.flags), self.gaps,
         )  # fmt: skip
 

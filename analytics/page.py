@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from myqueue.analytics.catalog import MANAGERS_GROUP
 from myqueue.analytics.report import RULES
 
 FINDINGS_SHOWN = 500
@@ -16,10 +17,10 @@ VERDICTS = (
 )
 _STYLE = """
 :root { --ink: #1c2733; --soft: #5c6b7a; --line: #dde3ea; --good: #14804a; --bad: #b3261e;
-        --paper: #ffffff; --ground: #f4f6f9; --blue: #2563a8; }
+        --warn: #8a5a00; --paper: #ffffff; --ground: #f4f6f9; --blue: #2563a8; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6ebf1; --soft: #9aa8b7; --line: #313c48; --good: #4cc38a; --bad: #ff8a80;
-          --paper: #19212a; --ground: #10161d; --blue: #6fb1f5; } }
+          --warn: #f0b849; --paper: #19212a; --ground: #10161d; --blue: #6fb1f5; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink);
        font: 15px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; }
@@ -28,7 +29,7 @@ h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 32px 0 10
 p.sub { color: var(--soft); margin: 0 0 20px; }
 .verdict { border-radius: 8px; padding: 14px 18px; font-size: 18px; font-weight: 600;
            border: 1px solid currentColor; background: var(--paper); }
-.good { color: var(--good); } .bad { color: var(--bad); }
+.good { color: var(--good); } .bad { color: var(--bad); } .unsure { color: var(--warn); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 10px;
          margin: 16px 0; }
 .tile { background: var(--paper); border: 1px solid var(--line); border-radius: 8px;
@@ -126,7 +127,13 @@ def human(count: float) -> str:
 
 
 def _name(group: dict[str, Any]) -> str:
-    return f"{group['topic']}/{group['partition']}" if group["topic"] else "managers"
+    """A group that has no name is a partition whose creation is in none of the logs any more."""
+    if group["topic"]:
+        gone = " (deleted)" if group["removed"] else ""
+        return f"{group['topic']}/{group['partition']}{gone}"
+    if int(group["group"], 16) == MANAGERS_GROUP:
+        return "managers"
+    return "deleted" if group["removed"] else "not named"
 
 
 def _result(rule: str, count: int, was_checked: bool) -> str:
@@ -135,14 +142,22 @@ def _result(rule: str, count: int, was_checked: bool) -> str:
     return "ok" if was_checked else "not checked"
 
 
-def verify_page(facts: dict[str, Any]) -> str:
-    looked = facts["looked_at"]
-    good = facts["ok"]
-    said = "All is well." if good else f"{facts['wrong']:,} findings."
+def _verdict(facts: dict[str, Any]) -> str:
+    unchecked = facts["could_not_check"]
+    good = "good" if facts["ok"] else "bad" if facts["wrong"] else "unsure"
+    said = f"{facts['wrong']:,} findings." if facts["wrong"] else "All is well."
+    if unchecked:
+        said = f"{said if facts['wrong'] else ''} Not all could be checked.".strip()
     if facts["torn"]:
         said += f" {facts['torn']:,} torn ends of logs, which nobody was promised."
+    why = (f"<p class='unsure'><b>Could not be checked:</b> {escape(one)}</p>" for one in unchecked)
+    return f"<div class='verdict {good}'>{escape(said)}</div>{''.join(why)}"
+
+
+def verify_page(facts: dict[str, Any]) -> str:
+    looked = facts["looked_at"]
     body = [
-        f"<div class='verdict {'good' if good else 'bad'}'>{escape(said)}</div>",
+        _verdict(facts),
         tiles([
             ("logs", f"{looked['logs']:,}"), ("segments", f"{looked['segments']:,}"),
             ("bytes of records", human(looked["bytes"])), ("records", f"{looked['records']:,}"),

@@ -84,7 +84,9 @@ Ranges = dict[int, tuple[int, int]]  # group → first index, and the one behind
 
 
 def committed_ranges(catalog: Catalog, wanted: Wanted) -> Ranges:
-    """Of all groups that are wanted, from the log start to the last committed entry."""
+    """Of all groups that are wanted, from the log start to the last entry that is known to be
+    committed; see `committed` for those of which nothing is known.
+    """
     return {
         group.uid: (group.first_index, group.commit_index + 1)
         for group in catalog.groups.values()

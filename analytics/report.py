@@ -12,6 +12,7 @@ from typing import Any
 from myqueue.analytics.agree import GroupSummary
 from myqueue.analytics.inspected import TORN, Finding, Range
 from myqueue.analytics.logs import Log
+from myqueue.wal import format as f
 
 FINDINGS_MAX = 10_000
 RULES = {
@@ -46,7 +47,16 @@ RULES = {
     "ack": "acknowledged messages are there once, with their bytes",
 }
 
-OF_STORES = ("store", "ahead", "behind", "state")
+# Rules that are about records of these kinds: where there is none, there was nothing to check.
+NEEDS_KIND = {
+    "created": (f.GROUP_CREATED,),
+    "config": (f.ENTRY, f.SNAPSHOT),
+    "vote": (f.HARD_STATE,),
+    "term": (f.ENTRY,),
+    "gap": (f.ENTRY,),
+    "offset": (f.ENTRY,),
+    "hint": (f.COMMIT,),
+}
 
 
 @dataclass
@@ -66,6 +76,11 @@ class Report:
     stores: int = 0
     state_rows: int = 0
     acks: int = 0
+    segments_sealed: int = 0
+    kinds: int = 0  # of records that were looked at, a bit each
+    places: int = 0  # groups in stores that were held against their logs
+    replayed: int = 0  # partitions on disks whose state was rebuilt
+    unchecked: list[str] = field(default_factory=list)  # what nothing could be said about
 
     def add(self, finding: Finding) -> None:
         if finding.verdict == TORN:
@@ -83,6 +98,10 @@ class Report:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
+    def cannot(self, text: str) -> None:
+        """Something could not be checked that has to be, to say that all is well."""
+        self.unchecked.append(text)
+
     def count_log(self, log: Log) -> None:
         used = [one for one in log.segments if one.used]
         self.segments += len(used)
@@ -97,6 +116,8 @@ class Report:
         self.records += row.records
         self.entries += row.entries
         self.messages += row.messages
+        for _, _, kinds in row.sums.values():
+            self.kinds |= kinds
 
     def count_group(self, one: GroupSummary) -> None:
         self.groups.append(one)
@@ -114,18 +135,29 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not self.wrong
+        return not self.wrong and not self.unchecked
 
     def was_checked(self, rule: str) -> bool:
         """Whether there was anything to look at."""
-        if rule in OF_STORES:
-            return bool(self.stores)
-        return bool(self.acks) if rule == "ack" else bool(self.records)
+        if rule in NEEDS_KIND:
+            return any(self.kinds >> kind & 1 for kind in NEEDS_KIND[rule])
+        committed = [one for one in self.groups if one.commit and not one.removed]
+        looked: dict[str, object] = {
+            "seal": self.segments_sealed, "footer": self.segments_sealed,
+            "batch": self.messages, "sequence": self.replayed, "command": self.replayed,
+            "cut": committed, "prefix": any(one.replicas > 1 for one in committed),
+            "majority": any(one.voters for one in committed),
+            "bytes": any(one.replicas > 1 and _has_entries(one) for one in self.groups),
+            "store": self.stores, "ahead": self.places, "behind": self.places,
+            "state": self.state_rows, "ack": self.acks,
+        }  # fmt: skip
+        return bool(looked.get(rule, self.records))
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "ok": self.ok,
+            "could_not_check": self.unchecked,
             "wrong": self.wrong,
             "torn": self.torn,
             "looked_at": {
@@ -143,6 +175,10 @@ class Report:
         }  # fmt: skip
 
 
+def _has_entries(group: GroupSummary) -> bool:
+    return any(last >= first for _, last, _, first in group.ends)
+
+
 def plain_finding(one: Finding) -> dict[str, Any]:
     fields = one._asdict()
     fields["group"] = f"{one.group:016x}" if one.group else None
@@ -151,10 +187,13 @@ def plain_finding(one: Finding) -> dict[str, Any]:
 
 
 def plain_group(one: GroupSummary) -> dict[str, Any]:
+    """How far it is committed is null where nothing tells."""
+    is_known = one.removed or bool(one.commit) or not _has_entries(one)
     return {
         "group": f"{one.group:016x}", "topic": one.topic, "partition": one.partition,
         "replicas": one.replicas, "voters": one.voters, "voters_not_given": one.missing,
-        "first_index": one.first, "commit_index": one.commit, "committed_entries": one.entries,
+        "first_index": one.first, "commit_index": one.commit if is_known else None,
+        "committed_entries": one.entries if is_known else None,
         "behind": dict(one.lags), "removed": one.removed,
     }  # fmt: skip
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from myqueue.analytics import counting
 from myqueue.analytics.catalog import Catalog, make_catalog
+from myqueue.analytics.committed import Judge as Committed
+from myqueue.analytics.committed import Judgement, notes, refuse_strangers, refuse_unknown
 from myqueue.analytics.counting import Count, Election, Spread
 from myqueue.analytics.logs import find_logs
 from myqueue.analytics.planning import SPLIT_BYTES, Wanted, committed_ranges, entry_tasks
@@ -31,13 +33,17 @@ Sink = Callable[[Count], None]
 
 def stats(
     paths: list[str], spread: Spreader, *, topics: tuple[str, ...] | None = None,
-    sink: Sink | None = None, split_bytes: int = SPLIT_BYTES,
+    skip_unknown: bool = False, sink: Sink | None = None, split_bytes: int = SPLIT_BYTES,
     progress: Callable[[str], AbstractContextManager[Any]] = quiet,
 ) -> dict[str, Any]:  # fmt: skip
     """The facts of the page and of --json; every summed row goes to `sink`."""
+    wanted = Wanted(topics=topics)
     with progress("Looking at footers"):
         catalog = make_catalog(find_logs(paths))
-    wanted = Wanted(topics=topics)
+        refuse_strangers(catalog, topics)
+        judgement = Committed().judge(catalog, wanted)
+    if not skip_unknown:
+        refuse_unknown(judgement, "Or leave these partitions out: --skip-unknown.")
     ranges = committed_ranges(catalog, wanted)
     tasks = entry_tasks(catalog, ranges, wanted, split_bytes, may_miss=True)
     totals = _Totals()
@@ -58,7 +64,21 @@ def stats(
         "replicas": list(_replicas(catalog, ranges)),
         "growth": _growth(catalog),
         "logs": len(catalog.logs),
+        "not_counted": _not_counted(judgement),
+        "notes": notes(judgement),
     }
+
+
+def _not_counted(judgement: Judgement) -> list[dict[str, Any]]:
+    """Entries of which nobody knows whether they are committed."""
+    return [
+        {
+            "topic": one.topic, "partition": one.partition, "first_index": one.first,
+            "last_index": one.last, "commit_known": known,
+        }
+        for its, known in ((judgement.unknown, False), (judgement.beyond, True))
+        for one in its
+    ]  # fmt: skip
 
 
 def _summed_counts(key: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Count]:

@@ -30,6 +30,7 @@ def stats_page(facts: dict[str, Any]) -> str:
             ("producers", f"{facts['producers_known']:,}"),
             ("elections", f"{len(facts['elections']):,}"), ("logs", f"{facts['logs']:,}"),
         ]),
+        *(f"<p class='unsure'>Note: {escape(note)}.</p>" for note in facts["notes"]),
         "<h2>Over time</h2><div class='plots'>", *_over_time(facts), "</div>",
         "<h2>Sizes and delays</h2><div class='plots'>", *_sizes(facts), "</div>",
         "<h2>How even it is</h2><div class='plots'>", *_skew(facts), "</div>",

@@ -55,11 +55,14 @@ class StoreState:
                 yield bytes.fromhex(fields["key"]), bytes.fromhex(fields["value"])
 
 
-def dump(log: Log, target: Path) -> tuple[StoreState | None, Finding | None, str]:
-    """(state, finding, why there is none)."""
+def dump(
+    log: Log, target: Path, *, rows: bool = True
+) -> tuple[StoreState | None, Finding | None, str]:
+    """(state, finding, why there is none). Without `rows` it is known of the groups alone."""
     if not log.folder or storage.is_remote(log.folder):
         return None, None, "it has no daemon's folder here"
     command = [sys.executable, "-P", "-m", "myqueue.wal.storestate", log.folder]
+    command += [] if rows else ["--groups"]
     with open(target, "wb") as out:
         done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False)
     told = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]

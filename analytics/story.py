@@ -40,10 +40,12 @@ class Story:
     disk: str
     term: int = 0
     vote: int = 0
+    is_doubtful: bool = False  # its newest vote may be lost
     created: Any = None
     was_created: bool = False
     removed: bool = False
     config: tuple[int, tuple[int, ...]] | None = None  # (index, voters) of the newest one
+    configs: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)  # all of them
     first_index: int = 1
     state_index: int = 0  # of a snapshot; a new replica gets the entries before it afterwards
     commit: int = 0
@@ -54,6 +56,21 @@ class Story:
     next_offset: int | None = None
     begun: bool = False
     hints: list[tuple[int, Finding]] = field(default_factory=list)  # of what is not there so far
+
+
+def in_force(story: Story) -> list[Stretch]:
+    """From the log start, in order, each index once."""
+    out: list[Stretch] = []
+    for one in sorted(story.stretches, key=lambda s: (s.first, -s.last)):
+        first = max(one.first, story.first_index, out[-1].last + 1 if out else 0)
+        if first <= one.last:
+            out.append(one._replace(first=first))
+    return out
+
+
+def is_described(created: Any) -> bool:
+    """Whether it is what a group's creation says: replica, voters, learners, about."""
+    return isinstance(created, list) and len(created) == 4 and isinstance(created[1], list)
 
 
 class Teller:
@@ -172,6 +189,7 @@ class Teller:
             known = -1 if story.config is None else story.config[0]
             if event.payload and event.index >= known:  # the entry that said it may be gone
                 story.config = (event.index, tuple(unpack(event.payload)))
+                story.configs.append(story.config)
         elif kind == f.TRUNCATE:
             yield from self._truncate(event)
         elif kind == f.START:
@@ -180,6 +198,7 @@ class Teller:
             try:
                 voters, _ = json.loads(event.payload)
                 story.config = (event.index, tuple(voters))
+                story.configs.append(story.config)
             except (ValueError, TypeError):
                 what = "a configuration that can't be read"
                 yield self._finding("config", what, event.number, event.position, event.index)
@@ -198,6 +217,7 @@ class Teller:
             what = f"two votes in term {term}: for replica {story.vote:x}, then for {vote:x}"
             yield self._finding("vote", what, event.number, event.position, 0)
         story.term, story.vote = max(term, story.term), vote
+        story.is_doubtful = bool(event.flags & f.DOUBTFUL)
 
     def _truncate(self, event: Event) -> Iterator[Finding]:
         story = self.story
@@ -207,6 +227,7 @@ class Teller:
             yield self._finding("cut", what, event.number, event.position, event.index)
         self._cut(event.index)
         story.last, story.next_offset = event.index - 1, event.offset
+        story.configs = [one for one in story.configs if one[0] < event.index]
         if story.config is not None and story.config[0] >= event.index:
             story.config = None
 

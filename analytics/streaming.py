@@ -7,6 +7,10 @@ meanwhile. Together with a sink that is idempotent by batch, as Spark's are, tha
 
 `latestOffset` only rises: how far a group is known to be committed can look lower for a moment
 when a log is not reachable.
+
+A topic that is asked for and that no log has is waited for: it may be made later. A partition of
+which nothing tells how far it is committed ends the stream (`failOnUnknown`), unless it was made a
+moment ago.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from myqueue.analytics.catalog import Catalog, make_catalog
-from myqueue.analytics.datasource import Options, Part, read_part
+from myqueue.analytics.committed import Judge, refuse_unknown
+from myqueue.analytics.datasource import WAY_ON, Options, Part, read_part
 from myqueue.analytics.logs import find_logs
 from myqueue.analytics.planning import committed_ranges, entry_tasks
 from myqueue.analytics.rows import ENTRIES, MESSAGES
@@ -31,6 +36,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         if options.view not in (ENTRIES, MESSAGES):
             raise InvalidRequest(f"view {options.view!r} is not streamed; entries and messages are")
         self._options, self._schema = options, schema
+        self._judge = Judge()
 
     def initialOffset(self) -> dict[str, int]:
         """From the beginning; a group that is not named begins at its log's start."""
@@ -40,6 +46,9 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         self, start: dict[str, int] | None = None, limit: Any = None
     ) -> dict[str, int]:
         catalog = self._catalog()
+        judgement = self._judge.judge(catalog, self._options.wanted)
+        if not self._options.skip_unknown:
+            refuse_unknown(judgement, WAY_ON)
         offsets = dict(start or {})
         for uid, (first, behind) in committed_ranges(catalog, self._options.wanted).items():
             name = f"{uid:016x}"

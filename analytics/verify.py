@@ -23,6 +23,8 @@ from typing import Any
 from myqueue.analytics import stores
 from myqueue.analytics.agree import judge_group
 from myqueue.analytics.catalog import ALL, MANAGERS_GROUP, Catalog, Group, make_catalog
+from myqueue.analytics.committed import Judge as Committed
+from myqueue.analytics.committed import named, take_applied
 from myqueue.analytics.compare import judge_block
 from myqueue.analytics.inspect import inspect
 from myqueue.analytics.inspected import (
@@ -38,7 +40,7 @@ from myqueue.analytics.inspected import (
 )
 from myqueue.analytics.ledger import check_acks
 from myqueue.analytics.logs import Log, Segment, find_logs
-from myqueue.analytics.planning import SPLIT_BYTES, Task
+from myqueue.analytics.planning import SPLIT_BYTES, Task, Wanted
 from myqueue.analytics.ranges import judge_files, judge_ranges
 from myqueue.analytics.replay import Rebuilt, replay
 from myqueue.analytics.report import Report
@@ -77,16 +79,22 @@ def verify(
     with progress("Looking at footers"):
         catalog = make_catalog(logs)
     states = _store_states(asked, logs, report, scratch)
+    _settle(asked, catalog, states, report)
     names = Names(
         {log.disk: log.name for log in logs},
         {(log.disk, one.number): one.name for log in logs for one in log.segments},
     )
     report.stores = len(states)
+    report.segments_sealed = sum(one.sealed for log in logs for one in log.segments if one.used)
     replays = {log.disk: _replays(catalog, log, states.get(log.disk)) for log in logs}
+    report.replayed = sum(
+        order.upto > order.after for its in replays.values() for order in its.values()
+    )
     orders = _orders(catalog, replays, asked.split_bytes)
     seen = _Seen()
     with progress("Reading and comparing"):
-        told = spread.judged(orders, inspect, _judges(names, replays))
+        known = {uid: one.commit_index for uid, one in catalog.groups.items() if not one.removed}
+        told = spread.judged(orders, inspect, _judges(names, replays, known))
         _check_states(catalog, seen.rest(told, report), states, replays, names, report)
     _check_logs(logs, seen, report)
     _check_places(states, seen, report)
@@ -95,8 +103,27 @@ def verify(
     if asked.ledgers:
         with progress("Looking for acknowledged messages"):
             check_acks(asked.ledgers, asked.split_bytes, logs, spread, report)
+    if not report.records:
+        report.cannot("there are no records in these logs")
     report.sort()
     return report
+
+
+def _settle(
+    asked: Asked, catalog: Catalog, states: dict[str, stores.StoreState], report: Report
+) -> None:
+    """How far groups are committed; those of which nobody knows it can't be checked."""
+    for disk, state in states.items():
+        for uid, stored in state.groups.items():
+            if uid in catalog.groups:
+                take_applied(catalog.groups[uid], disk, stored.applied)
+    judge = Committed(ask_stores=asked.with_stores)
+    judgement = judge.judge(catalog, Wanted(), with_managers=True)
+    if judgement.unknown:
+        report.cannot(
+            f"nothing in these logs tells what is committed of {named(judgement.unknown)}: give "
+            "the logs of all replicas"
+        )
 
 
 # -- stores ---------------------------------------------------------------------------------------
@@ -169,7 +196,7 @@ def _replays(catalog: Catalog, log: Log, state: stores.StoreState | None) -> dic
             continue
         stored = state.groups.get(uid) if state is not None else None
         split = stored.applied if stored is not None else 0
-        upto = max(split, group.commit_index)
+        upto = max(split, min(group.commit_index, group.right_to(log.disk)))
         after, snapshot = 0, None
         if part.first_index > 1:
             known = [one for one in part.snapshots if part.first_index - 1 <= one[0]]
@@ -186,11 +213,13 @@ def _replays(catalog: Catalog, log: Log, state: stores.StoreState | None) -> dic
 # -- judging --------------------------------------------------------------------------------------
 
 
-def _judges(names: Names, replays: dict[str, dict[int, Replayed]]) -> list[Judge]:
+def _judges(
+    names: Names, replays: dict[str, dict[int, Replayed]], known: dict[int, int]
+) -> list[Judge]:
     """Which rows belong together, in which order, and who judges them; run by executors."""
 
     def group(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
-        return judge_group(part[0], rows, names)
+        return judge_group(part[0], rows, names, known.get(part[0], 0))
 
     def block(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
         return judge_block(part[0], rows, names)
@@ -285,6 +314,7 @@ def _check_places(
             if (disk, uid) not in seen.ends:
                 report.add(stores.stranger(state, uid))
                 continue
+            report.places += 1
             for finding in stores.judge_place(state, uid, *seen.ends[disk, uid]):
                 report.add(finding)
 

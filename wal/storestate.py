@@ -1,6 +1,6 @@
 """What a daemon's store holds of its groups, as lines of JSON: for a comparison made elsewhere.
 
-    python -m myqueue.wal.storestate FOLDER
+    python -m myqueue.wal.storestate FOLDER [--groups]
 
 The daemon is down; its lock is held meanwhile and nothing is written. LMDB may end the process that
 meets a damaged page, so this is a process of its own for whoever asks. Lines come in the order of
@@ -8,7 +8,7 @@ groups and keys, so two such lists can be merged without holding either:
 
     {"schema": "myq.store.state/1", "disk", "daemon", "watermark": [segment, position]}
     {"group": hex, "applied", "first_index", "last_index", "term", "vote"}
-    {"key": hex, "value": hex}                                 rows of the group named last
+    {"key": hex, "value": hex}                 rows of the group named last; not with --groups
     {"groups": how many, "rows": how many}                     the end: without it, it was cut
 """
 
@@ -31,7 +31,7 @@ NAME = "store"
 REFUSED, BROKEN = 3, 4  # exit codes: the daemon runs or there is no store; it can't be read
 
 
-def lines(folder: str) -> Iterator[dict[str, Any]]:
+def lines(folder: str, *, rows: bool = True) -> Iterator[dict[str, Any]]:
     """Everything, checked value by value."""
     directory = os.path.join(folder, NAME)
     lock = lock_directory(folder)
@@ -45,14 +45,14 @@ def lines(folder: str) -> Iterator[dict[str, Any]]:
             disk, daemon = (identity.disk, identity.daemon) if identity else ("", "")
             head = {"schema": SCHEMA, "disk": disk, "daemon": daemon}
             yield head | {"watermark": list(store.watermark)}
-            yield from _groups(store)
+            yield from _groups(store, rows)
         finally:
             store.close()
     finally:
         unlock_directory(lock)
 
 
-def _groups(store: Store) -> Iterator[dict[str, Any]]:
+def _groups(store: Store, with_rows: bool) -> Iterator[dict[str, Any]]:
     with store.view() as view:
         groups, rows = view.groups().by_uid, 0
         for uid in sorted(groups):
@@ -62,16 +62,16 @@ def _groups(store: Store) -> Iterator[dict[str, Any]]:
                 "first_index": group.first_index, "last_index": group.last_index,
                 "term": group.term, "vote": group.vote,
             }  # fmt: skip
-            for key, value in view.states(uid):
+            for key, value in view.states(uid) if with_rows else ():
                 rows += 1
                 yield {"key": key.hex(), "value": value.hex()}
         yield {"groups": len(groups), "rows": rows}
 
 
-def main(folder: str) -> int:
+def main(folder: str, *flags: str) -> int:
     out = sys.stdout
     try:
-        for line in lines(folder):
+        for line in lines(folder, rows="--groups" not in flags):
             out.write(json.dumps(line) + "\n")
         out.flush()
     except StoreBroken as error:
@@ -84,4 +84,4 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from myqueue.cli.lazy import LazyGroup
-from myqueue.errors import InvalidRequest, MyQueueError, Unreachable
+from myqueue.errors import InvalidRequest, MyQueueError, UnknownTopic, Unreachable
 
 COMMANDS = {
     "verify": ("myqueue.cli.spark_verify:verify", "Check logs, replicas, stores and a ledger."),
@@ -51,6 +51,13 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):  # fmt: skip
         function = option(function)
     return function
+
+
+skip_unknown_option = click.option(
+    "--skip-unknown", is_flag=True,
+    help="Leave out partitions of which nothing in the logs tells what is committed. Without it, "
+    "they are an error.",
+)  # fmt: skip
 
 
 def given(paths: tuple[str, ...]) -> list[str]:
@@ -91,7 +98,7 @@ def told() -> Iterator[None]:
     """
     try:
         yield
-    except (click.ClickException, click.exceptions.Exit):
+    except (click.ClickException, click.exceptions.Exit, UnknownTopic):
         raise
     except MyQueueError as error:
         raise Unreachable(str(error), component=error.component, hint=error.hint) from error

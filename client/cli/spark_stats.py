@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from myqueue.cli import output
-from myqueue.cli.spark import given, options, session_on, write_html
+from myqueue.cli.spark import given, options, session_on, skip_unknown_option, write_html
 
 COLUMNS = (
     *("topic", "partitions", "messages", "entries", "bytes"),
@@ -21,10 +21,11 @@ COLUMNS = (
 @click.option("--topic", "topics", multiple=True, help="Only these topics; may be repeated.")
 @click.option("--parquet", metavar="FILE", help="Write sums by partition, producer and minute.")
 @click.option("--html", metavar="FILE", help="Write the report as a page with plots.")
+@skip_unknown_option
 @output.json_option
 def stats(
     paths: tuple[str, ...], master: str, conf: tuple[str, ...], topics: tuple[str, ...],
-    parquet: str | None, html: str | None, as_json: bool,
+    parquet: str | None, html: str | None, skip_unknown: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Count what is committed in the logs at PATHS, each message once.
 
@@ -43,7 +44,7 @@ def stats(
     ):
         begin = time.monotonic()
         facts = counted(
-            where, Spread(session), topics=topics or None, sink=sink,
+            where, Spread(session), topics=topics or None, skip_unknown=skip_unknown, sink=sink,
             progress=lambda label: progress(session, label),
         )  # fmt: skip
         facts["took_s"] = round(time.monotonic() - begin, 3)
@@ -57,6 +58,8 @@ def stats(
 
 def _print(facts: dict[str, Any]) -> None:
     output.write_table(COLUMNS, [[one[name] for name in COLUMNS] for one in facts["topics"]])
+    for text in facts["notes"]:
+        click.echo(f"note: {text}", err=True)
     seconds = max(facts["took_s"], 1e-9)
     click.echo(
         f"{facts['messages']:,} messages in {facts['entries']:,} batches "

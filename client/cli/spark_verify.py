@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from myqueue.cli import FAILED, output
+from myqueue.cli import FAILED, UNREACHABLE, output
 from myqueue.cli.spark import given, options, session_on, write_html
 
 FINDINGS_SHOWN = 50
@@ -63,7 +63,7 @@ def verify(
     else:
         _print(facts, report.findings)
     if not report.ok:
-        click.get_current_context().exit(FAILED)
+        click.get_current_context().exit(FAILED if report.wrong else UNREACHABLE)
 
 
 def _print(facts: dict[str, Any], findings: list[Any]) -> None:
@@ -73,6 +73,8 @@ def _print(facts: dict[str, Any], findings: list[Any]) -> None:
         click.echo(told(one))
     if len(findings) > FINDINGS_SHOWN:
         click.echo(f"… and {len(findings) - FINDINGS_SHOWN:,} more; --json has them")
+    for text in facts["could_not_check"]:
+        click.echo(f"could not be checked: {text}")
     for note in facts["notes"]:
         click.echo(f"note: {note}")
     looked, seconds = facts["looked_at"], max(facts["took_s"], 1e-9)
@@ -91,7 +93,11 @@ def _print(facts: dict[str, Any], findings: list[Any]) -> None:
         f"{looked['state_rows']:,} rows of stores compared; {looked['acks']:,} acknowledgements"
     )
     torn = f"; {facts['torn']:,} torn ends, which nobody was promised" if facts["torn"] else ""
-    click.echo(f"{'All is well' if facts['ok'] else str(facts['wrong']) + ' findings'}{torn}.")
+    said = f"{facts['wrong']:,} findings" if facts["wrong"] else "All is well"
+    if facts["could_not_check"]:
+        known = f"{said}; n" if facts["wrong"] else "N"
+        said = f"{known}ot all could be checked"
+    click.echo(f"{said}{torn}.")
 
 
 def _result(count: int, was_checked: bool) -> str:

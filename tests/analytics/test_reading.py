@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.plain_reader import messages, records
 from kit.queue_logs import Broker, Topic, some_topics, write_cluster
+from kit.verifying import verified
 
 from myqueue import batch, protocol
 from myqueue.analytics import batches, packed, session
@@ -127,6 +128,34 @@ def test_what_was_truncated_is_not_read(tmp_path: Path) -> None:
     broker.close()
     found = [(r.index, r.term) for one in planned(tmp_path) for r, _ in chosen(one)]
     assert sorted(found) == [(one[t.INDEX], one[t.TERM]) for one in newer.entries]
+
+
+@pytest.mark.parametrize("deposed", [1, 2, 3])
+def test_the_end_of_a_log_whose_leader_was_deposed_is_not_read(
+    tmp_path: Path, deposed: int
+) -> None:
+    """Its daemon is down since: entries that it alone has stand at indices that are committed."""
+    topic = Topic("a", 100)
+    topic.noop()
+    for _ in range(3):
+        topic.data(3)
+    old, new = Topic("a", 100, entries=list(topic.entries)), topic
+    for _ in range(6):
+        old.data(4, size=500)
+    new.noop(term=5)
+    for _ in range(3):
+        new.data(2, term=5, producer=8)
+    for node in (1, 2, 3):
+        its = old if node == deposed else new
+        broker = Broker(tmp_path / f"broker-{node}", node)
+        broker.create(its, [1, 2, 3], term=3 if its is old else 5)
+        broker.append(its, its.entries)
+        broker.commit_hint(its, 3 if its is old else len(its.entries))
+        broker.close()
+    found = sorted((r.index, r.term) for one in planned(tmp_path) for r, _ in chosen(one))
+    assert found == [(one[t.INDEX], one[t.TERM]) for one in new.entries]
+    report = verified(tmp_path, tmp_path)
+    assert report.findings == [], "it will be cut off, which is right"
 
 
 def test_only_what_is_certain_of_an_open_segment(tmp_path: Path) -> None:

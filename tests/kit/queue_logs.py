@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 from myqueue import batch, protocol
@@ -152,6 +152,17 @@ class Broker:
         puts, deletes = machine.take_changes()
         self.log.index.apply({topic.group: (machine.applied_index, puts, deletes)})
 
+    def reclaim(self, now_ms: int) -> None:
+        """One pass, as the daemon's loop steps it."""
+        self.flush()
+        deadline = monotonic() + 20
+        reclaimer = self.log.reclaimer
+        reclaimer.begin(now_ms)
+        while reclaimer.step():
+            self.flush()
+            assert monotonic() < deadline, "a pass that does not end"
+            sleep(0.0002)
+
     def close(self) -> None:
         self.flush()
         assert self.log.close()
@@ -174,6 +185,38 @@ def write_cluster(
     return out
 
 
+def write_quiet(
+    folder: Path, quiet: list[Topic], nodes: Iterable[int] = (1, 2, 3), *, hints: bool = True
+) -> None:
+    """Topics that fell quiet, and a busy one after them that is deleted; then all was reclaimed
+    that could be. So nothing of the quiet ones stands where it was written.
+    """
+    nodes = tuple(nodes)
+    for node in nodes:
+        broker = Broker(folder / f"broker-{node}", node)
+        for topic in quiet:
+            broker.create(topic, nodes)
+            broker.append(topic, topic.entries)
+            if hints:
+                broker.commit_hint(topic, topic.entries[-1][t.INDEX])
+            broker.apply(topic, topic.entries)
+        first = broker.log.journal.end[0]
+        busy = Topic("busy", 999)
+        broker.create(busy, nodes)
+        while broker.log.journal.end[0] < first + 3:
+            had = len(busy.entries)
+            busy.data(8, size=1000)
+            broker.append(busy, busy.entries[had:])
+        broker.commit_hint(busy, busy.entries[-1][t.INDEX])
+        broker.log.journal.remove_group(busy.group)
+        for at in range(40):
+            broker.reclaim(at * 20_000)
+            if min(broker.log.journal.segments) > first:
+                break
+        assert min(broker.log.journal.segments) > first
+        broker.close()
+
+
 def write_replica(broker: Broker, topics: list[Topic], *, apply: bool = True) -> None:
     """Entries of the topics in turns, with hints of what is committed."""
     at = 0
@@ -190,4 +233,4 @@ def write_replica(broker: Broker, topics: list[Topic], *, apply: bool = True) ->
                 broker.apply(topic, topic.entries)
 
 
-__all__ = ["Broker", "Topic", "some_topics", "values_of", "write_cluster"]
+__all__ = ["Broker", "Topic", "some_topics", "values_of", "write_cluster", "write_quiet"]

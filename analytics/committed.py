@@ -1,0 +1,222 @@
+"""How far each partition is committed, where hints in the logs do not say so.
+
+Hints are records of the logs, a second apart, and the newest one of a group is kept. Logs of older
+programs may lack them, and so do the last moments of a daemon that was killed. So what is wanted
+and not covered by a hint is looked at closely, in this order:
+
+1. the logs of a majority prove it (`evidence`, `proof`);
+2. the store of a daemon of this machine that is down says what it applied.
+
+What nothing proves is `unknown`, never empty: the caller refuses it or says that it is left out.
+Entries behind what is known to be committed are `beyond`; a log that is being written always has
+some for a second, so what is younger than that is not looked at.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from myqueue.analytics import stores
+from myqueue.analytics.catalog import MANAGERS_GROUP, Catalog, Group, Piece
+from myqueue.analytics.evidence import bytes_of, stories
+from myqueue.analytics.logs import Log
+from myqueue.analytics.planning import Wanted
+from myqueue.analytics.proof import Configs, Witness, proven
+from myqueue.analytics.story import Story, in_force, is_described
+from myqueue.errors import CorruptData, FormatUnknown, UnknownTopic
+
+HINT_COMES_MS = 10_000  # a hint that is not there after this time does not come
+# Read for the sake of entries behind a hint; where nothing at all is known, as much as it takes.
+READ_FOR_TAILS_BYTES = 1 << 30
+SHOWN = 5
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970: whether a hint may still come is a question of now."""
+    return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
+
+
+class Stretch(NamedTuple):
+    """Entries of a partition of which nobody knows whether they are committed."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    is_new: bool  # a hint may still come
+
+
+@dataclass
+class Judgement:
+    unknown: list[Stretch] = field(default_factory=list)  # nothing of these is known
+    beyond: list[Stretch] = field(default_factory=list)  # up to their first, all is committed
+
+
+class Judge:
+    """Remembers what it proved, for a stream that looks at the same logs again and again."""
+
+    def __init__(
+        self, *, ask_stores: bool = True, clock_ms: Callable[[], int] | None = None
+    ) -> None:
+        self._ask_stores, self._clock_ms = ask_stores, clock_ms or wall_ms
+        self._known: dict[int, tuple[tuple[Piece | None, int], int]] = {}
+
+    def judge(self, catalog: Catalog, wanted: Wanted, *, with_managers: bool = False) -> Judgement:
+        """Sets `proven` of the groups, and tells what is left."""
+        now = self._clock_ms()
+        groups = {uid: one for uid, one in catalog.groups.items() if _is_asked_for(one, wanted)}
+        if not with_managers:
+            groups.pop(MANAGERS_GROUP, None)
+        self._remember(groups)
+        unsure = [uid for uid, one in groups.items() if _is_unknown(one)]
+        tails = [uid for uid, one in groups.items() if _has_tail(one) and not _is_new(one, now)]
+        tails = [uid for uid in tails if uid not in unsure and uid not in self._known]
+        if bytes_of(catalog, [*unsure, *tails]) <= READ_FOR_TAILS_BYTES:
+            unsure += tails
+        unsure = [uid for uid in unsure if uid not in self._known]
+        if unsure:
+            before = {uid: (groups[uid].end, groups[uid].commit_index) for uid in unsure}
+            for uid, its in stories(catalog, set(unsure)).items():
+                groups[uid].proven = max(groups[uid].proven, _proven(its))
+            if self._ask_stores:
+                _ask_stores(catalog, {uid: groups[uid] for uid in unsure})
+            self._known.update({uid: (before[uid], groups[uid].proven) for uid in unsure})
+        judgement = Judgement()
+        for one in groups.values():
+            if _is_unknown(one):
+                judgement.unknown.append(_rest(one, now))
+            elif _has_tail(one):
+                judgement.beyond.append(_rest(one, now))
+        return judgement
+
+    def _remember(self, groups: dict[int, Group]) -> None:
+        for uid, (seen, index) in list(self._known.items()):
+            one = groups.get(uid)
+            if one is None or (one.end, one.commit_index) != seen:
+                del self._known[uid]
+            else:
+                one.proven = max(one.proven, index)
+
+
+def refuse_unknown(judgement: Judgement, way_on: str) -> None:
+    """Raise for partitions that were not made a moment ago."""
+    its = [one for one in judgement.unknown if not one.is_new]
+    if its:
+        raise CorruptData(
+            f"nothing in these logs tells what is committed of {named(its)}",
+            hint=f"Give the logs of all replicas (or stop a daemon that has one). {way_on}",
+        )
+
+
+def refuse_strangers(catalog: Catalog, topics: Iterable[str] | None) -> None:
+    """Raise for a topic that is in none of the logs."""
+    there = sorted({one.topic for one in catalog.groups.values() if one.topic and not one.removed})
+    for name in topics or ():
+        if name not in there:
+            known = ", ".join(there[:50]) + (" …" if len(there) > 50 else "")
+            raise UnknownTopic(
+                f"topic {name!r} is in none of these logs",
+                hint=f"There are {known}." if there else "There are no topics in them.",
+            )
+
+
+def notes(judgement: Judgement) -> list[str]:
+    """What is left out, for people."""
+    out = []
+    if judgement.unknown:
+        its = named(judgement.unknown)
+        out.append(f"left out, since nothing tells what is committed of it: {its}")
+    if judgement.beyond:
+        count = sum(one.last - one.first + 1 for one in judgement.beyond)
+        its = named(judgement.beyond)
+        out.append(
+            f"left out: {count:,} entries behind what is known to be committed, of {its}; "
+            "a running cluster says so a second later"
+        )
+    return out
+
+
+def named(its: list[Stretch]) -> str:
+    shown = [f"{_name(one)} (entries {one.first} to {one.last})" for one in its[:SHOWN]]
+    more = f" and {len(its) - SHOWN:,} more partitions" if len(its) > SHOWN else ""
+    return ", ".join(shown) + more
+
+
+def _name(one: Stretch) -> str:
+    return f"{one.topic}/{one.partition}" if one.topic else "the managers' tables"
+
+
+def _is_asked_for(group: Group, wanted: Wanted) -> bool:
+    is_named = bool(group.topic) or group.uid == MANAGERS_GROUP
+    return is_named and not group.removed and wanted.has_group(group)
+
+
+def _has_tail(group: Group) -> bool:
+    return group.end is not None and group.end.last > group.commit_index
+
+
+def _is_unknown(group: Group) -> bool:
+    return _has_tail(group) and group.commit_index < group.first_index
+
+
+def _is_new(group: Group, now_ms: int) -> bool:
+    end = group.end
+    made = max(end.last_time_ms if end else 0, group.created_ms)
+    return now_ms - made < HINT_COMES_MS
+
+
+def _rest(group: Group, now_ms: int) -> Stretch:
+    last = group.end.last if group.end is not None else 0
+    first = max(group.first_index, group.commit_index + 1)
+    return Stretch(group.topic, group.partition, first, last, _is_new(group, now_ms))
+
+
+def _proven(its: list[Story]) -> int:
+    whole = [one for one in its if not one.removed]
+    witnesses = [
+        Witness(int(one.created[0]), one.term, one.vote, in_force(one))
+        for one in whole
+        if is_described(one.created) and not one.is_doubtful
+    ]
+    return proven(witnesses, _configs(whole))
+
+
+def _configs(its: list[Story]) -> Configs:
+    created = [one.created for one in its if is_described(one.created)]
+    configs = {(0, tuple(one[1])) for one in created}
+    if len(configs) > 1:  # a replica that came later knows whom it came to
+        configs = set()
+    configs.update(config for one in its for config in one.configs)
+    return sorted(configs)
+
+
+def _ask_stores(catalog: Catalog, groups: dict[int, Group]) -> None:
+    """Those of daemons that are down, in folders of this machine."""
+    for log in catalog.logs:
+        its = {uid: one for uid, one in groups.items() if log.disk in one.parts and _has_tail(one)}
+        if its:
+            for uid, applied in _applied(log, its):
+                take_applied(its[uid], log.disk, applied)
+
+
+def take_applied(group: Group, disk: str, applied: int) -> None:
+    """A store applied all up to there; what it says beyond its log is another matter."""
+    pieces = group.parts[disk].in_force() if disk in group.parts else []
+    if pieces:
+        group.proven = max(group.proven, min(applied, pieces[-1].last))
+
+
+def _applied(log: Log, wanted: Iterable[int]) -> Iterator[tuple[int, int]]:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            state, _, _ = stores.dump(log, Path(folder) / "groups", rows=False)
+        except FormatUnknown:
+            return
+    for uid in wanted if state is not None else ():
+        if state is not None and uid in state.groups:
+            yield uid, state.groups[uid].applied

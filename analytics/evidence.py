@@ -1,0 +1,116 @@
+"""What the logs tell of a few groups when all of their records are read: a story for each replica.
+
+`catalog` reads as little as it can, and that is enough as long as hints say what is committed.
+Where they are missing, terms, votes and members have to be known as well. This reads the segments
+that hold records of the groups, each once, whatever else is in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from myqueue.analytics.catalog import CONFIG, Catalog
+from myqueue.analytics.inspect import OpenRun, voters_in
+from myqueue.analytics.inspected import Event
+from myqueue.analytics.logs import Log, Segment, walked
+from myqueue.analytics.packed import BadPack
+from myqueue.analytics.story import Names, Story, Teller
+from myqueue.wal import format as f
+
+_NAMELESS = Names({}, {})
+
+
+class _Reading(NamedTuple):
+    tellers: dict[int, Teller]
+    runs: dict[int, OpenRun]
+
+
+def bytes_of(catalog: Catalog, groups: Collection[int]) -> int:
+    """How much `stories` would read."""
+    return sum(one.capacity for log in catalog.logs for one in _segments(log, groups))
+
+
+def stories(catalog: Catalog, groups: Collection[int]) -> dict[int, list[Story]]:
+    """Of each group, one for each disk that has something of it."""
+    out: dict[int, list[Story]] = {uid: [] for uid in groups}
+    for log in catalog.logs:
+        reading = _Reading({}, {})
+        for segment in _segments(log, groups):
+            _read(catalog, log, segment, groups, reading)
+        for uid, teller in reading.tellers.items():
+            out[uid].append(teller.story)
+    return out
+
+
+def _segments(log: Log, groups: Collection[int]) -> Iterator[Segment]:
+    for one in log.segments:
+        rows = one.rows
+        if one.used and (rows is None or any(row.group in groups for row in rows)):
+            yield one
+
+
+def _read(
+    catalog: Catalog, log: Log, segment: Segment, groups: Collection[int], reading: _Reading
+) -> None:
+    """Of a segment that is being written, what is surely synced."""
+    certain = catalog.certain.get((log.disk, segment.number), segment.capacity)
+    number = segment.number
+    for record, payload in walked(segment):
+        if record.position >= certain:
+            break
+        uid = record.group
+        if uid not in groups:
+            continue
+        is_entry = record.kind == f.ENTRY
+        run = reading.runs.get(uid)
+        if is_entry and run is not None and run.is_continued_by(record):
+            run.add(record)
+        else:
+            _end_run(log, number, uid, reading)
+            if is_entry:
+                reading.runs[uid] = OpenRun(record)
+        if not is_entry or record.entry_type == CONFIG:
+            told = _told(record, payload)
+            if told is not None:
+                event = Event(
+                    uid, log.disk, number, record.position, record.kind, record.index, record.term,
+                    record.offset, record.flags, told,
+                )  # fmt: skip
+                _list(_teller(log, uid, reading).event(event))
+    for uid in list(reading.runs):
+        _end_run(log, number, uid, reading)
+
+
+def _told(record: f.Record, payload: memoryview) -> bytes | None:
+    """What the story wants of the payload; None for a record that can't be read."""
+    is_snapshot = record.kind == f.SNAPSHOT
+    if is_snapshot and record.count:
+        return b""
+    if record.kind not in (f.GROUP_CREATED, f.ENTRY, f.SNAPSHOT):
+        return b""
+    if not f.payload_is_right(record, payload):
+        return None
+    try:
+        return voters_in(payload) if is_snapshot else bytes(payload)
+    except BadPack:
+        return None
+
+
+def _teller(log: Log, uid: int, reading: _Reading) -> Teller:
+    found = reading.tellers.get(uid)
+    if found is None:
+        found = reading.tellers[uid] = Teller(uid, log.disk, _NAMELESS)
+    return found
+
+
+def _end_run(log: Log, number: int, uid: int, reading: _Reading) -> None:
+    run = reading.runs.pop(uid, None)
+    if run is not None:
+        _list(_teller(log, uid, reading).run(run.row(uid, log.disk, number)))
+
+
+def _list(findings: Iterator[object]) -> None:
+    """What is wrong in a story is for `verify` to tell."""
+    for _ in findings:
+        continue

@@ -1,0 +1,226 @@
+"""Partitions that fell quiet: what of them is committed, with hints in the logs and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.plain_spread import PlainSpread
+from kit.queue_logs import WALL_MS, Broker, Topic, replica_id, write_quiet
+from kit.verifying import verified
+
+from myqueue.analytics import committed
+from myqueue.analytics.catalog import Catalog, make_catalog
+from myqueue.analytics.committed import Judge, Judgement, refuse_unknown
+from myqueue.analytics.logs import find_logs
+from myqueue.analytics.page import verify_page
+from myqueue.analytics.planning import Wanted, committed_ranges
+from myqueue.analytics.stats import stats
+from myqueue.daemons.raft import types as t
+from myqueue.errors import CorruptData, UnknownTopic
+
+NODES = (1, 2, 3)
+TERM = 3
+
+
+def quiet_topics() -> list[Topic]:
+    topics = [Topic(name, 100 + at, uid=700 + at) for at, name in enumerate("abcd")]
+    for topic in topics:
+        topic.noop()
+        topic.data(5)
+    return topics
+
+
+@pytest.fixture(scope="module")
+def hinted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("hinted")
+    write_quiet(path, quiet_topics())
+    return path
+
+
+@pytest.fixture(scope="module")
+def hintless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As an older program leaves it: hints went with the segments in which they stood."""
+    path: Path = tmp_path_factory.mktemp("hintless")
+    write_quiet(path, quiet_topics(), hints=False)
+    return path
+
+
+def judged(*paths: Path, stores: bool = False) -> tuple[Catalog, Judgement]:
+    catalog = make_catalog(find_logs(map(str, paths)))
+    return catalog, Judge(ask_stores=stores).judge(catalog, Wanted())
+
+
+def ranges(catalog: Catalog) -> dict[str, tuple[int, int]]:
+    found = committed_ranges(catalog, Wanted())
+    return {catalog.groups[uid].topic: its for uid, its in found.items()}
+
+
+WHOLE = dict.fromkeys("abcd", (1, 3))
+
+
+def test_hints_that_outlive_their_segments_are_enough(hinted: Path) -> None:
+    """Without looking at anything else, of each broker alone."""
+    for node in NODES:
+        catalog = make_catalog(find_logs([str(hinted / f"broker-{node}")]))
+        assert ranges(catalog) == WHOLE
+
+
+def test_logs_of_a_majority_prove_what_no_hint_says(hintless: Path, tmp_path: Path) -> None:
+    assert ranges(make_catalog(find_logs([str(hintless)]))) == dict.fromkeys("abcd", (1, 1))
+    two = [hintless / f"broker-{node}" for node in (1, 3)]
+    for paths in ([hintless], two):
+        catalog, judgement = judged(*paths)
+        assert ranges(catalog) == WHOLE and judgement == Judgement()
+    facts = stats([str(one) for one in two], PlainSpread())
+    assert facts["messages"] == 20 and facts["not_counted"] == []
+    report = verified(hintless, tmp_path)
+    assert report.ok and report.unchecked == []
+    assert {one.entries for one in report.groups if one.topic in WHOLE} == {2}
+
+
+def test_a_store_tells_what_one_log_alone_can_not(hintless: Path) -> None:
+    catalog, judgement = judged(hintless / "broker-2", stores=True)
+    assert ranges(catalog) == WHOLE and judgement == Judgement()
+
+
+@pytest.fixture
+def alone(hintless: Path, tmp_path: Path) -> Path:
+    """One log of three, without its store."""
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "wal").symlink_to(hintless / "broker-2" / "wal")
+    (tmp_path / "alone" / "identity").symlink_to(hintless / "broker-2" / "identity")
+    return tmp_path / "alone"
+
+
+def test_what_nothing_tells_is_unknown_and_not_empty(alone: Path, tmp_path: Path) -> None:
+    _, judgement = judged(alone)
+    assert [(one.topic, one.first, one.last) for one in judgement.unknown] == [
+        (name, 1, 2) for name in "abcd"
+    ]
+    with pytest.raises(CorruptData, match="what is committed of a/0"):
+        refuse_unknown(judgement, "")
+    with pytest.raises(CorruptData, match="nothing in these logs tells"):
+        stats([str(alone)], PlainSpread())
+    facts = stats([str(alone)], PlainSpread(), skip_unknown=True)
+    assert facts["messages"] == 0 and len(facts["not_counted"]) == 4
+    assert "left out, since nothing tells what is committed" in facts["notes"][0]
+    report = verified(alone, tmp_path)
+    assert not report.ok and not report.wrong and "a/0" in report.unchecked[0]
+    for rule in ("majority", "prefix", "cut", "bytes", "state"):
+        assert not report.was_checked(rule), rule
+    assert report.was_checked("payload") and report.was_checked("vote")
+    page = verify_page(report.plain() | {"paths": [], "took_s": 0.0})
+    assert "Not all could be checked." in page and "All is well" not in page
+    rows = {one["topic"]: one["commit_index"] for one in report.plain()["groups"]}
+    assert rows == {**dict.fromkeys("abcd"), "": 0}
+
+
+def test_a_deleted_topic_is_not_the_managers(hintless: Path, tmp_path: Path) -> None:
+    """Nor is a partition whose creation went with its segment."""
+    facts = verified(hintless, tmp_path).plain()
+    assert [one["topic"] for one in facts["groups"] if one["removed"]] == [""]
+    page = verify_page(facts | {"paths": [], "took_s": 0.0})
+    assert "<td>deleted</td>" in page and "managers" not in page
+
+
+def test_a_topic_that_was_made_a_moment_ago_is_waited_for(tmp_path: Path) -> None:
+    """Its first hint comes within a second; a stream that runs meanwhile goes on."""
+    topic = Topic("new", 100)
+    topic.noop()
+    topic.data(5)
+    broker = Broker(tmp_path / "broker-1", 1)
+    broker.create(topic, NODES)
+    broker.append(topic, topic.entries)
+    broker.close()
+    catalog = make_catalog(find_logs([str(tmp_path)]))
+    judgement = Judge(clock_ms=lambda: WALL_MS + 5000).judge(catalog, Wanted())
+    assert [one.is_new for one in judgement.unknown] == [True]
+    refuse_unknown(judgement, "")
+    assert ranges(catalog) == {"new": (1, 1)}
+    judgement = Judge(clock_ms=lambda: WALL_MS + 15_000).judge(catalog, Wanted())
+    assert [one.is_new for one in judgement.unknown] == [False]
+
+
+def test_entries_behind_the_last_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A majority proves them; where it can't, they are told. What was proved is not read again."""
+    topic = Topic("a", 100)
+    topic.noop()
+    for _ in range(5):
+        topic.data(2)
+    for node in NODES:
+        broker = Broker(tmp_path / f"broker-{node}", node)
+        broker.create(topic, NODES)
+        broker.append(topic, topic.entries)
+        broker.commit_hint(topic, 3)
+        broker.close()
+    catalog, judgement = judged(tmp_path)
+    assert ranges(catalog) == {"a": (1, 7)} and judgement == Judgement()
+    catalog, judgement = judged(tmp_path / "broker-1")
+    assert ranges(catalog) == {"a": (1, 4)}
+    assert [(one.first, one.last) for one in judgement.beyond] == [(4, 6)]
+    assert "3 entries behind what is known" in committed.notes(judgement)[0]
+    judge, reads = Judge(), []
+    real = committed.stories
+    monkeypatch.setattr(committed, "stories", lambda *a: reads.append(1) or real(*a))
+    for _ in range(3):
+        catalog = make_catalog(find_logs([str(tmp_path)]))
+        assert judge.judge(catalog, Wanted()) == Judgement()
+        assert ranges(catalog) == {"a": (1, 7)}
+    assert len(reads) == 1
+
+
+def test_a_log_start_and_a_snapshot_tell_what_was_committed(tmp_path: Path) -> None:
+    topic = Topic("a", 100)
+    topic.noop()
+    for _ in range(9):
+        topic.data(2)
+    broker = Broker(tmp_path / "broker-1", 1)
+    broker.create(topic, NODES)
+    broker.append(topic, topic.entries)
+    before = topic.entries[4]
+    end = before[t.OFFSET] + before[t.COUNT]
+    broker.log.journal.start(100, 6, TERM, end, before[t.CHAIN])
+    broker.close()
+    assert make_catalog(find_logs([str(tmp_path)])).groups[100].commit_index == 5
+
+
+def test_a_topic_that_is_not_there_is_named(hinted: Path) -> None:
+    with pytest.raises(UnknownTopic, match="'nope' is in none of these logs") as raised:
+        stats([str(hinted)], PlainSpread(), topics=("a", "nope"))
+    assert "a, b, c, d" in str(raised.value.hint)
+    with pytest.raises(UnknownTopic, match="'busy'"):  # deleted
+        stats([str(hinted)], PlainSpread(), topics=("busy",))
+
+
+def test_two_logs_of_five_prove_nothing(tmp_path: Path) -> None:
+    topic = Topic("a", 100)
+    topic.noop()
+    topic.data(2)
+    for node in (1, 2, 3):
+        broker = Broker(tmp_path / f"broker-{node}", node)
+        broker.create(topic, (1, 2, 3, 4, 5))
+        broker.append(topic, topic.entries)
+        broker.close()
+    _, judgement = judged(tmp_path / "broker-1", tmp_path / "broker-3")
+    assert len(judgement.unknown) == 1
+    catalog, judgement = judged(tmp_path)
+    assert ranges(catalog) == {"a": (1, 3)} and judgement == Judgement()
+
+
+def test_members_of_before_and_after_a_change_are_asked(tmp_path: Path) -> None:
+    """A fourth voter came; whether its configuration holds is as open as what stands before it."""
+    topic = Topic("a", 100)
+    topic.noop()
+    topic.data(2)
+    voters = [replica_id(node) for node in (1, 2, 3, 4)]
+    config = str([voters, []]).encode()
+    last = topic.entries[-1]
+    entry = (3, TERM, last[t.OFFSET] + last[t.COUNT], 0, WALL_MS, t.CONFIG, 1, config)
+    for node in (1, 2):
+        broker = Broker(tmp_path / f"broker-{node}", node)
+        broker.create(topic, NODES)
+        broker.append(topic, [*topic.entries, entry] if node == 1 else topic.entries)
+        broker.close()
+    _, judgement = judged(tmp_path)
+    assert len(judgement.unknown) == 1, "two of three have entry 2, but only two of four"
