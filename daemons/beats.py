@@ -113,8 +113,11 @@ class Beats:
         return self._timed(self._orders.answer(tables, node, life, [], self.engine.now))
 
     def _timed(self, orders: dict[str, Any]) -> dict[str, Any]:
-        """With this machine's clock as it stands, for brokers that are to doubt their own."""
-        return orders | {"wall_ms": self.engine.clock.wall_ms()}
+        """With this machine's clock as it stands, for brokers that are to doubt their own; and
+        with the numbers of all managers, for brokers whose settings leave some out.
+        """
+        managers = [node for node, _ in self._config.managers]
+        return orders | {"wall_ms": self.engine.clock.wall_ms(), "managers": managers}
 
     def _check_room(self, node: int, state: dict[str, Any]) -> None:
         """Nobody fills our memory with brokers or groups that there are not."""

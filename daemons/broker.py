@@ -24,6 +24,7 @@ from myqueue.daemons.ageing import Ageing
 from myqueue.daemons.consuming import Consuming
 from myqueue.daemons.feed import BATCH_BYTES_MAX, Details, Feed
 from myqueue.daemons.fetching import Fetching
+from myqueue.daemons.joining import Joining
 from myqueue.daemons.members import Members
 from myqueue.daemons.partition import Partition
 from myqueue.daemons.producing import Producing, with_overhead
@@ -73,6 +74,7 @@ class Broker:
             engine, self._leading, self._settings, self._config.segment_bytes,
             self.reports.is_current, self.reports.agreed_wall_ms,
         )  # fmt: skip
+        self.joining = Joining(engine, self.reports, self._tell)
         self.members = Members(engine)
 
     def make_machine(self, group: int, about: bytes) -> Partition:
@@ -218,6 +220,7 @@ class Broker:
         self.retention.tick(now)
         self.ageing.tick(now)
         self._look_whether_cast_out(now)
+        self.joining.tick(now)
         if not (self._is_stopping or self._is_cast_out):
             self.members.tick(now)
         elif now >= self._transfer_at:

@@ -240,6 +240,10 @@ class Engine:
     def link_send(self, peer: tuple[str, int], frames: list[Buffer]) -> bool:
         return self.wire.link_send(peer, frames)
 
+    def link_trouble(self, peer: tuple[str, int]) -> str:
+        """Why nothing can be sent to this peer; "": it can, or there is no such link."""
+        return self.wire.link_trouble(peer)
+
     def set_peer(self, peer: tuple[str, int], address: str) -> None:
         self.wire.set_peer(peer, address)
 

@@ -30,6 +30,7 @@ from typing import Any
 from myqueue import __version__, errors, protocol
 from myqueue.daemons import peerwire
 from myqueue.daemons.engine import Client, Engine, Owner, Peer
+from myqueue.daemons.pauses import Pauses
 from myqueue.daemons.raft.types import Broken, node_of
 from myqueue.daemons.transport import Transport, describe
 
@@ -65,6 +66,7 @@ class Loop:
         self._cluster, self._log = cluster, log
         self._peers: dict[bytes, Peer] = {}
         self._disks: dict[tuple[str, int], str] = {}  # of daemons that answered on our links
+        self._pauses = Pauses()
         self._members: set[int] = set()  # nodes that share, or shared, a group with us
         self._next_tick = 0
         self._again = False
@@ -110,6 +112,7 @@ class Loop:
         if now >= self._next_tick:
             self._next_tick = now + (QUIET_TICK_MS if engine.host.is_quiet else TICK_MS)
             transport.tick(now)
+            self._tell_refused(now)
             engine.tick()
             self.owner.tick(now)
             if not engine.log.journal.queued_bytes:
@@ -117,6 +120,18 @@ class Loop:
         self.owner.before_turn_ends(now)
         self._again = engine.end_turn()
         self.owner.end_turn(now)
+
+    def _tell_refused(self, now: int) -> None:
+        """Handshakes that failed; ZeroMQ does not say whose."""
+        for door, count in zip(
+            ("clients", "peers"), self.transport.handshakes_refused(), strict=True
+        ):
+            if count and self._pauses.due(("handshake", door), now):
+                self._log(
+                    "warning", "handshake-refused", door=door,
+                    total=self.engine.counts["handshakes_refused_total"],
+                    why="another key, no key, or no ZeroMQ",
+                )  # fmt: skip
 
     # -- the clients' door ---------------------------------------------------------------------
 
@@ -225,14 +240,24 @@ class Loop:
             raise errors.IdentityMismatch(f"{peer.name} speaks for another node")
 
     def _greet(self, identity: bytes, envelope: protocol.Envelope) -> None:
+        try:
+            self._take_in(identity, envelope)
+        except errors.MyQueueError as error:
+            self.engine.counts["greetings_refused_total"] += 1
+            _, _, _, _, kind, node, _, _, address, _ = envelope
+            peer, at = f"{kind} {node}"[:TEXT_MAX], address[:TEXT_MAX]
+            if times := self._pauses.due((peer, at, str(error)), self.engine.now):
+                self._log("warning", "peer-refused", peer=peer, at=at, why=str(error), times=times)
+            raise
+
+    def _take_in(self, identity: bytes, envelope: protocol.Envelope) -> None:
         _, _, request, cluster, kind, node, disk, incarnation, _address, _software = envelope
         if cluster != self._cluster:
-            raise errors.ClusterMismatch(f"this is cluster {self._cluster!r}, not another one")
+            text = f"this is cluster {self._cluster!r}, not {cluster[:TEXT_MAX]!r}"
+            raise errors.ClusterMismatch(text)
         if kind not in DAEMONS or not 0 < node < NODE_END or len(disk) > TEXT_MAX:
             raise errors.InvalidRequest("no manager and no broker greets like this")
-        problem = self.owner.greeted(kind, node, disk)
-        if problem:
-            self._log("warning", "peer-refused", peer=f"{kind} {node}", why=problem)
+        if problem := self.owner.greeted(kind, node, disk):
             raise errors.IdentityMismatch(problem)
         self._peers.pop(identity, None)
         if len(self._peers) >= PEERS_MAX:  # connections come and go; who is heard greets again
@@ -276,7 +301,10 @@ class Loop:
         if cluster != self._cluster or (kind, node) != peer:
             problem = f"{kind} {node} of cluster {cluster!r} answered"
         if problem:
-            self._log("warning", "link-refused", peer=f"{peer[0]} {peer[1]}", why=problem)
+            self.transport.refuse_link(peer, problem)
+            name = f"{peer[0]} {peer[1]}"
+            if times := self._pauses.due((name, problem), self.engine.now):
+                self._log("warning", "link-refused", peer=name, why=problem, times=times)
             return
         self._disks[peer] = disk
         self.transport.greeted(peer)

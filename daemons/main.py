@@ -131,8 +131,10 @@ class Daemon:
             self.tell("warning", "recovery-finding", finding=str(finding))
         for uid, why in engine.refused.items():
             self.tell("error", "replica-stays-out", group=f"{uid:x}", why=why)
+        # A broker is ready when it has joined (`joining.py`).
+        event = "ready" if self.config.kind == "manager" else "listening"
         self.tell(
-            "info", "ready", listen=self.config.listen, peers=self.config.peer_listen,
+            "info", event, listen=self.config.listen, peers=self.config.peer_listen,
             data=self.config.data, groups=len(engine.replicas), version=__version__,
             pid=os.getpid(),
         )  # fmt: skip

@@ -69,12 +69,18 @@ class Wanted(NamedTuple):
 class _Manager:
     """What one manager was told."""
 
-    __slots__ = ("answered_at", "beat", "full", "refused_at", "unanswered", "wall_ms")
+    __slots__ = (
+        *("answered_at", "beat", "full", "heard_at", "refusal", "refused_at", "unanswered"),
+        *("unnamed", "wall_ms"),
+    )
 
     def __init__(self) -> None:
         self.beat = 0  # number of the last one
         self.answered_at = -CURRENT_MS  # when its orders were followed last
         self.wall_ms = 0  # what its clock said then; 0: it did not tell
+        self.heard_at = -CURRENT_MS  # when orders came last, for whatever life
+        self.refusal = ""  # an error that it answered with, unless orders came since
+        self.unnamed: list[int] = []  # managers that it names and our settings do not
         self.refused_at = -CURRENT_MS  # when it did not want to hear us; unless it did since
         self.full = True  # the next one is to be full
         self.unanswered: dict[int, None] = {}  # groups that it may not know as they are
@@ -228,14 +234,19 @@ class Reports:
         if manager is None:
             return None
         if envelope[protocol.KIND] != protocol.ORDERS:
-            if envelope[protocol.KIND] == protocol.ERROR and envelope[3] == _NOT_HEARD:
-                manager.refused_at, self.why_refused = self._engine.now, str(envelope[4])
+            if envelope[protocol.KIND] == protocol.ERROR:
+                manager.refusal = str(envelope[4])
+                if envelope[3] == _NOT_HEARD:
+                    manager.refused_at, self.why_refused = self._engine.now, manager.refusal
             return None
         _, _, beat, orders = envelope
-        manager.refused_at = -CURRENT_MS
+        manager.refused_at, manager.refusal = -CURRENT_MS, ""
+        manager.heard_at = self._engine.now
         try:
             done = self._follow(orders)
             more, wall_ms = orders["more"], int(orders.get("wall_ms", 0))
+            named = orders.get("managers", ())  # an older manager does not tell
+            manager.unnamed = [one for one in named if one not in self._managers]
         except (KeyError, TypeError, ValueError):  # of another version
             self._engine.counts["orders_invalid_total"] += 1
             return None
@@ -254,6 +265,28 @@ class Reports:
         """
         lately = sum(now - one.answered_at < CURRENT_MS for one in self._managers.values())
         return lately > len(self._managers) // 2
+
+    # -- whether managers know this broker -----------------------------------------------------
+
+    def managers(self) -> tuple[tuple[int, str], ...]:
+        """Number and address of each, as the settings name them."""
+        return self._config.managers
+
+    def knowing(self, now: int) -> list[int]:
+        """Managers whose orders for this life of the process came lately."""
+        return [node for node, one in self._managers.items() if now - one.answered_at < CURRENT_MS]
+
+    def is_answered(self, node: int, now: int) -> bool:
+        """This manager sends orders, be it for a life of before, or for none."""
+        return now - self._managers[node].heard_at < CURRENT_MS
+
+    def refusal_of(self, node: int) -> str:
+        """What it answered last, if that was an error; else ""."""
+        return self._managers[node].refusal
+
+    def unnamed_managers(self) -> list[int]:
+        """Managers that others name, and our settings do not."""
+        return sorted({one for manager in self._managers.values() for one in manager.unnamed})
 
     def agreed_wall_ms(self, now: int) -> int:
         """Since 1970, by this machine's clock, but not ahead of what managers say: the lower median

@@ -43,6 +43,13 @@ CLIENTS_MAX = 20_000
 # Plain numbers: pyzmq's enumerations cost a microsecond each time.
 _NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _MORE, _EVENTS, _IN = int(zmq.RCVMORE), int(zmq.EVENTS), int(zmq.POLLIN)
+REMAKE_MS = 5000  # libzmq gives up for good after some failures of a handshake
+_REFUSED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED
 # Of those who connect, never of doors. Who hears nothing for the last of them gives up.
 HEARTBEATS = (
     (zmq.HEARTBEAT_IVL, 1000),
@@ -75,14 +82,34 @@ def _common(socket: zmq.Socket[bytes], queue: int) -> None:
 class _Link:
     """A DEALER to one peer."""
 
-    __slots__ = ("address", "greeted", "monitor", "next_greeting", "socket")
+    __slots__ = ("address", "greeted", "made_at", "monitor", "next_greeting", "socket", "trouble")
 
-    def __init__(self, socket: zmq.Socket[bytes], address: str) -> None:
-        self.socket, self.address = socket, address
+    def __init__(self, socket: zmq.Socket[bytes], address: str, now: int) -> None:
+        self.socket, self.address, self.made_at = socket, address, now
         # Tells of broken connections: a hint that comes sooner than silence (Z13).
-        self.monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.monitor = socket.get_monitor_socket(_LINK_EVENTS)
         self.greeted = False
         self.next_greeting = 0
+        self.trouble = "it does not answer"  # why nothing can be sent, while it is not greeted
+
+    def hear(self, event: int, value: int, has_keys: bool) -> None:
+        """What the monitor says."""
+        if event != zmq.EVENT_DISCONNECTED:  # that one says nothing about why
+            self.trouble = _said_by(event, value, has_keys)
+
+
+def _said_by(event: int, value: int, has_keys: bool) -> str:
+    if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+        return "it does not answer our greeting"
+    if event == zmq.EVENT_CLOSED:
+        return "nobody answers there"
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return "handshake refused: our key is not that of its cluster"
+    if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+        return f"handshake refused: it has {'no keys, and we do' if has_keys else 'keys, not we'}"
+    if has_keys:
+        return "handshake refused: its keys are not ours"
+    return "it hangs up in the handshake"
 
 
 class Transport:
@@ -103,6 +130,7 @@ class Transport:
         self._is_behind = False  # more waits than was taken in this turn
         self.now = 0
         self._zap: zmq.Socket[bytes] | None = None
+        self._failed: dict[zmq.Socket[bytes], int] = {}  # monitors of the doors
         try:
             if keys is not None:
                 self._zap = self._context.socket(zmq.REP)
@@ -134,7 +162,18 @@ class Transport:
                 hint="Is another daemon running there? Choose another port.",
             ) from error
         self._poller.register(door, zmq.POLLIN)
+        self._watch_handshakes(door)
         return door
+
+    def _watch_handshakes(self, door: zmq.Socket[bytes]) -> None:
+        """Failed ones are counted. The queue has no limit: libzmq would wait in its own thread."""
+        name = f"inproc://handshakes-{len(self._failed)}"
+        door.monitor(name, _REFUSED)
+        monitor = self._context.socket(zmq.PAIR)
+        monitor.setsockopt(zmq.RCVHWM, 0)
+        monitor.connect(name)
+        self._poller.register(monitor, zmq.POLLIN)
+        self._failed[monitor] = 0
 
     def watch(self, descriptor: int) -> None:
         """Wake up when this becomes readable: the journal's events."""
@@ -150,16 +189,26 @@ class Transport:
         self._ready = {socket for socket, _ in self._poller.poll(timeout_ms)}
         if self._zap in self._ready:
             self._let_in()
+        for monitor in self._failed:
+            if monitor in self._ready:
+                count = sum(1 for _ in _events(monitor))
+                self._failed[monitor] += count
+                self.counts["handshakes_refused_total"] += count
+
+    def handshakes_refused(self) -> tuple[int, int]:
+        """At the clients' door and at the peers', since the last call."""
+        clients, peers = self._failed.values()
+        if clients or peers:
+            self._failed = dict.fromkeys(self._failed, 0)
+        return clients, peers
 
     def _let_in(self) -> None:
         """Answer handshakes that wait; ZeroMQ asks one after the other."""
         if self._zap is None or self._keys is None:
             return
         while int(self._zap.getsockopt(_EVENTS)) & _IN:
-            reply, good = zap.answer(self._zap.recv_multipart(_NOW), self._keys)
+            reply, _ = zap.answer(self._zap.recv_multipart(_NOW), self._keys)
             self._zap.send_multipart(reply, _NOW)
-            if not good:
-                self.counts["handshakes_refused_total"] += 1
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -214,9 +263,13 @@ class Transport:
     def broken_links(self) -> Iterator[tuple[str, int]]:
         """Peers whose connection broke since the last turn."""
         for peer, link in list(self._links.items()):
-            if link.monitor in self._ready:
-                while int(link.monitor.getsockopt(_EVENTS)) & _IN:
-                    link.monitor.recv_multipart(_NOW)
+            if link.monitor not in self._ready:
+                continue
+            is_broken = False
+            for event, value in _events(link.monitor):
+                link.hear(event, value, self._keys is not None)
+                is_broken |= event == zmq.EVENT_DISCONNECTED
+            if is_broken:
                 link.greeted = False
                 yield peer
 
@@ -291,7 +344,7 @@ class Transport:
             socket.close(0)
             self.counts["peer_addresses_invalid_total"] += 1
             return
-        link = self._links[peer] = _Link(socket, address)
+        link = self._links[peer] = _Link(socket, address, self.now)
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)
 
@@ -319,22 +372,49 @@ class Transport:
     def greeted(self, peer: tuple[str, int]) -> None:
         link = self._links.get(peer)
         if link is not None:
-            link.greeted = True
+            link.greeted, link.made_at = True, self.now
+
+    def refuse_link(self, peer: tuple[str, int], why: str) -> None:
+        """Somebody else answered there."""
+        if link := self._links.get(peer):
+            link.trouble = why
+
+    def link_trouble(self, peer: tuple[str, int]) -> str:
+        """Why nothing can be sent to this peer; "": it can, or there is no such link."""
+        link = self._links.get(peer)
+        return "" if link is None or link.greeted else link.trouble
 
     def tick(self, now: int) -> None:
-        """Links that were not answered yet greet again."""
+        """Links that were not answered yet greet again, and are made anew after a while."""
         self.now = now
-        for link in self._links.values():
-            if not link.greeted:
+        for peer, link in list(self._links.items()):
+            if link.greeted:
+                link.made_at = now
+            elif now - link.made_at >= REMAKE_MS:
+                self.forget_peer(peer)
+                self.set_peer(peer, link.address)
+                if peer in self._links:
+                    self._links[peer].trouble = link.trouble
+            else:
                 self._greet(link)
 
     def close(self) -> None:
         """What is queued for clients gets a moment to leave; nothing waits longer than that."""
+        for door, monitor in zip((self._client_door, self._peer_door), self._failed, strict=True):
+            door.disable_monitor()
+            monitor.close(0)
         self._client_door.close(500)
         self._peer_door.close(0)
         for peer in list(self._links):
             self.forget_peer(peer)
         self._context.destroy(linger=0)
+
+
+def _events(monitor: zmq.Socket[bytes]) -> Iterator[tuple[int, int]]:
+    """What a monitor has to say: kind and value of each event."""
+    while int(monitor.getsockopt(_EVENTS)) & _IN:
+        told = monitor.recv_multipart(_NOW)[0]
+        yield int.from_bytes(told[:2], "little"), int.from_bytes(told[2:6], "little")
 
 
 def _payloads(door: zmq.Socket[bytes], kept: bool) -> list[Buffer] | None:

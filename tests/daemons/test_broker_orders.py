@@ -163,7 +163,7 @@ def test_p4_a_removed_broker_that_lives_on_hands_its_leaders_over() -> None:
     assert len(world.engine.transfers) == 2, "it leads still: again"
     answer(world, orders(), 1)
     tick(world)
-    assert len(world.engine.transfers) == 2 and said == ["cast-out"], "it is heard again"
+    assert len(world.engine.transfers) == 2 and said == ["cast-out", "ready"], "it is heard again"
 
 
 def tick(world: World) -> None:

@@ -28,6 +28,7 @@ def test_brokers_register_by_their_beats() -> None:
     assert orders == {
         "version": 0, "life": 0, "life_from": 0, "more": False, "wanted": None, "gone": [],
         "transfers": [], "brokers": None, "wall_ms": cluster.engine.wall_ms(),
+        "managers": [1, 2, 3],
     }  # fmt: skip
     cluster.turn()
     row = cluster.tables.brokers[1]

@@ -160,6 +160,23 @@ def test_a_link_that_breaks_is_told_and_has_to_greet_again(rig: Rig) -> None:
     assert not rig.transport.link_send(peer, [BEAT])
 
 
+def test_a_link_that_was_refused_tries_again(rig: Rig) -> None:
+    """libzmq gives up for good where keys do not fit; somebody may mend that."""
+    port, peer = free_ports(1)[0], ("broker", 2)
+    door = rig._socket(zmq.ROUTER)
+    door.curve_server = True
+    door.curve_publickey, door.curve_secretkey = zmq.curve_keypair()
+    door.bind(f"tcp://127.0.0.1:{port}")
+    rig.transport.set_peer(peer, f"127.0.0.1:{port}")
+    rig.until(lambda: "it has keys" in rig.transport.link_trouble(peer))
+    door.close(0)
+    door = rig.router(port)
+    rig.until(lambda: door.poll(0))
+    assert rig.transport.link_trouble(peer) == "it does not answer our greeting"
+    rig.transport.greeted(peer)
+    assert not rig.transport.link_trouble(peer)
+
+
 def test_another_address_is_another_link(rig: Rig) -> None:
     """Z3: and a wrong one is counted, not raised: it came from somebody else."""
     one, two = free_ports(2)

@@ -179,6 +179,9 @@ class FakeEngine:
             self.beats.append((peer, protocol.decode(frames[0])))
         return self.links_up
 
+    def link_trouble(self, peer: tuple[str, int]) -> str:
+        return "" if self.links_up else "nobody answers there"
+
     def set_peer(self, peer: tuple[str, int], address: str) -> None:
         self.peers[peer] = address
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from kit.joining import broker, line_of, named
 from kit.processes import Cluster, wait_for
 
 from myqueue import errors, keys, protocol
@@ -95,6 +96,18 @@ def test_a_client_never_speaks_with_peers(cluster: Cluster, folder: Path, with_k
             socket.send(protocol.encode(protocol.GREET, 0), zmq.DONTWAIT)
         socket.disable_monitor()
         monitor.close(0)
+
+
+def test_a_broker_without_the_keys_of_its_cluster_says_so(cluster: Cluster, tmp_path: Path) -> None:
+    keys.make_cluster(tmp_path / "others", new_keypair)
+    managers = named(cluster, 1, 2, 3)
+    with (
+        broker(tmp_path / "none", 8, *managers) as none,
+        broker(tmp_path / "other", 9, "--keys", str(tmp_path / "others"), *managers) as other,
+    ):
+        assert "handshake refused: it has keys, not we" in line_of(none, "not-joined")
+        assert "handshake refused: its keys are not ours" in line_of(other, "not-joined")
+    line_of(cluster.folder / "manager-1.log", "handshake-refused")
 
 
 def test_refused_handshakes_are_counted(cluster: Cluster) -> None:

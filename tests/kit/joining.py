@@ -1,0 +1,45 @@
+"""Brokers that belong to no cluster of a test, and what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kit.processes import Cluster, free_ports, wait_for
+
+
+@contextmanager
+def broker(folder: Path, number: int, *words: str) -> Iterator[Path]:
+    """One with these settings; where its log is."""
+    folder.mkdir()
+    client, peer = free_ports(2)
+    command = [
+        *(sys.executable, "-P", "-m", "myqueue.daemons.main", "broker", "--id", str(number)),
+        *("--cluster", "test", "--data", str(folder / "data"), "--listen", f"127.0.0.1:{client}"),
+        *("--peer-listen", f"127.0.0.1:{peer}", *words),
+    ]
+    path = folder / "log"
+    with path.open("wb") as log, subprocess.Popen(command, stderr=log) as process:
+        try:
+            yield path
+        finally:
+            process.kill()
+
+
+def named(cluster: Cluster, *numbers: int) -> list[str]:
+    """--managers for these."""
+    ports = {number: cluster.ports["manager", number][1] for number in numbers}
+    return [word for n, port in ports.items() for word in ("--managers", f"{n}@127.0.0.1:{port}")]
+
+
+def line_of(path: Path, event: str) -> str:
+    """The first line of this event."""
+
+    def find() -> str:
+        lines = path.read_text().splitlines()
+        return next((line for line in lines if f" {event} " in f"{line} "), "")
+
+    return str(wait_for(event, find, 15))

@@ -1,0 +1,88 @@
+"""A broker that can't join its cluster says so, and why; the managers say whom they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import zmq
+from kit.joining import broker, line_of, named
+from kit.processes import Cluster, free_ports
+
+from myqueue import protocol
+from myqueue.keys import Keypair, make_cluster
+
+pytestmark = pytest.mark.slow
+
+MANAGERS = 2
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("joining"), managers=MANAGERS, brokers=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def logs(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Of brokers that can't join, by what is wrong with them; all at once, as each takes 5 s."""
+    folder = tmp_path_factory.mktemp("brokers")
+    make_cluster(folder / "keys", lambda: Keypair(*zmq.curve_keypair()))
+    follower = 3 - cluster.managers_leader()[1]
+    nobody = f"1@127.0.0.1:{free_ports(1)[0]}"
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(broker(folder / name, 5 + at, *words))
+            for at, (name, words) in enumerate((
+                ("foreign", ("--cluster", "other", *named(cluster, 1, 2))),
+                ("with keys", ("--keys", str(folder / "keys"), *named(cluster, 1, 2))),
+                ("unnamed", named(cluster, follower)),
+                ("alone", ("--managers", nobody)),
+            ))
+        }  # fmt: skip
+
+
+def counted(cluster: Cluster, name: str) -> int:
+    """Over all managers."""
+    total = 0
+    for number in range(1, MANAGERS + 1):
+        door = f"tcp://{cluster.door(('manager', number))}"
+        told = cluster.session.call(door, protocol.STATS, ()).result().envelope[3]
+        total += int(told["counters"].get(name, 0))
+    return total
+
+
+def test_a_broker_of_another_cluster(cluster: Cluster, logs: dict[str, Path]) -> None:
+    said = line_of(logs["foreign"], "not-joined")
+    assert f"manager 1 at 127.0.0.1:{cluster.ports['manager', 1][1]}: it refuses us" in said
+    assert "this is cluster 'test', not 'other'" in said and "--cluster" in said
+    assert " ready" not in logs["foreign"].read_text()
+    assert " listening " in logs["foreign"].read_text()
+    assert counted(cluster, "greetings_refused_total") > 10
+    for number in (1, 2):  # said once, however often it comes
+        lines = cluster.log(("manager", number)).splitlines()
+        refused = [one for one in lines if "peer-refused" in one and "broker 5" in one]
+        assert len(refused) == 1 and "not 'other'" in refused[0]
+
+
+def test_a_broker_with_keys_among_managers_without(cluster: Cluster, logs: dict[str, Path]) -> None:
+    assert "it has no keys, and we do" in line_of(logs["with keys"], "not-joined")
+    assert counted(cluster, "handshakes_refused_total") >= 2
+    line_of(cluster.folder / "manager-1.log", "handshake-refused")
+
+
+def test_a_broker_that_does_not_name_all_managers(cluster: Cluster, logs: dict[str, Path]) -> None:
+    leader = cluster.managers_leader()[1]
+    assert f"managers={leader} " in line_of(logs["unnamed"], "managers-unnamed")
+    assert "no leader of the managers has registered" in line_of(logs["unnamed"], "not-joined")
+
+
+def test_a_broker_that_nobody_answers(logs: dict[str, Path]) -> None:
+    assert "nobody answers there" in line_of(logs["alone"], "not-joined")
+
+
+def test_a_broker_that_is_taken_in_says_ready(cluster: Cluster) -> None:
+    log = cluster.log(("broker", 1))
+    assert " listening " in log and " ready" in log and "not-joined" not in log
