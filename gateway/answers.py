@@ -12,10 +12,20 @@ from myqueue.errors import MyQueueError
 from myqueue.gateway import failures
 
 JSON: Final = "application/json"
+# Messages come from strangers: no browser may guess that they are a page, nor keep them.
+GUARDS: Final = (("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store"))
+JSON_HEADERS: Final = (("Content-Type", JSON), *GUARDS)
 # Only ASCII: what a client sent may come back in a message, even if it is no text at all.
 dumps: Final[Callable[[Any], str]] = json.JSONEncoder(
     separators=(",", ":"), allow_nan=False, default=str
 ).encode
+
+
+def protected(response: Response) -> Response:
+    """With the guards, unless it has its own."""
+    for name, value in GUARDS:
+        response.headers.setdefault(name, value)
+    return response
 
 
 def success(facts: dict[str, Any], status: int = 200) -> Response:

@@ -12,7 +12,7 @@ import importlib.util
 import logging
 from typing import Final
 
-from flask import Blueprint, Flask, Response, current_app, request
+from flask import Blueprint, Flask, Response, current_app, g, request
 
 from myqueue import errors
 from myqueue.gateway import answers
@@ -56,6 +56,7 @@ def create_app(config: GatewayConfig, sdk: Sdk | None = None) -> Flask:
             blueprint: Blueprint = importlib.import_module(module).blueprint
             app.register_blueprint(blueprint, url_prefix=blueprint.url_prefix or prefix)
     app.before_request(guarded)
+    app.after_request(answers.protected)
     app.register_error_handler(errors.MyQueueError, refused)
     app.register_error_handler(Exception, broken)
     lane = app.extensions["myqueue-lane"] = Lane(app)
@@ -70,7 +71,7 @@ def guarded() -> None:
     # That there is no such path everybody may know.
     role = None if view is None else getattr(view, "role", READ)
     changes = request.method not in SAFE or getattr(view, "changes", False)
-    guard.check(role, changes, request.headers)
+    g.myqueue_may_read = guard.check(role, changes, request.headers).may_read
 
 
 def refused(error: errors.MyQueueError) -> Response:

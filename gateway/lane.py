@@ -25,7 +25,7 @@ from flask import Flask
 from myqueue.errors import Internal, MyQueueError
 from myqueue.gateway import failures
 from myqueue.gateway.admission import Fields
-from myqueue.gateway.answers import JSON, dumps
+from myqueue.gateway.answers import JSON_HEADERS, dumps
 from myqueue.gateway.http1 import Head, reason
 from myqueue.gateway.routes import OPERATIONS, Operation, perform, prepare
 from myqueue.gateway.sdk import Sdk
@@ -101,8 +101,9 @@ class Lane:
         came_s = counts.came() if counts else 0.0
         key = environ.get("HTTP_IDEMPOTENCY_KEY")
         try:
-            self._guard.check(row.role, row.changes, _Headers(environ))
-            facts = perform(row, self._sdk, environ["QUERY_STRING"], body, key, {})
+            who = self._guard.check(row.role, row.changes, _Headers(environ))
+            query = environ["QUERY_STRING"]
+            facts = perform(row, self._sdk, query, body, key, {}, who.may_read)
             found = self._success(facts)
         except Exception as error:
             found = self._failure(row, error)
@@ -161,7 +162,7 @@ class Lane:
 
     def _success(self, facts: dict[str, Any]) -> tuple[int, Headers, bytes]:
         data = dumps({"status": "success"} | facts).encode()
-        return 200, [("Content-Type", JSON), ("Content-Length", str(len(data)))], data
+        return 200, [*JSON_HEADERS, ("Content-Length", str(len(data)))], data
 
     def _failure(self, row: Operation, error: Exception) -> tuple[int, Headers, bytes]:
         if not isinstance(error, MyQueueError):
@@ -169,5 +170,5 @@ class Lane:
             error = Internal(f"{type(error).__name__} in the gateway; its log says where")
         status, facts, more = failures.describe(error, self._sdk.name_of)
         data = dumps(facts).encode()
-        fields = [("Content-Type", JSON), ("Content-Length", str(len(data))), *more.items()]
+        fields = [*JSON_HEADERS, ("Content-Length", str(len(data))), *more.items()]
         return status, fields, data

@@ -4,7 +4,8 @@
 managers have a leader that a majority confirmed, every partition has one, no disk is full, and this
 gateway is not about to end; with check=quorum-critical, no group has lost so many members that it
 would stop if one more failed. /healthz: the same, with all that is not well by name, whatever the
-answer is.
+answer is. All of them need no token; where the gateway has tokens, only a request with one that may
+read is told names, and others how many problems there are.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ def readyz(ask: Ask, check: str | None) -> Facts:
     bad = _stopping(problems)
     if check is not None and not bad:
         bad = _critical(ask.sdk, problems)
+    if bad and not ask.may_read:
+        raise _without_names(bad)
     if bad:
         raise NotReady(_sentence(bad), hint="GET /healthz lists all that is not well.")
     return {"message": "ready"}
@@ -74,9 +77,18 @@ def healthz(ask: Ask) -> Facts:
     """
     found = _found(ask.sdk)
     bad = _stopping(found["problems"])
+    if not ask.may_read:
+        if bad:
+            raise _without_names(bad)
+        return {"message": "ready"}
     if bad:
         raise NotWell(_sentence(bad), found)
     return {"message": "ready", **found}
+
+
+def _without_names(bad: list[Facts]) -> NotReady:
+    number = f"{len(bad)} problem{'s' * (len(bad) != 1)}"
+    return NotReady(number, hint="GET /healthz with a token names them.")
 
 
 def _found(sdk: Sdk) -> Facts:

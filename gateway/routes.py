@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from flask import Blueprint, Response, current_app, request
+from flask import Blueprint, Response, current_app, g, request
 
 from myqueue.errors import InvalidRequest
 from myqueue.gateway import parameters
@@ -40,10 +40,11 @@ Facts = dict[str, Any]
 class Ask:
     """What an operation may use of a request, besides its parameters."""
 
-    __slots__ = ("_key", "more", "sdk")
+    __slots__ = ("_key", "may_read", "more", "sdk")
 
     def __init__(self, sdk: Sdk, key: str | None, more: Facts) -> None:
         self.sdk, self._key, self.more = sdk, key, more  # more: parameters that nobody asked for
+        self.may_read = True  # whether names of topics and daemons may be told
 
     def key(self, *scope: object) -> bytes | None:
         """The request's Idempotency-Key as the cluster keeps it; None: none was sent.
@@ -128,7 +129,8 @@ def _view(row: Operation) -> Callable[..., Response]:
         body = request.environ.get("myqueue.body")
         if body is None:  # another server than ours
             body = request.get_data()
-        return success(perform(row, sdk, query, body, key, path))
+        may_read = g.get("myqueue_may_read", True)
+        return success(perform(row, sdk, query, body, key, path, may_read))
 
     # The guard reads both.
     view.role, view.changes = row.role, row.changes  # type: ignore[attr-defined]
@@ -136,10 +138,12 @@ def _view(row: Operation) -> Callable[..., Response]:
 
 
 def perform(
-    row: Operation, sdk: Sdk, query: str, body: bytes, key: str | None, path: dict[str, str]
-) -> Facts:
+    row: Operation, sdk: Sdk, query: str, body: bytes, key: str | None, path: dict[str, str],
+    may_read: bool = True,
+) -> Facts:  # fmt: skip
     """Check, and do."""
     ask, values = prepare(row, sdk, query, body, key, path)
+    ask.may_read = may_read
     return row.run(ask, **values)
 
 

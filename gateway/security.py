@@ -39,7 +39,13 @@ class Principal(NamedTuple):
     name: str
     roles: frozenset[str]
 
+    @property
+    def may_read(self) -> bool:
+        """Whether it may be told what is in the cluster, by name."""
+        return READ in self.roles or ADMIN in self.roles
 
+
+NOBODY: Final = Principal("nobody", frozenset())
 ANYBODY: Final = Principal("anybody", frozenset((ADMIN,)))
 
 
@@ -66,11 +72,18 @@ class Guard:
             raise Unauthorized("this token is not known here")
         return found
 
+    def _whoever(self, authorization: str | None) -> Principal:
+        """Of a request that needs no token: a wrong one is no token."""
+        try:
+            return self.who(authorization)
+        except Unauthorized:
+            return NOBODY
+
     def check(self, role: str | None, changes: bool, headers: Headers) -> Principal:
         """May this be done? Role None: by anybody. `changes`: it takes or changes something."""
         self._origins.check(changes, headers)
         if role is None:
-            return ANYBODY
+            return self._whoever(headers.get("Authorization"))
         principal = self.who(headers.get("Authorization"))
         if role not in principal.roles and ADMIN not in principal.roles:
             log.warning("%s was refused: needs the role %s", principal.name, role)

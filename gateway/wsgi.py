@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from myqueue.errors import Internal, MyQueueError
 from myqueue.gateway import http1
-from myqueue.gateway.answers import JSON, dumps
+from myqueue.gateway.answers import JSON_HEADERS, dumps
 from myqueue.gateway.config import GatewayConfig
 from myqueue.gateway.failures import describe
 from myqueue.gateway.http1 import Head
@@ -57,7 +57,7 @@ def refusal(error: MyQueueError) -> Answer:
     """To a request that never came to the application. The connection can't be used any more."""
     status, facts, headers = describe(error, lambda address: address)
     body = dumps(facts).encode()
-    fields = [("Content-Type", JSON), ("Content-Length", str(len(body))), *headers.items()]
+    fields = [*JSON_HEADERS, ("Content-Length", str(len(body))), *headers.items()]
     return Answer(http1.reason(status), fields, body, True)
 
 

@@ -11,6 +11,7 @@ from kit.gateways import Client, Gateway, bad, good
 from kit.processes import Cluster, wait_for
 
 pytestmark = pytest.mark.slow
+TOKEN = "reader-token-0123456789"
 MANY = 300  # partitions: leaderless and without a replica, more than managers tell at once
 
 
@@ -33,6 +34,20 @@ def probed(small: Cluster) -> Iterator[Client]:
         gateway.check()
 
 
+@pytest.fixture(scope="module")
+def with_tokens(small: Cluster) -> Iterator[Client]:
+    """A gateway that asks for a token; this client has none."""
+    file = small.folder / "tokens"
+    file.write_text(f"read {TOKEN} reader\nwrite {TOKEN}-writes writer")
+    file.chmod(0o600)
+    with (
+        Gateway(small.folder, small.address, "tokens", tokens=file) as gateway,
+        Client([gateway.port]) as http,
+    ):
+        yield http
+        gateway.check()
+
+
 def failed(http: Client, kind: str, count: int) -> dict[str, Any]:
     """What /healthz says when so many problems of a kind are known."""
 
@@ -45,9 +60,12 @@ def failed(http: Client, kind: str, count: int) -> dict[str, Any]:
     return found
 
 
-def test_healthz_lists_everything_when_something_stops(small: Cluster, probed: Client) -> None:
+def test_healthz_lists_everything_when_something_stops(
+    small: Cluster, probed: Client, with_tokens: Client
+) -> None:
     well = good(probed.ask("GET", "/healthz"))
     assert well["problems"] == [] and "omitted" not in well
+    assert "problems" not in good(with_tokens.ask("GET", "/healthz"))
     small.kill(("broker", 1))
     found = failed(probed, "leaderless", 7)
     assert Counter(row["problem"] for row in found["problems"]) == {
@@ -61,6 +79,15 @@ def test_healthz_lists_everything_when_something_stops(small: Cluster, probed: C
     ready = bad(probed.ask("GET", "/readyz"), 503, "NOT_READY")
     assert ready["message"] == found["message"] and "/healthz" in ready["hint"]
     assert "problems" not in ready
+    for path in ("/healthz", "/readyz"):
+        for token in ("", "wrong-token-0123456789", f"{TOKEN}-writes"):
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            told = bad(with_tokens.ask("GET", path, headers=headers), 503, "NOT_READY")
+            assert told["message"] == "7 problems" and "orders" not in str(told)
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        told = bad(with_tokens.ask("GET", path, headers=headers), 503, "NOT_READY")
+        assert told["message"] == found["message"]
+        assert ("problems" in told) == (path == "/healthz")
     small.start(("broker", 1))
     small.wait_healthy()
     wait_for("it is well", lambda: good(probed.ask("GET", "/healthz"))["problems"] == [])
