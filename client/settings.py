@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
+from socket import inet_aton
 from typing import Any, Final, NamedTuple
 
 from myqueue.errors import InvalidSetting
@@ -105,3 +106,21 @@ def is_loopback(address: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:  # another name: who knows where it leads
         return False
+
+
+def is_unspecified(address: str) -> bool:
+    """Whether this `host:port` means every address of a machine: one to listen on, and none to
+    connect to.
+    """
+    host = address.rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        ip = ip_address(host)
+    except ValueError:
+        if host == "*":
+            return True
+        try:
+            return not any(inet_aton(host))  # "0", as the system's resolver reads it
+        except OSError:
+            return False
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return ip.is_unspecified or (mapped is not None and mapped.is_unspecified)

@@ -25,6 +25,7 @@ from myqueue.daemons.liveness import Activity, Liveness, ManagerLife, url
 from myqueue.daemons.metadata import Metadata
 from myqueue.daemons.orders import Orders
 from myqueue.errors import Busy, IdentityMismatch, InvalidRequest, Unsupported
+from myqueue.settings import is_unspecified
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
@@ -90,6 +91,7 @@ class Beats:
         problem = self.problem_with(kind, node, state["disk"])
         if problem:  # registered with another disk since it greeted
             raise IdentityMismatch(problem)
+        self._check_reachable(kind, node, state)
         now, wall_ms = self.engine.now, self.engine.wall_ms()
         if kind == "manager":
             life = self.liveness.manager_beat(node, state, now, wall_ms)
@@ -118,6 +120,20 @@ class Beats:
         """
         managers = [node for node, _ in self._config.managers]
         return orders | {"wall_ms": self.engine.clock.wall_ms(), "managers": managers}
+
+    def _check_reachable(self, kind: str, node: int, state: dict[str, Any]) -> None:
+        """All others are told to connect to it. What is registered already stays heard."""
+        tables = self.metadata.tables
+        row: Any = (tables.brokers if kind == "broker" else tables.managers).get(node)
+        if row is not None and (row.address, row.peer) == (url(state["address"]), state["peer"]):
+            return
+        for name, flag in (("address", "--advertise"), ("peer", "--peer-advertise")):
+            address = state[name].removeprefix("tcp://")
+            if is_unspecified(address):
+                raise InvalidRequest(
+                    f"{address} is every address of a machine, so nobody elsewhere can connect to"
+                    f" it; start {kind} {node} with {flag} HOST:PORT"
+                )
 
     def _check_room(self, node: int, state: dict[str, Any]) -> None:
         """Nobody fills our memory with brokers or groups that there are not."""

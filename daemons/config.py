@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from myqueue.errors import InvalidSetting
-from myqueue.settings import Setting, address, gather, is_loopback, number, typed
+from myqueue.settings import Setting, address, gather, is_loopback, is_unspecified, number, typed
 
 SEGMENT_BYTES_MIN = 4 << 20  # a quarter of it takes any command of a client
 _MANAGER = re.compile(r"(\d{1,4})@(\S+)")
@@ -94,7 +94,16 @@ def check(kind: str, values: Mapping[str, Any]) -> DaemonConfig:
                 " anybody on that network can read and write.",
             )
     for name, origin in (("advertise", "listen"), ("peer_advertise", "peer_listen")):
-        clean[name] = address(name, clean[name]) if clean[name] else clean[origin]
+        is_given = bool(clean[name])
+        clean[name] = address(name, clean[name]) if is_given else address(origin, clean[origin])
+        if is_unspecified(clean[name]):
+            flag = "--" + name.replace("_", "-")
+            what = name if is_given else origin
+            raise InvalidSetting(
+                f"{what} = {clean[name]} is every address of this machine, so nobody elsewhere can"
+                " connect to it",
+                hint=f"Name the address by which others reach this door, with {flag} HOST:PORT.",
+            )
     if not SEGMENT_BYTES_MIN <= clean["segment_bytes"] < 1 << 32:
         raise InvalidSetting(
             f"segment_bytes = {clean['segment_bytes']} is not {SEGMENT_BYTES_MIN} to 4 GiB - 1",
@@ -123,5 +132,7 @@ def _managers(values: list[str]) -> tuple[tuple[int, str], ...]:
             raise InvalidSetting(f"managers: {value!r} is not ID@host:port")
         if int(found[1]) in out:
             raise InvalidSetting(f"managers: {found[1]} is named twice")
-        out[int(found[1])] = address("managers", found[2])
+        where = out[int(found[1])] = address("managers", found[2])
+        if is_unspecified(where):
+            raise InvalidSetting(f"managers: {value!r} is no address to connect to; name the host")
     return tuple(sorted(out.items()))

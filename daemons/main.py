@@ -5,8 +5,8 @@ doors ▶ engine and owner ▶ groups ▶ loop. The doors are bound before group
 address that is taken is told at once; nobody is heard before all is recovered.
 
 Ends: 0 after SIGTERM or SIGINT (leaders hand over, the log is closed), 1 with one line when it
-can't start, 4 when the disk failed, 5 when an invariant did not hold that is of no group (of those
-that are, the group is closed alone, see `closing.py`). The last two
+can't start, 2 when its settings are wrong, 4 when the disk failed, 5 when an invariant did not hold
+that is of no group (of those that are, the group is closed alone, see `closing.py`). The last two
 must not be "handled": a daemon that does not trust its disk or its log must not go on.
 """
 
@@ -33,13 +33,13 @@ from myqueue.daemons.loop import Loop
 from myqueue.daemons.manager import Manager
 from myqueue.daemons.raft.types import Broken, Settings
 from myqueue.daemons.transport import Transport
-from myqueue.errors import DiskFull, JournalStopped, MyQueueError
+from myqueue.errors import DiskFull, InvalidSetting, JournalStopped, MyQueueError
 from myqueue.keys import DoorKeys
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.log import Log
 from myqueue.wal.tuning import allow_open_files, tune_process
 
-DISK_FAILED, INVARIANT_BROKEN = 4, 5
+WRONG_USAGE, DISK_FAILED, INVARIANT_BROKEN = 2, 4, 5
 OPEN_FILES: Final = 65_536  # connections of clients, mostly
 ROOM_TRY_S: Final = 1.0
 ROOM_TOLD_TRIES: Final = 30
@@ -191,7 +191,8 @@ def manager(file: str | None, **flags: Any) -> None:
     """Run a manager: the cluster's metadata, in consensus with the other managers.
 
     In the foreground, with lines about it on stderr. SIGTERM or Ctrl-C ends it in order. Exit
-    codes: 0 stopped, 1 could not run, 4 the disk failed, 5 an invariant of consensus is broken.
+    codes: 0 stopped, 1 could not run, 2 wrong settings, 4 the disk failed, 5 an invariant of
+    consensus is broken.
     """
     start("manager", file, flags)
 
@@ -202,7 +203,8 @@ def broker(file: str | None, **flags: Any) -> None:
     """Run a broker: replicas of partitions, as the managers order.
 
     In the foreground, with lines about it on stderr. SIGTERM or Ctrl-C ends it in order. Exit
-    codes: 0 stopped, 1 could not run, 4 the disk failed, 5 an invariant of consensus is broken.
+    codes: 0 stopped, 1 could not run, 2 wrong settings, 4 the disk failed, 5 an invariant of
+    consensus is broken.
     """
     start("broker", file, flags)
 
@@ -214,6 +216,9 @@ def start(kind: str, file: str | None, flags: dict[str, Any]) -> None:
         daemon = Daemon(config)
         tell = daemon.tell
         daemon.run()
+    except InvalidSetting as error:
+        tell("error", "cannot-run", code=error.code, error=str(error), do=error.hint)
+        sys.exit(WRONG_USAGE)
     except JournalStopped as error:
         tell("error", "disk-failed", error=str(error), do=error.hint)
         sys.exit(DISK_FAILED)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from myqueue.daemons.config import load
+from myqueue.daemons.main import start
 from myqueue.errors import InvalidSetting
 
 FLAGS: dict[str, Any] = {
@@ -71,3 +72,32 @@ def test_what_is_wrong_is_named(name: str, value: Any, told: str) -> None:
     values = {key: one for key, one in FLAGS.items() if key != name}
     with pytest.raises(InvalidSetting, match=told):
         load("broker", None, {}, values | ({name: value} if value != "" else {}))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "[::0]", "[::ffff:0.0.0.0]", "0"])
+@pytest.mark.parametrize("kind", ["broker", "manager"])
+@pytest.mark.parametrize(
+    ("door", "name"), [("listen", "--advertise"), ("peer_listen", "--peer-advertise")]
+)
+def test_every_address_is_none_to_connect_to(host: str, kind: str, door: str, name: str) -> None:
+    """Replicas would be given to a broker that nobody reaches."""
+    flags = FLAGS | {door: f"{host}:9292", "insecure": True}
+    with pytest.raises(InvalidSetting, match="every address of this machine") as told:
+        load(kind, None, {}, flags)
+    assert f"{name} HOST:PORT" in told.value.hint
+    advertised = name.strip("-").replace("-", "_")
+    with pytest.raises(InvalidSetting, match=rf"^{advertised} = "):
+        load(kind, None, {}, flags | {advertised: f"{host}:1"})
+    config = load(kind, None, {}, flags | {advertised: "10.1.2.3:9292"})
+    assert getattr(config, advertised) == "10.1.2.3:9292"
+
+
+def test_managers_are_named_by_addresses_to_connect_to() -> None:
+    with pytest.raises(InvalidSetting, match="no address to connect to"):
+        load("broker", None, {}, FLAGS | {"managers": ["1@0.0.0.0:9192"]})
+
+
+def test_wrong_settings_end_a_daemon_as_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        start("broker", None, FLAGS | {"listen": "0.0.0.0:9292", "insecure": True})
+    assert ended.value.code == 2 and "--advertise HOST:PORT" in capfd.readouterr().err

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from kit.manager_rig import Cluster
+from kit.manager_rig import Cluster, FakeBroker
 
 from myqueue import errors, protocol
+from myqueue.daemons.liveness import url
+from myqueue.daemons.metadata import command
+
+_WHEREABOUTS = ("disk", "address", "peer", "host")
 
 
 def test_managers_know_each_other_and_their_disks() -> None:
@@ -74,3 +78,25 @@ def test_peers_that_make_no_sense() -> None:
         cluster.manager.peer_request(cluster.peer("gateway", 1), [1, protocol.BEAT, 1, {}], [])
     cluster.manager.peer_answer(("manager", 2), [1, protocol.ERROR, 0, 1131, "", "", {}])
     assert cluster.engine.counts["beats_refused_total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "flag"),
+    [({"address": "0.0.0.0:9292"}, "--advertise"), ({"peer": "[::]:1"}, "--peer")],
+)
+def test_who_can_be_reached_nowhere_is_not_registered(where: dict[str, str], flag: str) -> None:
+    """A daemon of before that listens on every address; but one that has replicas stays heard."""
+    cluster = Cluster()
+    cluster.brokers[1] = FakeBroker(1)
+    with pytest.raises(errors.InvalidRequest, match=flag):
+        cluster.beat(1, **where)
+    with pytest.raises(errors.InvalidRequest, match=flag):
+        cluster.manager_beat(2, **where)
+    cluster.turn()
+    assert not cluster.tables.brokers
+    state = cluster.brokers[1].state(**where)
+    row = {"node": 1, "life": 1001} | {name: state[name] for name in _WHEREABOUTS}
+    row["address"] = url(row["address"])
+    cluster.manager._propose(cluster.replica, command(b"", "register_broker", row))
+    cluster.commit()
+    assert cluster.beat(1, **where)["life"] == 1001
