@@ -221,13 +221,23 @@ class Admin(GroupAdmin):
 
     # -- producers, consumers, positions ----------------------------------------------------------
 
-    def register_producer(self, topic: str, *, create: bool = True) -> Facts:
-        """An id for a producer of exactly this topic; a missing topic is made if `create`."""
-        return self._update("register_producer", topic=topic, create=create)
+    def register_producer(
+        self, topic: str, *, create: bool = True, partition: int | None = None
+    ) -> Facts:
+        """An id for a producer of exactly this topic; a missing topic is made if `create`.
 
-    def register_consumer(self, topic: str) -> Facts:
-        """An id for a consumer of this topic, which must exist."""
-        return self._update("register_consumer", topic=topic)
+        With a partition, which must exist, gateways send there what names no other one.
+        """
+        own = {} if partition is None else {"partition": partition}
+        return self._update("register_producer", topic=topic, create=create, **own)
+
+    def register_consumer(self, topic: str, *, partition: int | None = None) -> Facts:
+        """An id for a consumer of this topic, which must exist.
+
+        With a partition, which must exist too, gateways read that one if a request names none.
+        """
+        own = {} if partition is None else {"partition": partition}
+        return self._update("register_consumer", topic=topic, **own)
 
     def producer(self, producer_id: int) -> Facts:
         return self._read("producer", producer_id=producer_id)

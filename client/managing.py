@@ -27,6 +27,7 @@ from myqueue.errors import (
     NotLeader,
     TimedOut,
     TooFewBrokers,
+    UnknownPartition,
     Unreachable,
 )
 from myqueue.iothread import Timer
@@ -178,7 +179,7 @@ class ManagerCall(Waiter):
     def _failed(self, at: Connection | None, error: MyQueueError) -> None:
         if error.outcome != NONE:
             self._was_sent = self._unknown = True
-        if not error.retriable or isinstance(error, TooFewBrokers):
+        if not error.retriable or isinstance(error, TooFewBrokers | UnknownPartition):
             self._done(None, [], error)
             return
         if at is not None:

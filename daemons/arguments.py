@@ -12,6 +12,7 @@ replicas that disagree about a limit would disagree about the state (R27).
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from reprlib import repr as brief  # not longer than a line, whatever it shows
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +20,7 @@ from myqueue import protocol
 from myqueue.errors import InvalidName, InvalidRequest, InvalidSetting
 
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+PATH_NAMES: Final = (".", "..")  # no new topic has these: see `check_new_topic`
 TEXT_MAX: Final = 300  # addresses, hosts, ids of disks
 PARTITIONS_PER_CALL: Final = 1000
 REPLICATION_MAX: Final = 9
@@ -100,6 +102,19 @@ def checked_name(value: Any, what: str) -> str:
     if type(value) is not str or NAME.fullmatch(value) is None:
         raise InvalidName(f"{what}: {brief(value)} is not a name of 1 to 200 of A-Z a-z 0-9 . _ -")
     return value
+
+
+def check_new_topic(name: Any, known: Container[str]) -> None:
+    """Refuse the names that URLs and paths take for "here" and "one up".
+
+    The leader asks before it proposes an entry. Entries of logs that are there already, which made
+    such a topic, are applied as ever; so the topic can be used, and deleted.
+    """
+    if name in PATH_NAMES and name not in known:
+        raise InvalidName(
+            f"a topic can't be named {name!r}: in a URL that leads to another page",
+            hint="Choose another name, of A-Z a-z 0-9 . _ -",
+        )
 
 
 class Arguments:

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import __version__, errors, protocol
 from myqueue.daemons import telling, views
+from myqueue.daemons.arguments import check_new_topic
 from myqueue.daemons.beats import Beats
 from myqueue.daemons.coordinator import Coordinator
 from myqueue.daemons.deeds import told_of
 from myqueue.daemons.losses import stranded
 from myqueue.daemons.metadata import Metadata, command
-from myqueue.daemons.operations import CLIENT_OPERATIONS, PLACING
+from myqueue.daemons.operations import CLIENT_OPERATIONS, CREATING, PLACING
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Item, node_of, replica_id
 from myqueue.daemons.transport import describe
 from myqueue.daemons.views import View
@@ -140,6 +141,8 @@ class Manager:
         for name in OWN_ARGUMENTS & set(arguments):
             raise errors.InvalidRequest(f"{operation} knows no argument {name}")
         replica = self._leading()
+        if operation in CREATING:
+            check_new_topic(arguments.get("topic"), self._metadata.tables.topics)
         self._waiting.check_room(self._waiting.updates)
         payload = command(key, operation, self._with_news(operation, arguments))
         index = self._propose(replica, payload)

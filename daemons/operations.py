@@ -17,10 +17,17 @@ from typing import Any, Final
 
 from myqueue.daemons import brokers, teams, topics
 from myqueue.daemons.arguments import CLUSTER_SETTINGS, Arguments, changed_settings
-from myqueue.daemons.rows import Consumer, ManagerRow, Producer
+from myqueue.daemons.rows import NO_PARTITION, Consumer, ManagerRow, Producer
 from myqueue.daemons.tables import CONSUMER, PRODUCER, Tables
 from myqueue.daemons.topics import Answer, Call
-from myqueue.errors import Busy, IdentityMismatch, InvalidRequest, UnknownClient, Unsupported
+from myqueue.errors import (
+    Busy,
+    IdentityMismatch,
+    InvalidRequest,
+    UnknownClient,
+    UnknownPartition,
+    Unsupported,
+)
 
 UNUSED_PRODUCER_MS: Final = 3_600_000  # one without name and topic that may make room
 
@@ -29,17 +36,26 @@ UNUSED_PRODUCER_MS: Final = 3_600_000  # one without name and topic that may mak
 
 def register_producer(call: Call, args: Arguments) -> Answer:
     name, create, avoid = args.name("topic"), args.flag("create", True), args.numbers("avoid")
+    partition = args.number("partition", NO_PARTITION, low=NO_PARTITION)
     args.done()
     tables = call.tables
     unused = _producers_to_forget(call)
     topic = tables.topics.get(name)
     created = topic is None and create
+    if topic is not None or created:
+        _check_partition(name, partition, len(topic.partitions) if topic is not None else 1)
     topic = topics.create(call, name, 1, 0, {}, avoid) if created else call.topic(name)
     _forget(tables, unused)
-    producer = _new_producer(call, "", topic.uid, 0)
+    producer = _new_producer(call, "", topic.uid, 0, partition)
     return {
         "producer_id": producer.id, "epoch": 0, "topic_uid": topic.uid, "created": created,
     }  # fmt: skip
+
+
+def _check_partition(topic: str, partition: int, count: int) -> None:
+    """The partition that a client is registered with has to be there."""
+    if partition >= count:
+        raise UnknownPartition(f"{topic} has partitions 0 to {count - 1}, not {partition}")
 
 
 def open_producer(call: Call, args: Arguments) -> Answer:
@@ -63,9 +79,11 @@ def open_producer(call: Call, args: Arguments) -> Answer:
     return {"producer_id": found.id, "epoch": found.epoch}
 
 
-def _new_producer(call: Call, name: str, topic_uid: int, epoch: int) -> Producer:
+def _new_producer(
+    call: Call, name: str, topic_uid: int, epoch: int, partition: int = NO_PARTITION
+) -> Producer:
     tables = call.tables
-    producer = Producer(tables.counters.producer, name, topic_uid, epoch, call.time_ms)
+    producer = Producer(tables.counters.producer, name, topic_uid, epoch, call.time_ms, partition)
     tables.counters.producer += 1
     tables.put_counters()
     tables.put_producer(producer)
@@ -99,12 +117,13 @@ def _forget(tables: Tables, producers: list[Producer]) -> None:
 
 
 def register_consumer(call: Call, args: Arguments) -> Answer:
-    name = args.name("topic")
+    name, partition = args.name("topic"), args.number("partition", NO_PARTITION, low=NO_PARTITION)
     args.done()
     topic, tables = call.topic(name), call.tables
+    _check_partition(name, partition, len(topic.partitions))
     if len(tables.consumers) >= tables.settings["consumers_max"]:
         raise Busy("as many consumers as may be are registered", hint="Raise consumers_max.")
-    consumer = Consumer(tables.counters.consumer, topic.uid, call.time_ms)
+    consumer = Consumer(tables.counters.consumer, topic.uid, call.time_ms, partition)
     tables.counters.consumer += 1
     tables.put_counters()
     tables.put_consumer(consumer)
@@ -169,6 +188,7 @@ _FOR_MANAGERS: tuple[Operation, ...] = (
 )  # fmt: skip
 _BY_NAME: Final = {one.__name__: one for one in _FOR_CLIENTS + _FOR_MANAGERS}
 CLIENT_OPERATIONS: Final = tuple(one.__name__ for one in _FOR_CLIENTS)
+CREATING: Final = ("create_topic", "register_producer")  # topics, by a client's name
 PLACING: Final = (
     "create_topic", "grow_topic", "register_producer", "grow_by_threshold", "remove_broker",
     "drain_broker",

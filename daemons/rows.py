@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 ACTIVE: Final = "active"
+NO_PARTITION: Final = -1
 DRAINING: Final = "draining"  # it gives its replicas away, and gets none
 
 
@@ -78,6 +79,7 @@ class Producer:
     topic_uid: int  # 0: it was opened, not registered for a topic
     epoch: int
     seen_ms: int
+    partition: int = NO_PARTITION  # for requests that name none
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ class Consumer:
     id: int
     topic_uid: int
     seen_ms: int
+    partition: int = NO_PARTITION  # for requests that name none
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from myqueue.daemons import team_rows
 from myqueue.daemons.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS, defaults
 from myqueue.daemons.machine import Changes
 from myqueue.daemons.rows import (
+    NO_PARTITION,
     BrokerRow,
     Consumer,
     Counters,
@@ -301,7 +302,12 @@ class Tables:
             CONSUMER: self.consumers, GONE: self.gone, RESULT: self.results,
         }[kind]  # fmt: skip
         found = table.get(number)
-        return None if found is None else [getattr(found, name) for name in found.__slots__]
+        if found is None:
+            return None
+        fields = [getattr(found, name) for name in found.__slots__]
+        if kind in (PRODUCER, CONSUMER) and found.partition == NO_PARTITION:
+            fields.pop()  # so rows that an earlier version wrote are equal, byte by byte
+        return fields
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[bytes, bytes]]) -> Tables:

@@ -13,7 +13,15 @@ from typing import Any, Final
 from myqueue.daemons.arguments import Arguments
 from myqueue.daemons.liveness import Activity, Liveness
 from myqueue.daemons.orders import unknown_groups
-from myqueue.daemons.rows import DRAINING, BrokerRow, Partition, Topic
+from myqueue.daemons.rows import (
+    DRAINING,
+    NO_PARTITION,
+    BrokerRow,
+    Consumer,
+    Partition,
+    Producer,
+    Topic,
+)
 from myqueue.daemons.tables import Tables
 from myqueue.daemons.team_views import group, groups
 from myqueue.errors import InvalidRequest, UnknownClient, UnknownTopic
@@ -216,9 +224,13 @@ def producer(view: View, args: Arguments) -> Answer:
     return {
         "producer_id": number, "name": found.name, "epoch": found.epoch,
         "topic": _topic_name(view, found.topic_uid), "topic_uid": found.topic_uid,
-        "last_seen_ms": last,
+        "partition": _own_partition(found), "last_seen_ms": last,
         "active": view.wall_ms - last <= view.tables.settings["inactive_ms"],
     }  # fmt: skip
+
+
+def _own_partition(client: Producer | Consumer) -> int | None:
+    return None if client.partition == NO_PARTITION else client.partition
 
 
 def consumer(view: View, args: Arguments) -> Answer:
@@ -231,6 +243,7 @@ def consumer(view: View, args: Arguments) -> Answer:
     of = view.tables.by_uid.get(found.topic_uid)
     return {
         "consumer_id": number, "topic": of.name if of else "", "topic_uid": found.topic_uid,
+        "partition": _own_partition(found),
         "partitions": list(range(len(of.partitions) if of else 0)), "last_seen_ms": last,
         "active": view.wall_ms - last <= view.tables.settings["inactive_ms"],
     }  # fmt: skip

@@ -125,6 +125,19 @@ def test_what_managers_do_themselves_is_not_for_clients(operation: str) -> None:
     assert cluster.engine.pending == []
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_new_topic_can_not_be_named_as_urls_name_another_page(name: str) -> None:
+    cluster = Cluster(brokers=3)
+    for operation in ("create_topic", "register_producer"):
+        with pytest.raises(errors.InvalidName, match="can't be named"):
+            cluster.ask(protocol.UPDATE, KEY, operation, {"topic": name})
+    assert cluster.engine.pending == []
+    old = cluster.tables.topics["..."] = cast(Any, None)  # one that an earlier version made
+    cluster.tables.topics[name] = old
+    cluster.ask(protocol.UPDATE, KEY, "register_producer", {"topic": name})
+    assert len(cluster.engine.pending) == 1
+
+
 def test_updates_are_bounded() -> None:
     cluster = Cluster()
     for number in range(WAITING_MAX):

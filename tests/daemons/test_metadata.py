@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kit.metadata_rig import Rig, broker
+from kit.metadata_rig import CLUSTER, Rig, broker
 
 from myqueue import errors, protocol
 from myqueue.daemons.arguments import TOPIC_SETTINGS, defaults
 from myqueue.daemons.metadata import Metadata, command
 from myqueue.daemons.raft.types import COMMAND, NOOP
+from myqueue.daemons.tables import CONSUMER, PRODUCER, Tables, row_key
 
 
 @pytest.fixture
@@ -217,6 +218,53 @@ def test_q3_register_consumer_needs_the_topic(rig: Rig) -> None:
     uid = rig.run("create_topic", topic="orders", partitions=2)["topic_uid"]
     result = rig.run("register_consumer", topic="orders")
     assert result == {"consumer_id": 1, "topic_uid": uid, "partitions": [0, 1]}
+
+
+def test_a_client_may_be_registered_with_a_partition_that_exists(rig: Rig) -> None:
+    rig.run("create_topic", topic="orders", partitions=2)
+    rig.run("register_producer", topic="orders", partition=1)
+    rig.run("register_consumer", topic="orders", partition=0)
+    rig.run("register_producer", topic="made", partition=0)
+    tables = rig.machine.tables
+    assert [one.partition for one in tables.producers.values()] == [1, 0]
+    assert [one.partition for one in tables.consumers.values()] == [0]
+    for operation in ("register_producer", "register_consumer"):
+        refusal = rig.refused(operation, topic="orders", partition=2)
+        assert isinstance(refusal, errors.UnknownPartition) and "0 to 1, not 2" in str(refusal)
+    assert isinstance(
+        rig.refused("register_producer", topic="new", partition=1), errors.UnknownPartition
+    )
+    assert "new" not in tables.topics
+    other = Metadata(CLUSTER)
+    other.restore(rig.machine.snapshot())
+    assert other.tables.producers == tables.producers
+    assert other.tables.consumers == tables.consumers
+
+
+def test_rows_of_clients_without_a_partition_are_those_of_before(rig: Rig) -> None:
+    """What an earlier version wrote is read, and is written the same, byte by byte."""
+    rig.run("register_producer", topic="orders")
+    rig.run("register_consumer", topic="orders")
+    tables = rig.machine.tables
+    uid = tables.topics["orders"].uid
+    producer, consumer = tables.producers[1], tables.consumers[1]
+    before = {
+        row_key(PRODUCER, 1): [1, "", uid, 0, producer.seen_ms],
+        row_key(CONSUMER, 1): [1, uid, consumer.seen_ms],
+    }
+    for key, fields in before.items():
+        assert tables.row(key) == protocol.pack(fields)
+    loaded = Tables.from_rows((key, protocol.pack(fields)) for key, fields in before.items())
+    assert (loaded.producers, loaded.consumers) == ({1: producer}, {1: consumer})
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_an_entry_of_before_that_made_such_a_topic_is_applied(rig: Rig, name: str) -> None:
+    """New ones are refused by the leader, before there is an entry."""
+    rig.run("create_topic", topic=name)
+    rig.run("register_producer", topic=name)
+    rig.run("register_consumer", topic=name)
+    rig.run("delete_topic", topic=name)
 
 
 def test_c4_each_opening_has_a_higher_epoch(rig: Rig) -> None:
