@@ -32,6 +32,7 @@ from myqueue.iothread import Timer
 from myqueue.protocol import ERROR, KIND
 from myqueue.routing import Partition
 from myqueue.session import Answer, Session, resolve
+from myqueue.silence import silence_at
 from myqueue.waiter import Envelope, Waiter, details_of, failure
 
 ATTEMPT_MS_MAX: Final = 2_000
@@ -179,9 +180,10 @@ class LeaderCall(Waiter):
             self._end(None, last)
             return
         where = f"{self._partition.topic}/{self._partition.number}"
-        why = f"{last.name}: {last}" if last is not None else f"no leader of {where} is known"
-        error = TimedOut(f"not done at {where} within {self._timeout_ms} ms; last: {why}")
-        error.component = last.component if last is not None else where
+        now = self._session.routes.partition(self._partition.group) or self._partition
+        why = silence_at(self._session, now, last)
+        text = f"not done at {where} within {self._timeout_ms} ms; {why.text}"
+        error = TimedOut(text, component=why.component or where, hint=why.hint)
         if not self._doubt:
             error.outcome = NONE
         self._end(None, error)

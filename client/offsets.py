@@ -12,7 +12,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from myqueue import protocol as words
-from myqueue.errors import MyQueueError, TimedOut, error_of
+from myqueue.errors import NONE, MyQueueError, TimedOut, error_of
+from myqueue.silence import silence_at
 
 if TYPE_CHECKING:
     from myqueue.session import Answer, Session
@@ -64,10 +65,27 @@ def read_offsets(
         if session.now_ms() + pause >= deadline:
             if partial:
                 return found
-            raise TimedOut(f"offsets of {len(left)} partitions not known in {limit_ms} ms: {last}")
+            raise _not_known(session, left, limit_ms, last)
         session.refresh()
         time.sleep(pause / 1000)
         pause = min(PAUSE_MS_MAX, pause * 2)
+
+
+def _not_known(session: Session, left: set[int], limit_ms: int, last: str) -> TimedOut:
+    """Nothing was changed, whoever did not answer. Of several partitions the first one is named."""
+    partition = session.routes.partition(min(left))
+    why = silence_at(session, partition, None)
+    where = f"of {len(left)} partitions"
+    if partition is not None:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        where = f"of {partition.topic}/{partition.number}{more}"
+    said = why.text if why.hint is not None else f"last: {last}"
+    error = TimedOut(
+        f"offsets {where} are not known in {limit_ms} ms; {said}",
+        component=why.component, hint=why.hint,
+    )  # fmt: skip
+    error.outcome = NONE
+    return error
 
 
 def _take(

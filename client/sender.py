@@ -53,6 +53,7 @@ from myqueue.errors import (
 )
 from myqueue.iothread import Timer
 from myqueue.session import Session
+from myqueue.silence import silence_at
 
 log = logging.getLogger("myqueue.client")
 
@@ -290,7 +291,8 @@ class Sender:
             self._session.refresh()
         with self._lock:
             self._lanes.rewind(attempt.batch, now, at_once=hinted)
-        self.trouble = f"{error.name}: {error}"
+        said = str(error)
+        self.trouble = said if error.name in said else f"{error.name}: {said}"
 
     def _out_of_sequence(self, batch: Batch, error: MyQueueError, now: int) -> None:
         lane = batch.lane
@@ -309,9 +311,13 @@ class Sender:
 
     def _too_late(self, batch: Batch, outcome: str) -> MyQueueError:
         limit_ms, last = self._settings.delivery_timeout_ms, batch.last_error
-        why = f"{last.name}: {last}" if last is not None else self.trouble or "never sent"
+        why = silence_at(self._session, self._session.routes.partition(batch.lane.group), last)
+        told = why.text
+        if last is None and why.hint is None:
+            told = f"last: {self.trouble or 'never sent'}"
         text = f"not delivered to {batch.lane.topic}/{batch.lane.partition} within {limit_ms} ms"
-        return with_outcome(TimedOut(f"{text}; last: {why}"), outcome)
+        error = TimedOut(f"{text}; {told}", component=why.component, hint=why.hint)
+        return with_outcome(error, outcome)
 
     def _fail(self, batch: Batch, error: MyQueueError) -> None:
         with self._lock:

@@ -156,7 +156,11 @@ class Session:
         return self._last_index
 
     def name_of(self, address: str) -> str:
-        """What runs there, for people: "manager 2 at 127.0.0.1:9093", as far as it is known."""
+        """What runs there, for people: "manager 2 at 127.0.0.1:9093", as far as it is known. The
+        same of "manager 2", as daemons name themselves.
+        """
+        if "://" not in address:
+            address = self._address_of(address) or address
         at = address.removeprefix("tcp://")
         known = self._connections.get(address)
         if known is not None and known.node:
@@ -167,6 +171,20 @@ class Session:
             if broker.address == address:
                 return f"broker {broker.node} at {at}"
         return f"manager at {at}" if address in self._managers.addresses else at
+
+    def _address_of(self, daemon: str) -> str:
+        """Of "broker 3"; "" if it is not known."""
+        kind, _, number = daemon.partition(" ")
+        for address, node in tuple(self._managers.nodes.items()):
+            if kind == "manager" and number == str(node):
+                return address
+        for broker in tuple(self.routes.brokers.values()):
+            if kind == "broker" and number == str(broker.node):
+                return broker.address
+        for address, known in tuple(self._connections.items()):
+            if (known.kind, str(known.node)) == (kind, number):
+                return address
+        return ""
 
     def check(self) -> None:
         """Raises if this session can't be used (any more, or here)."""

@@ -33,6 +33,7 @@ from myqueue.errors import (
 
 SERVICE_UNAVAILABLE, OUTCOME_UNKNOWN = 503, 504
 RETRY_AFTER_S: Final = 1
+_DAEMON = re.compile(r"(manager|broker) \d+")
 _ADDRESS = re.compile(r"tcp://([^\s,;'\"()]+:\d+)")
 
 # Where that of the table names flags and arguments that there are not here.
@@ -66,13 +67,17 @@ def status_of(error: MyQueueError) -> int:
 
 
 def describe(error: MyQueueError, name_of: Callable[[str], str]) -> Failure:
-    """`name_of` knows what runs at an address: "tcp://…:9093" → "manager 2 at …:9093"."""
+    """`name_of` knows what runs at an address, and where a daemon is: of "tcp://…:9093" and of
+    "manager 2" it makes "manager 2 at …:9093".
+    """
 
     def named(match: re.Match[str]) -> str:
         return name_of(match[0])
 
     status = status_of(error)
     component = error.component
+    if _DAEMON.fullmatch(component):
+        component = name_of(component)
     if not component:  # of several that were asked, the one that was asked first
         first = _ADDRESS.search(str(error))
         component = first[0] if first else "gateway"

@@ -129,7 +129,7 @@ def test_a_partition_without_a_leader_hides_nothing_of_the_others() -> None:
 
 
 def test_what_no_leader_tells_is_left_out_if_that_is_wanted() -> None:
-    routes = SimpleNamespace(leader=lambda group, now: None)
+    routes = SimpleNamespace(leader=lambda group, now: None, partition=lambda group: None)
     session: Any = SimpleNamespace(routes=routes, now_ms=now_ms, refresh=lambda: None)
     assert read_offsets(session, [40], timeout_ms=30, partial=True) == {}
     with pytest.raises(TimedOut):
