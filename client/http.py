@@ -31,7 +31,6 @@ from myqueue.errors import (
     BufferFull,
     Closed,
     DeliveryFailed,
-    InvalidRequest,
     InvalidSetting,
     MyQueueError,
     OutcomeUnknown,
@@ -41,6 +40,7 @@ from myqueue.errors import (
     error_of,
 )
 from myqueue.message import Message
+from myqueue.partitioner import partition_of
 
 REQUEST_S: Final = 20.0  # for one attempt, beyond the time that it may wait
 TRY_S: Final = 120.0  # for one request with all its repeats
@@ -144,8 +144,8 @@ class Gateways:
 def _open(url: str, status: int, data: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(data)
-        if answer["status"] == "success":
-            return dict(answer)
+        if answer["status"] == "success" or answer.get("empty") is True:
+            return dict(answer)  # that nothing is left to consume is no error
         code, text = int(answer["code"]), str(answer["message"])
     except (ValueError, TypeError, KeyError):
         raise TroubleError(f"{url}: status {status}, and no answer of a gateway") from None
@@ -155,17 +155,20 @@ def _open(url: str, status: int, data: bytes) -> dict[str, Any]:
     raise error
 
 
-def _text(value: bytes) -> str | dict[str, str]:
+def _row(value: bytes, key: bytes | None) -> str | dict[str, str]:
+    """A message as JSON has it."""
     try:
-        return value.decode()
+        return value.decode() if key is None else {"message": value.decode(), "key": key.decode()}
     except UnicodeDecodeError:
-        return {"message": base64.b64encode(value).decode(), "encoding": "base64"}
+        row = {"message": base64.b64encode(value).decode(), "encoding": "base64"}
+        return row if key is None else row | {"key": base64.b64encode(key).decode()}
 
 
 class _Waiting(NamedTuple):
     """A message on its way."""
 
     value: bytes
+    key: bytes | None
     future: Future[RecordMetadata]
 
 
@@ -199,10 +202,8 @@ class HttpProducer:
     def can_send(self) -> bool:
         return self._bytes < BUFFER_BYTES
 
-    def send(self, topic: str, value: bytes) -> Future[RecordMetadata]:
-        if not isinstance(value, bytes | bytearray | memoryview):
-            raise InvalidRequest(f"a value is bytes, not {type(value).__name__}; encode it first")
-        one = _Waiting(bytes(value), Future())
+    def send(self, topic: str, value: bytes, key: bytes | None = None) -> Future[RecordMetadata]:
+        one = _Waiting(bytes(value), None if key is None else bytes(key), Future())
         with self._changed:
             room = self._changed.wait_for(lambda: self._bytes < BUFFER_BYTES, BLOCK_S)
             if not room:
@@ -250,32 +251,58 @@ class HttpProducer:
                 )
 
     def _send_some(self, gateways: Gateways, topic: str) -> None:
-        queue, some, size, partition = self._queues[topic], list[_Waiting](), 0, -1
+        try:
+            count = _partitions(gateways, topic, self._partitions)
+        except MyQueueError as error:
+            self._failed_all(topic, -1, self._cut(topic, -1, 0), error)
+            return
+        partition = self._partition(topic, self._queues[topic][0].key, count)
+        some = self._cut(topic, partition, count)
+        values = {
+            "topic": topic, "producer_id": self.producer_ids[topic], "partition": partition,
+            "messages": [_row(one.value, one.key) for one in some],
+        }  # fmt: skip
+        try:
+            found = gateways.ask("POST", "/producer/produce", values, key=token_hex(16))
+        except MyQueueError as error:
+            self._failed_all(topic, partition, some, error)
+            return
+        for one, offset in zip(some, found["offsets"], strict=True):
+            # When it was stored is not told over HTTP.
+            one.future.set_result(RecordMetadata(topic, partition, int(offset), 0))
+        self._make_room(some)
+
+    def _cut(self, topic: str, partition: int, count: int) -> list[_Waiting]:
+        """What goes into one request: messages up to its size, or up to a key of another partition.
+        `count` 0: how many partitions there are is not known.
+        """
+        queue, some, size = self._queues[topic], list[_Waiting](), 0
         while queue and len(some) < BATCH_MESSAGES and size < BATCH_BYTES:
+            key = queue[0].key
+            if count and key is not None and partition_of(key, count) != partition:
+                break
             some.append(queue.popleft())
             size += len(some[-1].value)
-        try:
-            partition = self._partition(gateways, topic)
-            values = {
-                "topic": topic, "producer_id": self.producer_ids[topic], "partition": partition,
-                "messages": [_text(one.value) for one in some],
-            }  # fmt: skip
-            found = gateways.ask("POST", "/producer/produce", values, key=token_hex(16))
-            for one, offset in zip(some, found["offsets"], strict=True):
-                # When it was stored is not told over HTTP.
-                one.future.set_result(RecordMetadata(topic, partition, int(offset), 0))
-        except MyQueueError as error:
-            for one in some:
-                one.future.set_exception(error)
-                record = FailedRecord(topic, partition, one.value, None, None, error)
-                self._failed.append(record)
+        return some
+
+    def _failed_all(
+        self, topic: str, partition: int, some: list[_Waiting], error: MyQueueError
+    ) -> None:
+        for one in some:
+            one.future.set_exception(error)
+            record = FailedRecord(topic, partition, one.value, one.key, None, error)
+            self._failed.append(record)
+        self._make_room(some)
+
+    def _make_room(self, some: list[_Waiting]) -> None:
         with self._changed:
             self._bytes -= sum(len(one.value) for one in some)
             self._changed.notify_all()
 
-    def _partition(self, gateways: Gateways, topic: str) -> int:
-        """The next one; a request names it, so that its repeat can't go elsewhere."""
-        count = _partitions(gateways, topic, self._partitions)
+    def _partition(self, topic: str, key: bytes | None, count: int) -> int:
+        """By the key, else the next one. A request names it, so its repeat can't go elsewhere."""
+        if key is not None:
+            return partition_of(key, count)
         self._turns[topic] = turn = (self._turns.get(topic, -1) + 1) % count
         return turn
 

@@ -14,13 +14,25 @@ from typing import Final, Self
 from myqueue.admin import Admin
 from myqueue.consumer import Consumer
 from myqueue.delivery import RecordMetadata
-from myqueue.errors import Closed
+from myqueue.errors import Closed, InvalidRequest
 from myqueue.http import HttpConsumer, HttpProducer, is_http
+from myqueue.intake import plain
 from myqueue.message import Message
 from myqueue.producer import Producer
 from myqueue.session import Session
 
 STOP_S: Final = 5.0
+
+
+def _encoded(value: bytes | str, what: str) -> bytes:
+    if not isinstance(value, str):
+        return plain(value, what)
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"this {what} has half of a surrogate pair, which is no text"
+        ) from None
 
 
 class _Direct:
@@ -42,8 +54,8 @@ class _Direct:
         room = self._producer.settings.max_buffered_bytes
         return self._producer.buffered_bytes < room
 
-    def send(self, topic: str, value: bytes) -> Future[RecordMetadata]:
-        return self._producer.send(topic, value)
+    def send(self, topic: str, value: bytes, key: bytes | None = None) -> Future[RecordMetadata]:
+        return self._producer.send(topic, value, key=key)
 
     def stop(self) -> None:
         try:
@@ -53,7 +65,7 @@ class _Direct:
 
 
 class MyProducer:
-    """Sends bytes to topics; topics that do not exist are created.
+    """Sends messages to topics; topics that do not exist are created.
 
     >>> producer = MyProducer(["orders"], "127.0.0.1:9092")  # doctest: +SKIP
     >>> if producer.can_send():  # doctest: +SKIP
@@ -80,16 +92,21 @@ class MyProducer:
         """Would `send` take a message at once? False: stopped, or the buffer is full."""
         return not self._stopped and self._way.can_send()
 
-    def send(self, topic: str, value: bytes) -> Future[RecordMetadata]:
+    def send(
+        self, topic: str, value: bytes | str, *, key: bytes | str | None = None
+    ) -> Future[RecordMetadata]:
         """Takes the message and delivers it in the background; the result tells when it is done.
 
-        A topic that was not named before is registered on the way. While the buffer is full it
-        waits for room, up to a minute, then raises BufferFull.
+        A text is sent as UTF-8. Messages with the same key go to the same partition. A topic that
+        was not named before is registered on the way. While the buffer is full it waits for room,
+        up to a minute, then raises BufferFull.
         """
         if self._stopped:
             raise Closed("this producer was stopped")
+        as_bytes = _encoded(value, "value")
+        its_key = None if key is None else _encoded(key, "key")
         self._way.register(topic)
-        return self._way.send(topic, value)
+        return self._way.send(topic, as_bytes, its_key)
 
     def stop(self) -> None:
         """Waits until everything that was sent is delivered or has expired, then ends.

@@ -182,7 +182,7 @@ def measure(
 
         def consume() -> Iterator[bytes]:
             mine = target.ask("POST", "/consumer/register", topic=topic)["consumer_id"]
-            path = f"/consumer/consume?topic={topic}&consumer_id={mine}"
+            path = f"/consumer/consume?topic={topic}&consumer_id={mine}&empty=success"
             return _repeat(target, "GET", path, b"", keys)
 
         found: dict[str, Any] = {"connections": connections, "keys": keys, "errors": []}
