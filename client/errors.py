@@ -95,6 +95,13 @@ class MessageTooLarge(MisuseError):
     hint = "Send less at once, or raise message_bytes_max of the topic."
 
 
+class PartitionExists(MisuseError):
+    """The topic has a partition of this number already."""
+
+    code, name, http_status = 1206, "PARTITION_EXISTS", 409
+    hint = "Use it as it is; without a number, the next one is added."
+
+
 class UnknownTopic(MisuseError):
     """There is no topic of this name."""
 

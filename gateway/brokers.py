@@ -126,8 +126,9 @@ def add_broker(ask: Ask, address: str | None, port: int | None, wait_ms: int) ->
 
 
 def _place(address: str | None, port: int | None) -> str:
-    """host:port; of this machine if there is a port alone."""
-    host = (address or "127.0.0.1").removeprefix("tcp://").rstrip("/")
+    """host:port; of this machine if there is a port alone. Of a URL what stands for the host."""
+    _, _, host = (address or "127.0.0.1").rpartition("://")
+    host = host.partition("/")[0]
     is_whole = ":" in host.rpartition("]")[2]
     if port is None and not is_whole:
         raise InvalidRequest(f"address is {host!r}, without a port; write host:port, or give port")

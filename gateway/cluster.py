@@ -34,30 +34,57 @@ def health(ask: Ask) -> Facts:
 
 
 @blueprint.operation(
-    "GET", "/raft_status", "Who leads a Raft group", parameters=(names.GROUP,),
+    "GET", "/raft_status", "Who leads a Raft group",
+    parameters=(names.GROUP, names.RAFT_TOPIC, names.PARTITION),
     adds={
-        "leader": names.nullable(names.NUMBER), "term": names.NUMBER, "members": names.ROWS,
-        "commit": names.NUMBER, "applied": names.NUMBER,
+        "group": names.TEXT, "leader": names.nullable(names.NUMBER), "term": names.NUMBER,
+        "members": names.ROWS, "commit": names.NUMBER, "applied": names.NUMBER,
     },
 )  # fmt: skip
-def raft_status(ask: Ask, group: str) -> Facts:
-    """Of the managers' group, or of a partition's (group=TOPIC/NUMBER)."""
-    if group in ("", "managers"):
-        found = ask.sdk.admin.raft_status()
+def raft_status(ask: Ask, group: str, topic: str | None, partition: int | None) -> Facts:
+    """Of the managers' group, or of a partition's: topic and partition, or group=TOPIC/NUMBER. The
+    partition may be left out of a topic that has one.
+    """
+    place = _place(ask, group, topic, partition)
+    if place is None:
+        group, found = "managers", ask.sdk.admin.raft_status()
     else:
-        named = _GROUP.fullmatch(group)
-        if named is None:
-            raise InvalidRequest(f"group is {group[:220]!r}; it has to be TOPIC/NUMBER")
-        ask.sdk.newest_partition(named[1], int(named[2]))
-        found = ask.sdk.admin.raft_status(named[1], int(named[2]))
+        ask.sdk.newest_partition(*place)
+        group, found = f"{place[0]}/{place[1]}", ask.sdk.admin.raft_status(*place)
     known = [row for row in found["members"] if "error" not in row]
     _show_groups(found["members"])
     return {
-        "group": group or "managers", "leader": found["leader"] or None, "term": found["term"],
+        "group": group, "leader": found["leader"] or None, "term": found["term"],
         "members": found["members"],
         "commit": max((row.get("commit", 0) for row in known), default=0),
         "applied": max((row.get("applied", 0) for row in known), default=0),
     }  # fmt: skip
+
+
+def _place(
+    ask: Ask, group: str, topic: str | None, partition: int | None
+) -> tuple[str, int] | None:
+    """Which partition is meant; None: the managers."""
+    if group not in ("", "managers"):
+        named = _GROUP.fullmatch(group)
+        if named is None:
+            raise InvalidRequest(f"group is {group[:220]!r}; it has to be TOPIC/NUMBER")
+        place = named[1], int(named[2])
+        if topic not in (None, place[0]) or partition not in (None, place[1]):
+            raise InvalidRequest(f"group is {group}, and topic or partition another one")
+        return place
+    if topic is None:
+        if partition is not None:
+            raise InvalidRequest("partition is given without its topic")
+        return None
+    if group:
+        raise InvalidRequest(f"group is {group}, and topic is {topic}: give one of them")
+    if partition is None:
+        count = len(ask.sdk.topic(topic)["partitions"])
+        if count > 1:
+            raise InvalidRequest(f"{topic} has {count} partitions: say which one, with partition")
+        partition = 0
+    return topic, partition
 
 
 @blueprint.operation(

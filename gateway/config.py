@@ -39,6 +39,10 @@ SETTINGS: tuple[Setting, ...] = (
         "Folder of the 'myq up' on this machine that starts and stops brokers when asked.",
     ),
     Setting("log", "text", "text, json", "Form of the lines on stderr."),
+    Setting(
+        "empty", "failure", "failure, success",
+        "Status of a consume that finds nothing left, if the request does not say (empty=…).",
+    ),
     Setting("threads", 32, "threads", "Requests that are worked on at once.", 4, 512),
     Setting(
         "waiting_max", 0, "requests",
@@ -76,6 +80,7 @@ class GatewayConfig:
     key: str = ""
     agent: str = ""
     log: str = "text"
+    empty: str = "failure"
     threads: int = 32
     waiting_max: int = 10
     wait_ms_max: int = 30_000
@@ -109,6 +114,8 @@ def load(
 def check(values: Mapping[str, Any]) -> GatewayConfig:
     clean = {setting.name: _typed(setting, values[setting.name]) for setting in SETTINGS}
     insecure = clean.pop("insecure")
+    if clean["empty"] not in ("failure", "success"):
+        raise InvalidSetting(f"empty = {clean['empty']!r} is neither failure nor success")
     clean["listen"] = address("listen", clean["listen"])
     if not (insecure or clean["tokens"] or is_loopback(clean["listen"])):
         raise InvalidSetting(

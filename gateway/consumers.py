@@ -5,22 +5,33 @@ from __future__ import annotations
 from typing import Any, Final
 
 from myqueue import Message
+from myqueue.errors import InvalidRequest
 from myqueue.gateway import names
 from myqueue.gateway.parameters import BASE64, from_bytes
 from myqueue.gateway.routes import Ask, Facts, Later, Noun
 
 blueprint = Noun("consumers")
+FAILURE: Final = "failure"
 
 
 @blueprint.operation(
     "POST", "/consumer/register", "Register a consumer", also=("/consumers",), keyed=True,
-    parameters=(names.TOPIC,),
-    adds={"consumer_id": names.NUMBER, "partitions": names.NUMBERS, "topic": names.TEXT},
+    makes=True, parameters=(names.TOPIC, names.OWN_PARTITION),
+    adds={
+        "consumer_id": names.NUMBER, "partitions": names.NUMBERS, "topic": names.TEXT,
+        "partition": names.NUMBER,
+    },
 )  # fmt: skip
-def register_consumer(ask: Ask, topic: str) -> Facts:
-    """Gives an id for this topic, which must exist. It begins with the first message kept."""
-    found = ask.sdk.register("consumer", topic, ask.key("register_consumer", topic))
-    return {"consumer_id": found["consumer_id"], "partitions": found["partitions"], "topic": topic}
+def register_consumer(ask: Ask, topic: str, partition: int | None) -> Facts:
+    """Gives an id for this topic, which must exist. It begins with the first message kept. With a
+    partition, which must exist too: it reads that one wherever a request names none.
+    """
+    own = () if partition is None else (partition,)
+    key = ask.key("register_consumer", topic, *own)
+    found = ask.sdk.register("consumer", topic, partition, key)
+    return {
+        "consumer_id": found["consumer_id"], "partitions": found["partitions"], "topic": topic,
+    } | ({} if partition is None else {"partition": partition})  # fmt: skip
 
 
 @blueprint.operation(
@@ -35,28 +46,37 @@ def heartbeat_of_consumer(ask: Ask, consumer_id: int) -> Facts:
 
 
 _CONSUME: Final = (
-    names.TOPIC, names.CONSUMER_ID, names.PARTITION, names.MAX, names.WAIT_MS, names.ENCODING,
+    names.TOPIC_OF_ID, names.CONSUMER_ID, names.PARTITION, names.MAX, names.WAIT_MS,
+    names.ENCODING, names.EMPTY,
 )  # fmt: skip
 _TAKEN: Final = {
-    "message": names.nullable(names.TEXT), "partition": names.nullable(names.NUMBER),
+    "status": {"enum": ["success", "failure"]},
+    "message": names.nullable(names.TEXT), "log_message": names.TEXT,
+    "partition": names.nullable(names.NUMBER),
     "offset": names.nullable(names.NUMBER), "key": names.nullable(names.TEXT),
     "timestamp": names.NUMBER, "encoding": names.TEXT, "empty": names.FLAG, "messages": names.ROWS,
 }  # fmt: skip
 
 
 def _quick(
-    ask: Ask, topic: str, consumer_id: int, partition: int | None, max: int, wait_ms: int,
-    encoding: str,
+    ask: Ask, topic: str | None, consumer_id: int, partition: int | None, max: int, wait_ms: int,
+    encoding: str, empty: str | None,
 ) -> Later | None:  # fmt: skip
-    """What is there now; who wants to wait, and finds nothing, does so in a thread."""
-    known = ask.sdk.knows("consumer", consumer_id, topic, partition)
-    key = ask.key("consume", topic, consumer_id)
-    if known is None or (wait_ms and key is not None):
+    """What is there now; a request that has to wait does so in a thread."""
+    sdk = ask.sdk
+    known = sdk.knows("consumer", consumer_id, topic, partition)
+    if known is None:
         return None
-    taken = ask.sdk.taker.begin(known, consumer_id, partition=partition, max_messages=max, key=key)
+    of, partition = known
+    key = ask.key("consume", of.name, consumer_id)
+    if wait_ms and key is not None:
+        return None
+    taken = sdk.taker.begin(of, consumer_id, partition=partition, max_messages=max, key=key)
 
     def finish(found: Any) -> Facts | None:
-        return None if wait_ms and not found.messages else _facts(found.messages, max, encoding)
+        if wait_ms and not found.messages:
+            return None
+        return _facts(found.messages, max, encoding, empty or sdk.empty_status)
 
     return Later(taken, finish)
 
@@ -75,30 +95,33 @@ def _quick(
     quick=_quick,
 )
 def consume(
-    ask: Ask, topic: str, consumer_id: int, partition: int | None, max: int, wait_ms: int,
-    encoding: str,
+    ask: Ask, topic: str | None, consumer_id: int, partition: int | None, max: int, wait_ms: int,
+    encoding: str, empty: str | None,
 ) -> Facts:  # fmt: skip
     """The next message for this consumer, once; every consumer gets every message.
 
-    Without a partition all are asked in turn, each gives its messages in order. If nothing is left,
-    message is null and empty is true; with wait_ms it waits so long for one. With max > 1:
-    messages, a list.
+    Without a partition, and of a consumer that was registered without one, all are asked in turn,
+    each gives its messages in order. If nothing is left the status is failure, with HTTP 200,
+    message is null and empty is true; empty=success asks for the status success. With wait_ms it
+    waits so long for a message. With max > 1: messages, a list, empty or not.
     """
-    ask.sdk.check("consumer", consumer_id, topic)
-    if partition is not None:
-        ask.sdk.check_partition(topic, partition)
+    topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
     key = ask.key("consume", topic, consumer_id)
     with ask.sdk.room.waiting(wait_ms) as may_wait_ms:
         found = ask.sdk.take(topic, consumer_id, partition, max, may_wait_ms, key)
-    return _facts(found, max, encoding)
+    return _facts(found, max, encoding, empty or ask.sdk.empty_status)
 
 
-def _facts(found: list[Message], most: int, encoding: str) -> Facts:
+def _facts(found: list[Message], most: int, encoding: str, empty_status: str) -> Facts:
     if most > 1:
         rows = [_row(message, encoding) for message in found]
         return {"messages": rows} if rows else {"messages": [], "message": None, "empty": True}
     if found:
-        return _row(found[0], encoding)
+        row = _row(found[0], encoding)
+        row["log_message"] = row["message"]  # as some of the documents call it
+        return row
+    if empty_status == FAILURE:
+        return {"status": FAILURE, "message": None, "empty": True}
     return {"message": None, "partition": None, "offset": None, "empty": True}
 
 
@@ -121,22 +144,35 @@ def _row(message: Message, encoding: str) -> Facts:
     return row
 
 
+def _quick_named(
+    ask: Ask, consumer_id: int, partition: int | None, **values: Any
+) -> Later | None:  # fmt: skip
+    """One that names no partition may be of a consumer that has one."""
+    if partition is None:
+        return None
+    return _quick(ask, consumer_id=consumer_id, partition=partition, **values)
+
+
 @blueprint.operation(
     "GET", "/logs", "Take from a named partition", also=("/messages",), keyed=True,
-    parameters=(*_CONSUME[:2], names.NAMED_PARTITION, *_CONSUME[3:]), adds=_TAKEN, quick=_quick,
+    parameters=(*_CONSUME[:2], names.LOG_PARTITION, *_CONSUME[3:]), adds=_TAKEN,
+    quick=_quick_named,
 )  # fmt: skip
-def consume_from_partition(ask: Ask, **values: Any) -> Facts:
-    """As /consumer/consume, with the partition named."""
-    return consume(ask, **values)
+def consume_from_partition(
+    ask: Ask, topic: str | None, consumer_id: int, partition: int | None, **values: Any
+) -> Facts:
+    """As /consumer/consume, with the partition named, here or when the consumer was registered."""
+    topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
+    if partition is None:
+        raise InvalidRequest(f"partition is missing: {names.LOG_PARTITION.about}")
+    return consume(ask, topic=topic, consumer_id=consumer_id, partition=partition, **values)
 
 
 @blueprint.operation(
     "GET", "/size", "Messages that are left",
-    parameters=(names.TOPIC, names.CONSUMER_ID, names.PARTITION), adds={"size": names.NUMBER},
+    parameters=(names.TOPIC_OF_ID, names.CONSUMER_ID, names.PARTITION), adds={"size": names.NUMBER},
 )  # fmt: skip
-def size(ask: Ask, topic: str, consumer_id: int, partition: int | None) -> Facts:
-    """How many messages this consumer has not taken yet, in all partitions or in one."""
-    ask.sdk.check("consumer", consumer_id, topic)
-    if partition is not None:
-        ask.sdk.check_partition(topic, partition)
+def size(ask: Ask, topic: str | None, consumer_id: int, partition: int | None) -> Facts:
+    """How many messages this consumer has not taken yet, in all its partitions or in one."""
+    topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
     return {"size": ask.sdk.taker.left(topic, consumer_id, partition)}

@@ -58,12 +58,27 @@ TOPIC: Final = Parameter(
     schema={"type": "string", "pattern": NAME_PATTERN}, example="orders",
     about="Name of the topic: 1 to 200 of A-Z a-z 0-9 . _ -",
 )  # fmt: skip
+TOPIC_OF_ID: Final = Parameter(
+    name="topic", also=TOPIC.also, read=kinds.topic_name, schema=TOPIC.schema, example="orders",
+    about="Name of the topic; without it, the one that the id was registered for.",
+)  # fmt: skip
+ANY_TOPIC: Final = Parameter(
+    name="topic", also=TOPIC.also, read=kinds.topic_name, schema=TOPIC.schema, example="orders",
+    about="Name of the topic; without it, all topics.",
+)  # fmt: skip
 PARTITIONS: Final = _number(
-    "partitions", "How many partitions.", 1, PARTITIONS_MAX, default=1, example=3
-)
+    "partitions", "How many partitions.", 1, PARTITIONS_MAX, default=1, example=3,
+    also=("number_of_partitions", "num_partitions", "no_of_partitions", "partition_count",
+          "partitions_count", "n_partitions"),
+)  # fmt: skip
 REPLICATION: Final = _number(
     "replication", "On how many brokers each partition is kept; 0: three, or all that there are.",
     0, REPLICATION_MAX, default=0, example=3,
+    also=("replication_factor", "replicas", "num_replicas", "number_of_replicas"),
+)  # fmt: skip
+# Of topics, as the managers know them; for advice only, since newer managers may know more.
+TOPIC_SETTINGS: Final = (
+    "message_bytes_max", "partition_growth", "retention_bytes", "retention_ms"
 )  # fmt: skip
 SETTINGS: Final = Parameter(
     name="settings", read=kinds.mapping, schema={"type": "object"}, default={},
@@ -88,10 +103,26 @@ CONSUMER_ID: Final = _number(
     example=1,
 )  # fmt: skip
 ANY_PRODUCER_ID, ANY_CONSUMER_ID = PRODUCER_ID, CONSUMER_ID
-PARTITION: Final = _number("partition", "Number of the partition.", also=("partition_id",))
+PARTITION_NAMES: Final = (
+    "partition_id", "partition_index", "partition_number", "partition_no", "partition_num",
+    "partition_key", "part",
+)  # fmt: skip
+PARTITION: Final = _number("partition", "Number of the partition.", also=PARTITION_NAMES)
 NAMED_PARTITION: Final = _number(
-    "partition", "Number of the partition.", also=("partition_id",), required=True, example=0
+    "partition", "Number of the partition.", also=PARTITION_NAMES, required=True, example=0
 )
+LOG_PARTITION: Final = _number(
+    "partition", "Number of the partition; needed unless the id was registered with one.",
+    also=PARTITION_NAMES, example=0,
+)  # fmt: skip
+OWN_PARTITION: Final = _number(
+    "partition", "Where its requests go that name no partition; without it, to all in turn.",
+    also=PARTITION_NAMES,
+)  # fmt: skip
+NEW_PARTITION: Final = _number(
+    "partition", "The number that is added: the next one; 409 if it is there already.",
+    also=PARTITION_NAMES,
+)  # fmt: skip
 MESSAGE: Final = Parameter(
     name="message", also=("log_message",), read=kinds.text, schema=TEXT, example="17 apples",
     about="The message, a text; bytes as base64 with encoding=base64.",
@@ -122,6 +153,10 @@ ENCODING: Final = Parameter(
     name="encoding", read=kinds.choice(*ENCODINGS), schema={"enum": list(ENCODINGS)}, default=UTF8,
     about="How messages and keys are written: utf-8 or base64.",
 )  # fmt: skip
+EMPTY: Final = Parameter(
+    name="empty", read=kinds.choice("failure", "success"), schema={"enum": ["failure", "success"]},
+    about="The status of the answer if nothing is left; the gateway's setting says it otherwise.",
+)  # fmt: skip
 MAX: Final = _number("max", "Most messages that are taken.", 1, MESSAGES_MAX, default=1)
 WAIT_MS: Final = _number(
     "wait_ms", "How long to wait for a message if there is none.", 0, 3_600_000, default=0
@@ -136,10 +171,14 @@ GROUP: Final = Parameter(
     about="A partition as TOPIC/NUMBER; without it, the managers' group.",
 )  # fmt: skip
 ADDRESS: Final = Parameter(
-    name="address", also=("broker_addr",), read=kinds.text, schema=TEXT,
-    about="host or host:port of a running broker.",
+    name="address", read=kinds.text, schema=TEXT, example="127.0.0.1:9294",
+    also=("broker_address", "broker_addr", "addr", "broker", "host", "hostname", "ip",
+          "broker_host", "broker_ip", "url", "broker_url"),
+    about="host or host:port of a running broker, perhaps behind tcp:// or http://.",
 )  # fmt: skip
-PORT: Final = _number("port", "Its port, if the address has none.", 1, 65_535)
+PORT: Final = _number(
+    "port", "Its port, if the address has none.", 1, 65_535, also=("broker_port",)
+)
 BROKER: Final = _number("broker_id", "Number of the broker.", required=True, example=3)
 DRAIN: Final = _flag("drain", "Move its partitions to others first.")
 FORCE_REMOVAL: Final = _flag("force", "Even if it holds partitions; what it alone has is lost.")
@@ -150,6 +189,10 @@ COMING_MS: Final = _number(
 GOING_MS: Final = _number(
     "wait_ms", "How long to wait until its partitions are elsewhere.", 0, 3_600_000, default=0
 )
+RAFT_TOPIC: Final = Parameter(
+    name="topic", also=TOPIC.also, read=kinds.topic_name, schema=TOPIC.schema, example="orders",
+    about="Topic of the partition that is asked about; without it, the managers' group.",
+)  # fmt: skip
 # -- of consumer groups --
 
 NAMED_GROUP: Final = Parameter(

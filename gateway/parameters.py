@@ -2,8 +2,13 @@
 
 Clients of this API were written after several documents. So a parameter may come in either place
 with every method, a GET with a body included, and under each of its names; numbers may be written
-as digits. The same parameter twice is fine if both say the same. Everything else is refused with
-the name of the parameter, what was wrong with it, and what it takes.
+as digits. A body is a JSON object or a form, told apart by how it begins: programs name the wrong
+Content-Type too often for that to decide. The same parameter twice is fine if both say the same.
+Everything else is refused with the name of the parameter, what was wrong with it, and what it
+takes.
+
+A parameter that an operation does not know is never dropped where that could change the meaning:
+see `Wanted`.
 
 A `Parameter` is also a row of the OpenAPI document (`openapi.py`): what is documented is what is
 checked. Pure: text and bytes in, plain values out.
@@ -15,8 +20,9 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from reprlib import repr as brief
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -24,9 +30,15 @@ from urllib.parse import parse_qsl
 from myqueue.errors import InvalidName, InvalidRequest, Malformed
 
 FIELDS_MAX: Final = 100
+IGNORED, REFUSED, HANDED_ON = "ignored", "refused", "handed on"  # see `Wanted`
+OPEN_BRACE: Final = ord("{")
 INT_MAX: Final = (1 << 63) - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _DIGITS = re.compile(r"[0-9]{1,19}")
+_FORM = re.compile(rb"[^\s={}\[\]\"<>&]{1,200}=")  # no JSON begins so
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# How like a known name another one has to be, to be taken for a slip of the pen.
+SLIP, ANY_LIKENESS = 0.85, 0.6
 Schema = dict[str, Any]
 Read = Callable[[str, Any], Any]
 
@@ -150,33 +162,92 @@ def loads(data: str | bytes) -> Any:
 def from_body(body: bytes) -> dict[str, Any]:
     if not body:
         return {}
+    if body[0] != OPEN_BRACE and _FORM.match(body):
+        return dict(from_query(_decoded(body), "form"))
     try:
         found = loads(body)
     except ValueError as error:
         raise Malformed(
-            f"the body is not JSON: {error}", hint='Send an object: {"topic": "orders", …}.'
+            f"the body is neither JSON nor a form: {error}",
+            hint='Send an object, {"topic": "orders", …}, or a form, topic=orders&….',
         ) from None
     if type(found) is not dict:
         raise Malformed(f"the body is JSON, but no object: {brief(found)}")
     return found
 
 
-def from_query(query: str) -> dict[str, str]:
+def _decoded(form: bytes) -> str:
+    try:
+        return form.decode()
+    except UnicodeDecodeError as error:
+        raise Malformed(f"the form is no text: {error}") from None
+
+
+def from_query(query: str, what: str = "query string") -> dict[str, str]:
     if not query:
         return {}
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
     except ValueError as error:
-        raise Malformed(f"the query string can't be read: {error}") from None
+        raise Malformed(f"the {what} can't be read: {error}") from None
     found: dict[str, str] = {}
     for name, value in pairs:
         if found.setdefault(name, value) != value:
-            raise InvalidRequest(f"{name} is in the query string twice, with different values")
+            raise InvalidRequest(f"{name} is in the {what} twice, with different values")
     return found
 
 
+class Wanted(tuple[Parameter, ...]):
+    """The parameters of one operation, found by each of their names.
+
+    `others` says what happens to a parameter that is none of them. IGNORED: it is dropped, unless
+    its name is so like a known one that it must be a slip. REFUSED: it is an error, for operations
+    that create or remove something. HANDED_ON: it means something to the operation itself.
+    """
+
+    by_name: dict[str, Parameter]
+    needed: tuple[Parameter, ...]
+    defaults: dict[str, Any]
+    others: str
+
+    def __new__(cls, parameters: Iterable[Parameter], others: str = IGNORED) -> Wanted:
+        self = super().__new__(cls, parameters)
+        self.by_name = {name: one for one in self for name in one.names}
+        if len(self.by_name) != sum(len(one.names) for one in self):
+            raise ValueError(f"two parameters share a name: {[one.names for one in self]}")
+        self.needed = tuple(one for one in self if one.required)
+        self.defaults = {one.name: one.default for one in self}
+        self.others = others
+        return self
+
+    def find(self, name: str) -> Parameter | None:
+        """By one of its names; topicName and topic-name are topic_name."""
+        known = self.by_name
+        return known.get(name) or known.get(_CAMEL.sub("_", name).lower().replace("-", "_"))
+
+    def check_others(self, others: Iterable[str]) -> None:
+        if self.others == HANDED_ON:
+            return
+        is_strict = self.others == REFUSED
+        for name in others:
+            like = nearest(name, self.by_name, ANY_LIKENESS if is_strict else SLIP)
+            if like or is_strict:
+                raise InvalidRequest(f"there is no parameter {brief(name)}{like}", hint=self._hint)
+
+    @property
+    def _hint(self) -> str:
+        names = ", ".join(one.name for one in self)
+        return f"It takes {names}." if names else "It takes no parameters."
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = ANY_LIKENESS) -> str:
+    """ "; did you mean 'topic'?", or "" if nothing known is like it."""
+    found = get_close_matches(name[:100].lower(), known, 1, likeness)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
 def read(
-    wanted: tuple[Parameter, ...], query: str, body: bytes, path: Mapping[str, str]
+    wanted: Wanted, query: str, body: bytes, path: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Values of all wanted parameters, and whatever else was given."""
     given = from_body(body)
@@ -185,25 +256,25 @@ def read(
             if name in given and not _same(given[name], value):
                 raise InvalidRequest(f"{name} is given twice, as {brief(given[name])} and {value}")
             given.setdefault(name, value)
-    values = {parameter.name: _take(parameter, given) for parameter in wanted}
-    return values, given
-
-
-def _take(parameter: Parameter, given: dict[str, Any]) -> Any:
-    found: Any = None
-    for name in parameter.names:
-        value = given.pop(name, None)
-        if value is None:
-            continue
-        if found is not None and not _same(found, value):
-            names = " and ".join(parameter.names)
-            raise InvalidRequest(f"{names} mean the same, and are given with different values")
-        found = parameter.read(name, value)
-    if found is None:
-        if parameter.required:
+    values, found = wanted.defaults.copy(), set[str]()
+    others: dict[str, Any] = {}
+    for name, value in given.items():
+        parameter = wanted.by_name.get(name) or wanted.find(name)
+        if parameter is None:
+            others[name] = value
+        elif value is not None:
+            taken = parameter.read(name, value)
+            if parameter.name in found and taken != values[parameter.name]:
+                names = " and ".join(parameter.names)
+                raise InvalidRequest(f"{names} mean the same, and are given with different values")
+            values[parameter.name] = taken
+            found.add(parameter.name)
+    if others:
+        wanted.check_others(others)
+    for parameter in wanted.needed:
+        if parameter.name not in found:
             raise InvalidRequest(f"{parameter.name} is missing: {parameter.about}")
-        return parameter.default
-    return found
+    return values, others
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -1,11 +1,12 @@
 """Is this gateway alive, and can it be used? For load balancers and people (H6).
 
-/livez: this process answers, whatever the cluster does. /readyz: requests will be answered: the
-managers have a leader that a majority confirmed, every partition has one, no disk is full, and this
-gateway is not about to end; with check=quorum-critical, no group has lost so many members that it
-would stop if one more failed. /healthz: the same, with all that is not well by name, whatever the
-answer is. All of them need no token; where the gateway has tokens, only a request with one that may
-read is told names, and others how many problems there are.
+/livez and /ping: this process answers, whatever the cluster does. /readyz: requests will be
+answered: the managers have a leader that a majority confirmed, every partition has one, no disk is
+full, and this gateway is not about to end; with check=quorum-critical, no group has lost so many
+members that it would stop if one more failed. /healthz: the same, with all that is not well by
+name, whatever the answer is. All of them need no token; where the gateway has tokens, only a
+request with one that may read is told names, and others how many problems there are. /status, for
+those who may read: how many daemons there are, and how many are alive.
 """
 
 from __future__ import annotations
@@ -43,11 +44,35 @@ root.role = None  # type: ignore[attr-defined]
 
 
 @blueprint.operation(
-    "GET", "/livez", "Is this process alive?", role=None, adds={"message": names.TEXT}
-)
+    "GET", "/livez", "Is this process alive?", also=("/ping",), role=None,
+    adds={"message": names.TEXT},
+)  # fmt: skip
 def livez(ask: Ask) -> Facts:
     """It answers, so it is; whatever the cluster does."""
     return {"message": "alive"}
+
+
+@blueprint.operation(
+    "GET", "/status", "How many daemons are there and alive",
+    adds={
+        "message": names.TEXT, "leader": names.nullable(names.NUMBER),
+        "managers": names.NUMBER, "managers_alive": names.NUMBER,
+        "brokers": names.NUMBER, "brokers_alive": names.NUMBER,
+        "topics": names.NUMBER, "partitions": names.NUMBER,
+    },
+)  # fmt: skip
+def status(ask: Ask) -> Facts:
+    """The cluster in numbers, as a manager knows it; leader: which manager leads, null if none."""
+    counts = ask.sdk.read("cluster")["counts"]
+    managers = ask.sdk.read("managers")
+    brokers = ask.sdk.read("brokers")["brokers"]
+    return {
+        "message": "alive", "leader": managers["leader"] or None,
+        "managers": counts["managers"],
+        "managers_alive": sum(row["alive"] for row in managers["managers"]),
+        "brokers": len(brokers), "brokers_alive": sum(row["alive"] for row in brokers),
+        "topics": counts["topics"], "partitions": counts["partitions"],
+    }  # fmt: skip
 
 
 @blueprint.operation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from myqueue.errors import InvalidRequest
+from myqueue.errors import InvalidRequest, UnknownTopic
 from myqueue.gateway import names
 from myqueue.gateway.parameters import to_bytes
 from myqueue.gateway.routes import WRITE, Ask, Facts, Later, Noun
@@ -15,13 +15,29 @@ MESSAGE_NAMES: Final = ("message", "log_message", "value")
 
 @blueprint.operation(
     "POST", "/producer/register", "Register a producer", also=("/producers",), role=WRITE,
-    keyed=True, parameters=(names.TOPIC,),
-    adds={"producer_id": names.NUMBER, "topic": names.TEXT},
+    keyed=True, makes=True, parameters=(names.TOPIC, names.OWN_PARTITION),
+    adds={
+        "producer_id": names.NUMBER, "partitions": names.NUMBERS, "topic": names.TEXT,
+        "partition": names.NUMBER,
+    },
 )  # fmt: skip
-def register_producer(ask: Ask, topic: str) -> Facts:
-    """Gives an id for exactly this topic, which is created if it does not exist."""
-    found = ask.sdk.register("producer", topic, ask.key("register_producer", topic))
-    return {"producer_id": found["producer_id"], "topic": topic}
+def register_producer(ask: Ask, topic: str, partition: int | None) -> Facts:
+    """Gives an id for exactly this topic, which is created if it does not exist. With a partition,
+    which must exist: what this producer sends without naming one goes there.
+    """
+    own = () if partition is None else (partition,)
+    key = ask.key("register_producer", topic, *own)
+    found = ask.sdk.register("producer", topic, partition, key)
+    return {
+        "producer_id": found["producer_id"], "partitions": _partitions(ask, topic), "topic": topic,
+    } | ({} if partition is None else {"partition": partition})  # fmt: skip
+
+
+def _partitions(ask: Ask, topic: str) -> list[int]:
+    try:
+        return list(range(len(ask.sdk.topic(topic)["partitions"])))
+    except UnknownTopic:  # deleted since
+        return []
 
 
 @blueprint.operation(
@@ -36,7 +52,7 @@ def heartbeat_of_producer(ask: Ask, producer_id: int) -> Facts:
 
 
 _PRODUCE: Final = (
-    names.TOPIC, names.PRODUCER_ID, names.MESSAGE, names.MESSAGES, names.PARTITION, names.KEY,
+    names.TOPIC_OF_ID, names.PRODUCER_ID, names.MESSAGE, names.MESSAGES, names.PARTITION, names.KEY,
     names.ENCODING,
 )  # fmt: skip
 _STORED: Final = {
@@ -46,15 +62,17 @@ _STORED: Final = {
 
 
 def _quick(
-    ask: Ask, topic: str, producer_id: int, message: str | None, messages: list[Any] | None,
+    ask: Ask, topic: str | None, producer_id: int, message: str | None, messages: list[Any] | None,
     partition: int | None, key: str | None, encoding: str,
 ) -> Later | None:  # fmt: skip
     """One message, of a producer that is known here."""
     sdk = ask.sdk
     producer = sdk.ready_producer()
     is_one = message is not None and messages is None
-    if producer is None or not is_one or not sdk.knows("producer", producer_id, topic, partition):
+    known = sdk.knows("producer", producer_id, topic, partition)
+    if producer is None or not is_one or known is None:
         return None
+    topic, partition = known[0].name, known[1]
     value = to_bytes("message", message, encoding)
     its_key = None if key is None else to_bytes("key", key, encoding)
     request_id = ask.key("produce", topic, producer_id)
@@ -79,19 +97,18 @@ def _quick(
     quick=_quick,
 )
 def produce(
-    ask: Ask, topic: str, producer_id: int, message: str | None, messages: list[Any] | None,
+    ask: Ask, topic: str | None, producer_id: int, message: str | None, messages: list[Any] | None,
     partition: int | None, key: str | None, encoding: str,
 ) -> Facts:  # fmt: skip
     """One message, or a list of them. Answered when it is on disk on a majority of the replicas.
 
-    Without a partition: by the key if there is one, else so that all partitions get as many.
+    Without a partition, and of a producer that was registered without one: by the key if there is
+    one, else so that all partitions get as many.
     """
-    ask.sdk.check("producer", producer_id, topic)
+    topic, partition = ask.sdk.check("producer", producer_id, topic, partition)
     request_id = ask.key("produce", topic, producer_id)
     if (message is None) == (messages is None):
         raise InvalidRequest("give message, or a list of messages")
-    if partition is not None:
-        ask.sdk.check_partition(topic, partition)
     if messages is None:
         value = to_bytes("message", message, encoding)
         its_key = None if key is None else to_bytes("key", key, encoding)
@@ -145,10 +162,25 @@ def _unpacked(
     return values, keys
 
 
+def _quick_named(
+    ask: Ask, producer_id: int, partition: int | None, **values: Any
+) -> Later | None:  # fmt: skip
+    """One that names no partition may be of a producer that has one."""
+    if partition is None:
+        return None
+    return _quick(ask, producer_id=producer_id, partition=partition, **values)
+
+
 @blueprint.operation(
     "POST", "/logs", "Produce to a named partition", also=("/messages",), role=WRITE, keyed=True,
-    parameters=(*_PRODUCE[:4], names.NAMED_PARTITION, *_PRODUCE[5:]), adds=_STORED, quick=_quick,
+    parameters=(*_PRODUCE[:4], names.LOG_PARTITION, *_PRODUCE[5:]), adds=_STORED,
+    quick=_quick_named,
 )  # fmt: skip
-def produce_to_partition(ask: Ask, **values: Any) -> Facts:
-    """As /producer/produce, with the partition named."""
-    return produce(ask, **values)
+def produce_to_partition(
+    ask: Ask, topic: str | None, producer_id: int, partition: int | None, **values: Any
+) -> Facts:
+    """As /producer/produce, with the partition named, here or when the producer was registered."""
+    topic, partition = ask.sdk.check("producer", producer_id, topic, partition)
+    if partition is None:
+        raise InvalidRequest(f"partition is missing: {names.LOG_PARTITION.about}")
+    return produce(ask, topic=topic, producer_id=producer_id, partition=partition, **values)

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from flask import Blueprint, Response, current_app, g, request
 
-from myqueue.errors import InvalidRequest
+from myqueue.errors import NONE, InvalidRequest, MyQueueError
 from myqueue.gateway import parameters
 from myqueue.gateway.answers import success
 from myqueue.gateway.origins import SAFE
-from myqueue.gateway.parameters import Parameter, Schema
+from myqueue.gateway.parameters import HANDED_ON, IGNORED, REFUSED, Parameter, Schema, Wanted
 
 if TYPE_CHECKING:
     from myqueue.gateway.sdk import Sdk
@@ -72,11 +72,11 @@ class Operation(NamedTuple):
     name: str
     summary: str
     about: str
-    parameters: tuple[Parameter, ...]
+    parameters: Wanted
     role: str | None  # that a token needs; None: none is asked for
     adds: dict[str, Schema]  # what a success says besides "status"
     beside: dict[str, Schema]  # what a 503 says besides the form of failures
-    takes_more: str  # what parameters that are not listed mean; "": they are not looked at
+    takes_more: str  # what parameters that are not listed mean; "": nothing
     keyed: bool  # an Idempotency-Key makes a repeat harmless
     run: Callable[..., Facts]
     quick: Callable[..., Later | None] | None  # the same without waiting; None: not possible now
@@ -100,16 +100,21 @@ class Noun(Blueprint):
         self, method: str, path: str, summary: str, *, parameters: tuple[Parameter, ...] = (),
         role: str | None = READ, adds: dict[str, Schema] | None = None,
         beside: dict[str, Schema] | None = None, takes_more: str = "",
-        keyed: bool = False, also: tuple[str, ...] = (),
+        keyed: bool = False, also: tuple[str, ...] = (), makes: bool | None = None,
         quick: Callable[..., Later | None] | None = None,
     ) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:  # fmt: skip
-        """`also`: other paths of the same operation."""
+        """`also`: other paths of the same operation. `makes`: it creates or removes something, so
+        a parameter that it does not know is refused; by default that is what needs `admin`.
+        """
+        is_strict = role == ADMIN if makes is None else makes
+        others = HANDED_ON if takes_more else REFUSED if is_strict else IGNORED
+        wanted = Wanted(parameters, others)
 
         def add(function: Callable[..., Facts]) -> Callable[..., Facts]:
             for spelling in (path, *also):
                 row = Operation(
                     method, spelling, function.__name__, summary, (function.__doc__ or "").strip(),
-                    parameters, role, adds or {}, beside or {}, takes_more, keyed, function, quick,
+                    wanted, role, adds or {}, beside or {}, takes_more, keyed, function, quick,
                 )  # fmt: skip
                 OPERATIONS.append(row)
                 name = f"{function.__name__}-{method}-{spelling}".replace("/", "-")
@@ -141,10 +146,15 @@ def perform(
     row: Operation, sdk: Sdk, query: str, body: bytes, key: str | None, path: dict[str, str],
     may_read: bool = True,
 ) -> Facts:  # fmt: skip
-    """Check, and do."""
+    """Check, and do. What only reads leaves nothing in doubt, whatever its parts say."""
     ask, values = prepare(row, sdk, query, body, key, path)
     ask.may_read = may_read
-    return row.run(ask, **values)
+    try:
+        return row.run(ask, **values)
+    except MyQueueError as error:
+        if not row.changes:
+            error.outcome = NONE
+        raise
 
 
 def prepare(

@@ -1,8 +1,9 @@
 """The process's one client of the cluster, shared by all requests (Z10: one process, one context).
 
 A request finds it as `flask.current_app.extensions["myqueue"]`. All it keeps is either on its way
-to the cluster, or a copy of something that the cluster knows and that does not change: which topic
-an id was registered for. So it may be lost at any time, and another gateway goes on.
+to the cluster, or a copy of something that the cluster knows and that does not change: which topic,
+and perhaps partition, an id was registered for. So it may be lost at any time, and another gateway
+goes on.
 
 Reads go to all managers in turn, updates to their leader (R1, C7). A manager may lag behind: what
 this gateway changed itself is waited for, and "there is no such id" is believed only of the leader,
@@ -14,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from myqueue import Admin, Agent, Delivery, Message, Producer, Session, Taker
 from myqueue.errors import (
@@ -39,6 +40,14 @@ ROUTES_S: Final = 2.0  # for news of a topic that is known to have changed
 Place = tuple[int, int]  # (partition, offset)
 
 
+class Known(NamedTuple):
+    """What an id was registered for. It never changes."""
+
+    uid: int  # of the topic
+    topic: str
+    partition: int | None  # for requests that name none
+
+
 class Sdk:
     """One session, and what works over it."""
 
@@ -53,7 +62,8 @@ class Sdk:
         # Of this machine, if one was named; whether it runs is asked when it is needed.
         self.agent = Agent(config.agent) if config.agent else None
         self.room = Room(config.waiting_max, config.wait_ms_max)
-        self._known: dict[tuple[str, int], int] = {}  # ("producer", id) -> uid of its topic
+        self.empty_status = config.empty
+        self._known: dict[tuple[str, int], Known] = {}  # by ("producer", id)
         self._producer: Producer | None = None
         self._making = threading.Lock()
 
@@ -78,23 +88,49 @@ class Sdk:
         found: dict[str, Any] = self.session.wait(asked, self.timeout_ms + SPARE_MS)
         return found
 
-    def register(self, kind: str, topic: str, key: bytes | None) -> dict[str, Any]:
-        found = self.update(f"register_{kind}", {"topic": topic}, key)
-        self._remember(kind, found[f"{kind}_id"], found["topic_uid"])
+    def register(
+        self, kind: str, topic: str, partition: int | None, key: bytes | None
+    ) -> dict[str, Any]:
+        """A new id. A partition that does not exist is refused; one that does is kept with it."""
+        own = {} if partition is None else {"partition": partition}
+        try:
+            found = self.update(f"register_{kind}", {"topic": topic, **own}, key)
+        except UnknownPartition as error:
+            error.retriable = False
+            raise
+        self._remember(kind, found[f"{kind}_id"], Known(found["topic_uid"], topic, partition))
         return found
 
-    def check(self, kind: str, number: int, topic: str) -> None:
-        """Is this id of this topic? Whoever asks is alive, and the managers hear of it (P5)."""
-        known = self.session.routes.topic(topic)
-        if known is None:
+    def check(
+        self, kind: str, number: int, topic: str | None, partition: int | None
+    ) -> tuple[str, int | None]:
+        """The topic and partition that a request with this id is about; else what is wrong with
+        them. A client that asks is alive, and the managers are told so (P5).
+        """
+        if topic is None:
+            topic = self._topic_of(kind, number)
+        routes = self.session.routes.topic(topic)
+        if routes is None:
             asked = self.session.ensure_topics([topic])
-            (known,) = self.session.wait(asked, self.timeout_ms + SPARE_MS)
-        uid = self._known.get((kind, number))
-        if uid is None or uid != known.uid:
-            self._look_up(kind, number, topic)
+            (routes,) = self.session.wait(asked, self.timeout_ms + SPARE_MS)
+        known = self._known.get((kind, number))
+        if known is None or known.uid != routes.uid:
+            known = self._look_up(kind, number, topic)
         self.heard_of(kind, number)
+        if partition is None:
+            partition = known.partition
+        if partition is not None:
+            self.check_partition(topic, partition)
+        return topic, partition
 
-    def _look_up(self, kind: str, number: int, topic: str) -> None:
+    def _topic_of(self, kind: str, number: int) -> str:
+        known = self._known.get((kind, number))
+        topic = known.topic if known is not None else self.client(kind, number)["topic"]
+        if not topic:
+            raise UnknownClient(f"{kind} {number} is not registered for any topic that exists")
+        return str(topic)
+
+    def _look_up(self, kind: str, number: int, topic: str) -> Known:
         found = self.client(kind, number)
         uid, name = found["topic_uid"], found["topic"]
         if not uid:
@@ -102,9 +138,11 @@ class Sdk:
         if name != topic:
             of = f"the topic {name!r}" if name else "a topic that was deleted"
             raise WrongTopic(f"{kind} {number} is registered for {of}, not for {topic!r}")
-        self._remember(kind, number, uid)
+        known = Known(uid, topic, found.get("partition"))  # managers of before know no partition
+        self._remember(kind, number, known)
         routes = self.session.routes
         self._await_routes(topic, lambda: (at := routes.topic(topic)) is not None and at.uid == uid)
+        return known
 
     def client(self, kind: str, number: int) -> dict[str, Any]:
         """All about a producer or a consumer."""
@@ -117,10 +155,10 @@ class Sdk:
     def heard_of(self, kind: str, number: int) -> None:
         self.session.heard_of(**{kind: number})
 
-    def _remember(self, kind: str, number: int, uid: int) -> None:
+    def _remember(self, kind: str, number: int, known: Known) -> None:
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
-        self._known[kind, number] = uid
+        self._known[kind, number] = known
 
     def topic(self, topic: str) -> dict[str, Any]:
         """All about a topic. One that was created elsewhere a moment ago is known to the leader."""
@@ -173,15 +211,22 @@ class Sdk:
         finally:
             self.session.off_routes(look)
 
-    def knows(self, kind: str, number: int, topic: str, partition: int | None) -> Any:
-        """What `check` and `check_partition` say, if it can be said without asking anybody."""
-        known = self.session.routes.topic(topic)
-        if known is None or self._known.get((kind, number)) != known.uid:
+    def knows(
+        self, kind: str, number: int, topic: str | None, partition: int | None
+    ) -> tuple[Any, int | None] | None:
+        """What `check` says, and all about the topic; None: somebody has to be asked."""
+        known = self._known.get((kind, number))
+        if known is None:
             return None
-        if partition is not None and partition >= len(known.partitions):
+        routes = self.session.routes.topic(known.topic if topic is None else topic)
+        if routes is None or known.uid != routes.uid:
+            return None
+        if partition is None:
+            partition = known.partition
+        if partition is not None and partition >= len(routes.partitions):
             return None
         self.heard_of(kind, number)
-        return known
+        return routes, partition
 
     def ready_producer(self) -> Producer | None:
         """One that takes a message without waiting."""

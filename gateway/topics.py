@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from myqueue.errors import InvalidSetting
 from myqueue.gateway import names
-from myqueue.gateway.parameters import all_settings, some_settings
+from myqueue.gateway.parameters import Parameter, all_settings, nearest, some_settings
 from myqueue.gateway.routes import ADMIN, Ask, Facts, Noun
 
 blueprint = Noun("topics")
@@ -21,9 +22,11 @@ _ROW: Final = {
 }  # fmt: skip
 
 
+_CREATE: Final = (names.TOPIC, names.PARTITIONS, names.REPLICATION, names.SETTINGS)
+
+
 @blueprint.operation(
-    "POST", "/topics", "Create a topic", role=ADMIN, keyed=True,
-    parameters=(names.TOPIC, names.PARTITIONS, names.REPLICATION, names.SETTINGS),
+    "POST", "/topics", "Create a topic", role=ADMIN, keyed=True, parameters=_CREATE,
     takes_more="settings of the topic",
     adds={"message": names.TEXT, "topic": names.TEXT, "partitions": names.NUMBERS},
 )  # fmt: skip
@@ -38,11 +41,28 @@ def create_topic(
         "topic": topic, "partitions": partitions, "replication": replication,
         "settings": all_settings(ask.more, settings),
     }  # fmt: skip
-    ask.sdk.update("create_topic", arguments, ask.key("create_topic", topic))
+    try:
+        ask.sdk.update("create_topic", arguments, ask.key("create_topic", topic))
+    except InvalidSetting as error:
+        raise _advised(error, ask, _CREATE) from None
     return {
         "message": f"Topic '{topic}' created successfully", "topic": topic,
         "partitions": list(range(partitions)),
     }  # fmt: skip
+
+
+def _advised(error: InvalidSetting, ask: Ask, wanted: tuple[Parameter, ...]) -> InvalidSetting:
+    """What the managers said, and which name was meant, if one is like what they do not know."""
+    known = [*names.TOPIC_SETTINGS, *(name for one in wanted for name in one.names)]
+    for name in ask.more:
+        like = "" if name in known else nearest(name, known)
+        if like:
+            hint = f"It takes {', '.join(one.name for one in wanted)}, and settings of a topic."
+            return InvalidSetting(
+                f"there is no parameter or setting {name!r}{like}",
+                component=error.component, hint=hint,
+            )  # fmt: skip
+    return error
 
 
 @blueprint.operation(
@@ -76,7 +96,10 @@ def alter_topic(ask: Ask, topic: str, settings: dict[str, Any]) -> Facts:
     A parameter that is not listed is taken for a setting of the topic.
     """
     arguments = {"topic": topic, "settings": some_settings(ask.more, settings)}
-    found = ask.sdk.update("alter_topic", arguments, ask.key("alter_topic", topic))
+    try:
+        found = ask.sdk.update("alter_topic", arguments, ask.key("alter_topic", topic))
+    except InvalidSetting as error:
+        raise _advised(error, ask, (names.TOPIC, names.SETTINGS)) from None
     return {"topic": topic, "settings": found["settings"]}
 
 

@@ -48,7 +48,12 @@ def create(
     name: str, partitions: int, replication: int | None, settings: dict[str, Any],
     cluster: str | None, data: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Create the topic NAME."""
+    """Create the topic NAME.
+
+    Its number of partitions stays as it is: automatic growth is off. With --set
+    partition_growth=1000 one more is added whenever the topic has had 1,000 messages for each of
+    its partitions; keys may go to other partitions then. 'myq topic grow' adds some at once.
+    """
     with asking.admin(cluster, data) as admin:
         made = admin.create_topic(
             name, partitions=partitions, replication=replication or 0, settings=settings

@@ -29,7 +29,8 @@ GET /broker; POST /brokers; POST /broker; DELETE /brokers/{broker_id}; GET /heal
 GET /brokers/{broker_id}; POST /brokers/{broker_id}/drain; POST /brokers/{broker_id}/undrain
 GET /groups; GET /groups/{group}; POST /groups/{group}/reset; DELETE /groups/{group}
 GET /settings; POST /settings
-GET /raft_status; GET /repairs; GET /where; GET /; GET /livez; GET /readyz; GET /healthz
+GET /raft_status; GET /repairs; GET /where; GET /; GET /livez; GET /ping; GET /status
+GET /readyz; GET /healthz
 GET /openapi.json
 """
 

@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from myqueue.daemons.arguments import TOPIC_SETTINGS
 from myqueue.errors import InvalidName, InvalidRequest, Malformed, MyQueueError
 from myqueue.gateway import names
 from myqueue.gateway.parameters import (
     BASE64,
     UTF8,
+    HANDED_ON,
+    REFUSED,
     Parameter,
+    Wanted,
     from_bytes,
     from_query,
     loads,
@@ -22,7 +26,8 @@ from myqueue.gateway.parameters import (
     to_bytes,
 )
 
-WANTED = (names.TOPIC, names.PRODUCER_ID, names.PARTITION, names.DETAIL, names.SETTINGS)
+PARAMETERS = (names.TOPIC, names.PRODUCER_ID, names.PARTITION, names.DETAIL, names.SETTINGS)
+WANTED = Wanted(PARAMETERS)
 
 
 def values(query: str = "", body: bytes = b"", **path: str) -> dict[str, Any]:
@@ -48,8 +53,54 @@ def test_the_same_twice_has_to_be_the_same() -> None:
             values(query, body)
 
 
-def test_more_than_is_wanted_is_handed_on() -> None:
-    assert read(WANTED, "topic=t&id=1&colour=red", b"", {})[1] == {"colour": "red"}
+@pytest.mark.parametrize("name", ["colour", "partiton", "x" * 9_999])
+def test_what_is_not_known_is_dropped_handed_on_or_refused(name: str) -> None:
+    """Dropped only where it can't be a slip of the pen for something that is known."""
+    query = f"topic=t&id=1&{name}=red"
+    assert read(Wanted(PARAMETERS, HANDED_ON), query, b"", {})[1] == {name: "red"}
+    with pytest.raises(InvalidRequest, match="there is no parameter"):
+        read(Wanted(PARAMETERS, REFUSED), query, b"", {})
+    if name == "partiton":
+        with pytest.raises(InvalidRequest, match="did you mean 'partition'"):
+            read(WANTED, query, b"", {})
+    else:
+        assert values(query)["topic"] == "t"
+
+
+@pytest.mark.parametrize(
+    ("body", "topic"),
+    [
+        (b"topic=t&producer_id=1", "t"),
+        (b"name=a.b&id=1&partition=", None),
+        (b' {"topic": "t", "id": 1}', "t"),
+        (b'{"a=b": 1, "topic": "t", "id": 1}', "t"),
+        (b"topic=t&topic=u&id=1", None),
+        (b"topic=%ff&id=1", None),
+        (b"topic=\xff&id=1", None),
+        (b"topic&id", None),
+        (b"=t", None),
+    ],
+)
+def test_a_body_is_json_or_a_form_by_how_it_begins(body: bytes, topic: str | None) -> None:
+    if topic is not None:
+        assert values(body=body)["topic"] == topic
+        return
+    with pytest.raises(MyQueueError) as refused:
+        values(body=body)
+    assert refused.value.http_status == 400
+
+
+def test_no_name_means_two_parameters() -> None:
+    with pytest.raises(ValueError, match="share a name"):
+        Wanted((names.PRODUCER_ID, names.CONSUMER_ID))
+    assert [one.name for one in map(WANTED.find, ("topicName", "Topic-Name", "ID")) if one] == [
+        "topic", "topic", "producer_id",
+    ]  # fmt: skip
+    assert WANTED.find("colour") is None
+
+
+def test_settings_of_topics_are_those_that_managers_know() -> None:
+    assert sorted(names.TOPIC_SETTINGS) == sorted(TOPIC_SETTINGS)
 
 
 @pytest.mark.parametrize(
