@@ -14,9 +14,9 @@ from myqueue.errors import InvalidName, InvalidRequest, Malformed, MyQueueError
 from myqueue.gateway import names
 from myqueue.gateway.parameters import (
     BASE64,
-    UTF8,
     HANDED_ON,
     REFUSED,
+    UTF8,
     Parameter,
     Wanted,
     from_bytes,

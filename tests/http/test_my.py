@@ -13,6 +13,7 @@ from kit.processes import Cluster
 
 from myqueue import MyConsumer, MyProducer, Producer, errors
 from myqueue.http import Gateways
+from myqueue.partitioner import partition_of
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +48,31 @@ def test_what_is_sent_comes_back(gateway: Gateway, topic: str) -> None:
         extra = [b"\xff\x00 no text"] if at == 0 else []
         assert values == [b"%d" % n for n in range(at, 60, 2)] + extra
     assert all(one.timestamp > 0 and one.partition == 0 for one in found)
+
+
+@pytest.mark.parametrize("over", ["http", "zeromq"])
+def test_texts_are_sent_as_utf_8_and_keys_share_a_partition(
+    gateway: Gateway, cluster: Cluster, topic: str, over: str
+) -> None:
+    where = gateway.url if over == "http" else cluster.address
+    cluster.admin.create_topic(topic, partitions=3)
+    with MyProducer([topic], where) as producer:
+        sent = [producer.send(topic, f"ü{n}", key=("k", b"k", "other ü")[n % 3]) for n in range(9)]
+        producer.send(topic, b"\xff", key=b"\xfe")
+        producer.send(topic, "no key")
+        for value, key in ((5, None), ("\ud800", None), ("x", "\ud800"), ("x", 5)):
+            with pytest.raises(errors.InvalidRequest):
+                producer.send(topic, value, key=key)  # type: ignore[arg-type]
+    places = [one.result(0) for one in sent]
+    assert len({places[n].partition for n in range(9) if n % 3 < 2}) == 1
+    assert places[2].partition == places[5].partition == partition_of("other ü".encode(), 3)
+    with MyConsumer([topic], where, idle_timeout=1.5) as consumer:
+        found = {(one.value, one.key) for one in consumer.get_next()}
+    keys = (b"k", b"k", "other ü".encode())
+    assert found == {
+        *((f"ü{n}".encode(), keys[n % 3]) for n in range(9)), (b"\xff", b"\xfe"),
+        (b"no key", None),
+    }  # fmt: skip
 
 
 def test_stop_ends_a_consumer_that_waits(gateway: Gateway, topic: str) -> None:
