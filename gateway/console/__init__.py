@@ -15,7 +15,7 @@ import flask
 from flask import Blueprint, Response
 from flask.blueprints import BlueprintSetupState
 
-from myqueue.errors import Internal, MyQueueError
+from myqueue.errors import Internal, MyQueueError, NotFound
 from myqueue.gateway import failures
 from myqueue.gateway.console import (
     brokers,
@@ -40,11 +40,17 @@ blueprint = Blueprint(
 STATIC_S: Final = 300
 log = logging.getLogger("myqueue.gateway")
 
+
+def _nothing(rest: str) -> Response:
+    raise NotFound(f"the console has no page {flask.request.path}", hint="Go on from the overview.")
+
+
 for part in (
     *(overview, topics, partitions, messages, tail, groups, resetting, clients, nodes, brokers),
     login,
 ):
     part.add_to(blueprint)
+blueprint.add_url_rule("/<path:rest>", "nothing", _nothing)
 
 
 @blueprint.record_once
@@ -109,7 +115,10 @@ def _not_http(error: Exception) -> Response:
         "message": getattr(error, "description", ""), "name": getattr(error, "name", ""),
         "code": code, "component": "gateway", "hint": "", "outcome": "none",
     }  # fmt: skip
-    response = frame.draw("console/error.html", "", "That did not work", told=told)
+    if frame.wants_json():
+        response = flask.jsonify(error=told)
+    else:
+        response = frame.draw("console/error.html", "", "That did not work", told=told)
     response.status_code = code
     return response
 

@@ -70,6 +70,9 @@ def name_of() -> Callable[[str], str]:
 
 
 def link(endpoint: str, **values: Any) -> str:
+    """None ("") to what is called as steps in a path are: browsers would go elsewhere by it."""
+    if values.get("name") in (".", ".."):
+        return ""
     return flask.url_for(f"console.{endpoint}", **values)
 
 
@@ -98,7 +101,8 @@ def _block(template: str, block: str, context: dict[str, Any]) -> str:
     found = app.jinja_env.get_template(template if block == "live" else "console/_health.html")
     if block != "live":
         return found.render(context)
-    return "".join(found.blocks[block](found.new_context(context)))
+    draws = found.blocks.get(block)  # a form has none
+    return "" if draws is None else "".join(draws(found.new_context(context)))
 
 
 def user() -> str:

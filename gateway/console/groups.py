@@ -12,7 +12,7 @@ from myqueue.gateway.console import topics, words
 from myqueue.gateway.console.frame import FILTER, Crumb, admin, console, draw, link, pages
 from myqueue.gateway.console.troubles import advised, one_line
 from myqueue.gateway.console.words import OFF, OK, WARN, Cell, Column, Table, Tile
-from myqueue.gateway.gathering import Facts, Looker
+from myqueue.gateway.gathering import Facts, Look, Looker
 
 COLUMNS: Final = (
     Column("group", "Its name"),
@@ -39,6 +39,10 @@ PARTITION_COLUMNS: Final = (
     Column("next offset", "Offset that the next message will get", True),
     Column("lag", "Messages from its position on", True),
 )
+READER_COLUMNS: Final = (
+    *COLUMNS[:3],
+    Column("lag", "Messages of this topic that it has not committed yet", True),
+)
 STATES: Final = {
     "stable": Cell("stable", state=OK, about="Every partition has its member"),
     "moving": Cell("moving", state=WARN, about="Partitions go from one member to another"),
@@ -50,6 +54,7 @@ NO_GROUPS: Final = (
     " or myq consume TOPIC --group NAME."
 )
 DONE: Final = "Its positions were set. Members go on from there."
+READERS_MAX: Final = 50  # groups on the page of a topic
 NAMED_MAX: Final = 12  # partitions in one cell
 
 
@@ -92,6 +97,28 @@ def page() -> Response:
         "console/groups.html", "groups", "Groups", table=table, pager=pager, trouble=note,
         wanted=wanted, deleted=flask.request.args.get("deleted", "")[:FILTER],
     )  # fmt: skip
+
+
+def readers(look: Look, topic: str) -> tuple[Table, str]:
+    """The groups that read a topic, or read it last; and why they are not known, if so."""
+    table = Table("Groups", READER_COLUMNS, "No group reads it.")
+    try:
+        found = [row for row in admin().groups() if topic in row["topics"]]
+    except MyQueueError as error:
+        table.empty = "Which groups read it is not known now."
+        return table, one_line(error)
+    found.sort(key=lambda row: (-row["members"], row["group"]))
+    shown = found[:READERS_MAX]
+    lags = Looker(console().session).group_lags(shown) if look.problems is not None else {}
+    for row in shown:
+        lag = lags.get(row["group"], {}).get(topic)
+        table.add(
+            Cell(row["group"], link("group", name=row["group"]), is_code=True), state_of(row),
+            words.count(row["members"]), _lag(lag, row["members"]),
+        )  # fmt: skip
+    if len(found) > len(shown):
+        table.note = f"{len(found) - len(shown):,} more groups read it, or read it last."
+    return table, ""
 
 
 def _fits(row: Facts, wanted: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 import flask
 from flask import Blueprint, Response
 
-from myqueue.gateway.console import clients, settings, topics, words
+from myqueue.gateway.console import clients, groups, settings, topics, words
 from myqueue.gateway.console.frame import admin, console, draw, link, pages
 from myqueue.gateway.console.words import BAD, OK, WARN, Cell, Column, Table, Tile
 from myqueue.gateway.gathering import Facts, Look
@@ -28,6 +28,11 @@ DONE: Final = {
     "kept": "Retention was changed. What is too much or too old goes within seconds.",
     "grown": "Partitions were added. From now on keys are spread over all of them.",
 }
+
+NO_CONSUMERS: Final = (
+    "No consumer is registered for this topic alone. MyConsumer(topics, broker) registers itself,"
+    " and so does POST /consumers."
+)
 
 
 def add_to(blueprint: Blueprint) -> None:
@@ -97,7 +102,9 @@ def consumers_page(name: str) -> Response:
     look = console().watch.latest()
     topic = admin().describe_topic(name)
     table, pager, note = clients.consumers(look, only=topic["topic"])
+    table.empty = NO_CONSUMERS
+    teams, why_not = groups.readers(look, topic["topic"])
     return draw(
         "console/topic_consumers.html", "topics", name, crumbs=(topics.crumb(),), name=name,
-        tab="topic_consumers", table=table, pager=pager, trouble=note,
+        tab="topic_consumers", groups=teams, table=table, pager=pager, trouble=why_not or note,
     )  # fmt: skip

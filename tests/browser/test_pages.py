@@ -144,3 +144,17 @@ def test_hostile_messages_are_shown_as_text(page: Page, gateway: Gateway) -> Non
         assert "<b>" in page.text("main")
     assert "gone" not in page.run("document.title")
     assert page.run("document.querySelectorAll('img').length") == 1  # ours
+
+
+def test_no_text_overruns_its_tile(browser: Browser, gateway: Gateway) -> None:
+    """The longest state there is, in windows of several widths."""
+    script = """(() => {
+        const one = document.querySelector('.tile dd');
+        one.textContent = 'replicas missing';
+        return one.scrollWidth <= one.clientWidth;
+    })()"""
+    with browser.page() as page:
+        for width in (1280, 1000, 360):
+            page.resize((width, 800))
+            page.go(f"{gateway.console}/topics/orders")
+            assert page.run(script), width

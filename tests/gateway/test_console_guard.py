@@ -11,10 +11,10 @@ from flask import Flask
 from flask.testing import FlaskClient
 from kit.processes import Cluster, wait_for
 
-from myqueue import Session
+from myqueue import Consumer, Session
 from myqueue.gateway.app import create_app
 from myqueue.gateway.config import GatewayConfig
-from myqueue.gateway.console import watch
+from myqueue.gateway.console import frame, watch
 
 HERE = "http://localhost"
 PAGES = ("/console/", "/console/topics", "/console/create-topic", "/console/nodes")
@@ -133,6 +133,48 @@ def test_the_live_part_is_what_the_page_has(web: FlaskClient) -> None:
     assert "<table>" in told["live"]
     assert "<html" not in told["live"]
     assert "Healthy" in told["health"]
+
+
+def test_every_page_tells_its_live_part(web: FlaskClient, app: Flask) -> None:
+    """A form has none, and says so."""
+    values = {"name": "t", "partition": "0", "offset": "0", "node": "1", "rest": "none"}
+    for rule in app.url_map.iter_rules():
+        if not rule.endpoint.startswith("console.") or "GET" not in (rule.methods or ()):
+            continue
+        path = re.sub(r"<(?:\w+:)?(\w+)>", lambda found: values.get(found[1], "1"), rule.rule)
+        answer = web.get(f"{path}?live=1")
+        assert answer.status_code in (200, 302, 303, 308, 400, 404), (path, answer.text[:300])
+        answer.close()
+
+
+def test_a_page_that_is_none_is_a_page(web: FlaskClient) -> None:
+    for path in ("/console/xyz", "/console/topics/t/xyz", "/console/<script>"):
+        answer = web.get(path, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+        assert (answer.status_code, answer.mimetype) == (404, "text/html"), path
+        assert "NOT_FOUND" in answer.text and 'href="/console/"' in answer.text
+        assert answer.headers["X-Frame-Options"] == "DENY" and "<script>" not in answer.text
+    told = web.get("/console/xyz?live=1")
+    assert (told.status_code, told.get_json()["error"]["name"]) == (404, "NOT_FOUND")
+
+
+def test_a_topic_says_which_groups_read_it(web: FlaskClient, cluster: Cluster) -> None:
+    assert "No group reads it." in web.get("/console/topics/t/consumers").text
+    with Consumer(cluster.address, ["t"], group="packing"):
+
+        def told() -> str:
+            text = web.get("/console/topics/t/consumers").text
+            return text if "packing" in text else ""
+
+        text = wait_for("the group to be there", told)
+    assert '<a href="/console/groups/packing">packing</a>' in text
+    assert "No group reads it." not in text
+
+
+def test_no_link_leads_elsewhere(app: Flask) -> None:
+    """Topics of older clusters may be called as steps in a path are."""
+    with app.test_request_context("/console/"):
+        assert frame.link("topic", name="..") == frame.link("messages", name=".", partition=1) == ""
+        assert frame.link("topic", name="...").endswith("/topics/...")
 
 
 def test_a_name_cannot_be_markup_even_if_it_is_asked_for(web: FlaskClient) -> None:
