@@ -176,6 +176,8 @@ def _without(call: Call, partition: Partition, node: int, avoid: list[int]) -> N
     for place, replica in enumerate(partition.replicas):
         if replica[0] != node:
             continue
+        if not partition.moved:  # it may not be founded yet, and then only its founders can
+            partition.founders = list(partition.replicas)
         to = _back(tables, partition, node, avoid) or _spare(tables, partition, node, avoid)
         if to:
             _move(call, partition, place, to)
@@ -325,6 +327,8 @@ def settle_replicas(call: Call, args: Arguments) -> Answer:
     with tables.changing(partition):
         partition.leaving = [one for one in partition.leaving if one not in pairs]
         partition.is_moving = bool(partition.leaving) or not done
+        if not partition.is_moving:
+            partition.founders = []
     known = [one for one in gone if one[0] in tables.brokers]
     if known:
         tables.add_gone(group, known, call.index)

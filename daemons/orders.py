@@ -57,7 +57,12 @@ class Orders:
         due = now - self._told.get(node, -AGAIN_MS) >= AGAIN_MS
         if life.version < row.version or (lacks and life.version == row.version and due):
             self._told[node] = now
-            out["wanted"] = wanted(tables, node, life)
+            out["wanted"] = rows = wanted(tables, node, life)
+            founders = {one[0]: tables.partition(one[0]) for one in rows}
+            out["founders"] = [
+                [group, [list(name) for name in one.founders]]
+                for group, one in founders.items() if one is not None and one.founders
+            ]  # fmt: skip
             out["brokers"] = [
                 [one.node, one.address, one.peer, one.host]
                 for one in sorted(tables.brokers.values(), key=lambda one: one.node)

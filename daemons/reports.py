@@ -53,6 +53,7 @@ class Wanted(NamedTuple):
     settings: dict[str, Any]
     leaving: list[list[int]]  # may be members still
     moved: int  # 0: the wanted replicas are the group's founders
+    founders: tuple[tuple[int, int], ...] = ()  # as it was created, if it may not be founded yet
 
     def incarnation(self, node: int) -> int:
         """Of the replica that this node should hold; 0: none."""
@@ -310,7 +311,12 @@ class Reports:
     def _follow(self, orders: dict[str, Any]) -> Orders:
         """What is not true yet. Malformed orders raise before anything was changed."""
         engine, version = self._engine, int(orders["version"])
-        rows = [Wanted(*row) for row in orders["wanted"] or ()]
+        founders = {
+            int(group): tuple((int(node), int(drawn)) for node, drawn in names)
+            for group, names in orders.get("founders") or ()
+        }
+        rows = [Wanted(*row)._replace(founders=founders.get(row[0], ()))
+                for row in orders["wanted"] or ()]  # fmt: skip
         self._learn_addresses(version, orders["brokers"] or ())
         transfers = [(group, node) for group, node in orders["transfers"]]
         if orders["life"] != engine.incarnation or version < self.version:
@@ -391,13 +397,18 @@ class Reports:
     def create(self, wanted: Wanted) -> Replica:
         """The replica that was drawn for this broker. Raises what create does.
 
-        Founders know each other. Whoever comes later, or finds the group changed already, is told
-        by its log who votes; until then it neither votes for itself nor counts.
+        Founders know each other. A replica that comes later, or finds the group changed already,
+        is told by its log who votes; until then it neither votes for itself nor counts. But a
+        founder that is made late, of a group that may not be founded yet, founds it with the
+        others of its time: it was never made, so it is what a founder is that heard nothing yet.
         """
         engine = self._engine
         names = [replica_id(node, number) for node, number in (*wanted.replicas, *wanted.leaving)]
         own = replica_id(engine.node, wanted.incarnation(engine.node))
-        if wanted.moved:
+        if (engine.node, wanted.incarnation(engine.node)) in wanted.founders:
+            voters = [replica_id(node, drawn) for node, drawn in wanted.founders]
+            replica = engine.create(wanted.group, own, voters, (), wanted.about())
+        elif wanted.moved:
             others = [name for name in names if node_of(name) != engine.node]
             replica = engine.create(wanted.group, own, others, [own], wanted.about())
         else:

@@ -26,6 +26,9 @@ class Partition:
     leaving: list[tuple[int, int]] = field(default_factory=list)  # may still be members
     moved: int = 0  # index of the entry that changed them last; 0: they are its founders
     is_moving: bool = False  # its group is not known to consist of exactly these replicas
+    # Those for which it was created, if it was moved before it was known to be founded: one of them
+    # that is made only now still founds it. Empty: all that matter were made.
+    founders: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def nodes(self) -> list[int]:

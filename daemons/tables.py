@@ -287,8 +287,9 @@ class Tables:
                 return [t.uid, t.name, t.replication, t.created_ms, t.settings]
             part = topic.partitions[chunk * CHUNK : (chunk + 1) * CHUNK]
             return [
-                [one.group, one.replicas, one.leaving, one.moved, one.is_moving] for one in part
-            ] or None
+                [one.group, one.replicas, one.leaving, one.moved, one.is_moving]
+                + ([one.founders] if one.founders else []) for one in part
+            ] or None  # fmt: skip
         if kind in (TEAM, SHARES):
             team = self.teams_by_uid.get(number)
             if team is None:
@@ -324,9 +325,13 @@ class Tables:
             tables.add_topic(Topic(uid, name, replication, created_ms, settings))
         for key, partitions in kinds[PARTITIONS]:
             topic = tables.by_uid[_numbers(key)[0]]
-            for group, replicas, leaving, *rest in partitions:
-                pairs = [tuple(one) for one in replicas], [tuple(one) for one in leaving]
-                tables.add_partition(topic, Partition(group, *pairs, *rest))
+            for group, replicas, leaving, moved, is_moving, *more in partitions:
+                wanted, going, founders = (
+                    [(node, drawn) for node, drawn in names]
+                    for names in (replicas, leaving, more[0] if more else ())
+                )
+                known = Partition(group, wanted, going, moved, is_moving, founders)
+                tables.add_partition(topic, known)
         for _, fields in kinds[BROKER]:
             tables.put_broker(BrokerRow(*fields))
         for _, fields in kinds[MANAGER]:

@@ -77,6 +77,17 @@ def test_founders_vote_and_whoever_joins_does_not_yet(world: World) -> None:
     assert made[6].campaigns == 0
 
 
+def test_a_founder_that_is_made_late_founds_with_those_of_its_time(world: World) -> None:
+    """One of them was removed by force before they were made: nobody else can found the group."""
+    row = wanted_row(5, [[4, 12], [1, 7], [3, 9]], leaving=[[2, 8]], moved=8)
+    other = wanted_row(6, [[4, 12], [1, 13], [3, 9]], leaving=[[2, 8]], moved=8)
+    founders = [[group, [[2, 8], [1, 7], [3, 9]]] for group in (5, 6)]
+    answer(world, orders(version=9, wanted=[row, other], founders=founders))
+    made = world.engine.replicas
+    assert made[5].node.config == t.Config((name(2, 8), name(1, 7), name(3, 9)))
+    assert made[6].node.config.learners == (name(1, 13),)  # drawn later: it joins
+
+
 def test_a_leaving_member_is_told_but_makes_nothing(world: World) -> None:
     answer(world, orders(version=9, wanted=[wanted_row(5, [[2, 8]], leaving=[[1, 3]], moved=8)]))
     assert set(world.engine.replicas) == {GROUP}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kit.moving import Moving
 
+from myqueue.daemons.metadata import Metadata
 from myqueue.daemons.moves import STILL_MS
 from myqueue.daemons.raft.types import node_of
 
@@ -341,6 +342,30 @@ def test_what_hangs_on_a_broker_is_named_before_it_is_removed() -> None:
     assert {one.split("/")[0] for one in done["stranded_partitions"]} == {"two"}
     two = cluster.tables.topics["two"].partitions
     assert done["stranded"] == len(done["stranded_partitions"]) < len(two)
+
+
+def test_founders_are_known_until_a_group_is_known_to_be_founded() -> None:
+    """A broker is removed by force, and its groups may not be founded yet: those of them that are
+    made later still found them, and others join.
+    """
+    cluster = Moving(4)
+    cluster.update("create_topic", topic="t", partitions=8)
+    first = {one.group: list(one.replicas) for one in cluster.tables.topics["t"].partitions}
+    cluster.kill(4)
+    cluster.update("remove_broker", node=4, force=True)
+    hit = {group for group, names in first.items() if 4 in dict(names)}
+    assert hit and hit != first.keys()
+    known = {one.group: one.founders for one in cluster.tables.topics["t"].partitions}
+    assert known == {group: names if group in hit else [] for group, names in first.items()}
+    restored = Metadata("test")
+    restored.restore(cluster.manager._metadata.snapshot())
+    assert restored.snapshot() == cluster.manager._metadata.snapshot()
+    assert restored.tables.topics["t"] == cluster.tables.topics["t"]
+    cluster.until("told", lambda: all(one.wanted for one in cluster.brokers.values()))
+    told = {group: names for one in cluster.brokers.values() for group, names in one.founders}
+    assert told == {group: [list(one) for one in first[group]] for group in hit}
+    cluster.until("settled", cluster.is_settled)
+    assert not any(one.founders for one in cluster.tables.topics["t"].partitions)
 
 
 def test_a_client_can_not_say_what_is_stranded() -> None:

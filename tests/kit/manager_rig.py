@@ -273,6 +273,7 @@ class FakeBroker:
         self.version, self.full = 0, True
         self.groups: dict[int, list[Any]] = {}  # group -> wanted row, as it was made
         self.wanted: dict[int, list[Any]] = {}  # as it was ordered last
+        self.founders: list[list[Any]] = []  # of those that may not be founded yet
         self.members: dict[int, list[list[Any]]] = {}  # of groups that it leads
         self.lost: list[list[int]] = []
         self.leads: dict[int, int] = {}  # group -> term
@@ -327,6 +328,7 @@ class FakeBroker:
             self.version = orders["version"]
             if orders["wanted"] is not None:
                 self.wanted = {row[0]: row for row in orders["wanted"]}
+                self.founders += orders["founders"]
             for row in self.wanted.values():
                 mine = any(node == self.node for node, _ in row[4])
                 if self.makes and mine and row[0] not in self.groups | dict(self.lost):
