@@ -185,8 +185,8 @@ def _remember(
         "bytes": segment.capacity,
         "sha256": digest,
         "created_ms": segment.created_ms,
-        "first_time_ms": min((row.first_time_ms for row in times), default=None),
-        "last_time_ms": max((row.last_time_ms for row in times), default=None),
+        "first_time_ms": min((at for one in times if (at := one.first_time_ms)), default=None),
+        "last_time_ms": max((one.last_time_ms for one in times), default=0) or None,
         "groups": groups,
     }
     manifest["segments"] = sorted([*kept, new], key=lambda row: row["number"])

@@ -39,15 +39,17 @@ class Row(NamedTuple):
         return None if self.groups is None else sum(row.entries for row in self.groups)
 
     def span(self) -> tuple[int | None, int | None, int | None, int | None]:
-        """Lowest and highest index of any group, first and last time; None without entries."""
+        """Lowest and highest index of any group, first and last time; None without entries. A
+        leader's first entry in a term has no time; a footer may know no other first one.
+        """
         rows = [row for row in self.groups or [] if row.entries]
         if not rows:
             return None, None, None, None
         return (
             min(row.first_index for row in rows),
             max(row.last_index for row in rows),
-            min(row.first_time_ms for row in rows),
-            max(row.last_time_ms for row in rows),
+            min((row.first_time_ms for row in rows if row.first_time_ms), default=None),
+            max(row.last_time_ms for row in rows) or None,
         )
 
 

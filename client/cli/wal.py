@@ -65,8 +65,8 @@ def line(text: str, err: bool = False) -> None:
 
 
 def when(time_ms: int | None) -> str | None:
-    """A time as tables show it: UTC, with milliseconds."""
-    if time_ms is None:
+    """A time as tables show it: UTC, with milliseconds. 0 is what records without a time have."""
+    if not time_ms:
         return None
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)

@@ -153,7 +153,7 @@ class _Printer:
             "offset": record.offset,
             "count": record.count,
             "bytes": record.length,
-            "time_ms": record.time_ms,
+            "time_ms": record.time_ms or None,
             "chain": f"{record.chain:016x}",
         }
         if self._shown:

@@ -136,6 +136,8 @@ def _segment(row: Row, by_group: bool) -> dict[str, Any]:
         out["group_rows"] = [
             {
                 **one._asdict(),
+                "first_time_ms": one.first_time_ms or None,
+                "last_time_ms": one.last_time_ms or None,
                 "group": f"{one.group:016x}",
                 "kinds": [name for kind, name in f.KIND_NAMES.items() if one.kinds >> kind & 1],
             }

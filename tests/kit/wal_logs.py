@@ -19,6 +19,7 @@ from myqueue.wal.verify import Summary, verify
 
 GROUPS = (0xA1, 0xB2, 2**64 - 5)
 SEGMENT_BYTES = 1 << 16
+TIME_MS = 1_700_000_000_000
 
 
 class Placed(NamedTuple):
@@ -30,16 +31,12 @@ class Placed(NamedTuple):
 
 def open_log(daemon: Path, seed: int = 1, segment_bytes: int = SEGMENT_BYTES) -> Log:
     config = JournalConfig(segment_bytes=segment_bytes, soft_limit_bytes=0, reserve_bytes=0)
-    return Log(
-        str(daemon), ("test", "b1", "broker"), config, lambda: 1_700_000_000_000, Random(seed)
-    )
+    return Log(str(daemon), ("test", "b1", "broker"), config, lambda: TIME_MS, Random(seed))
 
 
 def append(log: Log, group: int, count: int, payload: bytes) -> None:
     first = log.journal.groups.by_uid[group].last_index + 1
-    entries = [
-        (i, 3, 2 * i, 2, 1_700_000_000_000 + i, 0, i, payload) for i in range(first, first + count)
-    ]
+    entries = [(i, 3, 2 * i, 2, TIME_MS + i, 0, i, payload) for i in range(first, first + count)]
     while True:
         try:
             log.journal.append(group, entries)

@@ -61,6 +61,30 @@ def test_every_kind_of_path(myq, daemon: Path) -> None:
     assert f"== {daemon.parent / 'b2' / 'wal'}" in out
 
 
+def test_entries_without_a_time_are_not_of_1970(myq, tmp_path: Path) -> None:
+    """A leader's first entry in a term has none; a segment may hold nothing else."""
+    log = t.open_log(tmp_path / "b1")
+    times = {GROUPS[0]: (0, t.TIME_MS + 7), GROUPS[1]: (0,), GROUPS[2]: (t.TIME_MS + 3,)}
+    for group, its in times.items():
+        log.journal.create_group(group, b"x")
+        log.journal.append(group, [(i, 3, i, 1, at, 0, i, b"") for i, at in enumerate(its, 1)])
+    log.journal.leave_segment()
+    log.journal.append(GROUPS[1], [(2, 3, 2, 0, 0, 0, 2, b"")])
+    assert log.close()
+    value = of_json(myq("ls", tmp_path / "b1", "--groups", "--json"), "myq.wal.ls/1")
+    first, second = value["logs"][0]["segments"][:2]
+    assert (first["first_time_ms"], first["last_time_ms"]) == (t.TIME_MS + 3, t.TIME_MS + 7)
+    assert (second["first_time_ms"], second["last_time_ms"]) == (None, None)
+    rows = {int(one["group"], 16): one for one in first["group_rows"]}
+    assert rows[GROUPS[0]]["first_time_ms"] is rows[GROUPS[1]]["last_time_ms"] is None
+    for words in (("ls",), ("ls", "--groups"), ("dump",), ("dump", "--json")):
+        assert "1970" not in (out := myq(*words, tmp_path / "b1")[1]) and out
+    code, _, _ = myq("archive", tmp_path / "b1", "--to", tmp_path / "to")
+    [manifest] = (tmp_path / "to").glob("*/manifest.json")
+    kept = json.loads(manifest.read_text())["segments"]
+    assert code == 0 and kept[0]["first_time_ms"] == t.TIME_MS + 3
+
+
 def test_a_damaged_identity_is_named(myq, daemon: Path) -> None:
     """Which of many daemons it is, for every command that needs to know whose log it reads."""
     make_log(daemon.parent / "b2", rounds=1, seed=2)
