@@ -68,6 +68,7 @@ class Part:
     removed: bool = False
     started_at: Place = (0, 0)
     snapshots: list[tuple[int, int]] = field(default_factory=list)  # (index, term), complete
+    _found: tuple[tuple[int, int, int], list[Piece]] = ((0, 0, 0), [])  # what `in_force` said last
 
     def remove(self, place: Place) -> None:
         """Nothing that stands before is in force; if it is made again, it is another replica."""
@@ -76,7 +77,13 @@ class Part:
         self.snapshots.clear()
 
     def in_force(self) -> list[Piece]:
-        """Pieces after cuts, by first index."""
+        """Pieces after cuts, by first index. Not to be changed."""
+        state = len(self.pieces), len(self.cuts), self.first_index
+        if self._found[0] != state:
+            self._found = state, self._pieces_in_force()
+        return self._found[1]
+
+    def _pieces_in_force(self) -> list[Piece]:
         out = []
         for piece in self.pieces:
             last, place = piece.last, (piece.segment, piece.begin)

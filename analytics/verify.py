@@ -119,11 +119,13 @@ def _settle(
                 take_applied(catalog.groups[uid], disk, stored.applied)
     judge = Committed(ask_stores=asked.with_stores)
     judgement = judge.judge(catalog, Wanted(), with_managers=True)
-    if judgement.unknown:
+    if old := [one for one in judgement.unknown if not one.is_new]:
         report.cannot(
-            f"nothing in these logs tells what is committed of {named(judgement.unknown)}: give "
-            "the logs of all replicas"
+            f"nothing in these logs tells what is committed of {named(old)}: give the logs of all "
+            "replicas"
         )
+    if new := [one for one in judgement.unknown if one.is_new]:
+        report.note(f"nothing tells yet what is committed of {named(new)}, made a moment ago")
 
 
 # -- stores ---------------------------------------------------------------------------------------

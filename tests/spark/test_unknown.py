@@ -1,0 +1,50 @@
+"""What the logs do not have, and what they do not tell, is an error and not an empty result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.queue_logs import Topic, write_quiet
+
+from myqueue.cli.spark import told
+from myqueue.errors import UnknownTopic
+
+
+def test_a_topic_that_no_log_has(spark: Any, folder: Path, tmp_path: Path) -> None:
+    """A stream waits for it: it may be made later."""
+    from myqueue.analytics.export import export
+
+    target = tmp_path / "out"
+    with pytest.raises(UnknownTopic, match="'nope' is in none of these logs"), told():
+        export(spark, [str(folder)], str(target), ("a", "nope"), restart=True)
+    assert not target.exists()
+    source = spark.read.format("myqueue").option("topic", "a,nope")
+    with pytest.raises(Exception, match="'nope' is in none of these logs"):
+        source.load(str(folder)).count()
+    stream = spark.readStream.format("myqueue").schema("offset long").option("topic", "nope")
+    query = (
+        stream.load(str(folder))
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "point"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+
+
+def test_a_partition_of_which_nothing_is_known(spark: Any, tmp_path: Path) -> None:
+    """One log of three, without hints and without its store; there is a way on."""
+    topic = Topic("a", 100)
+    topic.noop()
+    topic.data(5)
+    write_quiet(tmp_path / "all", [topic], hints=False)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "wal").symlink_to(tmp_path / "all" / "broker-1" / "wal")
+    with pytest.raises(Exception, match=r"nothing in these logs tells .* of a/0"):
+        spark.read.format("myqueue").load(str(alone)).count()
+    going_on = spark.read.format("myqueue").option("failOnUnknown", "false")
+    assert going_on.load(str(alone)).count() == 0
+    assert spark.read.format("myqueue").load(str(tmp_path / "all")).count() == 5
