@@ -31,6 +31,7 @@ from myqueue.errors import (
     UnknownPartition,
 )
 
+GATEWAY: Final = "gateway"
 SERVICE_UNAVAILABLE, OUTCOME_UNKNOWN = 503, 504
 RETRY_AFTER_S: Final = 1
 _DAEMON = re.compile(r"(manager|broker) \d+")
@@ -68,7 +69,7 @@ def status_of(error: MyQueueError) -> int:
 
 def describe(error: MyQueueError, name_of: Callable[[str], str]) -> Failure:
     """`name_of` knows what runs at an address, and where a daemon is: of "tcp://…:9093" and of
-    "manager 2" it makes "manager 2 at …:9093".
+    "manager 2" it makes "manager 2 at …:9093", of "gateway" "gateway at …:8080".
     """
 
     def named(match: re.Match[str]) -> str:
@@ -80,7 +81,9 @@ def describe(error: MyQueueError, name_of: Callable[[str], str]) -> Failure:
         component = name_of(component)
     if not component:  # of several that were asked, the one that was asked first
         first = _ADDRESS.search(str(error))
-        component = first[0] if first else "gateway"
+        component = first[0] if first else GATEWAY
+    if component == GATEWAY:
+        component = name_of(GATEWAY)
     body = {
         "status": "failure", "message": _ADDRESS.sub(named, str(error)),
         "code": error.code, "name": error.name, "retriable": error.retriable,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from myqueue.errors import InvalidRequest
 from myqueue.gateway import parameters as kinds
 from myqueue.gateway.parameters import INT_MAX, Parameter, Schema
 
 PARTITIONS_MAX, REPLICATION_MAX = 1000, 9
 MESSAGES_MAX: Final = 1000  # of one consume
+_ANY_NUMBER: Final = kinds.number()
 NAME_PATTERN: Final = "^[A-Za-z0-9._-]{1,200}$"
 
 # -- schemas of what is answered ------------------------------------------------------------------
@@ -43,6 +45,23 @@ def _number(
     return Parameter(
         name=name, read=kinds.number(low, high), schema=_whole(low, high), about=about, **more
     )
+
+
+def _partition(about: str, **more: Any) -> Parameter:
+    return Parameter(
+        name="partition", read=_partition_number, schema=_whole(0), about=about,
+        also=PARTITION_NAMES, **more,
+    )  # fmt: skip
+
+
+def _partition_number(name: str, value: Any) -> int:
+    try:
+        return _ANY_NUMBER(name, value)  # type: ignore[no-any-return]
+    except InvalidRequest as error:
+        if name != "partition_key":
+            raise
+        hint = "It is another name of partition. Messages with the same key=… share a partition."
+        raise InvalidRequest(str(error), hint=hint) from None
 
 
 def _flag(name: str, about: str, **more: Any) -> Parameter:
@@ -107,22 +126,17 @@ PARTITION_NAMES: Final = (
     "partition_id", "partition_index", "partition_number", "partition_no", "partition_num",
     "partition_key", "part",
 )  # fmt: skip
-PARTITION: Final = _number("partition", "Number of the partition.", also=PARTITION_NAMES)
-NAMED_PARTITION: Final = _number(
-    "partition", "Number of the partition.", also=PARTITION_NAMES, required=True, example=0
+PARTITION: Final = _partition("Number of the partition.")
+NAMED_PARTITION: Final = _partition("Number of the partition.", required=True, example=0)
+LOG_PARTITION: Final = _partition(
+    "Number of the partition; needed unless the id was registered with one.", example=0
 )
-LOG_PARTITION: Final = _number(
-    "partition", "Number of the partition; needed unless the id was registered with one.",
-    also=PARTITION_NAMES, example=0,
-)  # fmt: skip
-OWN_PARTITION: Final = _number(
-    "partition", "Where its requests go that name no partition; without it, to all in turn.",
-    also=PARTITION_NAMES,
-)  # fmt: skip
-NEW_PARTITION: Final = _number(
-    "partition", "The number that is added: the next one; 409 if it is there already.",
-    also=PARTITION_NAMES,
-)  # fmt: skip
+OWN_PARTITION: Final = _partition(
+    "Where its requests go that name no partition; without it, to all in turn."
+)
+NEW_PARTITION: Final = _partition(
+    "The number that is added: the next one; 409 if it is there already."
+)
 MESSAGE: Final = Parameter(
     name="message", also=("log_message",), read=kinds.text, schema=TEXT, example="17 apples",
     about="The message, a text; bytes as base64 with encoding=base64.",

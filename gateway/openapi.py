@@ -20,6 +20,7 @@ from myqueue.gateway.routes import OPERATIONS, Noun, Operation
 
 blueprint = Noun("openapi")
 
+FORM: Final = "application/x-www-form-urlencoded"
 IN_QUERY: Final = ("GET", "DELETE")
 FAILURES: Final = {
     "400": "bad or missing parameter", "404": "unknown topic, partition or id",
@@ -53,7 +54,8 @@ def describe() -> dict[str, Any]:
         "info": {
             "title": "myqueue gateway", "version": __version__,
             "description": "HTTP for a cluster of myqueue. Parameters may come in the query"
-            " string or in a JSON body, with every method; numbers may be written as digits.",
+            " string, in a JSON body or in a form, with every method; numbers may be written as"
+            " digits.",
         },
         "paths": paths,
         "components": {
@@ -86,7 +88,7 @@ def _operation(row: Operation) -> dict[str, Any]:
     elif rest:
         found["requestBody"] = {
             "required": any(one.required for one in rest),
-            "content": {JSON: {"schema": _body(row, rest)}},
+            "content": {kind: {"schema": _body(row, rest)} for kind in (JSON, FORM)},
         }
     return found
 

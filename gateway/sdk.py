@@ -31,6 +31,7 @@ from myqueue.errors import (
     WrongTopic,
 )
 from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.failures import GATEWAY
 from myqueue.gateway.waiting import Room
 
 BUFFER_BYTES: Final = 64 << 20
@@ -63,6 +64,7 @@ class Sdk:
         self.agent = Agent(config.agent) if config.agent else None
         self.room = Room(config.waiting_max, config.wait_ms_max)
         self.empty_status = config.empty
+        self._listens_at = config.listen
         self._known: dict[tuple[str, int], Known] = {}  # by ("producer", id)
         self._producer: Producer | None = None
         self._making = threading.Lock()
@@ -315,9 +317,13 @@ class Sdk:
 
     # -- names and the end ------------------------------------------------------------------------
 
-    def name_of(self, address: str) -> str:
-        """ "tcp://127.0.0.1:9093" is "manager 2 at 127.0.0.1:9093", once it was heard of."""
-        return self.session.name_of(address)
+    def name_of(self, what: str) -> str:
+        """ "tcp://127.0.0.1:9093" is "manager 2 at 127.0.0.1:9093", and so is "manager 2", once it
+        was heard of; "gateway" is this one.
+        """
+        if what == GATEWAY:
+            return f"{GATEWAY} at {self._listens_at}"
+        return self.session.name_of(what)
 
     def close(self) -> None:
         producer = self._producer

@@ -44,17 +44,19 @@ def create_topic(
     try:
         ask.sdk.update("create_topic", arguments, ask.key("create_topic", topic))
     except InvalidSetting as error:
-        raise _advised(error, ask, _CREATE) from None
+        raise _advised(error, (*ask.more, *settings), _CREATE) from None
     return {
         "message": f"Topic '{topic}' created successfully", "topic": topic,
         "partitions": list(range(partitions)),
     }  # fmt: skip
 
 
-def _advised(error: InvalidSetting, ask: Ask, wanted: tuple[Parameter, ...]) -> InvalidSetting:
+def _advised(
+    error: InvalidSetting, given: tuple[str, ...], wanted: tuple[Parameter, ...]
+) -> InvalidSetting:
     """What the managers said, and which name was meant, if one is like what they do not know."""
     known = [*names.TOPIC_SETTINGS, *(name for one in wanted for name in one.names)]
-    for name in ask.more:
+    for name in given:
         like = "" if name in known else nearest(name, known)
         if like:
             hint = f"It takes {', '.join(one.name for one in wanted)}, and settings of a topic."
@@ -99,7 +101,8 @@ def alter_topic(ask: Ask, topic: str, settings: dict[str, Any]) -> Facts:
     try:
         found = ask.sdk.update("alter_topic", arguments, ask.key("alter_topic", topic))
     except InvalidSetting as error:
-        raise _advised(error, ask, (names.TOPIC, names.SETTINGS)) from None
+        given = (*ask.more, *settings)
+        raise _advised(error, given, (names.TOPIC, names.SETTINGS)) from None
     return {"topic": topic, "settings": found["settings"]}
 
 

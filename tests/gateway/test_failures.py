@@ -10,7 +10,9 @@ from myqueue.gateway.failures import describe, status_of
 
 
 def at(address: str) -> str:
-    return {"tcp://h:1": "manager 2 at h:1"}.get(address, address.removeprefix("tcp://"))
+    known = {"tcp://h:1": "manager 2 at h:1", "manager 2": "manager 2 at h:1"}
+    known["gateway"] = "gateway at h:8080"
+    return known.get(address, address.removeprefix("tcp://"))
 
 
 @pytest.mark.parametrize("kind", errors.TABLE.values(), ids=lambda kind: kind.name)
@@ -81,7 +83,9 @@ def test_components_are_named() -> None:
     assert body["component"] == "manager 2 at h:1"
     _, body, _ = describe(errors.Busy("full", component="tcp://h:1"), at)
     assert body["component"] == "manager 2 at h:1"
-    assert describe(errors.Closed(), at)[1]["component"] == "gateway"
+    for said, told in (("manager 2", "manager 2 at h:1"), ("orders/0", "orders/0")):
+        assert describe(errors.Busy("full", component=said), at)[1]["component"] == told
+    assert describe(errors.Closed(), at)[1]["component"] == "gateway at h:8080"
     assert describe(errors.Unauthorized(), at)[2]["WWW-Authenticate"] == "Bearer"
 
 

@@ -44,6 +44,9 @@ PORT: Final = "port broker_port"
 JSON, FORM, TEXT = "application/json", "application/x-www-form-urlencoded", "text/plain"
 
 
+MIGRATING: Final = Path(__file__).resolve().parents[2] / "gateway" / "MIGRATING.md"
+
+
 class World:
     """What the values of the table stand for: `@topic` is a topic of three partitions, and so on.
     A value with `*` is another one for each request.
@@ -327,6 +330,10 @@ REFUSALS: Final = (
             "did you mean 'partition_count'|did you mean 'partitions'"),
     Refusal("POST /topics", {"topic": "*new", "retention_m": 3}, 400, "INVALID_SETTING",
             "did you mean 'retention_ms'"),
+    Refusal("POST /topics", {"topic": "*new", "settings": {"partition_grow": 3}}, 400,
+            "INVALID_SETTING", "did you mean 'partition_growth'"),
+    Refusal("POST /producer/produce", OURS | {"partition_key": "customer 4"}, 400,
+            "INVALID_REQUEST", "share a partition"),
     Refusal("POST /topics", {"topic": "*new", "colour": 3}, 400, "INVALID_SETTING"),
     Refusal("POST /producers", {"topic": "*new", "partitoin": 0}, 400, "INVALID_REQUEST",
             "did you mean 'partition'"),
@@ -470,6 +477,14 @@ def test_other_ways_to_join_words(world: World, name: str) -> None:
     assert good(world.http.ask("POST", "/producer/produce", body))["partition"] == 1
 
 
+def test_the_page_for_migrants_names_what_there_is() -> None:
+    """Each method and path of its tables is one of the contract's."""
+    known = {request for row in ROWS for request in row.requests}
+    page = MIGRATING.read_text("utf-8")
+    named = set(re.findall(r"`(GET|POST|DELETE) (/[a-z_/]*)", page))
+    assert len(named) > 15 and named <= known | {("DELETE", "/brokers/")}
+
+
 def test_the_table_is_what_the_document_says(http: Client) -> None:
     """Every path and method, each parameter with all of its names, and where a key may be sent."""
     table = {
@@ -488,6 +503,8 @@ def test_the_table_is_what_the_document_says(http: Client) -> None:
     for path, methods in good(http.ask("GET", "/openapi.json"))["paths"].items():
         for method, operation in methods.items():
             content = operation.get("requestBody", {}).get("content", {})
+            assert sorted(content) in ([], [JSON, FORM]), path
+            assert not content or content[JSON] == content[FORM], path
             rows = content.get(JSON, {}).get("schema", {}).get("properties", {})
             found = {name: [name, *one.get("x-also-named", ())] for name, one in rows.items()}
             parameters = operation.get("parameters", [])
