@@ -118,9 +118,7 @@ def open_batch(batch: Buffer) -> tuple[Header, Columns]:
     by its header's numbers, and these by the limits.
     """
     found = check(batch)
-    body: Buffer = memoryview(batch)[HEADER_BYTES:]
-    if found.codec == ZLIB:
-        body = _inflate(body, found.body_bytes)
+    body = plain_body(found, memoryview(batch)[HEADER_BYTES:])
     try:
         protocol.require_whole(body)
         columns = Columns(*msgpack.unpackb(
@@ -131,6 +129,28 @@ def open_batch(batch: Buffer) -> tuple[Header, Columns]:
         raise BatchInvalid(f"the body of a batch is not what it should be: {error}") from None
     _check_columns(columns, found.count)
     return found, columns
+
+
+def have_same_messages(one: Buffer, other: Buffer) -> bool:
+    """Of two whole batches: the same values, keys, headers and relative times, however packed.
+
+    Who sends a request again packs it at another time, perhaps with another codec.
+    """
+    ours, theirs = header(one), header(other)
+    if (ours.count, ours.body_bytes) != (theirs.count, theirs.body_bytes):
+        return False
+    # As bytes: memoryviews are compared item by item.
+    bodies = [bytes(memoryview(batch)[HEADER_BYTES:]) for batch in (one, other)]
+    if ours.codec == theirs.codec and bodies[0] == bodies[1]:
+        return True
+    if ours.codec == theirs.codec == PLAIN:
+        return False
+    return plain_body(ours, bodies[0]) == plain_body(theirs, bodies[1])
+
+
+def plain_body(found: Header, body: Buffer) -> Buffer:
+    """What the header describes, decompressed."""
+    return _inflate(body, found.body_bytes) if found.codec == ZLIB else body
 
 
 def _check_columns(columns: Columns, count: int) -> None:

@@ -3,7 +3,8 @@
 A producer's own repeats are told by its sequences, as long as it lives. Who may be ended between
 sending and hearing the answer (a gateway, a job that is started again) gives its request an *id*
 instead; the batch carries it (PROTOCOL.md, section 4), and the partition remembers for a quarter of
-an hour where it put it. The same id with other messages is refused if their number differs.
+an hour where it put it. The same id with other messages is refused by each partition that knows it
+(`KeyReused`): a list of which another part goes to another partition is a new one there.
 
 Where a message goes that names neither key nor partition is decided by the id alone, so that a
 repeat finds the same partition: by a hash that moves as few ids as possible when a topic grows.

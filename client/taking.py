@@ -25,6 +25,7 @@ from myqueue.errors import (
     UNKNOWN,
     BatchInvalid,
     CorruptData,
+    KeyReused,
     MyQueueError,
     TimedOut,
     UnknownPartition,
@@ -232,7 +233,10 @@ class _Walk:
 
     def _took(self, asked: Future[Any]) -> None:
         try:
-            self._position, self._behind, batches = asked.result()
+            first, behind, batches = asked.result()
+            if behind - first > self._most and self._key is not None:
+                raise KeyReused(f"this key came before, and took {behind - first} messages")
+            self._position, self._behind = first, behind
             self._read(batches)
         except Exception as error:
             self._failed(error)

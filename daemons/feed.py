@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from myqueue import protocol
+from myqueue import errors, protocol
 from myqueue.daemons.keys import KEY_REUSED, Key
 from myqueue.daemons.partition import Partition
-from myqueue.daemons.raft.types import COMMAND, DATA, Item
+from myqueue.daemons.raft.types import COMMAND, DATA, PAYLOAD, Item
 from myqueue.daemons.sessions import FENCED, NEW, OUT_OF_SEQUENCE
 
 if TYPE_CHECKING:
@@ -162,6 +162,21 @@ class Feed:
         if ticket is not None and ticket[ACCOUNT] is not None:
             return ticket if messages == count else KEY_REUSED
         return self.machine.keys.judge(key, count)
+
+    def batch_of(self, sent: int | Ticket) -> Buffer | None:
+        """What has this offset, or this ticket and is on its way; None if it can't be read."""
+        try:
+            if isinstance(sent, int):
+                return cast(Buffer, self.replica.entry_at_offset(sent)[PAYLOAD])
+            for (_, payload), ticket in zip(self.items, self.tickets, strict=True):
+                if ticket is sent:
+                    return payload
+            for index, ticket in self.waiting.items():
+                if ticket is sent:
+                    return cast(Buffer, self.replica.read(index, index, 1)[0][PAYLOAD])
+        except errors.MyQueueError:
+            pass
+        return None
 
     def forget_done(self) -> None:
         """Producers and keys with nothing on its way: what is applied speaks for them."""

@@ -61,7 +61,7 @@ class Keys:
         return len(self._by_key)
 
     def judge(self, key: Key, count: int) -> int:
-        """NEW, KEY_REUSED, or the offset that this batch already has."""
+        """NEW, KEY_REUSED, or the offset that this batch already has, if it is the same one."""
         known = self._by_key.get(key)
         if known is None:
             return NEW

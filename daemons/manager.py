@@ -28,7 +28,7 @@ from myqueue.daemons.beats import Beats
 from myqueue.daemons.coordinator import Coordinator
 from myqueue.daemons.deeds import told_of
 from myqueue.daemons.losses import stranded
-from myqueue.daemons.metadata import Metadata, command
+from myqueue.daemons.metadata import OWN_ARGUMENTS, Metadata, asked_by, command
 from myqueue.daemons.operations import CLIENT_OPERATIONS, CREATING, PLACING
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Item, node_of, replica_id
 from myqueue.daemons.transport import describe
@@ -48,7 +48,6 @@ BEAT_MS: Final = 1000  # to the other managers
 RETRY_MS: Final = 100
 TRANSFER_AGAIN_MS: Final = 500
 
-OWN_ARGUMENTS: Final = frozenset(("avoid", "stranded"))  # which the leader adds
 
 Buffer = bytes | memoryview
 _ALL: Final = 1 << 64  # every index is below it
@@ -147,7 +146,7 @@ class Manager:
         payload = command(key, operation, self._with_news(operation, arguments))
         index = self._propose(replica, payload)
         deadline = self._engine.now + UPDATE_MS
-        self._waiting.updates[index] = Update(client, request, payload, deadline)
+        self._waiting.updates[index] = Update(client, request, payload, deadline, key)
 
     def _leading(self) -> Replica:
         """The replica, if it leads and may be written to; else the error that says who does."""
@@ -208,11 +207,28 @@ class Manager:
                 continue
             if bytes(entry[PAYLOAD]) != update.payload:
                 self._lost(update)
+            elif self._is_another(replica, update, entry[INDEX]):
+                reused = errors.KeyReused("this key came before, with other arguments")
+                self._refuse(update.client, update.request, reused)
             elif isinstance(result, errors.MyQueueError):
                 self._refuse(update.client, update.request, result)
             else:
                 fields = (entry[INDEX], result)
                 self._reply(update.client, protocol.UPDATED, update.request, *fields)
+
+    def _is_another(self, replica: Replica, update: Update, index: int) -> bool:
+        """Its key was known, from a command that asked for something else.
+
+        The log has what was asked for; if it was cut since, the first answer is the answer.
+        """
+        first = self._metadata.tables.result_keys.get(update.key)
+        if first is None or first == index:
+            return False
+        try:
+            (entry,) = replica.read(first, first, 1)
+        except errors.MyQueueError:
+            return False
+        return asked_by(entry[PAYLOAD]) != asked_by(update.payload)
 
     def _lost(self, update: Update) -> None:
         error = errors.OutcomeUnknown("leadership was lost before a majority confirmed")

@@ -28,6 +28,7 @@ from myqueue.errors import NONE, InvalidRequest, MyQueueError, error_of
 
 SNAPSHOT_VERSION: Final = 1
 LOG_ENTRIES_MAX: Final = 20_000
+OWN_ARGUMENTS: Final = frozenset(("avoid", "stranded"))  # which the leader adds
 LOG_BYTES_MAX: Final = 64 << 20
 TAIL_ENTRIES: Final = 100  # kept if their bytes were too many
 Outcome = dict[str, Any] | MyQueueError
@@ -44,6 +45,12 @@ class Deed(NamedTuple):
 def command(key: bytes, operation: str, arguments: dict[str, Any]) -> bytes:
     """The payload of an entry."""
     return protocol.pack([key, operation, arguments])
+
+
+def asked_by(payload: bytes) -> tuple[str, dict[str, Any]]:
+    """What a client asked for with this command, without what the leader added."""
+    _, operation, arguments = protocol.unpack(payload)
+    return operation, {k: v for k, v in arguments.items() if k not in OWN_ARGUMENTS}
 
 
 class Metadata:

@@ -40,7 +40,7 @@ Buffer = bytes | memoryview
 Elsewhere = Callable[[int], tuple[int, Details] | None]
 
 _BUSY: Details = {"retry_ms": BUSY_RETRY_MS}
-_REUSED: Details = {"message": "this key came before, with another number of messages"}
+_REUSED: Details = {"message": "this key came before, with other messages"}
 _UNKNOWN: Final = errors.OutcomeUnknown.code
 
 
@@ -97,6 +97,8 @@ class Producing:
             key = key_of(producer, sequence)
             verdict = feed.judge_key(key, count)
             if verdict != NEW:
+                if verdict != KEY_REUSED and not _is_repeat(feed, verdict, frame):
+                    verdict = KEY_REUSED
                 self._not_new(feed, account, request, verdict)
                 return
             feed.keyed[key] = count, ticket
@@ -249,6 +251,15 @@ def _misfit(size: int, count: int, body: int, bytes_max: int) -> tuple[int, Deta
         return errors.MessageTooLarge.code, {"message": message}
     message = f"{count} messages can't be in a body of {body} bytes"
     return errors.BatchInvalid.code, {"message": message}
+
+
+def _is_repeat(feed: Feed, sent: int | Ticket, frame: Buffer) -> bool:
+    """The same messages as what was sent with this key; so it is taken to be, if that is gone."""
+    first = feed.batch_of(sent)
+    try:
+        return first is None or batch.have_same_messages(first, frame)
+    except errors.BatchInvalid:  # one of them can't be decompressed
+        return False
 
 
 def _time_of(feed: Feed, offset: int) -> int:

@@ -26,6 +26,7 @@ class Update:
     request: int
     payload: bytes  # another one at its index means that this one was lost
     deadline: int
+    key: bytes
 
 
 @dataclass(slots=True)

@@ -42,12 +42,12 @@ def create_topic(
         "settings": all_settings(ask.more, settings),
     }  # fmt: skip
     try:
-        ask.sdk.update("create_topic", arguments, ask.key("create_topic", topic))
+        made = ask.sdk.update("create_topic", arguments, ask.key("create_topic", topic))
     except InvalidSetting as error:
         raise _advised(error, (*ask.more, *settings), _CREATE) from None
     return {
         "message": f"Topic '{topic}' created successfully", "topic": topic,
-        "partitions": list(range(partitions)),
+        "partitions": list(range(len(made["partitions"]))),
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from myqueue import taking
 from myqueue.batch import make
-from myqueue.errors import UNKNOWN, NotLeader, TimedOut
+from myqueue.errors import NONE, UNKNOWN, KeyReused, NotLeader, TimedOut
 from myqueue.routing import Partition, Topic
 
 PARTITIONS, EACH = 4, 40
@@ -80,3 +80,20 @@ def test_q6_a_repeat_with_the_key_gets_all(seed: int, monkeypatch: pytest.Monkey
             break
     assert len(got) == len(set(got)), "taken twice"
     assert set(got) == {(p, o) for p in range(PARTITIONS) for o in range(EACH)}, "nobody's"
+
+
+def test_a_key_that_took_more_than_is_asked_for_belongs_to_another_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played = Played(0)
+    played.random = SimpleNamespace(random=lambda: 1.0)  # type: ignore[assignment]
+    monkeypatch.setattr(taking, "take_at_leader", played.ask)
+    session: Any = SimpleNamespace(
+        request_timeout_ms=1000, now_ms=lambda: 0, on_shut=lambda callback: None
+    )
+    taker, key = taking.Taker(session), b"k" * 16
+    for most in (50, 60):  # all of one partition and some of the next; the same again
+        found = taker.begin(TOPIC, 7, max_messages=most, key=key).result().messages
+        assert len(found) >= 50
+    error = taker.begin(TOPIC, 7, max_messages=7, key=key).exception()
+    assert isinstance(error, KeyReused) and error.outcome == NONE

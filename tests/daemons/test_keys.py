@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import pytest
 from kit.batches import WALL_MS, make_batch
 from kit.broker_seam import GROUP, World
 
-from myqueue import errors, protocol
+from myqueue import batch, errors, protocol
 from myqueue.batch import KEYED_EPOCH
 from myqueue.daemons import keys, producing, taken
 from myqueue.daemons.keys import KEY_REUSED, Keys, key_of
@@ -87,6 +88,65 @@ def test_a_repeat_of_what_is_on_its_way_waits_for_it(world: World) -> None:
     world.broker.tick(world.engine.now + 5_000)
     (later,) = world.produce(keyed(1))
     assert later[1:3] == [0, 0]  # by now the applied state speaks for it
+
+
+def same_key(text: bytes, codec: int = batch.PLAIN, time_ms: int = WALL_MS, **more: Any) -> bytes:
+    columns = [[text * 50, b"2"], more.get("keys"), more.get("headers"), None]
+    return batch.make(
+        columns, time_ms, producer=FIRST_BIT, epoch=KEYED_EPOCH, sequence=7, codec=codec
+    )
+
+
+OTHERS = [
+    same_key(b"b"), same_key(b"b", batch.ZLIB), same_key(b"a", keys=[b"k", None]),
+    same_key(b"aa"), same_key(b"a", headers=[{"h": b"1"}, None]),
+]  # fmt: skip
+SAME = [same_key(b"a"), same_key(b"a", time_ms=WALL_MS + 9), same_key(b"a", batch.ZLIB)]
+
+
+@pytest.mark.parametrize("first", SAME, ids=range(len(SAME)))
+def test_the_same_key_with_other_messages_is_refused(world: World, first: bytes) -> None:
+    (stored,) = world.produce(first)
+    for same in SAME:
+        assert [row[1:4] for row in world.produce(same)] == [stored[1:4]]
+    for other in OTHERS:
+        assert [row[1] for row in world.produce(other)] == [errors.KeyReused.code]
+    assert world.replica.log.next_offset == 2
+
+
+def test_so_it_is_while_the_first_is_on_its_way(world: World) -> None:
+    world.engine.apply_at_once = False
+
+    def asked(*batches: bytes) -> int:
+        return world.ask(protocol.PRODUCE, [GROUP] * len(batches), frames=batches)
+
+    one = asked(SAME[0], OTHERS[0], *SAME)  # in one turn
+    refused = [row for envelope, _ in world.turn() for row in envelope[3]]
+    assert [row[:2] for row in refused] == [[one + 1, errors.KeyReused.code]]
+    two = asked(*OTHERS, *SAME)  # in the next one
+    refused = [row for envelope, _ in world.turn() for row in envelope[3]]
+    assert [row[:2] for row in refused] == [
+        [two + at, errors.KeyReused.code] for at in range(len(OTHERS))
+    ]
+    world.engine.apply(world.replica)
+    ((envelope, _),) = world.turn()
+    assert len(envelope[3]) == 7 and {tuple(row[1:3]) for row in envelope[3]} == {(0, 0)}
+
+
+def test_a_key_whose_messages_are_gone_has_its_first_offset(world: World) -> None:
+    """Retention took them: nobody can say what they were."""
+    (stored,) = world.produce(same_key(b"a"))
+    world.replica.broken = errors.EntryMissing("gone")
+    assert [row[:3][1:] for row in world.produce(same_key(b"b"))] == [[0, stored[2]]]
+
+
+def test_what_can_not_be_decompressed_is_no_repeat(world: World) -> None:
+    world.produce(same_key(b"a", batch.ZLIB))
+    made = bytearray(same_key(b"a", batch.ZLIB))
+    made[batch.HEADER_BYTES + 5] ^= 255
+    crc = zlib.crc32(made[batch.HEADER_BYTES :], zlib.crc32(made[:44]))
+    made[44:48] = crc.to_bytes(4, "little")
+    assert [row[1] for row in world.produce(bytes(made))] == [errors.KeyReused.code]
 
 
 def test_what_was_refused_may_be_sent_again(world: World) -> None:

@@ -47,6 +47,37 @@ def test_a_repeat_gets_the_first_result() -> None:
     assert first[3] == second[3] == {"producer_id": 1, "epoch": 1}
 
 
+def test_the_same_key_with_something_else_is_refused() -> None:
+    """Also while the first one is under way. What the leader adds makes no difference."""
+    cluster = Cluster(brokers=3)
+    asked = {"topic": "orders", "partitions": 2}
+    for more in ({}, {"partitions": 5}, {"topic": "others"}):
+        cluster.ask(protocol.UPDATE, KEY, "create_topic", asked | more)
+    cluster.ask(protocol.UPDATE, KEY, "delete_topic", {"topic": "orders"})
+    cluster.commit()
+    first, *others = cluster.answers()
+    assert len(first[3]["partitions"]) == 2
+    assert [error_of(one)[0] for one in others] == [errors.KeyReused.code] * 3
+    cluster.turn(60_000)  # brokers are silent by now, so the leader names them
+    cluster.ask(protocol.UPDATE, KEY, "create_topic", asked)
+    cluster.ask(protocol.UPDATE, KEY, "create_topic", asked | {"settings": {"retention_ms": 1}})
+    cluster.commit()
+    again, reused = cluster.answers()
+    assert again[3] == first[3] and error_of(reused)[0] == errors.KeyReused.code
+    assert list(cluster.tables.topics) == ["orders"]
+
+
+def test_a_key_whose_first_command_left_the_log_has_the_first_answer() -> None:
+    cluster = Cluster(brokers=3)
+    cluster.ask(protocol.UPDATE, KEY, "create_topic", {"topic": "orders", "partitions": 2})
+    cluster.commit()
+    cluster.replica.entries.clear()
+    cluster.ask(protocol.UPDATE, KEY, "create_topic", {"topic": "orders", "partitions": 5})
+    cluster.commit()
+    first, again = cluster.answers()
+    assert first[3] == again[3]
+
+
 def test_a_refusal_has_its_code() -> None:
     cluster = Cluster(brokers=1)
     cluster.ask(protocol.UPDATE, KEY, "delete_topic", {"topic": "no"})

@@ -26,7 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     def update(_sdk: Sdk, operation: str, arguments: Mapping[str, Any], _key: Any = None) -> Any:
         out.append((operation, dict(arguments)))
-        return {"settings": arguments["settings"]}
+        return {"settings": arguments["settings"], "partitions": [7]}
 
     monkeypatch.setattr(Sdk, "update", update)
     return out

@@ -24,6 +24,11 @@ def keyed(client: Client, method: str, path: str, values: dict[str, Any], key: s
     return answer
 
 
+def refused(client: Client, path: str, values: dict[str, Any], key: str) -> tuple[int, str, str]:
+    status, answer = client.ask("POST", path, values, headers={"Idempotency-Key": key})
+    return status, answer["name"], answer["outcome"]
+
+
 @pytest.fixture
 def others(folder: Path, cluster: Cluster, gateway: Gateway) -> Any:
     """The same gateway again, another one, and that one after it was killed and started again."""
@@ -59,11 +64,12 @@ def test_produce(http: Client, new_topic: NewTopic, others: Any) -> None:
             again = keyed(client, "POST", "/producer/produce", said | more, key)
             assert again == first[key], key
         client.close()
-    _, reused = http.ask(
-        "POST", "/producer/produce", said | {"messages": ["4", "5"]},
-        headers={"Idempotency-Key": "many"},
-    )  # fmt: skip
-    assert reused["name"] == "KEY_REUSED"
+    for key, more in (
+        ("many", {"messages": ["4", "5"]}), ("many", {"messages": ["4", "5", "7"]}),
+        ("one", {"message": "2"}), ("named", {"message": "4", "partition": 1}),
+        ("with-key", {"message": "3", "key": "k"}),
+    ):  # fmt: skip
+        assert refused(http, "/producer/produce", said | more, key) == (409, "KEY_REUSED", "none")
     _, reader = http.ask("POST", "/consumer/register", {"topic": topic})
     found = keyed(
         http, "GET", "/consumer/consume",
@@ -108,6 +114,8 @@ def test_consume(http: Client, new_topic: NewTopic, others: Any) -> None:
             again = keyed(client, "GET", "/consumer/consume", wanted | more.get(key, {}), key)
             assert again == answer, key
         client.close()
+    fewer = refused(http, "/consumer/consume", wanted | {"max": 2}, "e")
+    assert fewer == (409, "KEY_REUSED", "none"), "three were taken with it"
     rest = keyed(http, "GET", "/consumer/consume", wanted | {"max": 10}, "rest")["messages"]
     assert sorted(row["message"] for row in rest) == ["7", "later", "later"]
 
@@ -133,5 +141,8 @@ def test_changes_of_the_cluster(http: Client, topic: str, others: Any) -> None:
         assert keyed(client, "POST", "/settings", setting, key) == changed
         client.close()
     assert http.ask("POST", "/topics", body)[0] == 409
+    for other in ({"partitions": 3}, {"retention_ms": 60_000}):
+        assert refused(http, "/topics", body | other, key) == (409, "KEY_REUSED", "none")
+    assert refused(http, "/settings", {"inactive_ms": 32_000}, key)[:2] == (409, "KEY_REUSED")
     now = http.ask("GET", "/settings")[1]["settings"]
     assert now["inactive_ms"] == 30_000, "a repeat changes nothing"

@@ -14,7 +14,7 @@ from myqueue.daemons.config import SETTINGS, DaemonConfig, check
 from myqueue.daemons.counts import Counts
 from myqueue.daemons.manager import GROUP, Manager
 from myqueue.daemons.raft.types import NOOP, Config, Item, Role, replica_id
-from myqueue.errors import MyQueueError, NotReady
+from myqueue.errors import EntryMissing, MyQueueError, NotReady
 
 WALL_MS = 1_700_000_000_000
 
@@ -25,6 +25,7 @@ class FakeReplica:
         self.is_ready = False
         self.leader_node = 0
         self.follower = 0
+        self.entries: dict[int, Any] = {}  # committed, and not cut off since
         self.node = SimpleNamespace(
             term=1, role=Role.FOLLOWER, commit_index=0, config=config, replica=replica_id(node, 1)
         )
@@ -32,6 +33,11 @@ class FakeReplica:
     @property
     def is_leader(self) -> bool:
         return bool(self.node.role == Role.LEADER)
+
+    def read(self, first: int, last: int, max_bytes: int) -> list[Any]:
+        if first not in self.entries:
+            raise EntryMissing(f"entry {first} is gone")
+        return [self.entries[first]]
 
     def best_follower(self, now: int) -> int:
         return self.follower
@@ -166,6 +172,7 @@ class Cluster:
             for place, item in enumerate(engine.pending)
         ]
         engine.pending.clear()
+        replica.entries.update((entry[0], entry) for entry in entries)
         results = replica.machine.apply(entries)
         if entries:
             self.manager.applied(cast(Any, replica), entries, results)
