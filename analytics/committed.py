@@ -42,7 +42,7 @@ def wall_ms() -> int:
 
 
 class Stretch(NamedTuple):
-    """Entries of a partition of which nobody knows whether they are committed."""
+    """Entries of a partition."""
 
     topic: str
     partition: int
@@ -55,6 +55,7 @@ class Stretch(NamedTuple):
 class Judgement:
     unknown: list[Stretch] = field(default_factory=list)  # nothing of these is known
     beyond: list[Stretch] = field(default_factory=list)  # up to their first, all is committed
+    absent: list[Stretch] = field(default_factory=list)  # committed, and in none of the logs
 
 
 class Judge:
@@ -92,6 +93,7 @@ class Judge:
                 judgement.unknown.append(_rest(one, now))
             elif _has_tail(one):
                 judgement.beyond.append(_rest(one, now))
+            judgement.absent += _absent(one)
         return judgement
 
     def _remember(self, groups: dict[int, Group]) -> None:
@@ -138,6 +140,12 @@ def notes(judgement: Judgement) -> list[str]:
             f"left out: {count:,} entries behind what is known to be committed, of {its}; "
             "a running cluster says so a second later"
         )
+    if judgement.absent:
+        count = sum(one.last - one.first + 1 for one in judgement.absent)
+        out.append(
+            f"left out: {count:,} committed entries that are in none of these logs, of "
+            f"{named(judgement.absent)}; other replicas or newer archives have them"
+        )
     return out
 
 
@@ -174,6 +182,16 @@ def _rest(group: Group, now_ms: int) -> Stretch:
     last = group.end.last if group.end is not None else 0
     first = max(group.first_index, group.commit_index + 1)
     return Stretch(group.topic, group.partition, first, last, _is_new(group, now_ms))
+
+
+def _absent(group: Group) -> Iterator[Stretch]:
+    at, behind = group.first_index, group.commit_index + 1
+    pieces = sorted((one.first, one.last) for p in group.parts.values() for one in p.in_force())
+    for first, last in [*pieces, (behind, behind)]:
+        if at < min(first, behind):
+            its_last = min(first, behind) - 1
+            yield Stretch(group.topic, group.partition, at, its_last, False)
+        at = max(at, last + 1)
 
 
 def _proven(its: list[Story]) -> int:

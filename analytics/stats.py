@@ -70,14 +70,16 @@ def stats(
 
 
 def _not_counted(judgement: Judgement) -> list[dict[str, Any]]:
-    """Entries of which nobody knows whether they are committed."""
+    """`why`: unknown (nothing tells what of the partition is committed), beyond (behind what is
+    known to be committed), absent (committed, but in none of the logs).
+    """
     return [
         {
             "topic": one.topic, "partition": one.partition, "first_index": one.first,
-            "last_index": one.last, "commit_known": known,
+            "last_index": one.last, "why": why,
         }
-        for its, known in ((judgement.unknown, False), (judgement.beyond, True))
-        for one in its
+        for why in ("unknown", "beyond", "absent")
+        for one in getattr(judgement, why)
     ]  # fmt: skip
 
 

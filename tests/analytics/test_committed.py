@@ -170,6 +170,26 @@ def test_entries_behind_the_last_hint(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(reads) == 1
 
 
+def test_committed_entries_that_no_log_has_are_told(tmp_path: Path) -> None:
+    """The hint came with another replica's log; their segments were not archived yet."""
+    topic = Topic("a", 100)
+    topic.noop()
+    for _ in range(9):
+        topic.data(2)
+    for node, count in ((1, 6), (2, 0)):
+        broker = Broker(tmp_path / f"broker-{node}", node)
+        broker.create(topic, NODES)
+        if count:
+            broker.append(topic, topic.entries[:count])
+        broker.commit_hint(topic, 6 if count else 10)
+        broker.close()
+    facts = stats([str(tmp_path)], PlainSpread())
+    assert facts["not_counted"] == [
+        {"topic": "a", "partition": 0, "first_index": 7, "last_index": 10, "why": "absent"}
+    ]
+    assert "4 committed entries that are in none" in facts["notes"][0]
+
+
 def test_a_log_start_and_a_snapshot_tell_what_was_committed(tmp_path: Path) -> None:
     topic = Topic("a", 100)
     topic.noop()

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kit.queue_logs import Topic, write_quiet
 
+from myqueue import cli
 from myqueue.cli.spark import told
 from myqueue.errors import UnknownTopic
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def myq(spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`myq spark …` in the session that is there: code, stdout, stderr."""
+
+    @contextmanager
+    def session_on(*_words: object, **_settings: object) -> Iterator[Any]:
+        with told():
+            yield spark
+
+    for name in ("verify", "stats", "export"):
+        monkeypatch.setattr(f"myqueue.cli.spark_{name}.session_on", session_on)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        code = cli.main(["spark", *map(str, words)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
 
 
 def test_a_topic_that_no_log_has(spark: Any, folder: Path, tmp_path: Path) -> None:
@@ -34,7 +59,7 @@ def test_a_topic_that_no_log_has(spark: Any, folder: Path, tmp_path: Path) -> No
     assert query.awaitTermination(60)
 
 
-def test_a_partition_of_which_nothing_is_known(spark: Any, tmp_path: Path) -> None:
+def test_a_partition_of_which_nothing_is_known(spark: Any, myq: Run, tmp_path: Path) -> None:
     """One log of three, without hints and without its store; there is a way on."""
     topic = Topic("a", 100)
     topic.noop()
@@ -48,3 +73,13 @@ def test_a_partition_of_which_nothing_is_known(spark: Any, tmp_path: Path) -> No
     going_on = spark.read.format("myqueue").option("failOnUnknown", "false")
     assert going_on.load(str(alone)).count() == 0
     assert spark.read.format("myqueue").load(str(tmp_path / "all")).count() == 5
+    code, out, _ = myq("verify", alone)
+    assert code == 3 and "Not all could be checked." in out and "All is well" not in out
+    assert "could not be checked: nothing in these logs tells" in out
+    for words in (("stats", alone), ("export", alone, "--to", tmp_path / "out")):
+        code, _, err = myq(*words)
+        assert code == 3 and "--skip-unknown" in err
+        code, _, err = myq(*words, "--skip-unknown")
+        assert code == 0 and "note: left out, since nothing tells" in err
+    code, _, err = myq("stats", alone, "--topic", "nope")
+    assert code == 1 and "There are a." in err
