@@ -76,9 +76,9 @@ class Judge:
         self._remember(groups)
         unsure = [uid for uid, one in groups.items() if _is_unknown(one)]
         tails = [uid for uid, one in groups.items() if _has_tail(one) and not _is_new(one, now)]
-        tails = [uid for uid in tails if uid not in unsure and uid not in self._known]
-        if bytes_of(catalog, [*unsure, *tails]) <= READ_FOR_TAILS_BYTES:
-            unsure += tails
+        tails = [uid for uid in tails if uid not in self._known]
+        if tails and bytes_of(catalog, {*unsure, *tails}) <= READ_FOR_TAILS_BYTES:
+            unsure = [*{*unsure, *tails}]
         unsure = [uid for uid in unsure if uid not in self._known]
         if unsure:
             before = {uid: (groups[uid].end, groups[uid].commit_index) for uid in unsure}

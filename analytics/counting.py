@@ -173,7 +173,8 @@ class _Counting:
         self._spread(BATCH, group).add(number)
         if time_ms >= head.time_ms > 0:
             self._spread(SENT, group).add(time_ms - head.time_ms, number)
-        self._waiting.setdefault(group, []).append((record.index, time_ms, number))
+        if not record.flags & f.RELOCATED:  # else the next hint was moved with it, much later
+            self._waiting.setdefault(group, []).append((record.index, time_ms, number))
         self._last_time[group] = time_ms
         for one in reversed(self._elections):
             if one[3]:

@@ -53,6 +53,23 @@ def test_replicas_behind_are_told(tmp_path: Path) -> None:
     assert row["behind"] == {"broker-1": 0, "broker-2": 3}
 
 
+def test_a_hint_that_was_moved_is_no_delay(tmp_path: Path) -> None:
+    """It stands behind an entry that was moved as well, at any time later."""
+    topic = Topic("a", 100)
+    topic.data(5)
+    topic.data(5)
+    broker = Broker(tmp_path / "broker-1", 1)
+    broker.create(topic, [1])
+    broker.log.journal.append(100, topic.entries[:1], relocated=True)
+    broker.commit_hint(topic, 1)
+    broker.append(topic, topic.entries[1:])
+    broker.commit_hint(topic, 2)
+    broker.close()
+    facts = stats([str(tmp_path)], PlainSpread())
+    assert facts["messages"] == 10
+    assert facts["stamped_to_hint_ms"]["count"] == 0
+
+
 def test_sums_as_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra spark is not installed")
     rows = [Count("a", 1, 2**64 - 1, 28_000_000 + at, 1, 2, 3, 4) for at in range(5)]
