@@ -46,11 +46,11 @@ def silence_at(session: Session, partition: Partition | None, last: MyQueueError
         session.name_of(row.address) if row is not None else f"broker {node}"
         for node, row in silent
     )
-    are = "are" if len(silent) > 1 else "is"
+    are, them = ("are", "brokers") if len(silent) > 1 else ("is", "broker")
     needed = len(held) // 2 + 1
     text = f"{who} {are} silent, and {needed} of its {len(held)} brokers are needed"
     if len(held) - len(silent) >= needed:
         return Silence(f"{who} {are} silent; {said}", component, None)
     numbers = " and ".join(str(node) for node, _ in silent)
-    hint = f"Start broker {numbers} again ('myq status' shows all); work resumes by itself."
+    hint = f"Start {them} {numbers} again ('myq status' shows all); work resumes by itself."
     return Silence(text, component, hint)

@@ -272,7 +272,8 @@ class _Walk:
         try:
             ((_, code, _, _, batches, _),) = asked.result().fields[0]
             if code:
-                raise error_of(code, component=str(self._order[self._at].number))
+                group, now = self._order[self._at].group, self._session.now_ms()
+                raise error_of(code, component=self._session.routes.leader(group, now) or "")
             offsets = (offset for offset, _ in batches)
             self._read(zip(offsets, asked.result().frames, strict=True))
             if self._position == before:

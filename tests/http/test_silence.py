@@ -64,7 +64,7 @@ def test_the_partition_and_its_silent_brokers_are_named(
         assert f"broker {number} at {cluster.door(('broker', number))}" in said["message"], said
     assert "silent" in said["message"] and "2 of its 3" in said["message"]
     assert re.fullmatch(r"broker \d at 127\.0\.0\.1:\d+", said["component"]), said
-    assert "Start broker 2 and 3" in said["hint"]
+    assert "Start brokers 2 and 3" in said["hint"]
 
 
 def test_a_daemon_is_named_with_its_address(silent: tuple[Client, Cluster, Any]) -> None:
