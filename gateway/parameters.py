@@ -36,7 +36,6 @@ INT_MAX: Final = (1 << 63) - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _FORM = re.compile(rb"[^\s={}\[\]\"<>&]{1,200}=")  # no JSON begins so
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # How like a known name another one has to be, to be taken for a slip of the pen.
 SLIP, ANY_LIKENESS = 0.85, 0.6
 Schema = dict[str, Any]
@@ -206,6 +205,7 @@ class Wanted(tuple[Parameter, ...]):
     """
 
     by_name: dict[str, Parameter]
+    _by_letters: dict[str, Parameter]
     needed: tuple[Parameter, ...]
     defaults: dict[str, Any]
     others: str
@@ -215,15 +215,15 @@ class Wanted(tuple[Parameter, ...]):
         self.by_name = {name: one for one in self for name in one.names}
         if len(self.by_name) != sum(len(one.names) for one in self):
             raise ValueError(f"two parameters share a name: {[one.names for one in self]}")
+        self._by_letters = {_letters(name): one for name, one in self.by_name.items()}
         self.needed = tuple(one for one in self if one.required)
         self.defaults = {one.name: one.default for one in self}
         self.others = others
         return self
 
     def find(self, name: str) -> Parameter | None:
-        """By one of its names; topicName and topic-name are topic_name."""
-        known = self.by_name
-        return known.get(name) or known.get(_CAMEL.sub("_", name).lower().replace("-", "_"))
+        """By one of its names, however its words are joined: topicName is topic_name."""
+        return self.by_name.get(name) or self._by_letters.get(_letters(name))
 
     def check_others(self, others: Iterable[str]) -> None:
         if self.others == HANDED_ON:
@@ -238,6 +238,10 @@ class Wanted(tuple[Parameter, ...]):
     def _hint(self) -> str:
         names = ", ".join(one.name for one in self)
         return f"It takes {names}." if names else "It takes no parameters."
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = ANY_LIKENESS) -> str:

@@ -471,7 +471,7 @@ def test_a_brokers_address_in_every_form(world: World, path: str, form: str) -> 
     assert good(world.http.ask("POST", path, body))["broker_id"] == 3
 
 
-@pytest.mark.parametrize("name", ["topicName", "topic-name", "Topic_Name", "TOPIC"])
+@pytest.mark.parametrize("name", ["topicName", "topic-name", "topicname", "Topic_Name", "TOPIC"])
 def test_other_ways_to_join_words(world: World, name: str) -> None:
     body = {name: world.topic, "producerId": world.producer, "message": "x", "partitionIndex": 1}
     assert good(world.http.ask("POST", "/producer/produce", body))["partition"] == 1
