@@ -8,8 +8,8 @@ A *small* body (64 KiB) is read at once. Small bodies have a quarter of the byte
 full, the one that brought least for its time gives way. A *large* body asks before any of it is
 read: if the other three quarters have no room for all of it, its client is not read from until
 they have, in order. So honest clients wait a little, and nobody can hold much by sending nothing:
-while others wait, a large body that comes slowly gives way too. A *heavy* body (1 MiB) also waits
-for one of two places when it is whole, since reading its JSON takes the processor from all others.
+while others wait, a large body that comes slowly gives way too. A *heavy* body (4 MiB) also waits
+for one of two places when it is whole, since what its JSON becomes is several times as large.
 
 When a place for a new connection is missing, unfinished requests give way first, the slowest of
 them, and only then connections between two requests, the one that is idle longest.
@@ -32,7 +32,7 @@ from myqueue.gateway.sockets import BODY, HEAD, IDLE, QUEUED, WRITING, Connectio
 log = logging.getLogger("myqueue.gateway")
 
 SMALL_BYTES_MAX: Final = 64 << 10
-HEAVY_BYTES: Final = 1 << 20
+HEAVY_BYTES: Final = 4 << 20
 HEAVY_AT_ONCE: Final = 2
 FRESH_S: Final = 0.5  # a request that began so lately is not called slow
 SLOW_BYTES_PER_S: Final = 256 << 10

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from myqueue.gateway import failures
 from myqueue.gateway.admission import Fields
 from myqueue.gateway.answers import JSON_HEADERS, dumps
 from myqueue.gateway.http1 import Head, reason
+from myqueue.gateway.large_json import LARGE_BYTES, encoded
 from myqueue.gateway.routes import OPERATIONS, Operation, perform, prepare
 from myqueue.gateway.sdk import Sdk
 from myqueue.gateway.security import Guard
@@ -76,6 +78,11 @@ class Counts:
         self._now.dec()
 
 
+def _bytes_of(result: Any) -> int:
+    """Of the messages that were taken; 0 if it is something else."""
+    return sum(len(one.value) for one in getattr(result, "messages", ()))
+
+
 class Lane:
     """A WSGI application in front of Flask's."""
 
@@ -122,12 +129,15 @@ class Lane:
             return False
         came_s = counts.came() if counts else 0.0
 
-        def tell(found: tuple[int, Headers, bytes]) -> None:
+        def made(found: tuple[int, Headers, bytes]) -> Answer:
             status, headers, data = found
             if counts:
                 counts.gone(came_s, status)
             first_line = OK if status == 200 else reason(status)
-            respond(Answer(first_line, headers, data, not head.keep_alive))
+            return Answer(first_line, headers, data, not head.keep_alive)
+
+        def tell(found: tuple[int, Headers, bytes]) -> None:
+            respond(made(found))
 
         try:
             self._guard.check(row.role, row.changes, Fields(head.headers))
@@ -144,7 +154,11 @@ class Lane:
 
         def done(future: Future[Any]) -> None:
             try:
-                facts = later.finish(future.result())
+                result = future.result()
+                if _bytes_of(result) > LARGE_BYTES:
+                    respond(partial(in_pool, result))
+                    return
+                facts = later.finish(result)
             except Exception as error:
                 tell(self._failure(row, error))
                 return
@@ -155,13 +169,19 @@ class Lane:
                 counts.passed_on()
             respond(None)
 
+        def in_pool(result: Any) -> Answer:
+            try:
+                return made(self._success(later.finish(result) or {}))
+            except Exception as error:
+                return made(self._failure(row, error))
+
         later.future.add_done_callback(done)
         return True
 
     # -- answers ----------------------------------------------------------------------------------
 
     def _success(self, facts: dict[str, Any]) -> tuple[int, Headers, bytes]:
-        data = dumps({"status": "success"} | facts).encode()
+        data = encoded({"status": "success"} | facts)
         return 200, [*JSON_HEADERS, ("Content-Length", str(len(data)))], data
 
     def _failure(self, row: Operation, error: Exception) -> tuple[int, Headers, bytes]:

@@ -28,6 +28,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from myqueue.errors import InvalidName, InvalidRequest, Malformed
+from myqueue.gateway import large_json
 
 FIELDS_MAX: Final = 100
 IGNORED, REFUSED, HANDED_ON = "ignored", "refused", "handed on"  # see `Wanted`
@@ -153,6 +154,8 @@ def _no_constant(name: str) -> Any:
 def loads(data: str | bytes) -> Any:
     """JSON and nothing beside it; ValueError for everything else, however it is nested."""
     try:
+        if len(data) > large_json.LARGE_BYTES:
+            return large_json.loads(data, _no_constant)
         return json.loads(data, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None

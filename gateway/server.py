@@ -72,7 +72,7 @@ class Quick(Protocol):
     def begin(self, head: http1.Head, body: bytes, respond: Respond) -> bool: ...
 
 
-Work = tuple[Connection, http1.Head, bytes]
+Work = tuple[Connection, Callable[[], Answer]]  # whom to answer, and what makes the answer
 
 
 class Server:
@@ -227,7 +227,6 @@ class Server:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
-            sock.getpeername()  # raises if it was reset; below that would leave a file open
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         connection = Connection(sock, address, self._in(self._config.header_timeout_ms))
         self._connections[connection.number] = connection
@@ -408,17 +407,20 @@ class Server:
             body = bytes(data[: head.length])
         del data[: head.length]
 
-        def respond(answer: Answer | None) -> None:
-            if answer is not None:
+        def make() -> Answer:
+            return run(self._application, self._config, connection.address, head, body)
+
+        def respond(answer: Answer | Callable[[], Answer] | None) -> None:
+            if isinstance(answer, Answer):
                 self._answer(connection, answer)
             else:
-                self._waiting.put((connection, head, body))
+                self._waiting.put((connection, answer or make))
 
         is_small = len(body) <= crowding.SMALL_BYTES_MAX
         if connection.works_on >= crowding.HEAVY_BYTES and not self._bodies.heavy_begins():
-            self._heavy.append((connection, head, body))
+            self._heavy.append((connection, make))
         elif self._quick is None or not is_small or not self._quick.begin(head, body, respond):
-            self._waiting.put((connection, head, body))
+            self._waiting.put((connection, make))
 
     def _done(self, held: int) -> None:
         """A large body was answered: the next ones can go on."""
@@ -434,15 +436,15 @@ class Server:
     def _work(self) -> None:
         """A thread of the pool."""
         while (found := self._waiting.get()) is not None:
+            connection, make = found
             try:
-                self._do(*found)
+                self._do(connection, make())
             except Exception:
                 log.exception("a request was not answered")
-                found[0].gone = True
-                self._sent(found[0], False)
+                connection.gone = True
+                self._sent(connection, False)
 
-    def _do(self, connection: Connection, head: http1.Head, body: bytes) -> None:
-        answer = run(self._application, self._config, connection.address, head, body)
+    def _do(self, connection: Connection, answer: Answer) -> None:
         if answer.stream is None:
             self._answer(connection, answer)
         else:

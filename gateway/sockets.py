@@ -13,7 +13,7 @@ import socket
 import ssl
 from threading import Lock
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from myqueue.gateway.config import GatewayConfig
 from myqueue.gateway.http1 import Head
@@ -156,10 +156,25 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
+class _TlsSocket(ssl.SSLSocket):
+    """One whose other side may be gone before the first byte: reading tells that, as of all others.
+
+    Asked for the address of such a peer while it is made, a plain one fails and leaves its file
+    open.
+    """
+
+    def getpeername(self) -> Any:
+        try:
+            return super().getpeername()
+        except OSError:
+            return ("", 0)
+
+
 def tls_of(config: GatewayConfig) -> ssl.SSLContext | None:
     if not config.tls_certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslsocket_class = _TlsSocket
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(config.tls_certificate, config.tls_key)
     return context

@@ -50,7 +50,9 @@ class Answer:
             close()
 
 
-Respond = Callable[[Answer | None], None]  # None: a thread of the pool has to do it after all
+# Gets the answer; or what makes it, for a thread of the pool, since it takes long; or None: such
+# a thread has to do all of it.
+Respond = Callable[[Answer | Callable[[], Answer] | None], None]
 
 
 def refusal(error: MyQueueError) -> Answer:

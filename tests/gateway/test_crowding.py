@@ -204,10 +204,10 @@ def all_of(server: Server) -> list[Any]:
 def test_two_heavy_bodies_are_worked_on_at_once(connect: Connect) -> None:
     """Others of them wait; what is not heavy goes on."""
     site = Site()
-    with serving(site, Quick(), threads=8, body_bytes_max=2 << 20) as (port, _):
+    with serving(site, Quick(), threads=8, body_bytes_max=8 << 20) as (port, _):
         lines = [connect(port) for _ in range(5)]
         for line in lines:
-            line.send("/wait", b"z" * (3 << 19))
+            line.send("/wait", b"z" * (5 << 20))
         wait_for("two of them", lambda: len(site.seen) == 2)
         other = connect(port)
         other.send("/a", b"z" * 100_000)

@@ -103,11 +103,16 @@ class Line:
 @contextmanager
 def serving(application: Any, quick: Any = None, **more: Any) -> Iterator[tuple[int, Server]]:
     """A server in a thread: its port, and itself. Settings and arguments of it by their names."""
-    (number,) = free_ports(1)
     arguments = {name: more.pop(name) for name in ("admit", "count") if name in more}
     settings: dict[str, Any] = {"threads": 4, "stop_within_ms": 500, **more}
-    config = GatewayConfig(listen=f"127.0.0.1:{number}", **settings)
-    server = Server(application, config, quick, **arguments)
+    for attempt in range(5):
+        (number,) = free_ports(1)
+        config = GatewayConfig(listen=f"127.0.0.1:{number}", **settings)
+        try:
+            server = Server(application, config, quick, **arguments)
+            break
+        except OSError:  # somebody else was quicker
+            assert attempt < 4
     thread = threading.Thread(target=server.serve)
     thread.start()
     try:
