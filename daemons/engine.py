@@ -43,6 +43,7 @@ from myqueue.daemons.saving import Saver
 from myqueue.daemons.seam import Client as Client
 from myqueue.daemons.seam import Owner as Owner
 from myqueue.daemons.seam import Peer as Peer
+from myqueue.daemons.seam import Rival
 from myqueue.daemons.seam import Wire as Wire
 from myqueue.daemons.serving import Serving
 from myqueue.daemons.starts import Starts
@@ -67,6 +68,7 @@ class Engine:
         self.counts = Counts()
         self.host = Host(node, incarnation, settings)
         self.replicas: dict[int, Replica] = {}
+        self.rivals: dict[tuple[str, int], Rival] = {}  # of daemons that are connected here
         self.refused: dict[int, str] = {}  # groups that can't take part, and why
         self.failure: Exception | None = None  # the daemon has to end
         make: MakeMachine = owner.make_machine

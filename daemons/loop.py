@@ -15,11 +15,14 @@ from a daemon of our kind that
 - we reached ourselves, at the address that the settings or the managers name, and that answered
   with the same node and disk as the greeting;
 - is a member of a group that is here;
-- speaks for replicas on its own node only.
+- speaks for replicas on its own node only;
+- has the one connection of its number to this door: the first that greeted keeps it while it
+  stands, and a process that ends loses it at once.
 
 Whoever makes up a node or a disk is refused; who reads a member's disk from the wire and repeats it
-is taken for that member. Against intent only keys help: with them nobody comes in by the peers'
-door who does not hold the peers' key (S1), and without them doors are on loopback (S5).
+is taken for that member while that one is not connected. Against intent only keys help: with them
+nobody comes in by the peers' door who does not hold the peers' key (S1), and without them doors are
+on loopback (S5).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from myqueue.daemons import peerwire
 from myqueue.daemons.engine import Client, Engine, Owner, Peer
 from myqueue.daemons.pauses import Pauses
 from myqueue.daemons.raft.types import Broken, node_of
+from myqueue.daemons.seam import Rival
 from myqueue.daemons.transport import Transport, describe
 
 TICK_MS = 50
@@ -51,7 +55,8 @@ CLIENT_KINDS = frozenset(
 NODE_END = 1 << 31
 TEXT_MAX = 300  # of what somebody calls itself, and is kept
 REFUSAL_MAX = 2000  # characters
-PEERS_MAX = 4096  # connections that greeted
+PROBE_MS = 100  # between looks whether the one that is connected still is
+PEERS_MAX = 4096  # connections that greeted, and stand
 DAEMONS = ("manager", "broker")
 Log = Callable[..., None]
 
@@ -66,6 +71,7 @@ class Loop:
         self._cluster, self._log = cluster, log
         self._peers: dict[bytes, Peer] = {}
         self._disks: dict[tuple[str, int], str] = {}  # of daemons that answered on our links
+        self._connected: dict[tuple[str, int], bytes] = {}  # the identity of each daemon's link
         self._pauses = Pauses()
         self._members: set[int] = set()  # nodes that share, or shared, a group with us
         self._next_tick = 0
@@ -251,24 +257,62 @@ class Loop:
             raise
 
     def _take_in(self, identity: bytes, envelope: protocol.Envelope) -> None:
-        _, _, request, cluster, kind, node, disk, incarnation, _address, _software = envelope
+        _, _, request, cluster, kind, node, disk, incarnation, address, _software = envelope
         if cluster != self._cluster:
             text = f"this is cluster {self._cluster!r}, not {cluster[:TEXT_MAX]!r}"
             raise errors.ClusterMismatch(text)
         if kind not in DAEMONS or not 0 < node < NODE_END or len(disk) > TEXT_MAX:
             raise errors.InvalidRequest("no manager and no broker greets like this")
-        if problem := self.owner.greeted(kind, node, disk):
+        problem = self.owner.greeted(kind, node, disk)
+        if (kind, node) == (self.engine.kind, self.engine.node):
+            problem = f"this is {kind} {node} itself; a daemon has a number of its own"
+        if problem:
             raise errors.IdentityMismatch(problem)
-        self._peers.pop(identity, None)
-        if len(self._peers) >= PEERS_MAX:  # connections come and go; who is heard greets again
-            del self._peers[next(iter(self._peers))]
-        self._peers[identity] = Peer(identity, kind, node, disk, incarnation)
+        peer = Peer(identity, kind, node, disk, incarnation, address[:TEXT_MAX])
+        self._check_alone(identity, peer)
+        if identity not in self._peers and len(self._peers) >= PEERS_MAX:
+            self._forget_peers()
+        self._peers[identity] = peer
+        self._connected[kind, node] = identity
+        self.transport.answer_peer(identity, self._greeted_back(request))
+
+    def _greeted_back(self, request: int) -> bytes:
         engine = self.engine
-        answer = protocol.encode(
+        return protocol.encode(
             protocol.GREETED, request, self._cluster, engine.kind, engine.node,
             engine.log.identity.disk, engine.incarnation,
         )  # fmt: skip
-        self.transport.answer_peer(identity, answer)
+
+    def _check_alone(self, identity: bytes, new: Peer) -> None:
+        """A daemon has one connection to this door, which ends with its process. As long as it
+        stands, nobody else is heard under its number, whatever it knows of it.
+        """
+        number = new.kind, new.node
+        other = self._connected.get(number, identity)
+        peer = self._peers.get(other)
+        if other == identity or peer is None or number != (peer.kind, peer.node):
+            return
+        known, now = self.engine.rivals.get(number), self.engine.now
+        if known is None or now - known.seen_at >= PROBE_MS:
+            if not self.transport.stands(other, self._greeted_back(0)):
+                del self._peers[other]
+                return
+            if new.incarnation == peer.incarnation:  # its link broke, and this end does not know
+                raise errors.Busy(f"the connection of {peer.name} from before stands still")
+            self.engine.rivals[number] = Rival(new.address, peer.address, now)
+        raise errors.IdentityMismatch(
+            f"{peer.name} is connected already, from {peer.address}, and this is another process:"
+            " a copy of its folder, or its number given twice. Stop one of them for good"
+        )
+
+    def _forget_peers(self) -> None:
+        """Connections come and go. Those that stand keep their place."""
+        frame = self._greeted_back(0)
+        stands = self.transport.stands
+        self._peers = {one: it for one, it in self._peers.items() if stands(one, frame)}
+        self._connected = {(it.kind, it.node): one for one, it in self._peers.items()}
+        if len(self._peers) >= PEERS_MAX:
+            raise errors.Busy(f"{PEERS_MAX} daemons are connected here already")
 
     # -- links ---------------------------------------------------------------------------------
 

@@ -292,6 +292,7 @@ class Manager:
             self._metadata.applied_index, self._metadata.tables, beats.liveness, beats.activity,
             engine.now, engine.wall_ms(), engine.repair.told(), self._groups.heard if leads else {},
             beats.duties.unreached if leads else set(), engine.closing.told(),
+            engine.rivals,
         )  # fmt: skip
 
     def closed(self, replica: Replica) -> None:

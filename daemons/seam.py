@@ -6,7 +6,7 @@ says when each of these is called. The *wire* is the transport as the engine see
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from myqueue.daemons.raft.types import Entry
 from myqueue.protocol import Envelope
@@ -30,11 +30,21 @@ class Client:
 class Peer:
     """A daemon that greeted at the peers' door."""
 
-    __slots__ = ("disk", "identity", "incarnation", "kind", "name", "node")
+    __slots__ = ("address", "disk", "identity", "incarnation", "kind", "name", "node")
 
-    def __init__(self, identity: bytes, kind: str, node: int, disk: str, incarnation: int) -> None:
-        self.identity, self.kind, self.node = identity, kind, node
+    def __init__(
+        self, identity: bytes, kind: str, node: int, disk: str, incarnation: int, address: str = ""
+    ) -> None:
+        self.identity, self.kind, self.node, self.address = identity, kind, node, address
         self.disk, self.incarnation, self.name = disk, incarnation, f"{kind} {node}"
+
+
+class Rival(NamedTuple):
+    """Another process under the number of a daemon that is connected."""
+
+    address: str  # of its peers' door, as it says
+    connected: str  # that of the one that is heard
+    seen_at: int  # when it was refused last
 
 
 class Owner(Protocol):

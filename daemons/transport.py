@@ -295,6 +295,17 @@ class Transport:
         if not self._send(self._peer_door, [identity, frame]):
             self.counts["peer_replies_dropped_total"] += 1
 
+    def stands(self, identity: bytes, frame: bytes) -> bool:
+        """Whether this connection of a peer still stands: it is sent a frame to find out."""
+        try:
+            self._peer_door.send(identity, _NOW_MORE)
+            self._peer_door.send(frame, _NOW)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return error.errno == zmq.EAGAIN  # it does not read, but it is there
+        return True
+
     def link_send(self, peer: tuple[str, int], frames: list[Buffer]) -> bool:
         link = self._links.get(peer)
         if link is None:

@@ -22,11 +22,13 @@ from myqueue.daemons.rows import (
     Producer,
     Topic,
 )
+from myqueue.daemons.seam import Rival
 from myqueue.daemons.tables import Tables
 from myqueue.daemons.team_views import group, groups
 from myqueue.errors import InvalidRequest, UnknownClient, UnknownTopic
 
 CLIENTS_MAX: Final = 1000  # of each kind in one answer
+RIVAL_MS: Final = 3000  # a process that is refused tries again several times a second
 PROBLEMS_MAX: Final = 500
 Answer = dict[str, Any]
 
@@ -51,6 +53,7 @@ class View:
     heard: Mapping[int, int] = field(default_factory=dict)  # members, while this manager leads
     unreached: Set[int] = frozenset()  # brokers that leaders of groups do not reach
     closed: Sequence[dict[str, Any]] = ()  # of this manager: what contradicts the others
+    rivals: Mapping[tuple[str, int], Rival] = field(default_factory=dict)  # refused here
 
     def topic(self, name: str) -> Topic:
         topic = self.tables.topics.get(name)
@@ -282,7 +285,7 @@ def problems(view: View, args: Arguments) -> Answer:
             found.append({"problem": "disk-low", "node": node, "free_bytes": life.free_bytes})
         if node in view.unreached:
             found.append({"problem": "unreached", "node": node})
-    found += _damage(view) + _closed(view)
+    found += _rivals(view) + _damage(view) + _closed(view)
     leaderless: list[Answer] = []
     thin: list[Answer] = []
     for name, topic in sorted(tables.topics.items()):
@@ -300,6 +303,16 @@ def problems(view: View, args: Arguments) -> Answer:
         found += [{"problem": "stray-group", "node": node, "group": one} for one in strays]
     omitted = max(0, len(found) - PROBLEMS_MAX)
     return {"problems": found[:PROBLEMS_MAX], "omitted": omitted}
+
+
+def _rivals(view: View) -> list[Answer]:
+    """Processes that were refused a moment ago, because another one has their number."""
+    return [
+        {"problem": "rival", "kind": kind, "node": node, "address": rival.address,
+         "connected": rival.connected}
+        for (kind, node), rival in sorted(view.rivals.items())
+        if view.now - rival.seen_at <= RIVAL_MS
+    ]  # fmt: skip
 
 
 def _damage(view: View) -> list[Answer]:

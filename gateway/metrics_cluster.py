@@ -28,7 +28,7 @@ CONSUMERS_MAX: Final = 50  # whose lag is asked for: those heard of last
 GROUPS_MAX: Final = 50  # of consumers; those with members first
 PROBLEMS: Final = (
     *("managers-leaderless", "manager-silent", "broker-silent", "disk-low"),
-    *("leaderless", "under-replicated", "stray-group", "damaged", "closed", "unreached"),
+    *("leaderless", "under-replicated", "stray-group", "damaged", "closed", "unreached", "rival"),
 )
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily

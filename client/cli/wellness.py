@@ -23,7 +23,7 @@ OF_DAEMONS = {
     "disk-low": (True, "broker {node} has no room on its disk"),
     "unreached": (False, "other brokers do not reach broker {node}: check its address for peers"),
 }
-KNOWN = {*OF_DAEMONS, "damaged", "closed", "leaderless", "under-replicated", "stray-group"}
+KNOWN = {*OF_DAEMONS, "rival", "damaged", "closed", "leaderless", "under-replicated", "stray-group"}
 
 
 class Problem(NamedTuple):
@@ -67,9 +67,21 @@ def of_daemons(told: list[dict[str, Any]]) -> list[Problem]:
         if row["problem"] in OF_DAEMONS:
             critical, text = OF_DAEMONS[row["problem"]]
             found.append(Problem(critical, text.format(node=row.get("node"))))
+        elif row["problem"] == "rival":
+            found.append(Problem(False, rival(row)))
         elif row["problem"] == "damaged":
             found.append(Problem(False, damage(row)))
     return found
+
+
+def rival(row: dict[str, Any]) -> str:
+    """Two processes with one number."""
+    who = f"{row['kind']} {row['node']}"
+    return (
+        f"another process says that it is {who}, at {row['address']}, and is refused while {who} is"
+        f" connected from {row['connected']}: stop the one that should not be, and remove its"
+        " folder if that is a copy"
+    )
 
 
 def damage(row: dict[str, Any]) -> str:

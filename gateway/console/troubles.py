@@ -69,9 +69,11 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
             count = f"{len(at):,} partition{'s' * (len(at) != 1)}"
             names = ", ".join(at[:NAMED_MAX]) + more
             out.append(Trouble(critical, text.format(count=count, names=names)))
+    out += [Trouble(False, _rival(row)) for row in problems if row["problem"] == "rival"]
     out += [Trouble(False, _damage(row)) for row in problems if row["problem"] == "damaged"]
     out += [Trouble(False, _closed(row)) for row in problems if row["problem"] == "closed"]
     known = {
+        "rival",
         "damaged",
         "closed",
         "managers-leaderless",
@@ -83,6 +85,14 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
     others = [row for row in problems if row["problem"] not in known]
     out += [Trouble(False, _plainly(row)) for row in others[:NAMED_MAX]]
     return sorted(out, key=lambda one: not one.is_critical)
+
+
+def _rival(row: Facts) -> str:
+    who = f"{row['kind']} {row['node']}"
+    return (
+        f"another process says that it is {who}, at {row['address']}; {who} is connected from"
+        f" {row['connected']}: stop the one that should not be"
+    )
 
 
 def _damage(row: Facts) -> str:

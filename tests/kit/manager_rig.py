@@ -59,6 +59,7 @@ class FakeEngine:
         )
         self.repair = SimpleNamespace(told=list, status=dict)  # nothing is damaged
         self.closing = SimpleNamespace(told=list)  # nor closed
+        self.rivals: dict[tuple[str, int], Any] = {}
         self.replies: list[tuple[str, Any]] = []
         self.peer_replies: list[tuple[str, Any]] = []
         self.sent: list[tuple[tuple[str, int], Any]] = []

@@ -128,7 +128,7 @@ def test_w6_r26_a_restarted_broker_does_not_follow_a_manager_that_lags(tmp_path:
         cluster.resume(lagging)
         before = len(cluster.log(("broker", 1)))
         cluster.start(("broker", 1))
-        wait_for("it is ready", lambda: " ready " in cluster.log(("broker", 1))[before:])
+        wait_for("it listens", lambda: " listening " in cluster.log(("broker", 1))[before:])
         time.sleep(3)  # beats, orders and nothing
         assert "replica-made" not in cluster.log(("broker", 1))[before:]
         cluster.start(leader, other)
