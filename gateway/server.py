@@ -34,7 +34,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Final, Protocol
 
-from myqueue.errors import BodyTooLarge, Busy, Malformed, MyQueueError
+from myqueue.errors import BodyTooLarge, Busy, InvalidSetting, Malformed, MyQueueError
 from myqueue.gateway import crowding, http1, overdue
 from myqueue.gateway.config import GatewayConfig
 from myqueue.gateway.crowding import SLOW_BYTES_PER_S
@@ -113,9 +113,7 @@ class Server:
 
     def serve(self) -> None:
         """In the main thread, which hears the signals."""
-        for number in range(self._config.threads):
-            name = f"http-{number}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._start_threads()
         sweep_at = monotonic() + SWEEP_S
         while not self._stopping:
             self._turn(max(0.0, sweep_at - monotonic()))
@@ -127,6 +125,18 @@ class Server:
             self._waiting.put(None)
         for connection in tuple(self._connections.values()):
             self._close(connection)
+
+    def _start_threads(self) -> None:
+        for number in range(self._config.threads):
+            name = f"http-{number}"
+            try:
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+            except RuntimeError:
+                raise InvalidSetting(
+                    f"threads = {self._config.threads}: this machine gave only {number} of them",
+                    hint="Raise the limit of addresses (ulimit -v) or processes (ulimit -u), or"
+                    " ask for fewer with --threads.",
+                ) from None
 
     def _turn(self, seconds: float) -> None:
         for number, event in self._epoll.poll(seconds, EVENTS_AT_ONCE):

@@ -33,6 +33,7 @@ from zlib import crc32
 import lmdb
 
 from myqueue.errors import DirectoryUnusable, DiskFull, StoreBroken
+from myqueue.wal import address_space
 from myqueue.wal import format as f
 from myqueue.wal.forks import stays_behind, wrong_process
 from myqueue.wal.groups import Group, Op, RowTuple
@@ -43,7 +44,8 @@ VERSION = 1
 MAP_BYTES = 64 << 30  # virtual; the file grows with its content
 GROW_FACTOR = 2
 # What the system refuses says nothing about the file; a store is not thrown away for it.
-NOT_DAMAGE = ("Cannot allocate memory", "Permission denied", "Too many open files")
+NO_MEMORY = "Cannot allocate memory"
+NOT_DAMAGE = ("Permission denied", "Too many open files")
 GROW_WAIT_S = 0.05
 ROOM_BYTES = 16 << 20  # LMDB reports a full disk as an IO error; with less free, it was that
 STATE_KEY_BYTES_MAX = 511 - 8  # LMDB's limit; the group's uid comes first
@@ -121,14 +123,20 @@ class Store:
             check_before_opening(directory)
         self._gate = _Gate()
         self._env: Any
-        is_new = not os.path.exists(os.path.join(directory, "data.mdb"))
+        file = os.path.join(directory, "data.mdb")
+        is_new = not os.path.exists(file)
+        size = address_space.fitting(map_bytes, 0 if is_new else os.path.getsize(file))
+        if not size:
+            raise _no_addresses(directory)
         try:
             self._env = lmdb.open(
-                directory, map_size=map_bytes, max_dbs=len(TABLES), metasync=False, sync=sync,
+                directory, map_size=size, max_dbs=len(TABLES), metasync=False, sync=sync,
                 readahead=False, max_readers=126, mode=0o600, readonly=read_only,
                 lock=not read_only, create=not read_only,
             )  # fmt: skip
         except lmdb.Error as error:
+            if NO_MEMORY in str(error):
+                raise _no_addresses(directory) from error
             if any(word in str(error) for word in NOT_DAMAGE):
                 raise DirectoryUnusable(f"{directory}: {error}") from error
             raise _opening(directory, error, is_new) from error
@@ -207,7 +215,10 @@ class Store:
 
     def _grow(self) -> None:
         with self._gate.alone():
-            self._env.set_mapsize(self._env.info()["map_size"] * GROW_FACTOR)
+            now = self._env.info()["map_size"]
+            if not address_space.may_grow(now, now * GROW_FACTOR):
+                raise _no_addresses(self._directory)
+            self._env.set_mapsize(now * GROW_FACTOR)
 
     def _judged(self, error: Exception) -> DiskFull | StoreBroken:
         """A commit that failed left everything as it was: a full disk is no damage."""
@@ -238,6 +249,14 @@ class Store:
             note_broken(self._directory)
         else:
             note_closed(self._directory)
+
+
+def _no_addresses(directory: str) -> DirectoryUnusable:
+    return DirectoryUnusable(
+        f"{directory}: no address space for the store; {address_space.allowed()} are allowed",
+        hint="Raise the limit (ulimit -v unlimited; LimitAS=infinity for systemd): a store is"
+        " mapped, which takes addresses, not memory.",
+    )
 
 
 class _Commit:
