@@ -36,7 +36,10 @@ HEAVY_BYTES: Final = 4 << 20
 HEAVY_AT_ONCE: Final = 2
 FRESH_S: Final = 0.5  # a request that began so lately is not called slow
 SLOW_BYTES_PER_S: Final = 256 << 10
-ANSWERS_BYTES_MAX: Final = 64 << 20
+ANSWERS_BYTES_MAX: Final = 64 << 20  # of all answers that are taken slowly
+# For an answer to be taken, and for each SLOW_BYTES_PER_S of it a second more; if nothing of it is
+# taken, no longer than this.
+SEND_S: Final = 30.0
 SHARE_AT_ONCE: Final = 64  # of all connections: so many slow ones give way together
 TELL_S: Final = 10.0  # at most one line of the log for each reason in so long
 
@@ -139,6 +142,8 @@ def look_at_pace(connections: Iterable[Connection], now: float) -> None:
         if seconds >= FRESH_S:
             progress = one.progress
             one.pace = (progress - one.seen_bytes) / seconds
+            if one.pace > 0:
+                one.moved_s = now
             one.seen_s, one.seen_bytes = now, progress
 
 
@@ -168,17 +173,25 @@ def give_way(connections: Iterable[Connection]) -> list[Connection]:
     return [min(idle, key=lambda one: one.deadline)] if idle else []
 
 
-def slow_readers(connections: Iterable[Connection]) -> list[Connection]:
-    """Who gives way because answers that nobody takes hold more than `ANSWERS_BYTES_MAX`."""
+def slow_readers(connections: Iterable[Connection], now: float) -> list[Connection]:
+    """Who took nothing of an answer for `SEND_S`; and who gives way because answers that are taken
+    slowly hold more than `ANSWERS_BYTES_MAX`.
+    """
     slow = [one for one in connections if one.state == WRITING and is_slow(one)]
-    excess = sum(one.untaken for one in slow) - ANSWERS_BYTES_MAX
-    found = []
-    for one in sorted(slow, key=lambda one: one.pace):
+    found = [one for one in slow if now - one.moved_s > SEND_S]
+    excess = sum(one.untaken for one in slow) - sum(one.untaken for one in found)
+    excess -= ANSWERS_BYTES_MAX
+    for one in sorted(set(slow).difference(found), key=lambda one: one.pace):
         if excess <= 0:
             break
         excess -= one.untaken
         found.append(one)
     return found
+
+
+def seconds_to_take(answer_bytes: int) -> float:
+    """How long the sending of an answer may last at most."""
+    return SEND_S + answer_bytes / SLOW_BYTES_PER_S
 
 
 class Tally:

@@ -37,7 +37,6 @@ from typing import Final, Protocol
 from myqueue.errors import BodyTooLarge, Busy, InvalidSetting, Malformed, MyQueueError
 from myqueue.gateway import crowding, http1, overdue
 from myqueue.gateway.config import GatewayConfig
-from myqueue.gateway.crowding import SLOW_BYTES_PER_S
 from myqueue.gateway.sockets import (
     BODY,
     HEAD,
@@ -59,7 +58,6 @@ ACCEPT_AT_ONCE: Final = 64
 SWEEP_S: Final = 0.25
 DRAIN_S: Final = 0.05  # between two looks whether all is answered
 LINGER_S: Final = 2.0
-SEND_S: Final = 30.0  # for an answer to be taken; and for each SLOW_BYTES_PER_S a second more
 ROOM_S: Final = 0.1  # before the next try to take a connection when there are no files left
 AHEAD_BYTES_MAX: Final = 64 << 10  # that a client may send before it has its answer
 NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -186,7 +184,7 @@ class Server:
             if connection.deadline < now:
                 self._overdue(connection)
         crowding.look_at_pace(self._connections.values(), now)
-        for connection in crowding.slow_readers(self._connections.values()):
+        for connection in crowding.slow_readers(self._connections.values(), now):
             self._tally.add(crowding.ANSWERS)
             self._close(connection)
         self._make_bytes()
@@ -376,7 +374,7 @@ class Server:
                 self._close(connection)
 
     def _refuse(self, connection: Connection, error: MyQueueError) -> None:
-        connection.state, connection.deadline = WORKING, self._in(SEND_S * 1000)
+        connection.state, connection.deadline = WORKING, self._in(crowding.SEND_S * 1000)
         self._answer(connection, refusal(error))
 
     def _next(self, connection: Connection) -> int:
@@ -478,16 +476,16 @@ class Server:
     def _stream(self, connection: Connection, answer: Answer) -> None:
         """An answer whose end is not known yet; it holds this thread."""
         is_whole = False
-        alive = connection.send_all(answer.head(self._now()), SEND_S)
+        alive = connection.send_all(answer.head(self._now()), crowding.SEND_S)
         try:
             for chunk in answer.stream or ():
                 connection.deadline = self._in(overdue.limit_ms(self._config))
                 if chunk and alive:
-                    alive = connection.send_all(answer.chunk(chunk), SEND_S)
+                    alive = connection.send_all(answer.chunk(chunk), crowding.SEND_S)
                 if not alive or self._stopping or connection.gone:
                     break
             else:
-                is_whole = connection.send_all(answer.chunk(b""), SEND_S)
+                is_whole = connection.send_all(answer.chunk(b""), crowding.SEND_S)
         except Exception:
             log.exception("a stream failed")
         finally:
@@ -507,7 +505,7 @@ class Server:
         elif connection.state != WRITING:
             # One deadline for all of it: who takes a byte now and then does not hold it for ever.
             connection.begins()
-            connection.deadline = connection.since + SEND_S + len(left) / SLOW_BYTES_PER_S
+            connection.deadline = connection.since + crowding.seconds_to_take(len(left))
             connection.state = WRITING
         if held:
             self._answered.append(held)

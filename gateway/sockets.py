@@ -31,8 +31,8 @@ class Connection:
 
     __slots__ = (
         "address", "begun_with", "closes", "data", "deadline", "gone", "head", "is_deaf",
-        "is_watched", "lock", "number", "out", "pace", "seen_bytes", "seen_s", "since", "sock",
-        "state", "wants_write", "was_served", "works_on",
+        "is_watched", "lock", "moved_s", "number", "out", "pace", "seen_bytes", "seen_s", "since",
+        "sock", "state", "wants_write", "was_served", "works_on",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str, deadline: float) -> None:
@@ -45,7 +45,7 @@ class Connection:
         self.was_served = False  # a request of it was whole
         self.works_on = 0  # bytes of a large body that is not answered yet
         # How fast the request comes, or the answer goes; `crowding.py` looks at it now and then.
-        self.since = self.seen_s = 0.0
+        self.since = self.seen_s = self.moved_s = 0.0
         self.begun_with = self.seen_bytes = 0
         self.pace = math.inf  # bytes per second; not known yet
         self.begins()
@@ -118,7 +118,7 @@ class Connection:
 
     def begins(self) -> None:
         """The request, its body, or the sending of its answer."""
-        self.since = self.seen_s = monotonic()
+        self.since = self.seen_s = self.moved_s = monotonic()
         self.begun_with = self.untaken
         self.seen_bytes, self.pace = self.progress, math.inf
 

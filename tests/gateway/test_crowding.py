@@ -183,8 +183,8 @@ def test_who_takes_no_answers_is_closed_when_they_are_too_much(
 
 def test_an_answer_has_one_deadline(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taking a little of it now and then does not put it off."""
-    monkeypatch.setattr("myqueue.gateway.server.SEND_S", 0.5)
-    monkeypatch.setattr("myqueue.gateway.server.SLOW_BYTES_PER_S", 1 << 30)
+    monkeypatch.setattr(crowding, "SEND_S", 0.5)
+    monkeypatch.setattr(crowding, "SLOW_BYTES_PER_S", 1 << 30)
     with serving(Site(), Quick()) as (port, server):
         line = connect(port)
         line.send("/vast")
@@ -195,6 +195,18 @@ def test_an_answer_has_one_deadline(connect: Connect, monkeypatch: pytest.Monkey
             return not all_of(server)
 
         wait_for("its end", has_ended, 10)
+
+
+def test_who_takes_nothing_of_an_answer_is_not_waited_for(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large it is: a large one has more time only as long as it is taken."""
+    monkeypatch.setattr(crowding, "SEND_S", 0.5)
+    with serving(Site(), Quick()) as (port, server):
+        line = connect(port)
+        line.send("/vast")
+        wait_for("it to be sent", lambda: any(one.untaken for one in all_of(server)))
+        wait_for("its end", lambda: not all_of(server), 10)
 
 
 def all_of(server: Server) -> list[Any]:
