@@ -6,7 +6,8 @@ it knows, which is never older than this Admin's own changes. What single daemon
 (`raft_status`, `stats`, `where`) is asked of each of them at once, and one that does not answer has
 its error in its place instead of spoiling what the others said.
 
-All calls block up to `timeout` seconds and may come from any thread. Answers are plain dicts and
+Each call blocks up to `timeout` seconds, whatever it asks for on its way, and may come from any
+thread. Answers are plain dicts and
 lists, as the managers give them.
 """
 
@@ -20,6 +21,7 @@ from typing import Any, Final, Self
 
 from myqueue import config
 from myqueue import protocol as words
+from myqueue.admin_calls import Limit, public
 from myqueue.admin_groups import GroupAdmin
 from myqueue.errors import (
     InvalidRequest,
@@ -31,6 +33,7 @@ from myqueue.errors import (
     UnknownTopic,
     Unreachable,
 )
+from myqueue.given import definite_seconds
 from myqueue.message import TopicPartition
 from myqueue.offsets import Offsets, read_offsets
 from myqueue.session import Session
@@ -38,11 +41,13 @@ from myqueue.session import Session
 MANAGERS_GROUP: Final = 1
 ASK_MS_MAX: Final = 3_000  # of one daemon among several
 NEWEST_MS_MAX: Final = 1_500  # so long a leader has to answer a read, before any manager may
+GRACE_MS: Final = 500
 PLAIN_S: Final = 10.0  # so long no leader is asked after that
 
 Facts = dict[str, Any]
 
 
+@public
 class Admin(GroupAdmin):
     """Asks and changes a cluster.
 
@@ -52,13 +57,14 @@ class Admin(GroupAdmin):
     ['orders']
     """
 
-    def __init__(self, cluster: str | Session, *, timeout: float = 10.0) -> None:
-        self._timeout_ms = max(1, round(timeout * 1000))
-        self._owns_session = isinstance(cluster, str)
+    def __init__(self, cluster: str | Iterable[str] | Session, *, timeout: float = 10.0) -> None:
+        limit_s = min(definite_seconds(timeout), config.DAY_MS / 1000)
+        self._limit = Limit(limit_s)
+        self._owns_session = not isinstance(cluster, Session)
         self._session = (
-            Session(cluster, name="admin", request_timeout_ms=self._timeout_ms)
-            if isinstance(cluster, str)
-            else cluster
+            cluster
+            if isinstance(cluster, Session)
+            else Session(cluster, name="admin", request_timeout_ms=self._limit.ms)
         )
         self._plain_until = 0.0
 
@@ -123,9 +129,9 @@ class Admin(GroupAdmin):
         try:
             topics = self.topics(detail=True)
         except InvalidRequest:  # too much for one answer
-            topics, end = [], time.monotonic() + self._timeout_ms / 1000
+            topics = []
             for name in self.topics():
-                if time.monotonic() > end:
+                if self._limit.is_over:
                     raise TimedOut(
                         f"not all topics were asked whether they count on broker {broker}",
                         hint="Give Admin a longer timeout.",
@@ -139,7 +145,7 @@ class Admin(GroupAdmin):
         """Who listens at host:port: `{"daemon", "node", "address"}`. Unreachable if nobody does;
         ClusterMismatch if it is another cluster's.
         """
-        limit_ms = min(self._timeout_ms, ASK_MS_MAX)
+        limit_ms = min(self._limit.left_ms, ASK_MS_MAX)
         asked = self._session.call(config.address(address), words.STATS, timeout_ms=limit_ms)
         told = self._wait(asked).fields[0]
         return {"daemon": told["daemon"], "node": told["node"], "address": address}
@@ -153,7 +159,7 @@ class Admin(GroupAdmin):
 
     def problems(self) -> list[Facts]:
         """What is not well; told by the managers' leader, who has just heard a majority."""
-        return list(self._wait(self._newest("problems", {}, self._timeout_ms))["problems"])
+        return list(self._wait(self._newest("problems", {}, self._limit.left_ms))["problems"])
 
     def cluster(self) -> Facts:
         """Name, version, settings, and counts of what there is."""
@@ -268,17 +274,17 @@ class Admin(GroupAdmin):
     # -- inside -----------------------------------------------------------------------------------
 
     def _update(self, operation: str, **arguments: Any) -> Facts:
-        answer = self._session.update(operation, arguments, timeout_ms=self._timeout_ms)
+        answer = self._session.update(operation, arguments, timeout_ms=self._limit.left_ms)
         return dict(self._wait(answer))
 
     def _read(self, query: str, **arguments: Any) -> Facts:
         if time.monotonic() >= self._plain_until:
-            limit_ms = min(NEWEST_MS_MAX, max(1, self._timeout_ms // 2))
+            limit_ms = min(NEWEST_MS_MAX, max(1, self._limit.left_ms // 2))
             try:
                 return dict(self._wait(self._newest(query, arguments, limit_ms)))
             except (NotLeader, TimedOut, Unreachable):
                 self._plain_until = time.monotonic() + PLAIN_S
-        answer = self._session.read(query, arguments, timeout_ms=self._timeout_ms)
+        answer = self._session.read(query, arguments, timeout_ms=self._limit.left_ms)
         return dict(self._wait(answer))
 
     def _newest(self, query: str, arguments: Facts, timeout_ms: int) -> Future[Facts]:
@@ -286,7 +292,7 @@ class Admin(GroupAdmin):
 
     def _wait(self, future: Any) -> Any:
         """Requests have the deadline themselves; this is for when that does not work."""
-        return self._session.wait(future, self._timeout_ms + 1_000)
+        return self._session.wait(future, self._limit.left_ms + GRACE_MS)
 
     def _partition(self, topic: str, partition: int) -> Facts:
         rows = self.describe_topic(topic)["partitions"]
@@ -304,7 +310,7 @@ class Admin(GroupAdmin):
 
     def _ask_daemons(self, rows: Iterable[Facts], kind: int, *fields: Any) -> list[Facts]:
         """Each row with what that daemon told, or with its error; all are asked at once."""
-        limit_ms = min(self._timeout_ms, ASK_MS_MAX)
+        limit_ms = min(self._limit.left_ms, ASK_MS_MAX)
         calls = [
             (row, self._session.call(row["address"], kind, fields, timeout_ms=limit_ms))
             for row in rows
@@ -323,22 +329,23 @@ class Admin(GroupAdmin):
     ) -> dict[TopicPartition, Offsets]:
         groups = self._groups_of(topic)
         found = read_offsets(
-            self._session, groups, who=who, time_ms=time_ms, timeout_ms=self._timeout_ms
+            self._session, groups, who=who, time_ms=time_ms, timeout_ms=self._limit.left_ms
         )
         return {name: found[group] for group, name in groups.items()}
 
     def _known_offsets(self, topic: str, who: str) -> dict[TopicPartition, Offsets | None]:
         groups = self._groups_of(topic)
-        limit_ms = min(self._timeout_ms // 2, ASK_MS_MAX)
+        limit_ms = min(max(1, self._limit.left_ms // 2), ASK_MS_MAX)
         found = read_offsets(self._session, groups, who=who, timeout_ms=limit_ms, partial=True)
         return {name: found.get(group) for group, name in groups.items()}
 
     def _groups_of(self, topic: str) -> dict[int, TopicPartition]:
         rows = self.describe_topic(topic)["partitions"]
-        self._wait(self._session.ensure_topics([topic], timeout_ms=self._timeout_ms))
+        self._wait(self._session.ensure_topics([topic], timeout_ms=self._limit.left_ms))
         return {row["group"]: TopicPartition(topic, row["partition"]) for row in rows}
 
     def close(self, timeout: float = 5.0) -> None:
+        timeout = definite_seconds(timeout)
         if self._owns_session:
             self._session.close(round(timeout * 1000))
 

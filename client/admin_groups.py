@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from myqueue import protocol as words
+from myqueue.admin_calls import Limit, public
 from myqueue.errors import GroupInUse, MisuseError, MyQueueError, TimedOut, UnknownGroup, error_of
 from myqueue.message import TopicPartition
 from myqueue.offsets import Offsets
@@ -24,15 +25,17 @@ from myqueue.session import Answer, Session
 
 PAUSE_S: Final = 0.05
 ATTEMPT_MS: Final = 3_000
+END_S: Final = 1.0  # to end what was begun, though the time of the call is over
 
 Facts = dict[str, Any]
 
 
+@public
 class GroupAdmin(ABC):
     """See the chapter's head."""
 
     _session: Session
-    _timeout_ms: int
+    _limit: Limit
 
     @abstractmethod
     def _read(self, query: str, **arguments: Any) -> Facts: ...
@@ -97,7 +100,7 @@ class GroupAdmin(ABC):
         given = [one for one in (to, offset, time_ms, shift) if one is not None]
         if len(given) != 1 or to not in (None, "earliest", "latest") or (offset or 0) < 0:
             raise MisuseError('one of to="earliest" or "latest", offset=, time_ms=, shift=')
-        wanted = None if partitions is None else {TopicPartition(*one) for one in partitions}
+        wanted = None if partitions is None else set(partitions)
         names = self._topics_of(group, topics, wanted)
 
         def plan() -> list[Facts]:
@@ -121,7 +124,8 @@ class GroupAdmin(ABC):
             rows = plan()
             self._set_positions(group, epoch, rows)
         finally:
-            self._update("end_reset", group=group, epoch=epoch)
+            with self._limit.at_least(END_S):
+                self._update("end_reset", group=group, epoch=epoch)
         return rows
 
     def delete_group(self, group: str) -> None:
@@ -143,7 +147,7 @@ class GroupAdmin(ABC):
                 error.hint = "Somebody joined meanwhile: it stays, and its positions are forgotten."
                 raise
         except BaseException:
-            with suppress(MyQueueError):  # the managers end it after a while
+            with suppress(MyQueueError), self._limit.at_least(END_S):  # or the managers end it
                 self._update("end_reset", group=group, epoch=epoch)
             raise
 
@@ -162,14 +166,13 @@ class GroupAdmin(ABC):
 
     def _set_positions(self, group: str, epoch: int, rows: list[Facts]) -> None:
         """At the leaders of the partitions, again until the deadline."""
-        deadline = time.monotonic() + self._timeout_ms / 1000
         left = {(row["topic"], row["partition"]): row["new"] for row in rows}
         last = "no leader is known"
         while True:
             last = self._try_to_set(f"group/{group}", epoch, left) or last
             if not left:
                 return
-            if time.monotonic() >= deadline:
+            if self._limit.is_over:
                 raise TimedOut(f"{len(left)} positions could not be set: {last}")
             self._session.refresh({topic for topic, _ in left})
             time.sleep(PAUSE_S)
@@ -189,7 +192,9 @@ class GroupAdmin(ABC):
                 groups[group] = (topic, number)
                 asked.setdefault(address, []).append([group, offset, 0, epoch])
         calls = [
-            self._session.call(address, words.COMMIT, (who, parts), timeout_ms=ATTEMPT_MS)
+            self._session.call(
+                address, words.COMMIT, (who, parts), timeout_ms=min(ATTEMPT_MS, self._limit.left_ms)
+            )
             for address, parts in asked.items()
         ]
         said = ""

@@ -16,12 +16,14 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, overload
 
 from myqueue.config import ConsumerSettings
 from myqueue.consumer import Consumer
 from myqueue.delivery import RecordMetadata, Stored
 from myqueue.errors import Closed
+from myqueue.given import name_of_partition, seconds, text, whole
+from myqueue.intake import plain, plain_values
 from myqueue.message import Message, TopicPartition
 from myqueue.producer import Producer
 from myqueue.session import Session
@@ -44,7 +46,7 @@ class AsyncProducer:
     they are sent in this order. `send_many` is faster. Settings are those of `Producer`.
     """
 
-    def __init__(self, cluster: str | Session, **settings: Any) -> None:
+    def __init__(self, cluster: str | Iterable[str] | Session, **settings: Any) -> None:
         self._producer = Producer(cluster, **settings)
         self._order = asyncio.Lock()  # of messages, where some have to wait for room
         self._known: set[str] = set()
@@ -61,15 +63,18 @@ class AsyncProducer:
             self._producer.send, topic, value, key=key, partition=partition, headers=headers,
             timestamp_ms=timestamp_ms,
         )  # fmt: skip
-        return await asyncio.wrap_future(await self._put(topic, len(value), call))
+        size = len(plain(value))
+        return await asyncio.wrap_future(await self._put(text(topic, "topic"), size, call))
 
     async def send_many(
         self, topic: str, values: Iterable[bytes], *, partition: int | None = None
     ) -> list[Stored]:
         """A whole list at once, in its order. Says where its runs were stored."""
-        found = list(values)
+        found = plain_values(values)
         call = partial(self._producer.send_many, topic, found, partition=partition)
-        return await asyncio.wrap_future(await self._put(topic, sum(map(len, found)), call))
+        return await asyncio.wrap_future(
+            await self._put(text(topic, "topic"), sum(map(len, found)), call)
+        )
 
     async def _put(self, topic: str, size: int, call: Callable[[], T]) -> T:
         """At once if there is room, else by a thread that may wait; always in order."""
@@ -113,11 +118,11 @@ class AsyncConsumer:
     """
 
     def __init__(
-        self, cluster: str | Session, topics: str | Iterable[str], **arguments: Any
+        self, cluster: str | Iterable[str] | Session, topics: str | Iterable[str], **arguments: Any
     ) -> None:
         self._make = partial(Consumer, cluster, topics, **arguments)
-        self._idle_s: float | None = arguments.get("idle_timeout")
-        most_ms = arguments.get("max_poll_ms", ConsumerSettings.max_poll_ms)
+        self._idle_s = seconds(arguments.get("idle_timeout"), "idle_timeout")
+        most_ms = whole(arguments.get("max_poll_ms", ConsumerSettings.max_poll_ms), "max_poll_ms")
         self._slice_s = min(SLICE_S, most_ms / 3000)  # else its group thinks that it is stuck
         self._found: Consumer | None = None
         self._starting, self._turn = asyncio.Lock(), asyncio.Lock()
@@ -153,7 +158,7 @@ class AsyncConsumer:
         self, max_messages: int | None = None, timeout: float | None = 1.0
     ) -> list[Message]:
         """Messages, as soon as there are any; [] if none came in `timeout` seconds."""
-        consumer = self._consumer
+        consumer, timeout = self._consumer, seconds(timeout)
         return await self._until(timeout, lambda: consumer.poll(max_messages, 0.0)) or []
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -200,27 +205,41 @@ class AsyncConsumer:
         """See Consumer.commit."""
         return await self._call(self._consumer.commit, upto, timeout)
 
-    async def committed(self, timeout: float | None = None) -> dict[TopicPartition, int | None]:
-        return await self._call(self._consumer.committed, timeout)
+    async def committed(
+        self, partitions: Partitions | float = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        return await self._call(self._consumer.committed, partitions, timeout)
 
+    @overload
     async def position(
         self, partition: TopicPartition | tuple[str, int], timeout: float | None = None
-    ) -> int:
-        return await self._call(self._consumer.position, partition, timeout)
+    ) -> int: ...
+    @overload
+    async def position(self, topic: str, number: int, /, timeout: float | None = None) -> int: ...
+    async def position(self, partition: Any, *more: Any, timeout: Any = None) -> int:
+        """See Consumer.position."""
+        name, rest = name_of_partition(partition, more)
+        return await self._call(self._consumer.position, name, *(rest or (timeout,)))
 
-    async def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
-        return await self._call(self._consumer.lag, timeout)
+    async def lag(
+        self, partitions: Partitions | float = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        return await self._call(self._consumer.lag, partitions, timeout)
 
     async def seek_to_time(
         self, time_ms: int, partitions: Partitions = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         return await self._call(self._consumer.seek_to_time, time_ms, partitions, timeout)
 
-    async def seek_to_beginning(self, partitions: Partitions = None) -> dict[TopicPartition, int]:
-        return await self._call(self._consumer.seek_to_beginning, partitions)
+    async def seek_to_beginning(
+        self, partitions: Partitions = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        return await self._call(self._consumer.seek_to_beginning, partitions, timeout)
 
-    async def seek_to_end(self, partitions: Partitions = None) -> dict[TopicPartition, int]:
-        return await self._call(self._consumer.seek_to_end, partitions)
+    async def seek_to_end(
+        self, partitions: Partitions = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        return await self._call(self._consumer.seek_to_end, partitions, timeout)
 
     async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
         await self._turn.acquire()
@@ -237,9 +256,17 @@ class AsyncConsumer:
         async with self._turn:
             return self._consumer.assignment()
 
-    async def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+    @overload
+    async def seek(self, partition: TopicPartition | tuple[str, int], offset: int, /) -> None: ...
+    @overload
+    async def seek(self, topic: str, number: int, offset: int, /) -> None: ...
+    @overload
+    async def seek(self, partition: TopicPartition | tuple[str, int], *, offset: int) -> None: ...
+    async def seek(self, partition: Any, *more: Any, offset: Any = None) -> None:
+        """See Consumer.seek."""
+        name, rest = name_of_partition(partition, more)
         async with self._turn:
-            self._consumer.seek(partition, offset)
+            self._consumer.seek(name, *(rest or (offset,)))
 
     async def pause(self, partitions: Partitions = None) -> None:
         async with self._turn:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
 from myqueue.batch import CODECS
-from myqueue.errors import InvalidSetting, MisuseError
+from myqueue.errors import InvalidRequest, InvalidSetting, MisuseError
+from myqueue.given import text, texts, whole
 from myqueue.protocol import FRAME_BYTES_MAX
 
 DEFAULT_PORT: Final = 9092
@@ -22,12 +23,12 @@ STARTS: Final = ("earliest", "latest", "committed")
 
 
 def setting(
-    default: Any, unit: str, text: str, *, low: int | None = None, high: int | None = None,
+    default: Any, unit: str, about: str, *, low: int | None = None, high: int | None = None,
     choices: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
     """A field with what is needed to check it and to explain it."""
-    about = {"unit": unit, "help": text, "low": low, "high": high, "choices": choices}
-    return field(default=default, metadata=about)
+    known = {"unit": unit, "help": about, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=known)
 
 
 class Row(NamedTuple):
@@ -182,24 +183,37 @@ def consumer_settings(**given: Any) -> ConsumerSettings:
 
 def ids_by_topic(names: list[str], consumer_id: int | Mapping[str, int] | None) -> dict[str, int]:
     """One id for all topics, or one for each."""
-    if not names or not all(isinstance(name, str) and name for name in names):
+    if not names or not all(names):
         raise MisuseError(f"topics={names!r}: name at least one")
     if consumer_id is None:
         return {}
-    if isinstance(consumer_id, int):
-        return dict.fromkeys(names, consumer_id)
+    if not isinstance(consumer_id, Mapping):
+        return dict.fromkeys(names, whole(consumer_id, "consumer_id", 1))
     if set(consumer_id) != set(names):
         raise MisuseError("consumer_id= needs an id for each of the topics")
-    return dict(consumer_id)
+    return {name: whole(one, f"consumer_id[{name!r}]", 1) for name, one in consumer_id.items()}
 
 
 def who_commits(names: list[str], group: str | None, ids: dict[str, int]) -> dict[str, str]:
     """Under whose name positions are committed, by topic; "": nobody's. See COMMIT."""
+    if group is not None:
+        text(group, "group")
     if group is not None and ids:
         raise MisuseError("group= or consumer_id=, not both")
     if group == "":
         raise MisuseError("group='': a group has a name")
     return {n: f"group/{group}" if group else str(ids[n]) if ids else "" for n in names}
+
+
+def joined(cluster: Any) -> str:
+    """Addresses as one text, `host:port[,…]`, though they were given as a list."""
+    try:
+        return ",".join(texts(cluster, "cluster"))
+    except InvalidRequest:
+        raise InvalidSetting(
+            f"a cluster is named by its managers: host:port[,host:port…], not by {cluster!r}",
+            hint="Give one text, or a list of them.",
+        ) from None
 
 
 def addresses(cluster: str) -> tuple[str, ...]:
@@ -214,10 +228,10 @@ def addresses(cluster: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def address(text: str) -> str:
-    plain = text.strip().removeprefix("tcp://").rstrip("/")
+def address(given: str) -> str:
+    plain = text(given, "an address").strip().removeprefix("tcp://").rstrip("/")
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?", plain)
     port = int(match[2]) if match and match[2] else DEFAULT_PORT
     if not match or not 0 < port < 65536 or not plain.isprintable():
-        raise InvalidSetting(f"not an address: {text.strip()!r}; write host:port")
+        raise InvalidSetting(f"not an address: {given.strip()!r}; write host:port")
     return f"tcp://{match[1]}:{port}"

@@ -23,8 +23,9 @@ from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import Any, Final, Self
 
+from myqueue import given
 from myqueue.config import consumer_settings, ids_by_topic, who_commits
-from myqueue.errors import Closed, MisuseError, MyQueueError, TopicDeleted
+from myqueue.errors import Closed, InvalidRequest, MisuseError, MyQueueError, TopicDeleted
 from myqueue.membership import Membership
 from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import limits_of
@@ -60,7 +61,7 @@ class Consumer(Standing):
 
     def __init__(
         self,
-        cluster: str | Session,
+        cluster: str | Iterable[str] | Session,
         topics: str | Iterable[str],
         *,
         group: str | None = None,
@@ -74,7 +75,12 @@ class Consumer(Standing):
         on_lost: Callback | None = None,
         **settings: Any,
     ) -> None:
-        names = [topics] if isinstance(topics, str) else list(topics)
+        for name, function in (
+            ("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)
+        ):  # fmt: skip
+            given.callback(function, name)
+        names = given.texts(topics, "topics")
+        idle_timeout = given.seconds(idle_timeout, "idle_timeout")
         ids = ids_by_topic(names, consumer_id)
         who = who_commits(names, group, ids)
         named = all(who.values())
@@ -86,11 +92,11 @@ class Consumer(Standing):
         if not named and (auto_commit or start == "committed"):
             raise MisuseError("positions are committed under a name: give group= or consumer_id=")
         limit_ms = self._settings.request_timeout_ms
-        self._owns_session = isinstance(cluster, str)
+        self._owns_session = not isinstance(cluster, Session)
         session = (
-            Session(cluster, name=self._settings.name, request_timeout_ms=limit_ms)
-            if isinstance(cluster, str)
-            else cluster
+            cluster
+            if isinstance(cluster, Session)
+            else Session(cluster, name=self._settings.name, request_timeout_ms=limit_ms)
         )
         subscription = Subscription(
             who, start=self._settings.start, on_out_of_range=on_out_of_range,
@@ -124,8 +130,12 @@ class Consumer(Standing):
         What the poll before returned counts as handled from now on.
         """
         limit = self._settings.max_poll_messages if max_messages is None else max_messages
-        if limit < 1:
-            raise MisuseError(f"poll({max_messages}): at least one message")
+        if not given.is_whole(limit) or limit < 1:
+            raise InvalidRequest(
+                f"poll({max_messages!r}): max_messages is a whole number from 1 on",
+                hint="To wait for so many seconds say poll(timeout=…).",
+            )
+        timeout = given.seconds(timeout)
         with self._mine():
             self._begin()
             run = self._next_run(timeout)
@@ -311,6 +321,7 @@ class Consumer(Standing):
         Returns when it is on the disks of a majority. Committed positions only move forward. Fenced
         if messages that were returned are of partitions that others of the group have by now.
         """
+        upto, timeout = given.positions(upto), given.seconds(timeout)
         with self._mine():
             if not all(self._subscription.topics.values()):
                 raise MisuseError("nothing to commit under: give the consumer a group= or an id")
@@ -358,6 +369,7 @@ class Consumer(Standing):
         """
         if self._pid != os.getpid() or self._closed:
             return
+        timeout = given.definite_seconds(timeout)
         end = time.monotonic() + timeout
         with self._changed:
             self._closed = True

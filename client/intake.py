@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from myqueue.accumulator import COUNT_MAX, MESSAGE_BYTES
 from myqueue.errors import InvalidRequest, MessageTooLarge
+from myqueue.given import wrong
 from myqueue.protocol import FRAME_BYTES_MAX
 
 # A frame carries the message, the batch's header and a little of msgpack.
@@ -26,16 +27,39 @@ def plain(value: Any, what: str = "value") -> bytes:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str) and what == "key":
-        return value.encode()
+        return _encoded(value, what)
     raise InvalidRequest(f"a {what} is bytes, not {type(value).__name__}; encode it first")
 
 
-def plain_headers(headers: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> dict[str, bytes]:
-    found = dict(headers)
+def plain_headers(headers: Any) -> dict[str, bytes]:
+    try:
+        found = {} if isinstance(headers, str | bytes) else dict(headers)
+    except (TypeError, ValueError):
+        found = {}
+    if not found and headers not in ({}, [], ()):
+        raise wrong("headers", "a mapping of texts to bytes or texts", headers)
     for name, value in found.items():
         if not isinstance(name, str):
             raise InvalidRequest(f"names of headers are text, not {name!r}")
-        found[name] = value.encode() if isinstance(value, str) else plain(value, "header")
+        _encoded(name, "header's name")
+        found[name] = _encoded(value, name) if isinstance(value, str) else plain(value, "header")
+    return found
+
+
+def _encoded(value: str, what: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"the {what} {value!r} is no text that UTF-8 can write") from None
+
+
+def plain_keys(keys: Any, count: int) -> list[Any]:
+    """A key, or None, for each of so many values."""
+    if isinstance(keys, str | bytes | bytearray | Mapping) or not isinstance(keys, Iterable):
+        raise wrong("keys", "a list with a key, or None, for each value", keys)
+    found = list(keys)
+    if len(found) != count:
+        raise InvalidRequest(f"{count} values, but {len(found)} keys")
     return found
 
 
@@ -49,6 +73,8 @@ def plain_values(values: Iterable[Any]) -> list[bytes]:
     """A list that is ours, of nothing but bytes."""
     if isinstance(values, str | bytes | bytearray | memoryview):
         raise InvalidRequest("send_many takes a list of values; for one value there is send")
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        raise wrong("values", "a list of bytes", values)
     found = list(values)
     if set(map(type, found)) - {bytes}:
         found = [plain(value) for value in found]

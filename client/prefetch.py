@@ -9,6 +9,10 @@ Whatever fails only makes it wait, with its position unchanged, for news of its 
 time. An answer is used only by readings that still wait for that very request, so what a seek made
 useless is dropped by itself. That is how nothing is lost or doubled when leaders change.
 
+**One refusal is one partition's.** A request for several that is refused as a whole is asked again
+partition by partition, so that what is wrong with one of them never keeps the others from being
+read; those that are answered go together again.
+
 **Requests of one broker.** One FETCH waits there for news of all its partitions. If some of them
 get room or a new position meanwhile, they need not wait for its return: up to EXTRA_MAX more
 requests ask for them with a short wait, and all are one again when the first one is back.
@@ -127,9 +131,9 @@ class Prefetch:
 
     def requests(self, now: int) -> list[Request]:
         """What to send now; to be asked after every event and at `next_retry`."""
-        hungry: dict[str, list[Reading]] = {}
-        lost: dict[tuple[str, str, int | None], list[Reading]] = {}
-        ours: dict[tuple[str, str], list[Reading]] = {}
+        hungry: dict[tuple[str, int], list[Reading]] = {}
+        lost: dict[tuple[str, str, int | None, int], list[Reading]] = {}
+        ours: dict[tuple[str, str, int], list[Reading]] = {}
         room = self.buffered_bytes < self.limits.buffer_bytes
         for reading in self._readings.values():
             if reading.request is not None or reading.retry_at > now:
@@ -137,29 +141,30 @@ class Prefetch:
             if not reading.fenced:
                 may_ask = reading.ready or reading.begins is None
                 if may_ask and self._has_leader(reading, now):
-                    ours.setdefault((reading.leader, reading.who), []).append(reading)
+                    fence = (reading.leader, reading.who, reading.suspect)
+                    ours.setdefault(fence, []).append(reading)
             elif reading.find is not None:
                 if self._has_leader(reading, now):
-                    key = (reading.leader, reading.who, reading.find.time_ms)
+                    key = (reading.leader, reading.who, reading.find.time_ms, reading.suspect)
                     lost.setdefault(key, []).append(reading)
             elif room and self.wants(reading) and self._has_leader(reading, now):
-                hungry.setdefault(reading.leader, []).append(reading)
+                hungry.setdefault((reading.leader, reading.suspect), []).append(reading)
         out: list[Request] = [
             Lookup(address, readings, who, time_ms)
-            for (address, who, time_ms), readings in lost.items()
+            for (address, who, time_ms, _), readings in lost.items()
         ]
-        out += [Fence(address, readings, who) for (address, who), readings in ours.items()]
-        out += filter(None, (self._fetch(*item) for item in hungry.items()))
+        out += [Fence(address, readings, who) for (address, who, _), readings in ours.items()]
+        out += filter(None, (self._fetch(*key, found) for key, found in hungry.items()))
         for request in out:
             for reading in request.readings:
                 reading.request = request
         return out
 
-    def _fetch(self, address: str, readings: list[Reading]) -> Fetch | None:
+    def _fetch(self, address: str, suspect: int, readings: list[Reading]) -> Fetch | None:
         under_way = self._under_way.setdefault(address, [])
         if len(under_way) > EXTRA_MAX:
             return None
-        waits = any(fetch.wait_ms == self.limits.wait_ms for fetch in under_way)
+        waits = suspect or any(fetch.wait_ms == self.limits.wait_ms for fetch in under_way)
         wait_ms = min(EXTRA_WAIT_MS, self.limits.wait_ms) if waits else self.limits.wait_ms
         # A broker fills its answer in this order: who has least comes first.
         readings.sort(key=lambda reading: reading.buffered_bytes)
@@ -276,7 +281,13 @@ class Prefetch:
         """A request that got no answer, or an error instead of one."""
         if isinstance(request, Fetch):
             self._returned(request)
-        for reading in request.settle():
+        readings = request.settle()
+        if not error.retriable and len(request.readings) > 1:
+            # One of them may be wrong: each is asked for alone now, and only it has an error.
+            for reading in readings:
+                reading.suspect, reading.retry_at = reading.group, 0
+            return
+        for reading in readings:
             self._refused(reading, error, now)
 
     def _returned(self, fetch: Fetch) -> None:

@@ -38,17 +38,18 @@ from myqueue.errors import (
     ConcurrentUse,
     DeliveryFailed,
     Forked,
-    InvalidRequest,
     InvalidSetting,
     MyQueueError,
     TimedOut,
     TopicDeleted,
 )
+from myqueue.given import seconds, text, wrong
 from myqueue.intake import (
     Runs,
     check_size,
     plain,
     plain_headers,
+    plain_keys,
     plain_time,
     plain_values,
 )
@@ -68,15 +69,15 @@ _producers: WeakSet[Producer] = WeakSet()
 class Producer:
     """See the chapter's head. Settings: `myq config show`, or `config.ProducerSettings`."""
 
-    def __init__(self, cluster: str | Session, **settings: Any) -> None:
-        """`cluster`: managers' addresses, host:port[,…], or a session to share."""
+    def __init__(self, cluster: str | Iterable[str] | Session, **settings: Any) -> None:
+        """`cluster`: managers' addresses, host:port[,…] or a list, or a session to share."""
         try:
             self.settings = ProducerSettings(**settings)
         except TypeError as error:
             raise InvalidSetting(f"a producer's settings: {error}") from None
-        self._owns_session = isinstance(cluster, str)
+        self._owns_session = not isinstance(cluster, Session)
         self.session = (
-            Session(cluster, name=self.settings.name) if isinstance(cluster, str) else cluster
+            cluster if isinstance(cluster, Session) else Session(cluster, name=self.settings.name)
         )
         self._refusal: MyQueueError | None = None  # why nothing is taken any more
         self._is_closed = False
@@ -105,7 +106,10 @@ class Producer:
         """Put one message into the buffer; the future tells where it was stored."""
         if self._refusal is not None:
             self._check()
-        place = self._places.get(topic) or self._find(topic)
+        try:
+            place = self._places.get(topic) or self._find(topic)
+        except TypeError:  # not to be hashed
+            raise wrong("topic", "a text", topic) from None
         lane: Lane | None = None
         if type(value) is not bytes:
             value = plain(value)
@@ -153,7 +157,7 @@ class Producer:
         """
         if self._refusal is not None:
             self._check()
-        place = self._places.get(topic) or self._find(topic)
+        place = self._places.get(text(topic, "topic")) or self._find(topic)
         found = plain_values(values)
         parts: list[tuple[Batch, int, int]] = []
         try:
@@ -161,9 +165,9 @@ class Producer:
                 lane = None if partition is None else lane_of(place, None, partition)
                 self._put(place, lane, found, None, parts)
             else:
-                if len(keys) != len(found):
-                    raise InvalidRequest(f"{len(found)} values, but {len(keys)} keys")
-                for lane, some, theirs in by_lane(place, found, keys, partition):
+                for lane, some, theirs in by_lane(
+                    place, found, plain_keys(keys, len(found)), partition
+                ):
                     self._put(place, lane, some, theirs, parts)
         except MyQueueError as error:
             if parts:
@@ -179,9 +183,10 @@ class Producer:
     ) -> Future[list[RecordMetadata]]:  # fmt: skip
         """Store messages once, however often they come with this id of 16 bytes (`once.py`)."""
         self._check()
-        place = self._places.get(topic) or self._find(topic)
+        place = self._places.get(text(topic, "topic")) or self._find(topic)
         found = plain_values(values)
-        return send_once(self.session, place, found, keys, partition, request_id, self.settings)
+        theirs = None if keys is None else plain_keys(keys, len(found))
+        return send_once(self.session, place, found, theirs, partition, request_id, self.settings)
 
     def _put(
         self, place: Place, lane: Lane | None, values: list[bytes],
@@ -239,6 +244,7 @@ class Producer:
 
     def _find(self, topic: str) -> Place:
         """The first message to a topic waits for its partitions."""
+        text(topic, "topic")
         limit_ms = self.settings.max_block_ms
         found = self.session.ensure_topics(
             [topic], create=self.settings.create_topics, timeout_ms=limit_ms
@@ -278,6 +284,7 @@ class Producer:
         Nothing waits longer than `delivery_timeout_ms`. TimedOut after `timeout` seconds: what is
         left is still being tried.
         """
+        timeout = seconds(timeout)
         if isinstance(self._refusal, Forked):
             raise Forked(str(self._refusal))
         if self.session.in_io_thread():
@@ -296,6 +303,7 @@ class Producer:
 
     def close(self, timeout: float | None = None) -> None:
         """Deliver what waits, for at most so many seconds; DeliveryFailed names all that failed."""
+        timeout = seconds(timeout)
         if self._is_closed or isinstance(self._refusal, Forked):
             return
         self._is_closed = True
@@ -354,7 +362,8 @@ class Producer:
 
     def partitions_for(self, topic: str) -> int:
         self._check()
-        return len((self._places.get(topic) or self._find(topic)).lanes)
+        place = self._places.get(text(topic, "topic"))
+        return len((place or self._find(topic)).lanes)
 
     def _check(self) -> None:
         """A new exception each time: one that is raised twice gathers foreign traces."""

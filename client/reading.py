@@ -85,6 +85,7 @@ class Reading:
         self.fenced, self.leaving, self.saved = True, False, False
         self.begins: int | None = None  # the group's first position, which is not committed so far
         self.error: MyQueueError | None = None
+        self.suspect = 0  # its group, while it is asked for alone because others may suffer from it
         self.failures = self.damaged = 0
         self.retry_at = 0
 
@@ -187,7 +188,7 @@ class Reading:
         return len(frame)
 
     def succeeded(self) -> None:
-        self.failures, self.retry_at = 0, 0
+        self.failures = self.retry_at = self.suspect = 0
 
     def failed(self, now: int) -> None:
         """Something went wrong that may go right later: wait, longer each time."""

@@ -23,7 +23,7 @@ from weakref import WeakSet
 from myqueue import protocol as words
 from myqueue.batch import Buffer
 from myqueue.clock import now_ms
-from myqueue.config import SessionSettings, addresses
+from myqueue.config import SessionSettings, addresses, joined
 from myqueue.connection import Connection, Greeting, Sockets
 from myqueue.errors import (
     NONE,
@@ -112,15 +112,17 @@ class Session:
     """See the chapter's head."""
 
     def __init__(
-        self, cluster: str, *, name: str = "", request_timeout_ms: int = 10_000,
+        self, cluster: str | Iterable[str], *, name: str = "", request_timeout_ms: int = 10_000,
         key_file: str | None = None,
     ) -> None:  # fmt: skip
-        """`key_file`: of a cluster with keys; without one MYQ_KEY names it (`myqueue.keys`)."""
+        """`cluster`: managers, `host:port[,…]` or a list of them.
+
+        `key_file`: of a cluster with keys; without one MYQ_KEY names it (`myqueue.keys`)."""
         key_file = os.environ.get("MYQ_KEY", "") if key_file is None else key_file
         self.settings = SessionSettings(
             name=name, request_timeout_ms=request_timeout_ms, key_file=key_file
         )
-        bootstrap = addresses(cluster)
+        bootstrap = addresses(joined(cluster))
         self.name, self.request_timeout_ms = name, request_timeout_ms
         self.managers: Final = MANAGERS
         self.routes = Routes()

@@ -12,9 +12,11 @@ from concurrent.futures import Future
 from typing import Final, Self
 
 from myqueue.admin import Admin
+from myqueue.config import joined
 from myqueue.consumer import Consumer
 from myqueue.delivery import RecordMetadata
 from myqueue.errors import Closed, InvalidRequest
+from myqueue.given import numbers_of, seconds, text, texts
 from myqueue.http import HttpConsumer, HttpProducer, is_http
 from myqueue.intake import plain
 from myqueue.message import Message
@@ -76,8 +78,8 @@ class MyProducer:
     gateways, http://host:port[,…], and all goes through the HTTP endpoints.
     """
 
-    def __init__(self, topics: Iterable[str], broker: str) -> None:
-        names = [topics] if isinstance(topics, str) else list(topics)
+    def __init__(self, topics: Iterable[str], broker: str | Iterable[str]) -> None:
+        names, broker = texts(topics, "topics"), joined(broker)
         self._stopped = False
         self._way = HttpProducer(broker) if is_http(broker) else _Direct(broker)
         self.producer_ids: dict[str, int] = self._way.producer_ids  # by topic
@@ -105,7 +107,7 @@ class MyProducer:
             raise Closed("this producer was stopped")
         as_bytes = _encoded(value, "value")
         its_key = None if key is None else _encoded(key, "key")
-        self._way.register(topic)
+        self._way.register(text(topic, "topic"))
         return self._way.send(topic, as_bytes, its_key)
 
     def stop(self) -> None:
@@ -144,14 +146,15 @@ class MyConsumer:
     def __init__(
         self,
         topics: Iterable[str],
-        broker: str,
+        broker: str | Iterable[str],
         *,
         idle_timeout: float | None = None,
         consumer_ids: Mapping[str, int] | None = None,
         on_out_of_range: str = "error",
     ) -> None:
-        names = [topics] if isinstance(topics, str) else list(topics)
-        known = consumer_ids or {}
+        names, broker = texts(topics, "topics"), joined(broker)
+        idle_timeout = seconds(idle_timeout, "idle_timeout")
+        known = numbers_of(consumer_ids or {}, "consumer_ids")
         self._http: HttpConsumer | None = None
         if is_http(broker):
             self._http = HttpConsumer(names, broker, idle_timeout, known)

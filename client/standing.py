@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Final, overload
 
+from myqueue import given
 from myqueue.errors import Closed, ConcurrentUse, Forked, MyQueueError, TimedOut, TopicDeleted
 from myqueue.fetcher import Fetcher
 from myqueue.message import TopicPartition
@@ -27,7 +28,7 @@ from myqueue.session import Session
 from myqueue.subscription import Subscription
 
 # Some partitions, all of a topic, or all that are read.
-Partitions = Iterable[TopicPartition] | str | None
+Partitions = Iterable[TopicPartition] | TopicPartition | str | None
 Callback = Callable[[list[TopicPartition]], object]
 GRACE_MS: Final = 500
 SLICE_S: Final = 0.1  # nobody waits longer in one go
@@ -64,11 +65,20 @@ class Standing:
         with self._mine(), self._changed:
             return sorted(reading.name for reading in self._subscription.chosen(None))
 
-    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
-        """Goes on from this offset."""
+    @overload
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int, /) -> None: ...
+    @overload
+    def seek(self, topic: str, number: int, offset: int, /) -> None: ...
+    @overload
+    def seek(self, partition: TopicPartition | tuple[str, int], *, offset: int) -> None: ...
+    def seek(self, partition: Any, *more: Any, offset: Any = None) -> None:
+        """Goes on from this offset: `seek(partition, offset)`, or `seek(topic, number, offset)`."""
+        name, rest = given.name_of_partition(partition, more)
+        (at,) = rest if len(rest) == 1 else (offset,)
+        at = given.whole(at, "an offset")
         with self._mine():
             with self._changed:
-                self._subscription.seek(TopicPartition(*partition), offset)
+                self._subscription.seek(name, at)
                 self._error = None
             self._fetcher.nudge()
 
@@ -78,7 +88,7 @@ class Standing:
         """Goes on from the first message of that time (ms since 1970) or later, and says where
         that is. The time is when its leader got it, exact to the batch.
         """
-        return self._search(Find("time", time_ms), partitions, timeout)
+        return self._search(Find("time", given.milliseconds(time_ms)), partitions, timeout)
 
     def seek_to_beginning(
         self, partitions: Partitions = None, timeout: float | None = None
@@ -93,25 +103,34 @@ class Standing:
     def _search(
         self, find: Find, partitions: Partitions, timeout: float | None
     ) -> dict[TopicPartition, int]:
+        names, timeout = given.partitions(partitions), given.seconds(timeout)
         with self._mine():
             with self._changed:
-                readings = self._subscription.chosen(partitions)
+                readings = self._subscription.chosen(names)
                 for reading in readings:
                     self._subscription.seek(reading.name, find)
                 self._error = None
             self._fetcher.nudge()
             return self._positions(readings, self._deadline(timeout))
 
+    @overload
     def position(
         self, partition: TopicPartition | tuple[str, int], timeout: float | None = None
-    ) -> int:
-        """The offset behind the last message of it that was returned."""
+    ) -> int: ...
+    @overload
+    def position(self, topic: str, number: int, /, timeout: float | None = None) -> int: ...
+    def position(self, partition: Any, *more: Any, timeout: Any = None) -> int:
+        """The offset behind the last message of it that was returned: of `position(partition)`,
+        or `position(topic, number)`.
+        """
+        name, rest = given.name_of_partition(partition, more)
+        limit_s = given.seconds(rest[0] if rest else timeout)
         with self._mine():
             with self._changed:
-                readings = [self._subscription.named(TopicPartition(*partition))]
-            for offset in self._positions(readings, self._deadline(timeout)).values():
+                readings = [self._subscription.named(name)]
+            for offset in self._positions(readings, self._deadline(limit_s)).values():
                 return offset
-            raise TopicDeleted(f"{TopicPartition(*partition)} was deleted")
+            raise TopicDeleted(f"{name} was deleted")
 
     def _positions(self, readings: list[Reading], deadline: float) -> dict[TopicPartition, int]:
         """As soon as all are known."""
@@ -134,40 +153,50 @@ class Standing:
 
     def pause(self, partitions: Partitions = None) -> None:
         """Returns nothing of them until `resume`; what was fetched is kept."""
+        names = given.partitions(partitions)
         with self._mine(), self._changed:
-            for reading in self._subscription.chosen(partitions):
+            for reading in self._subscription.chosen(names):
                 self._subscription.pause(reading.name)
 
     def resume(self, partitions: Partitions = None) -> None:
+        names = given.partitions(partitions)
         with self._mine():
             with self._changed:
-                for reading in self._subscription.chosen(partitions):
+                for reading in self._subscription.chosen(names):
                     self._subscription.resume(reading.name)
             self._fetcher.nudge()
 
-    def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
+    def lag(
+        self, partitions: Partitions | float = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
         """How many messages of each partition are still to come, asked for now. What retention took
-        does not count.
+        does not count. A number alone is the time-out.
         """
+        names, limit_s = given.partitions_and_timeout(partitions, timeout)
         with self._mine():
-            deadline = self._deadline(timeout)
-            readings = self._readings()
+            deadline = self._deadline(limit_s)
+            readings = self._readings(names)
             positions = self._positions(readings, deadline)
+            there = [one for one in readings if one.name in positions]
             found = read_offsets(
-                self._session, [r.group for r in readings], timeout_ms=self._left_ms(deadline)
+                self._session, [r.group for r in there], timeout_ms=self._left_ms(deadline)
             )
             out = {}
-            for reading in readings:
-                if reading.name in positions:
-                    at = found[reading.group]
-                    out[reading.name] = max(0, at.end - max(at.start, positions[reading.name]))
+            for reading in there:
+                at = found[reading.group]
+                out[reading.name] = max(0, at.end - max(at.start, positions[reading.name]))
             return out
 
-    def committed(self, timeout: float | None = None) -> dict[TopicPartition, int | None]:
-        """What is committed for each partition, asked for now; None: nothing so far."""
+    def committed(
+        self, partitions: Partitions | float = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """What is committed for each partition, asked for now; None: nothing so far. A number alone
+        is the time-out.
+        """
+        names, limit_s = given.partitions_and_timeout(partitions, timeout)
         with self._mine():
-            deadline = self._deadline(timeout)
-            readings, out = self._readings(), {}
+            deadline = self._deadline(limit_s)
+            readings, out = self._readings(names), {}
             for who in sorted({reading.who for reading in readings}):
                 mine = {r.group: r.name for r in readings if r.who == who}
                 left_ms = self._left_ms(deadline)
@@ -194,9 +223,9 @@ class Standing:
         finally:
             self._user.release()
 
-    def _readings(self) -> list[Reading]:
+    def _readings(self, names: list[TopicPartition] | str | None) -> list[Reading]:
         with self._changed:
-            return self._subscription.chosen(None)
+            return self._subscription.chosen(names)
 
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (

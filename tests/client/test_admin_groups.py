@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from myqueue import protocol as words
+from myqueue.admin_calls import Limit
 from myqueue.admin_groups import GroupAdmin
 from myqueue.clock import now_ms
 from myqueue.errors import GroupInUse, MisuseError, TimedOut, UnknownGroup, UnknownTopic
@@ -22,7 +23,7 @@ class Desk(GroupAdmin):
     """A topic t with two partitions, of which group g has read some; all that is asked is noted."""
 
     def __init__(self) -> None:
-        self._timeout_ms = 1000
+        self._limit = Limit(1.0)
         self.log: list[Any] = []
         self.refuse: dict[str, Exception] = {}
         self.is_leaderless = False  # partition 1
