@@ -148,13 +148,13 @@ class Beats:
         if sum(map(len, told)) + (len(life.reported) if life else 0) > 3 * GROUPS_MAX:
             raise InvalidRequest("a beat of a broker that holds more groups than it may")
 
-    def send(self, leader: int) -> None:
-        """To each other manager."""
+    def send(self, leader: int, *, blank: bool) -> None:
+        """To each other manager; `blank`: our log has no entry."""
         here = self._here()
         common = {
             "disk": here.disk, "incarnation": self.engine.incarnation, "address": here.address,
             "peer": here.peer, "host": here.host, "applied": here.applied,
-            "damaged": here.damaged, "closed": here.closed,
+            "damaged": here.damaged, "closed": here.closed, "blank": blank,
         }  # fmt: skip
         for node, _ in self._config.managers:
             if node == self.engine.node:

@@ -73,11 +73,12 @@ _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
 }  # fmt: skip
 _OPTIONAL: Final[dict[str, Any]] = {
     "held": None, "lost": [], "used_bytes": 0, "damaged": [], "closed": [],
+    "blank": False,
 }  # fmt: skip
 _MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
     "applied": _int, "producers": _pairs, "consumers": _pairs, "damaged": _damaged,
-    "closed": _closed,
+    "closed": _closed, "blank": _bool,
 }  # fmt: skip
 
 
@@ -155,6 +156,7 @@ class ManagerLife:
     consumers: list[tuple[int, int]] = field(default_factory=list)
     damaged: list[dict[str, Any]] = field(default_factory=list)
     closed: list[dict[str, Any]] = field(default_factory=list)
+    blank: bool = False  # its log has no entry
 
 
 class Liveness:

@@ -22,11 +22,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import __version__, errors, protocol
-from myqueue.daemons import telling, views
+from myqueue.daemons import founding, telling, views
 from myqueue.daemons.arguments import check_new_topic
 from myqueue.daemons.beats import Beats
 from myqueue.daemons.coordinator import Coordinator
 from myqueue.daemons.deeds import told_of
+from myqueue.daemons.founding import Founding
 from myqueue.daemons.losses import stranded
 from myqueue.daemons.metadata import OWN_ARGUMENTS, Metadata, asked_by, command
 from myqueue.daemons.operations import CLIENT_OPERATIONS, CREATING, PLACING
@@ -61,6 +62,8 @@ class Manager:
         self._metadata = Metadata(config.cluster)
         self._beats = Beats(config, self._metadata)
         self._waiting = Waiting()
+        nodes = [node for node, _ in config.managers]
+        self._founding = Founding(config.id, nodes, tell)
         self._groups = Coordinator(
             lambda: self._metadata.tables, self._reply, self._refuse, self._propose_own
         )
@@ -97,6 +100,7 @@ class Manager:
                 engine.log.sure()  # there is one group here, and it is not in doubt
         self._replica = replica
         self._metadata = self._beats.metadata = machine
+        self._founding.look(replica, self._beats.liveness, now)
 
     def request(self, client: Client, envelope: Envelope, frames: list[Buffer]) -> None:
         kind = envelope[protocol.KIND]
@@ -163,7 +167,9 @@ class Manager:
     def _not_leader(self, replica: Replica) -> errors.MyQueueError:
         leader = replica.leader_node
         if not leader or leader == self._engine.node:
-            error = errors.NoQuorum("the managers have no leader: no majority is connected")
+            waits = self._founding.waits_for
+            text = self._founding.why if waits else "no majority is connected"
+            error = errors.NoQuorum(f"the managers have no leader: {text}")
             return telling.with_details(error, retry_ms=5 * RETRY_MS)
         address = self._address(leader)
         details: dict[str, Any] = {"leader": leader} | ({"address": address} if address else {})
@@ -381,11 +387,14 @@ class Manager:
     def tick(self, now: int) -> None:
         self._expire(now)
         self._beats.tick(now)
+        replica = self._replica
+        blank = replica is not None and founding.is_blank(replica)
         if now >= self._beat_at:
-            self._beat_at = now + BEAT_MS
-            self._beats.send(self._replica.leader_node if self._replica else 0)
+            self._beat_at = now + (founding.BEAT_MS if blank else BEAT_MS)
+            self._beats.send(replica.leader_node if replica else 0, blank=blank)
         if self._replica is None:
             return
+        self._founding.look(self._replica, self._beats.liveness, now)
         if self._replica.is_leader and self._replica.is_ready:
             self._do_duties(self._replica, now)
             self._groups.tick(now)

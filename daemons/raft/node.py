@@ -64,7 +64,8 @@ class RaftNode:
     __slots__ = (
         "applied_index", "applying_index", "candidate", "commit_index", "configs", "deadline",
         "doubt_from", "doubt_term", "durable_term", "durable_vote", "follower", "group", "heard",
-        "ignored", "lacking", "leader", "leading", "log", "may_lead", "random", "recovering",
+        "ignored", "lacking", "leader", "leading", "log", "may_found", "may_lead",
+        "random", "recovering",
         "replica", "role", "settings", "started_term", "term", "vote",
     )  # fmt: skip
 
@@ -86,6 +87,7 @@ class RaftNode:
         self.recovering = recovering  # some entries that this replica acknowledged may be lost (R2)
         self.lacking = lacking  # some committed ones can't be read; which is known
         self.may_lead = True
+        self.may_found = True  # stand, and vote for one that stands, with an empty log
         self.role, self.leader = Role.FOLLOWER, NOBODY
         self.follower, self.candidate, self.leading = Follower(self), Candidate(self), Leader(self)
         self.ignored = 0  # messages for another incarnation or from a stale sender
@@ -219,7 +221,7 @@ class RaftNode:
     def _vote_request(self, ask: VoteRequest, now: int, out: Effects) -> None:
         """Pre-votes change no state (R12); votes are persisted before they are sent."""
         theirs, ours = (ask.last_term, ask.last_index), (self.log.last_term, self.log.last_index)
-        current = theirs >= ours
+        current = theirs >= ours and (self.may_found or ask.last_index > 0)
         if ask.pre:
             # One that we know as removed gets none; but if its log is ahead of ours, it may know of
             # a configuration that makes it a voter, and we do not.
@@ -261,7 +263,8 @@ class RaftNode:
             self.candidate.campaign(now, out, transfer=True)
 
     def can_campaign(self) -> bool:
-        return self.is_voter and self.may_lead and self.is_whole
+        founds = self.may_found or self.log.last_index > 0
+        return self.is_voter and self.may_lead and self.is_whole and founds
 
     def tick(self, now: int, out: Effects) -> None:
         """Call it when `deadline` has come; it costs nothing to call it more often."""

@@ -27,7 +27,14 @@ class FakeReplica:
         self.follower = 0
         self.entries: dict[int, Any] = {}  # committed, and not cut off since
         self.node = SimpleNamespace(
-            term=1, role=Role.FOLLOWER, commit_index=0, config=config, replica=replica_id(node, 1)
+            term=1,
+            role=Role.FOLLOWER,
+            commit_index=0,
+            config=config,
+            replica=replica_id(node, 1),
+            log=SimpleNamespace(last_index=1),
+            recovering=False,
+            may_found=True,
         )
 
     @property

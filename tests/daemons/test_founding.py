@@ -1,0 +1,145 @@
+"""A manager with an empty log founds the metadata only together with all managers, never again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from kit.manager_rig import Cluster
+
+from myqueue.daemons.founding import BEAT_MS, TOLD_MS, Founding, is_blank
+from myqueue.daemons.liveness import MANAGER_SILENT_MS, Liveness
+from myqueue.daemons.raft.log import RaftLog
+from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.node import RaftNode
+from myqueue.daemons.raft.types import (
+    NOOP,
+    Append,
+    Config,
+    Effects,
+    Item,
+    Message,
+    Role,
+    Settings,
+    VoteReply,
+    VoteRequest,
+    replica_id,
+)
+
+ONE, TWO, THREE = (replica_id(node, 1) for node in (1, 2, 3))
+GROUP = 1
+
+
+def node_of(replica: int = ONE) -> RaftNode:
+    config = Configs(0, Config((ONE, TWO, THREE)))
+    return RaftNode(
+        GROUP, replica, config, RaftLog(), term=0, vote=0, applied_index=0, commit_index=0,
+        settings=Settings(), random=Random(1), heard={}, now=0,
+    )  # fmt: skip
+
+
+# -- the core -------------------------------------------------------------------------------------
+
+
+def asks(node: RaftNode, last: int, *, pre: bool) -> list[Message]:
+    out = Effects()
+    node.step(VoteRequest(GROUP, TWO, node.replica, node.term + 1, last, last, pre), 5000, out)
+    if not pre and out.persist:
+        node.hard_state_persisted(node.term, node.vote, 5000, out)
+    return out.send
+
+
+@pytest.mark.parametrize("pre", [True, False])
+def test_nobody_with_an_empty_log_gets_a_vote_unless_it_may_found(pre: bool) -> None:
+    node = node_of()
+    node.may_found = False
+    assert [cast(VoteReply, one).granted for one in asks(node, 0, pre=pre)] == [False]
+    assert [cast(VoteReply, one).granted for one in asks(node, 1, pre=pre)] == [True]
+    node = node_of()
+    assert [cast(VoteReply, one).granted for one in asks(node, 0, pre=pre)] == [True]
+
+
+def test_nobody_stands_with_an_empty_log_unless_it_may_found() -> None:
+    node, out = node_of(), Effects()
+    node.may_found = False
+    for now in range(0, 20_000, 500):
+        node.tick(now, out)
+    assert not out.send and node.role == Role.FOLLOWER
+    node.may_found = True
+    node.tick(30_000, out)
+    assert node.role == Role.PRE_CANDIDATE
+
+
+def test_with_an_entry_all_is_as_ever() -> None:
+    node, out = node_of(), Effects()
+    node.may_found = False
+    entry = (1, 1, 0, 0, 0, NOOP, 5, b"")
+    node.step(Append(GROUP, TWO, ONE, 1, 0, 0, 0, [entry], 0), 100, out)
+    assert node.log.last_index == 1 and node.leader == TWO
+    node.leader_lost(5000, out)
+    node.tick(20_000, out)
+    assert node.role == Role.PRE_CANDIDATE
+
+
+# -- who may --------------------------------------------------------------------------------------
+
+
+def beat(liveness: Liveness, node: int, now: int, **more: Any) -> None:
+    state = {
+        "disk": f"d{node}", "incarnation": 1, "address": "a:1", "peer": "a:2", "host": "h",
+        "applied": 0, "producers": [], "consumers": [],
+    }  # fmt: skip
+    liveness.manager_beat(node, state | more, now, now)
+
+
+@pytest.fixture
+def told() -> Iterator[list[dict[str, Any]]]:
+    yield []
+
+
+def test_all_others_have_to_be_there_and_new(told: list[dict[str, Any]]) -> None:
+    def tell(_: str, event: str, **about: Any) -> None:
+        told.append({"event": event} | about)
+
+    founding, liveness = Founding(1, [1, 2, 3], tell), Liveness()
+    replica = cast(Any, SimpleNamespace(node=node_of()))
+    assert is_blank(replica)
+
+    def may(now: int) -> bool:
+        founding.look(replica, liveness, now)
+        return bool(replica.node.may_found)
+
+    assert not may(1000) and founding.waits_for == [2, 3]
+    beat(liveness, 2, 1100, blank=True)
+    beat(liveness, 3, 1100)  # it has entries, or is of an older version
+    assert not may(1200) and founding.waits_for == [3] and not told
+    assert not may(1000 + TOLD_MS)
+    assert told[0]["event"] == "waits-for-managers" and "waits for 3" in told[0]["why"]
+    beat(liveness, 2, 7000, blank=True)
+    beat(liveness, 3, 7000, blank=True)
+    assert may(7100)
+    assert not may(7001 + MANAGER_SILENT_MS), "what it was some time ago is no proof"
+    replica.node.log.make([Item(0, 0, NOOP, b"")], 1)
+    assert may(60_000) and not founding.waits_for and len(told) == 1
+
+
+def test_one_manager_alone_founds_at_once() -> None:
+    founding = Founding(1, [1], lambda *_, **__: None)
+    replica = cast(Any, SimpleNamespace(node=node_of()))
+    founding.look(replica, Liveness(), 10)
+    assert replica.node.may_found
+
+
+def test_a_manager_without_entries_beats_quickly_and_says_so() -> None:
+    cluster = Cluster(managers=3, leads=False)
+    cluster.replica.node.log.last_index = 0
+    cluster.engine.sent.clear()
+    for _ in range(10):
+        cluster.engine.now += BEAT_MS
+        cluster.manager.tick(cluster.engine.now)
+    beats = [envelope[3]["blank"] for peer, envelope in cluster.engine.sent if peer[1] == 2]
+    assert len(beats) >= 9 and all(beats[1:])
+    assert not cluster.replica.node.may_found
