@@ -69,11 +69,11 @@ _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     ),
     "held": protocol.optional(_pairs), "lost": _pairs, "producers": _ints, "consumers": _ints,
     "disk_low": _bool, "free_bytes": _int, "used_bytes": _int, "load": _int, "damaged": _damaged,
-    "closed": _closed,
+    "closed": _closed, "voteless": _pairs,
 }  # fmt: skip
 _OPTIONAL: Final[dict[str, Any]] = {
     "held": None, "lost": [], "used_bytes": 0, "damaged": [], "closed": [],
-    "blank": False,
+    "voteless": [], "blank": False,
 }  # fmt: skip
 _MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
@@ -133,6 +133,7 @@ class BrokerLife:
     reported: set[int] = field(default_factory=set)
     damaged: list[dict[str, Any]] = field(default_factory=list)  # segments under repair
     closed: list[dict[str, Any]] = field(default_factory=list)  # replicas that contradict others
+    voteless: set[int] = field(default_factory=set)  # groups whose replica here misses something
 
     def has(self, group: int) -> bool:
         """A replica that takes part."""
@@ -186,6 +187,7 @@ class Liveness:
         life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
         life.used_bytes, life.damaged = beat["used_bytes"], beat["damaged"]
         life.lost, life.closed = dict(beat["lost"]), beat["closed"]
+        life.voteless = {group for group, _ in beat["voteless"]}
         if beat["full"] and beat["held"] is not None:
             life.held, life.full_at = dict(beat["held"]), now
             life.full_version = beat["version"]
@@ -258,6 +260,13 @@ class Liveness:
     def manager_alive(self, node: int, now: int) -> bool:
         life = self.managers.get(node)
         return life is not None and now - life.beat_at <= MANAGER_SILENT_MS
+
+    def voteless(self, nodes: Iterable[int], group: int, now: int) -> list[int]:
+        """Of these brokers those that live, and whose replica misses something: it can't vote."""
+        return [
+            node for node in nodes
+            if self.alive(node, now) and group in self.brokers[node].voteless
+        ]  # fmt: skip
 
     def silent(self, nodes: Iterable[int], now: int) -> list[int]:
         return sorted(node for node in nodes if not self.alive(node, now))

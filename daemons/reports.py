@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from myqueue import protocol
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 BEAT_MS: Final = 450
 GROUPS_MAX: Final = 8192  # in one beat; the rest goes with the next
 IN_VAIN_MS: Final = 30_000  # a leader that can hand over to somebody else does so at once
+WITHOUT_VOTE_MAX: Final = 1000  # told in one beat
 CURRENT_MS: Final = 5000  # an answer older than that may be of another time
 _NOT_HEARD: Final = IdentityMismatch.code
 Row = list[Any]
@@ -178,6 +180,7 @@ class Reports:
             "used_bytes": engine.counts.get("disk_used_bytes", 0),
             "free_bytes": engine.counts.get("disk_free_bytes", 0), "lost": self._lost_here(),
             "damaged": engine.repair.told(), "closed": engine.closing.told(),
+            "voteless": self._without_vote(),
         }  # fmt: skip
 
     def _on_disk(self) -> list[list[int]]:
@@ -199,6 +202,13 @@ class Reports:
         for group in engine.replicas:  # one that has only some trouble takes part
             out.pop(group, None)
         return [[group, number] for group, number in sorted((self._lost | out | waiting).items())]
+
+    def _without_vote(self) -> list[list[int]]:
+        """[group, incarnation] of replicas that take part, and miss something: they don't vote."""
+        found = (
+            one for one in self._engine.replicas.values() if one.node.recovering or one.node.lacking
+        )
+        return [[one.uid, one.replica_id & INCARNATIONS] for one in islice(found, WITHOUT_VOTE_MAX)]
 
     def _waiting_in_vain(self) -> dict[int, int]:
         """Group -> incarnation of replicas that wait for a newer term (R2) which does not come: of

@@ -292,7 +292,8 @@ def problems(view: View, args: Arguments) -> Answer:
         for number, partition in enumerate(topic.partitions):
             at = {"topic": name, "partition": number, "group": partition.group}
             if not liveness.leader(partition.group, now)[0]:
-                leaderless.append({"problem": "leaderless", **at})
+                voteless = liveness.voteless(partition.all_nodes, partition.group, now)
+                leaderless.append({"problem": "leaderless", **at, "voteless": voteless})
             missing, lacking = _missing(view, topic, partition)
             if lacking:
                 row = {"problem": "under-replicated", **at, "missing": missing, "lacking": lacking}

@@ -124,7 +124,20 @@ def of_partitions(told: list[dict[str, Any]]) -> list[Problem]:
         if at:
             more = f" and {len(at) - NAMED_MAX:,} more" if len(at) > NAMED_MAX else ""
             found.append(Problem(critical, f"{text}: {', '.join(at[:NAMED_MAX])}{more}"))
-    return found
+    return found + [
+        Problem(True, without_vote(row)) for row in told
+        if row["problem"] == "leaderless" and row.get("voteless")
+    ][:NAMED_MAX]  # fmt: skip
+
+
+def without_vote(row: dict[str, Any]) -> str:
+    """Why a partition can't elect a leader, though its brokers are there."""
+    brokers = ", ".join(map(str, row["voteless"]))
+    return (
+        f"{row['topic']}/{row['partition']}: its replica on broker {brokers} lost entries, and does"
+        " not vote before a leader has filled it. Start the brokers of its other replicas. If all"
+        " of them run, too few of its copies are whole: restore one, or delete the topic"
+    )
 
 
 def of_others(told: list[dict[str, Any]]) -> list[Problem]:

@@ -70,6 +70,10 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
             names = ", ".join(at[:NAMED_MAX]) + more
             out.append(Trouble(critical, text.format(count=count, names=names)))
     out += [Trouble(False, _rival(row)) for row in problems if row["problem"] == "rival"]
+    out += [
+        Trouble(True, _without_vote(row)) for row in problems
+        if row["problem"] == "leaderless" and row.get("voteless")
+    ][:NAMED_MAX]  # fmt: skip
     out += [Trouble(False, _damage(row)) for row in problems if row["problem"] == "damaged"]
     out += [Trouble(False, _closed(row)) for row in problems if row["problem"] == "closed"]
     known = {
@@ -115,6 +119,14 @@ def _closed(row: Facts) -> str:
     return (
         f"{who} closed its replica of {row['partition']}: {row['why']}. Its files are kept, and"
         " another replica takes its place when the others have a leader"
+    )
+
+
+def _without_vote(row: Facts) -> str:
+    brokers = ", ".join(map(str, row["voteless"]))
+    return (
+        f"{row['topic']}/{row['partition']}: its replica on broker {brokers} lost entries, and does"
+        " not vote before a leader has filled it: the brokers of its other replicas have to run"
     )
 
 

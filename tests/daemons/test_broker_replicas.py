@@ -239,6 +239,15 @@ def test_r2_who_waits_in_vain_for_a_newer_term_is_replaced(world: World) -> None
     assert lost_after(1000) == []
 
 
+def test_r2_the_managers_are_told_who_can_not_vote(world: World) -> None:
+    own = [GROUP, world.replica.replica_id & 0xFFFFFFFF]
+    assert later(world)[0][2]["voteless"] == []
+    world.replica.node.recovering = True
+    assert later(world)[0][2]["voteless"] == [own]
+    world.replica.node.recovering, world.replica.node.lacking = False, True
+    assert later(world)[0][2]["voteless"] == [own]
+
+
 def test_one_that_only_can_not_serve_is_not_lost(world: World) -> None:
     world.engine.refused[GROUP] = "can't serve followers"
     assert later(world)[0][2]["lost"] == []

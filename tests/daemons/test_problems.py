@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from kit.manager_rig import Cluster
 
+from myqueue.cli import wellness
 from myqueue.daemons.liveness import SILENT_MS
 from myqueue.daemons.views import PROBLEMS_MAX
+from myqueue.gateway.console.troubles import of_problems
 
 
 def test_of_many_problems_those_that_stop_somebody_are_told_first() -> None:
@@ -27,3 +29,23 @@ def test_of_many_problems_those_that_stop_somebody_are_told_first() -> None:
     assert [one["problem"] for one in found["problems"][:2]] == ["broker-silent", "leaderless"]
     assert found["problems"][1]["topic"] == "stopped"
     assert len(found["problems"]) == PROBLEMS_MAX and found["omitted"] == 4
+
+
+def test_of_a_partition_without_a_leader_those_are_named_that_can_not_vote() -> None:
+    """Of two copies one lost entries, and the other one stepped down: nobody is silent."""
+    cluster = Cluster(brokers=2, managers=1)
+    cluster.update("create_topic", topic="orders", partitions=1, replication=2)
+    cluster.lead_all()
+    group = cluster.tables.topics["orders"].partitions[0].group
+    for broker in cluster.brokers.values():
+        broker.leads.clear()
+    cluster.brokers[2].voteless = [[group, cluster.brokers[2].incarnation_of(group)]]
+    cluster.live(600)
+    found = cluster.read("problems")["problems"]
+    assert found[0]["problem"] == "leaderless" and found[0]["voteless"] == [2]
+    sentences = wellness.of(found)
+    assert any("orders/0: its replica on broker 2 lost entries" in one.text for one in sentences)
+    assert any("orders/0: its replica on broker 2" in one.text for one in of_problems(found))
+    cluster.brokers[2].voteless = []
+    cluster.live(600)
+    assert not cluster.read("problems")["problems"][0]["voteless"]

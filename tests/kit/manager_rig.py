@@ -291,6 +291,7 @@ class FakeBroker:
         self.founders: list[list[Any]] = []  # of those that may not be founded yet
         self.members: dict[int, list[list[Any]]] = {}  # of groups that it leads
         self.lost: list[list[int]] = []
+        self.voteless: list[list[int]] = []
         self.leads: dict[int, int] = {}  # group -> term
         self.follows: dict[int, int] = {}  # group -> node of its leader, as it knows it
         self.ends: dict[int, int] = {}
@@ -312,7 +313,7 @@ class FakeBroker:
                  self.members_of(group) if group in self.leads else None]
                 for group in sorted(self.groups)
             ],
-            "lost": self.lost,
+            "lost": self.lost, "voteless": self.voteless,
             "producers": [], "consumers": [], "disk_low": self.disk_low, "free_bytes": 1 << 30,
             "load": 5,
         }  # fmt: skip
