@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from myqueue import protocol
 from myqueue.daemons.damage import TEXT_MAX, TOLD_MAX, name_about
 from myqueue.daemons.opening import replica_of
 from myqueue.errors import MyQueueError
@@ -110,19 +111,33 @@ class Closing:
     # -- closing -------------------------------------------------------------------------------
 
     def close(self, replica: Replica, error: Broken) -> Closed:
+        node = replica.node
+        why, name = f"it contradicts: {error}", name_about(replica.about)
+        one = Closed(
+            replica.uid, replica.replica_id, name, why, self._engine.wall_ms(), error.index
+        )
+        self._close(one, term=node.term, leader=replica.leader_node, commit=node.commit_index)
+        return one
+
+    def contradicts_itself(self, group: Group, why: str) -> None:
+        """What a start finds: it can't be opened, and all of it stays as it is. It is not noted:
+        each start finds it again, or finds that it is well.
+        """
+        _, _, _, about = protocol.unpack(group.created or b"")
+        wall_ms, replica = self._engine.wall_ms(), replica_of(group)
+        name = name_about(about)
+        self._close(Closed(group.uid, replica, name, why, wall_ms, 0, is_noted=True))
+
+    def _close(self, one: Closed, **more: int) -> None:
         engine = self._engine
-        one = self.closed[replica.uid] = Closed(
-            replica.uid, replica.replica_id, name_about(replica.about), f"it contradicts: {error}",
-            engine.wall_ms(), error.index,
-        )  # fmt: skip
+        self.closed[one.group] = one
         engine.counts["groups_closed_total"] += 1
         engine.report(
             "error", "group-closed", group=f"{one.group:x}", partition=one.partition, why=one.why,
-            term=replica.node.term, leader=replica.leader_node, commit=replica.node.commit_index,
-            do=HINT_MANAGER if engine.kind == "manager" else HINT,
+            **more, do=HINT_MANAGER if engine.kind == "manager" else HINT,
         )  # fmt: skip
-        self._note(one)
-        return one
+        if not one.is_noted:
+            self._note(one)
 
     def _note(self, one: Closed) -> None:
         def noted(_: Any) -> None:

@@ -106,6 +106,8 @@ class Engine:
                 replica = open_group(self._opening, group, self.now)
             except Refused as error:
                 self.refused[uid] = str(error)
+                if isinstance(error.__cause__, t.Broken):
+                    self.closing.contradicts_itself(group, str(error))
                 continue
             self._add(replica)
             if replica.node.applied_index > replica.commit_saved:

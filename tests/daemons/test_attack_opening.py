@@ -211,4 +211,7 @@ def test_a_group_that_can_t_be_opened_keeps_no_other_from_starting(
             node.restart()
         assert list(node.engine.replicas) == [GROUP + 1]
         assert str(error) in node.engine.refused[GROUP]
+        is_closed = isinstance(error, t.Broken)  # what it has is kept when it is replaced
+        assert [row["group"] for row in node.engine.closing.told()] == [GROUP] * is_closed
+        assert node.engine.may_remove(GROUP) is not is_closed
         net.write(3, GROUP + 1)
