@@ -24,6 +24,7 @@ from myqueue.errors import (
     DeliveryFailed,
     Fenced,
     MyQueueError,
+    NotReady,
     OutOfSequence,
     UnknownClient,
     UnknownPartition,
@@ -38,6 +39,7 @@ BUFFER_BYTES: Final = 64 << 20
 SPARE_MS: Final = 5_000  # beyond a request's own deadline; then something is wrong
 KNOWN_MAX: Final = 100_000
 ROUTES_S: Final = 2.0  # for news of a topic that is known to have changed
+ASK_AGAIN_S: Final = 0.05  # for them, at first
 Place = tuple[int, int]  # (partition, offset)
 
 
@@ -195,6 +197,11 @@ class Sdk:
             return
         self.newest_partition(topic, partition)
         self._await_routes(topic, is_there)
+        if not is_there():
+            raise NotReady(
+                f"{topic}/{partition} was added a moment ago; where it is is not known here yet",
+                component=GATEWAY,
+            )
 
     def _await_routes(self, topic: str, are_new: Callable[[], bool]) -> None:
         """What a manager has said, routes will say soon."""
@@ -207,9 +214,13 @@ class Sdk:
                 news.set()
 
         self.session.on_routes(look)
+        pause_s, waited_s = ASK_AGAIN_S, 0.0
         try:
-            self.session.refresh((topic,))
-            news.wait(ROUTES_S)
+            while waited_s < ROUTES_S:  # a manager that lags behind may be the one that is asked
+                self.session.refresh((topic,))
+                if news.wait(pause_s):
+                    return
+                waited_s, pause_s = waited_s + pause_s, pause_s * 2
         finally:
             self.session.off_routes(look)
 
