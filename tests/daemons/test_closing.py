@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 from kit import wal_logs
 from kit.damage_rig import stored
 from kit.engine_rig import Net, Node
@@ -196,3 +197,42 @@ def test_entries_that_do_not_fit_to_the_state_close_their_group_alone(tmp_path: 
         net.write(FIRST, GROUP)
         net.until("closed", lambda: is_closed(one))
         others_go_on(net)
+
+
+@pytest.mark.parametrize("third_leads", [False, True])
+def test_other_entries_at_the_same_places_in_the_same_term_are_found_out(
+    tmp_path: Path, third_leads: bool
+) -> None:
+    """Votes were forgotten with the entries: both histories are as long, and of the same terms."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create(GROUP)
+        net.write(1, GROUP)
+        net.settled(GROUP)
+        for number in (2, 3):
+            net.nodes[number].close()
+            shutil.copytree(net.nodes[number].folder, tmp_path / f"old-{number}")
+            net.nodes[number].open()
+        net.nodes[1].restart()  # another term
+        net.write(1, GROUP, size=101)
+        net.settled(GROUP)
+        for node in net.nodes.values():
+            node.close()
+        for number in (2, 3):
+            shutil.rmtree(net.nodes[number].folder)
+            shutil.copytree(tmp_path / f"old-{number}", net.nodes[number].folder)
+            net.nodes[number].open()
+        net.write(1, GROUP, size=96)
+        one, two = net.nodes[1], net.nodes[2]
+        one.open()
+        ours, theirs = (at.replica(GROUP).node.log for at in (one, net.leader(GROUP)))
+        assert (ours.last_index, ours.last_term) == (theirs.last_index, theirs.last_term)
+        assert ours.last_chain != theirs.last_chain
+        if third_leads:
+            for node in (two, net.nodes[3]):
+                node.restart()
+            one.engine.campaign_soon(one.replica(GROUP))
+        net.until("found out", lambda: any(at.engine.closing.closed for at in net.nodes.values()))
+        for _ in range(100):
+            net.turn()
+        closed = {at.number for at in net.nodes.values() if at.engine.closing.closed}
+        assert closed in ({1}, {2, 3}), "those that are open agree"

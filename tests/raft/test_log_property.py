@@ -181,7 +181,8 @@ class LogMachine(RuleBasedStateMachine):
         assert log.in_memory(log.memory_first, self.last_index + 1) is None
         for entry in self.entries:
             known = log.chain(entry[INDEX])
-            assert known in (0, entry[CHAIN]) and (known or entry not in held)
+            assert known in (0, entry[CHAIN])
+            assert known or entry[INDEX] < log.memory_first - 1, "a leader's first message has it"
 
     @invariant()
     def portions_keep_their_limits(self) -> None:
