@@ -6,6 +6,9 @@ answers, only with no; nothing is lost by waiting, and where all disks fill up t
 would be left to lead. So a full disk is no stall: its leaders stay, refuse messages with DISK_FULL,
 and go on with reads and votes. Whether another broker with room should lead instead is the
 managers' to say, who know them all (`duties`).
+
+A folder that somebody removes under its daemon still takes writes, and nothing of them is there at
+the next start. So that is a disk that failed: the daemon ends.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from myqueue.wal.journal import Journal
 
 STALL_MS: Final = 1500  # a disk that reports nothing for so long
+CHECK_MS: Final = 500  # between looks whether the folder is there
 LOOK_MS: Final = 5000  # at the disk's free space, for reports
 QUEUE_BYTES_MAX: Final = 48 << 20  # waiting for the disk; beyond it proposals are refused
 STORE_WORKS_MAX: Final = 2000  # turns that the store is behind; beyond it proposals are refused
@@ -32,7 +36,7 @@ class DiskWatch:
         self._engine = engine
         self._busy_since = 0  # when the disk began to work without a report; 0: it is idle
         self._stalled = self._full = False
-        self._next_look = 0
+        self._next_look = self._next_check = 0
 
     def works(self, *, reported: bool) -> None:
         """The journal reported, or was given something."""
@@ -44,6 +48,10 @@ class DiskWatch:
 
     def tick(self) -> None:
         engine = self._engine
+        if engine.now >= self._next_check:
+            self._next_check = engine.now + CHECK_MS
+            if not engine.log.is_there():
+                engine.failure = errors.DirectoryUnusable("somebody removed the data folder")
         if engine.now >= self._next_look:
             self._next_look = engine.now + LOOK_MS
             engine.counts["disk_free_bytes"] = engine.log.files.free_bytes()

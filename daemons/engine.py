@@ -241,6 +241,10 @@ class Engine:
     def peer_reply(self, peer: Peer, frame: bytes) -> None:
         self.wire.peer_reply(peer, frame)
 
+    def stands(self, peer: Peer) -> bool:
+        """Whether the connection by which this peer was heard still stands."""
+        return self.wire.stands(peer.identity)
+
     def link_send(self, peer: tuple[str, int], frames: list[Buffer]) -> bool:
         return self.wire.link_send(peer, frames)
 

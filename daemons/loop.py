@@ -77,6 +77,7 @@ class Loop:
         self._next_tick = 0
         self._again = False
         self._stop_at: int | None = None  # asked to stop: leaders hand over until then
+        transport.probe = self._greeted_back(0)
         transport.watch(engine.log.journal.fileno())
 
     # -- the turn ------------------------------------------------------------------------------
@@ -294,7 +295,7 @@ class Loop:
             return
         known, now = self.engine.rivals.get(number), self.engine.now
         if known is None or now - known.seen_at >= PROBE_MS:
-            if not self.transport.stands(other, self._greeted_back(0)):
+            if not self.transport.stands(other):
                 del self._peers[other]
                 return
             if new.incarnation == peer.incarnation:  # its link broke, and this end does not know
@@ -307,9 +308,8 @@ class Loop:
 
     def _forget_peers(self) -> None:
         """Connections come and go. Those that stand keep their place."""
-        frame = self._greeted_back(0)
         stands = self.transport.stands
-        self._peers = {one: it for one, it in self._peers.items() if stands(one, frame)}
+        self._peers = {one: it for one, it in self._peers.items() if stands(one)}
         self._connected = {(it.kind, it.node): one for one, it in self._peers.items()}
         if len(self._peers) >= PEERS_MAX:
             raise errors.Busy(f"{PEERS_MAX} daemons are connected here already")

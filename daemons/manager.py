@@ -70,7 +70,7 @@ class Manager:
         self._replica: Replica | None = None
         self._beat_at = self._transfer_at = 0
         self._was_ready = self._is_stopping = False
-        self._brokers: dict[int, Peer] = {}  # as they beat last
+        self._peers: dict[tuple[str, int], Peer] = {}  # as they beat last
 
     # -- the owner's side of the seam ----------------------------------------------------------
 
@@ -288,6 +288,11 @@ class Manager:
         except errors.MyQueueError as error:
             self._refuse(reader.client, reader.envelope[protocol.REQUEST], error)
 
+    def _is_cut_off(self, kind: str, node: int) -> bool:
+        """The connection of its last beat ended, as it does at once when a process is killed."""
+        peer = self._peers.get((kind, node))
+        return peer is not None and not self._engine.stands(peer)
+
     def _view(self) -> View:
         engine, replica, beats = self._engine, self._replica, self._beats
         node, leads = replica.node if replica else None, bool(replica and replica.is_leader)
@@ -298,7 +303,7 @@ class Manager:
             self._metadata.applied_index, self._metadata.tables, beats.liveness, beats.activity,
             engine.now, engine.wall_ms(), engine.repair.told(), self._groups.heard if leads else {},
             beats.duties.unreached if leads else set(), engine.closing.told(),
-            engine.rivals,
+            engine.rivals, self._is_cut_off,
         )  # fmt: skip
 
     def closed(self, replica: Replica) -> None:
@@ -358,13 +363,12 @@ class Manager:
         leads = self._was_ready
         orders = self._beats.answer(peer.kind, peer.node, envelope[3], leads=leads)
         self._engine.peer_reply(peer, protocol.encode(protocol.ORDERS, envelope[2], orders))
-        if peer.kind == "broker":
-            self._brokers[peer.node] = peer
+        self._peers[peer.kind, peer.node] = peer
 
     def _tell_brokers(self) -> None:
         """Those for whom something changed need not wait for their next beat to hear of it."""
-        for node, peer in self._brokers.items():
-            orders = self._beats.news_for(node)
+        for (kind, node), peer in self._peers.items():
+            orders = self._beats.news_for(node) if kind == "broker" else None
             if orders is not None:
                 self._engine.peer_reply(peer, protocol.encode(protocol.ORDERS, 0, orders))
 

@@ -127,6 +127,7 @@ class Transport:
         self._ready: set[Any] = set()
         self._kept: set[Any] = set()  # doors whose last payloads were large
         self.floods = Floods()
+        self.probe = b""  # what all peers understand, and what changes nothing
         self._is_behind = False  # more waits than was taken in this turn
         self.now = 0
         self._zap: zmq.Socket[bytes] | None = None
@@ -295,11 +296,11 @@ class Transport:
         if not self._send(self._peer_door, [identity, frame]):
             self.counts["peer_replies_dropped_total"] += 1
 
-    def stands(self, identity: bytes, frame: bytes) -> bool:
-        """Whether this connection of a peer still stands: it is sent a frame to find out."""
+    def stands(self, identity: bytes) -> bool:
+        """Whether this connection of a peer still stands: it is sent `probe` to find out."""
         try:
             self._peer_door.send(identity, _NOW_MORE)
-            self._peer_door.send(frame, _NOW)
+            self._peer_door.send(self.probe, _NOW)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise

@@ -54,6 +54,7 @@ class View:
     unreached: Set[int] = frozenset()  # brokers that leaders of groups do not reach
     closed: Sequence[dict[str, Any]] = ()  # of this manager: what contradicts the others
     rivals: Mapping[tuple[str, int], Rival] = field(default_factory=dict)  # refused here
+    is_cut_off: Callable[[str, int], bool] = lambda kind, node: False  # its connection ended
 
     def topic(self, name: str) -> Topic:
         topic = self.tables.topics.get(name)
@@ -268,18 +269,21 @@ def cluster(view: View, args: Arguments) -> Answer:
 
 
 def problems(view: View, args: Arguments) -> Answer:
-    """What is not well, the worst first; people and `myq status` read it."""
+    """What is not well, the worst first; people and `myq status` read it. Who was killed is silent
+    here at once: its connection ended, though its last beat was a moment ago.
+    """
     args.done()
     tables, liveness, now = view.tables, view.liveness, view.now
     found: list[Answer] = []
     if not view.leader:
         found.append({"problem": "managers-leaderless"})
     for node in view.voters:
-        if not view.manager_alive(node):
+        if not view.manager_alive(node) or view.is_cut_off("manager", node):
             found.append({"problem": "manager-silent", "node": node})
+    cut_off = {node for node in tables.brokers if view.is_cut_off("broker", node)}
     for node in sorted(tables.brokers):
         life = liveness.brokers.get(node)
-        if not liveness.alive(node, now):
+        if node in cut_off or not liveness.alive(node, now):
             found.append({"problem": "broker-silent", "node": node})
         elif life is not None and life.disk_low:
             found.append({"problem": "disk-low", "node": node, "free_bytes": life.free_bytes})
@@ -291,10 +295,10 @@ def problems(view: View, args: Arguments) -> Answer:
     for name, topic in sorted(tables.topics.items()):
         for number, partition in enumerate(topic.partitions):
             at = {"topic": name, "partition": number, "group": partition.group}
-            if not liveness.leader(partition.group, now)[0]:
+            if liveness.leader(partition.group, now)[0] in (0, *cut_off):
                 voteless = liveness.voteless(partition.all_nodes, partition.group, now)
                 leaderless.append({"problem": "leaderless", **at, "voteless": voteless})
-            missing, lacking = _missing(view, topic, partition)
+            missing, lacking = _missing(view, topic, partition, cut_off)
             if lacking:
                 row = {"problem": "under-replicated", **at, "missing": missing, "lacking": lacking}
                 thin.append(row)
@@ -354,20 +358,25 @@ def _name_of(view: View, group: int) -> str:
     return f"{topic.name}/{number}" if topic else f"group {group:x}"
 
 
-def _missing(view: View, topic: Topic, partition: Partition) -> tuple[list[int], int]:
+def _missing(
+    view: View, topic: Topic, partition: Partition, cut_off: Set[int]
+) -> tuple[list[int], int]:
     """Where a copy should be and is not, and how many are lacking: there may be no broker for one.
 
     While a replica moves, the one that it replaces is as good as itself.
     """
     group, promised = partition.group, max(topic.replication, len(partition.replicas))
+
+    def has(node: int, incarnation: int = 0) -> bool:
+        return node not in cut_off and view.liveness.has(node, group, view.now, incarnation)
+
     members = view.liveness.members(group)
     if members is None:
-        missing = [node for node in partition.nodes if not view.liveness.has(node, group, view.now)]
+        missing = [node for node in partition.nodes if not has(node)]
         return missing, promised - len(partition.replicas) + len(missing)
     there = {
-        node for (node, incarnation), votes in members.items()
-        if votes and view.liveness.has(node, group, view.now, incarnation)
-    }  # fmt: skip
+        node for (node, incarnation), votes in members.items() if votes and has(node, incarnation)
+    }
     if len(there) >= promised:
         return [], 0
     return [node for node in partition.nodes if node not in there], promised - len(there)

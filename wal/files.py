@@ -82,6 +82,10 @@ class RealFiles:
             os.makedirs(directory, mode=0o700, exist_ok=True)
         self._directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
 
+    def is_there(self) -> bool:
+        """False: somebody removed the directory. What is written then is on no disk afterwards."""
+        return os.fstat(self._directory_fd).st_nlink > 0
+
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 

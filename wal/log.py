@@ -126,6 +126,10 @@ class Log:
             )
             undo.push(mine.pop_all())
 
+    def is_there(self) -> bool:
+        """False: the daemon's directory, or that of its log, was removed."""
+        return self._base.is_there() and self.files.is_there()
+
     def forked(self) -> None:
         """The child lets the lock go, so that it does not outlive the parent. It does not unlock:
         that would be for the parent as well.

@@ -51,7 +51,8 @@ def check_before_opening(directory: str) -> None:
 
 
 def note_closed(directory: str) -> None:
-    _note_opens(directory, 0)
+    with suppress(FileNotFoundError):  # somebody removed the directory
+        _note_opens(directory, 0)
 
 
 def note_broken(directory: str) -> None:

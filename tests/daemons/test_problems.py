@@ -49,3 +49,22 @@ def test_of_a_partition_without_a_leader_those_are_named_that_can_not_vote() -> 
     cluster.brokers[2].voteless = []
     cluster.live(600)
     assert not cluster.read("problems")["problems"][0]["voteless"]
+
+
+def test_who_was_killed_is_silent_at_once() -> None:
+    """Its connection ended, though its last beat was a moment ago."""
+    cluster = Cluster(brokers=3)
+    cluster.update("create_topic", topic="orders", partitions=3)
+    cluster.lead_all()
+    for node in (2, 3):
+        cluster.manager_beat(node)
+    assert cluster.read("problems")["problems"] == []
+    cluster.engine.cut_off = {"broker 2", "manager 3"}
+    found = cluster.read("problems")["problems"]
+    assert [(one["problem"], one.get("node")) for one in found[:2]] == [
+        ("manager-silent", 3), ("broker-silent", 2),
+    ]  # fmt: skip
+    rest = [one["problem"] for one in found[2:]]
+    assert rest == ["leaderless"] + ["under-replicated"] * 3
+    cluster.engine.cut_off.clear()
+    assert cluster.read("problems")["problems"] == []

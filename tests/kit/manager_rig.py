@@ -66,6 +66,7 @@ class FakeEngine:
         )
         self.repair = SimpleNamespace(told=list, status=dict)  # nothing is damaged
         self.closing = SimpleNamespace(told=list)  # nor closed
+        self.cut_off: set[str] = set()  # names of daemons whose connection ended
         self.rivals: dict[tuple[str, int], Any] = {}
         self.replies: list[tuple[str, Any]] = []
         self.peer_replies: list[tuple[str, Any]] = []
@@ -108,6 +109,9 @@ class FakeEngine:
 
     def peer_reply(self, peer: Any, frame: bytes) -> None:
         self.peer_replies.append((peer.name, protocol.decode(frame)))
+
+    def stands(self, peer: Any) -> bool:
+        return peer.name not in self.cut_off
 
     def link_send(self, peer: tuple[str, int], frames: list[Any]) -> bool:
         self.sent.append((peer, protocol.decode(frames[0])))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
 from kit.joining import broker, line_of, named
-from kit.processes import Cluster, free_ports
+from kit.processes import Cluster, free_ports, wait_for
 
 from myqueue import protocol
 from myqueue.keys import Keypair, make_cluster
@@ -17,6 +20,7 @@ from myqueue.keys import Keypair, make_cluster
 pytestmark = pytest.mark.slow
 
 MANAGERS = 2
+SILENT = {"problem": "broker-silent", "node": 1}
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +90,34 @@ def test_a_broker_that_nobody_answers(logs: dict[str, Path]) -> None:
 def test_a_broker_that_is_taken_in_says_ready(cluster: Cluster) -> None:
     log = cluster.log(("broker", 1))
     assert " listening " in log and " ready" in log and "not-joined" not in log
+
+
+def test_a_broker_that_was_killed_is_told_at_once(cluster: Cluster) -> None:
+    """By the end of its connection; its silence alone is told after 1.2 s."""
+    cluster.wait_healthy()
+    cluster.kill(("broker", 1))
+    wait_for(
+        "it is told", lambda: {"problem": "broker-silent", "node": 1} in problems(cluster), 0.5
+    )
+    cluster.start(("broker", 1))
+    cluster.wait_healthy()
+
+
+def test_a_broker_whose_folder_was_removed_ends(cluster: Cluster) -> None:
+    """What it would write from then on, and acknowledge, would be gone at its next start."""
+    cluster.wait_healthy()
+    process = cluster.processes["broker", 1]
+    begin = time.monotonic()
+    while cluster.data(("broker", 1)).exists():  # it makes files while they are being removed
+        shutil.rmtree(cluster.data(("broker", 1)), ignore_errors=True)
+    assert process.wait(3) == 4, cluster.log(("broker", 1))[-3000:]
+    assert time.monotonic() - begin < 3
+    del cluster.processes["broker", 1]
+    assert "somebody removed the data folder" in cluster.log(("broker", 1))
+    wait_for(
+        "it is told", lambda: {"problem": "broker-silent", "node": 1} in problems(cluster), 0.5
+    )
+
+
+def problems(cluster: Cluster) -> list[Any]:
+    return cluster.problems() or []
