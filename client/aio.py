@@ -296,6 +296,11 @@ def _make(make: Callable[[], Consumer], made: Future[Consumer]) -> None:
     """In a thread."""
     try:
         consumer = make()
+        try:
+            consumer.wait_until_ready()
+        except BaseException:
+            consumer.close(0)
+            raise
     except BaseException as error:
         with suppress(InvalidStateError):
             made.set_exception(error)

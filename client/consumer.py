@@ -18,14 +18,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import Any, Final, Self
 
 from myqueue import given
 from myqueue.config import consumer_settings, ids_by_topic, who_commits
-from myqueue.errors import Closed, InvalidRequest, MisuseError, MyQueueError, TopicDeleted
+from myqueue.errors import (
+    Closed,
+    InvalidRequest,
+    MisuseError,
+    MyQueueError,
+    TopicDeleted,
+    Unreachable,
+)
 from myqueue.membership import Membership
 from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import limits_of
@@ -36,6 +43,7 @@ from myqueue.standing import SLICE_S, Callback, Standing, tell
 from myqueue.subscription import Commit, Subscription, lost_error
 
 PAUSE_S_MAX: Final = 0.5
+CONTACT_S: Final = 1.0  # so long the constructor waits for any manager to answer
 LET_GO_S_MAX: Final = 3.0  # for a commit while others wait for the partition
 LEAVE_S_MAX: Final = 1.0  # of the time for `close`, kept for telling the managers
 
@@ -56,7 +64,9 @@ class Consumer(Standing):
     Iteration ends after `idle_timeout` seconds without a message. `on_assign`, `on_revoke` and
     `on_lost` (by default `on_revoke`) get lists of partitions, in the consumer's thread: before the
     first message; after the last one, while positions can still be committed; and when it is too
-    late for that. Further settings: `myq config show consumer`.
+    late for that. The constructor raises UnknownTopic. Where no manager answers at all it does not
+    wait: each call then tries for as long as it may take, and raises Unreachable. Further settings:
+    `myq config show consumer`.
     """
 
     def __init__(
@@ -108,19 +118,66 @@ class Consumer(Standing):
         self._membership: Membership | None = None
         self._ids = set(ids.values())
         self._commit_at = session.now_ms() + self._settings.auto_commit_interval_ms
+        self._looking: Future[Any] | None = None  # for the topics
+        self._has_begun = False
         try:
-            known = session.ensure_topics(names, timeout_ms=limit_ms)
-            self._wait(known, self._deadline(None))
-            session.refresh(names)
-            for number in self._ids:
-                session.keep_alive(consumer=number)
-            self._fetcher.start()
-            if group:
-                self._membership = Membership(session, self._fetcher, subscription, self._settings)
-                self._membership.start()
+            if self._find_topics(self._deadline(None), CONTACT_S):
+                self._begin_reading()
         except BaseException:
             self.close(0)
             raise
+
+    # -- the beginning ----------------------------------------------------------------------------
+
+    def _find_topics(self, deadline: float, contact_s: float | None = None) -> bool:
+        """Whether they are known. It waits for them; without any contact for `contact_s` only."""
+        contact = None if contact_s is None else time.monotonic() + contact_s
+        if self._looking is None:
+            names = list(self._subscription.topics)
+            limit_ms = self._settings.request_timeout_ms
+            self._looking = self._session.ensure_topics(names, timeout_ms=limit_ms)
+        while not self._looking.done():
+            now = time.monotonic()
+            if contact is not None and now >= contact and not self._session.is_in_contact:
+                return False
+            if now >= deadline or self._closed:
+                return False
+            wait([self._looking], min(SLICE_S, deadline - now))
+        looked, self._looking = self._looking, None  # a failure is told once, then it looks again
+        looked.result()
+        return True
+
+    def _begin_reading(self) -> None:
+        session = self._session
+        self._has_begun = True
+        session.refresh(self._subscription.topics)
+        for number in self._ids:
+            session.keep_alive(consumer=number)
+        self._fetcher.start()
+        if self._subscription.shares is not None:
+            self._membership = Membership(
+                session, self._fetcher, self._subscription, self._settings
+            )
+            self._membership.start()
+
+    def _ready(self, limit_s: float | None) -> None:
+        """The cluster could not be reached when this was made: each call tries, for its time."""
+        if self._has_begun:
+            return
+        begun = time.monotonic()
+        if self._find_topics(self._deadline(limit_s)):
+            self._begin_reading()
+        elif self._closed:
+            raise Closed("the consumer was closed")
+        else:
+            tried = ", ".join(map(self._session.name_of, self._session.manager_addresses))
+            waited = time.monotonic() - begun
+            raise Unreachable(f"no manager could be reached within {waited:.1f} s. Tried {tried}")
+
+    def wait_until_ready(self) -> None:
+        """For who must not wait in `poll`: until the topics are known."""
+        with self._mine():
+            pass
 
     # -- messages ---------------------------------------------------------------------------------
 
@@ -136,9 +193,10 @@ class Consumer(Standing):
                 hint="To wait for so many seconds say poll(timeout=…).",
             )
         timeout = given.seconds(timeout)
-        with self._mine():
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._mine(timeout):
             self._begin()
-            run = self._next_run(timeout)
+            run = self._next_run(None if end is None else end - time.monotonic())
             out: list[Message] = []
             try:
                 while run is not None and len(out) < limit:
@@ -152,7 +210,7 @@ class Consumer(Standing):
         """Every message; the one before counts as handled when the next one is asked for."""
         idle_ms = self._settings.idle_timeout_ms
         idle_s = None if idle_ms is None else idle_ms / 1000
-        with self._mine():
+        with self._mine(idle_s):
             pass
         while (run := self._wait_for_run(idle_s)) is not None:
             if not self._settings.auto_commit and self._membership is None:
@@ -322,7 +380,7 @@ class Consumer(Standing):
         if messages that were returned are of partitions that others of the group have by now.
         """
         upto, timeout = given.positions(upto), given.seconds(timeout)
-        with self._mine():
+        with self._mine(timeout):
             if not all(self._subscription.topics.values()):
                 raise MisuseError("nothing to commit under: give the consumer a group= or an id")
             with self._changed:
@@ -389,7 +447,7 @@ class Consumer(Standing):
             if self._membership is not None and not self._session.closed:
                 left = self._membership.leave()
                 wait([left], max(SLICE_S, end - time.monotonic()))
-            if not self._session.closed:
+            if self._has_begun and not self._session.closed:
                 for number in self._ids:
                     self._session.let_die(consumer=number)
             if self._owns_session:

@@ -153,6 +153,12 @@ class Session:
         return tuple(self._managers.addresses)
 
     @property
+    def is_in_contact(self) -> bool:
+        """Whether a manager is connected now, and has greeted."""
+        known = (self._connections.get(address) for address in self._managers.addresses)
+        return any(one is not None and one.is_ready for one in known)
+
+    @property
     def applied(self) -> int:
         """Index of the last update that this session made."""
         return self._last_index

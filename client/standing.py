@@ -104,7 +104,7 @@ class Standing:
         self, find: Find, partitions: Partitions, timeout: float | None
     ) -> dict[TopicPartition, int]:
         names, timeout = given.partitions(partitions), given.seconds(timeout)
-        with self._mine():
+        with self._mine(timeout):
             with self._changed:
                 readings = self._subscription.chosen(names)
                 for reading in readings:
@@ -125,7 +125,7 @@ class Standing:
         """
         name, rest = given.name_of_partition(partition, more)
         limit_s = given.seconds(rest[0] if rest else timeout)
-        with self._mine():
+        with self._mine(limit_s):
             with self._changed:
                 readings = [self._subscription.named(name)]
             for offset in self._positions(readings, self._deadline(limit_s)).values():
@@ -173,7 +173,7 @@ class Standing:
         does not count. A number alone is the time-out.
         """
         names, limit_s = given.partitions_and_timeout(partitions, timeout)
-        with self._mine():
+        with self._mine(limit_s):
             deadline = self._deadline(limit_s)
             readings = self._readings(names)
             positions = self._positions(readings, deadline)
@@ -194,7 +194,7 @@ class Standing:
         is the time-out.
         """
         names, limit_s = given.partitions_and_timeout(partitions, timeout)
-        with self._mine():
+        with self._mine(limit_s):
             deadline = self._deadline(limit_s)
             readings, out = self._readings(names), {}
             for who in sorted({reading.who for reading in readings}):
@@ -210,8 +210,8 @@ class Standing:
     # -- for both halves --------------------------------------------------------------------------
 
     @contextmanager
-    def _mine(self) -> Iterator[None]:
-        """For one call of the application."""
+    def _mine(self, limit_s: float | None = None) -> Iterator[None]:
+        """For one call of the application, that may take so long."""
         if self._pid != os.getpid():
             raise Forked("this consumer was made before a fork, by the parent process")
         if not self._user.acquire(blocking=False):
@@ -219,9 +219,13 @@ class Standing:
         try:
             if self._closed:
                 raise Closed("the consumer was closed")
+            self._ready(limit_s)
             yield
         finally:
             self._user.release()
+
+    def _ready(self, limit_s: float | None) -> None:
+        """Raises if what is read is not known in this time."""
 
     def _readings(self, names: list[TopicPartition] | str | None) -> list[Reading]:
         with self._changed:
