@@ -54,6 +54,9 @@ class Checkers:
         self.states: dict[tuple[int, int], tuple[int, int]] = {}  # (group, index) -> ledger
         self.acked: dict[tuple[int, int, int], int] = {}  # (group, client, sequence) -> index
         self.claims: dict[tuple[int, int], dict[int, int]] = {}  # (group, replica) -> index: term
+        self.highest: dict[
+            tuple[int, int], int
+        ] = {}  # (group, replica) -> a log ends there or later
         self.terms: dict[tuple[int, int], int] = {}  # (group, replica) -> highest term it claimed
         self.answers: dict[tuple[int, int, int], int] = {}  # (group, replica, term) -> index
         self.newest: dict[int, int] = {}  # group -> highest index that was acknowledged
@@ -74,6 +77,9 @@ class Checkers:
             if log.first_index - 1 <= message.index <= log.last_index:  # an install ends before it
                 claims = self.claims.setdefault(key, {})
                 claims[message.index] = log.term(message.index)
+                self.highest[key] = max(message.index, self.highest.get(key, 0))
+            if not message.recovering and log.last_index < self.highest.get(key, 0):
+                self._lost_what_it_said(node, self.highest[key])
         elif isinstance(message, InstallSnapshot):
             check(
                 message.snapshot.index <= node.applied_index,
@@ -84,6 +90,17 @@ class Checkers:
         pre = isinstance(message, VoteRequest | VoteReply) and message.pre
         if not pre and not refusal:  # these promise nothing
             self.terms[key] = max(self.terms.get(key, 0), message.term)
+
+        if not pre and not refusal and isinstance(message, VoteReply | VoteRequest):
+            for index, entry_term in self.claims.get(key, {}).items():
+                if index >= node.log.first_index and not node.log.has(index, entry_term):
+                    self._lost_what_it_said(node, index)
+
+    def _lost_what_it_said(self, node: RaftNode, index: int) -> None:
+        raise Violation(
+            f"R2: {node.replica:x} of group {node.group} acknowledged entry {index}, has lost it "
+            f"(log {node.log.first_index}..{node.log.last_index}), and speaks as if it had not"
+        )
 
     def _vote(self, group: int, term: int, voter: int, candidate: int) -> None:
         before = self.votes.setdefault((group, term, voter), candidate)
@@ -128,6 +145,8 @@ class Checkers:
         claims = self.claims.get((node.group, node.replica), {})
         for claimed in [at for at in claims if at >= index]:
             del claims[claimed]
+        key = node.group, node.replica
+        self.highest[key] = min(index - 1, self.highest.get(key, 0))
 
     def installing(self, node: RaftNode, start_index: int) -> None:
         """A log is emptied, to go on at `start_index`: nothing of what it must keep is in it."""
@@ -228,6 +247,22 @@ class Checkers:
                     f"believes that {member:x} has all up to {index} (log {theirs.first_index}.."
                     f"{theirs.last_index})"
                 )
+
+    def counted(self, leader: RaftNode, own: bool) -> None:
+        """R5, W1: what a leader commits in its term, a majority of the voters have said in this
+        term to have on their disks; and the leader itself, if it counts, has it on its own.
+        """
+        index, term, replica = leader.commit_index, leader.term, leader.replica
+        if leader.log.term(index) != term:
+            return  # it knew that before it led
+        voters, answers = leader.config.voters, self.answers
+        have = sum(answers.get((leader.group, one, term), 0) >= index for one in voters)
+        have += own and replica in voters
+        if have <= len(voters) // 2:
+            raise Violation(
+                f"R5: {replica:x} leads group {leader.group} in term {term} and commits {index}, "
+                f"which {have} of {len(voters)} voters have on their disks"
+            )
 
     def electable(self, leader: RaftNode, index: int, found: list[RaftNode | None]) -> None:
         """Leader completeness, before it comes to it: nobody without the entry that was just

@@ -24,16 +24,24 @@ class Clients:
     def __init__(self, world: World) -> None:
         self.world = world
         self.count = world.random.choice((1, 2, 4))
-        self.pace_ms = max(world.random.choice((5, 20, 100)), self.count * len(world.groups))
+        pace_ms = world.random.choice((5, 20, 100))
         self.retry_ms = world.random.choice((100, 300))
         self.burst = world.random.choice((1, 1, 3, 8))
+        # An entry a millisecond at most, of all together; fewer, if each travels alone. Of more
+        # the queues are as long, and a few seeds cost as much as all others.
+        entries = self.count * len(world.groups) * self.burst
+        self.pace_ms = max(
+            pace_ms, entries if world.settings.append_entries_max > 1 else 3 * entries
+        )
         # Of the commands are followed by a read, soon or after the next election.
         self.read_share = world.random.choice((0.05, 0.05, 0.5))
         # Somebody may read all the time, in peace as well: the rest has to go on beside it.
         often = (30, 60, 200) if world.nemesis.profile == "readers" else (0, 0, 60, 200)
         self.steady_ms = world.random.choice(often)
         # Or nobody writes any more in peace: what was lost before has to come all the same.
-        self.goes_silent = world.random.random() < 0.3
+        # Not after damage: a replica that recovers waits for a newer term, which may begin when
+        # somebody writes only (the leader makes way when it is answered, and tries no more).
+        self.goes_silent = world.random.random() < 0.3 and not world.rot.is_on
         self.next: dict[tuple[int, int], int] = {}  # (group, client) -> sequence not yet acked
         self._asked: dict[tuple[int, int], int] = {}  # (group, client) -> node, the last time
         self._context = 0

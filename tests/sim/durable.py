@@ -69,6 +69,9 @@ class Durable:
             self._votes[record.group] = record.term, record.index
             self.lacking[record.group] = bool(record.flags & f.LACKING)
 
+    def holds(self, group: int, index: int, term: int) -> bool:
+        return self._terms.get(group, {}).get(index) == term
+
     def sent(self, node: RaftNode, message: Message) -> None:
         group, term = node.group, message.term
         state = self._votes.get(group, (0, 0))

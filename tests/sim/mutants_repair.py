@@ -6,7 +6,6 @@ from typing import Any
 
 from myqueue.daemons import peerwire
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.follower import Follower
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.repair import Repair
@@ -86,14 +85,21 @@ def bug_bad_bytes_are_read() -> list[Any]:
     return [(reader, "_verified", verified)]
 
 
-def bug_an_old_vote_is_repeated() -> list[Any]:
-    """R2: the report of the note on damage has a replica say its vote of before once more."""
-    original = Follower.hard_state_is_durable
+# A replica that notes damage must not repeat its vote of before (R2; tests/raft/test_thesis proves
+# it), but if it did, no promise could break, so no history can show it. The vote was given, and was
+# on the disk, when the log was whole; a copy of the message that was sent then could arrive at this
+# moment as well. Its candidate had a log as new as the whole one. What was acknowledged later was
+# so in that term or a newer one: about a newer term the vote says nothing, and if another replica
+# led in that term, the candidate can't win it: each of the leader's majority gave its vote away.
 
-    def durable(self: Follower, out: t.Effects) -> None:
-        original(self, out)
-        node = self._node
-        if node.vote not in (t.NOBODY, node.replica) and node.leader == t.NOBODY:
-            self._send_vote(out)
 
-    return [(Follower, "hard_state_is_durable", durable)]
+def bug_who_lacks_entries_stands() -> list[Any]:
+    """R2: a replica that can't read entries of its log stands for election, and leads."""
+
+    def lead(self: RaftNode, now: int, out: t.Effects) -> None:
+        self.role, self.leader = t.Role.LEADER, self.replica
+        self.tell(out)
+        self.leading.begin(now, out)
+
+    can = lambda self: self.is_voter and self.may_lead and not self.recovering  # noqa: E731
+    return [(RaftNode, "can_campaign", can), (RaftNode, "become_leader", lead)]

@@ -249,17 +249,13 @@ def bug_a_damaged_replica_votes() -> list[Any]:
 
 def bug_a_lost_vote_is_not_missed() -> list[Any]:
     """R2: a replica whose hard state may be lost comes back under its old id."""
-    original = Process._boot
+    original = Process._restart
 
-    def boot(self: Process) -> None:
-        holds = Group.doubtful
-        try:
-            Group.doubtful = property(lambda self: False, lambda self, value: None)  # type: ignore
-            original(self)
-        finally:
-            Group.doubtful = holds
+    def restart(self: Process, group: Group) -> None:
+        group.doubtful = False
+        original(self, group)
 
-    return [(Process, "_boot", boot)]
+    return [(Process, "_restart", restart)]
 
 
 def bug_reported_before_it_was_written() -> list[Any]:

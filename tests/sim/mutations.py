@@ -20,6 +20,7 @@ from sim.world import Summary
 from myqueue.daemons.raft.types import require
 
 TOLD = re.compile(r"[A-Za-z.]*(Violation|Broken|NoProgress|Error|CorruptData): ")
+MISFIT = re.compile(r"^(Type|Attribute|Name)Error: ", re.MULTILINE)  # of the mutation itself
 Patch = tuple[object, str, Any]
 
 
@@ -66,7 +67,7 @@ def hunt(name: str, limit: int, first: int = 1) -> tuple[str, int, str]:
     for count in range(1, limit + 1):
         _, outcome, _ = play_mutated(name, first + count - 1)
         if isinstance(outcome, str):
-            require("TypeError" not in outcome, outcome)  # of the mutation itself
+            require(not MISFIT.search(outcome), outcome)
             lines = [line for line in outcome.splitlines() if ": " in line]
             return name, count, next(filter(TOLD.match, lines), outcome.split("\n", 1)[0])
     return name, 0, ""

@@ -34,6 +34,8 @@ PROFILES = {
     "terms": ("churn", "mute", "ghost", "late", "duplicates", "clog", "transfer", "trap"),
     "readers": ("read", "mute", "isolate", "partition", "transfer", "clog", "ghost"),
     "disks": ("crash", "disk crash", "boundary crash", "relapse", "stall", "churn", "all at once"),
+    "states": ("compact", "isolate", "mute", "stall", "late", "duplicates", "ghost", "trap"),
+    "damage": ("rot", "corruption", "transfer", "churn", "crash", "stall"),
 }
 
 
@@ -66,8 +68,10 @@ class Nemesis:
         self.fall = random.choice((0.0, 0.5, 1.0)) if churn else 0.0
         self.echo = random.choice((0.0, 0.5)) if churn else 0.0
         self.keep = random.choice(((0, 1, 3, 10), (10, 40, 100)))
+        if self.profile == "states":
+            self.keep = (0, 0, 1, 3)
         self.preferred = random.random() < 0.5  # leadership goes back to one and the same member
-        self.interval_ms = random.choice((60, 150, 400, 900))
+        self.interval_ms = random.choice((60, 150) if self.profile else (60, 150, 400, 900))
         self._stalled: dict[int, int] = {}  # node -> until
         self._traps = Traps(world)
         self._mute_until_ms = 0
@@ -126,6 +130,9 @@ class Nemesis:
         slot.disk.stop_at = (number, random.choice((BEFORE, MIDDLE, AFTER)))
 
     def _all_at_once(self) -> None:
+        self.blackout()
+
+    def blackout(self) -> None:
         for number in self.world.slots:
             self.world.crash(number, power=True)
             self.world.after(50, 1500, lambda n=number: self.world.boot(n))
@@ -290,7 +297,8 @@ class Nemesis:
         return max(0, self._stalled.pop(number, 0) - self.world.now_ms)
 
     def _stall(self) -> None:
-        self.stall(self._any().number)
+        leads = self.world.random.random() < 0.5
+        self.stall(self._leader_or_any() if leads else self._any().number)
 
     def stall(self, number: int) -> None:
         self._stalled[number] = self.world.now_ms + self.world.random.randint(100, 2500)

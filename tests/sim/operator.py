@@ -90,6 +90,8 @@ class Operator:
             created = Config(config.voters, new.learners)
             self.world.with_process(number, lambda process: process.create(group, replica, created))
             self.world.writer_soon(number)
+            if self.world.random.random() < 0.5:  # what the one before it said comes once more
+                self.world.after(0, 60, lambda: self.world.network.haunt(number))
 
     def _forget(self, group: int, number: int) -> None:
         def forget(process: Process) -> None:

@@ -58,6 +58,7 @@ class Process:
         self.snapshots: list[tuple[int, int, int]] = []  # (batch, group, index)
         self.reads: dict[int, tuple[int, int]] = {}  # context -> (group, acknowledged before)
         self.waiting: dict[tuple[int, int], int] = {}  # (group, index) -> term of a proposal
+        self._counted: dict[int, int] = {}  # group -> commit that was looked at while it leads
         self.flush_due = False
         self.stalled = False
         self.written_to = (0, 0)  # the end of what was reported last
@@ -359,8 +360,12 @@ class Process:
 
     def _check(self, packet: Packet | None) -> None:
         checkers = self.world.checkers
-        for node in self.host.groups.values():
+        for group, node in self.host.groups.items():
             checkers.monotonic(node)
+            commit = node.commit_index
+            if node.role == t.Role.LEADER and commit != self._counted.get(group):
+                self._counted[group] = commit
+                checkers.counted(node, self.durable.holds(group, commit, node.term))
         self.world.rot.look_at(self)
         for message in packet.messages if packet is not None else ():
             node = self.host.groups.get(message.group)

@@ -1,11 +1,11 @@
 """Traps: something goes wrong at one node just when it does something that matters.
 
-Chance alone seldom strikes in the few milliseconds after a leader appended and before anybody
-else has it, or between an acknowledgement and the next sync. A trap waits for such a moment, at
-whichever node it comes, and springs within a few milliseconds: the power fails, the node is cut
-off from all or all but one, pauses, is clogged, is not heard, hears old packets once more, its disk
-stalls. Each seed knows one or two moments and one or two consequences, so that some histories are
-this one thing over and over.
+Chance alone seldom strikes in the few milliseconds after a leader appended and before anybody else
+has it, or between an acknowledgement and the next sync. A trap waits for such a moment, at
+whichever node it comes, and springs within a few milliseconds: the power fails, the node is cut off
+from all or all but one, pauses, is clogged, is not heard, hears old packets once more, its disk
+stalls; or the power fails everywhere. Each seed knows one or two moments and one or two
+consequences, so that some histories are this one thing over and over.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ CONSEQUENCES = (
     "stall",
     "echo",
     "echo",
+    "blackout",
 )
 
 
@@ -91,6 +92,10 @@ class Traps:
     def _echo(self, number: int) -> None:
         if not self.world.quiet:
             self.world.network.echo(number)
+
+    def _blackout(self, number: int) -> None:
+        if not self.world.quiet:
+            self.world.nemesis.blackout()
 
     def _stall(self, number: int) -> None:
         self.world.nemesis.stall(number)
