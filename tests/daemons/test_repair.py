@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kit import wal_logs
 from kit.damage_rig import (
     CONFIG,
     GROUP,
@@ -18,13 +19,14 @@ from kit.damage_rig import (
     damage,
     filled,
     follower,
+    forget,
     lose,
     mended,
     payloads,
     place_of,
     stored,
 )
-from kit.engine_rig import Net
+from kit.engine_rig import Net, Node
 
 from myqueue import errors
 from myqueue.daemons import peerwire
@@ -341,3 +343,53 @@ def test_decisions() -> None:
         assert not is_the_entry(row, 77, (*right[:place], value, *right[place + 1 :]))
     assert not is_the_entry(row, 77, (*right[:7], b"abd"))
     assert not is_the_entry(row, 77, (*right[:7], b"abcd"))
+
+
+def test_a_bit_in_the_last_records_stops_nobody_for_long(tmp_path: Path) -> None:
+    """Found at a start, it may stand for promises (R2): who has it does not count until a new term.
+    With all others there that takes a handover. With one of them away nothing is written, as two of
+    three may not know what was promised; and it goes on as soon as that one is back.
+    """
+    with Net(tmp_path, 3, CONFIG) as net:
+        filled(net)
+        leader, node = net.leader(GROUP), follower(net, GROUP)
+        third = next(one for one in net.nodes.values() if one not in (leader, node))
+        for away in (False, True):
+            spoil_the_end(net, node)
+            if away:
+                third.close()
+            node.open()
+            assert any(one.node.recovering for one in node.engine.replicas.values())
+            if away:
+                for _ in range(500):
+                    net.turn()
+                assert any(one.node.recovering for one in node.engine.replicas.values())
+                third.open()
+            since = net.clock.now
+            net.until("it counts", lambda: not waits(node), 500)
+            assert net.clock.now - since <= 5000
+            for group in (GROUP, OTHER):
+                net.write(2, group)
+            forget(net)
+            node.close()
+            node.open()
+            net.until("whole", lambda: not waits(node), 500)
+
+
+def spoil_the_end(net: Net, node: Node) -> None:
+    """It stops while it writes, and a bit turns in what it wrote last."""
+    leader = net.leader(GROUP)
+    for _ in range(50):
+        item = t.Item(1, net.clock.wall, t.DATA, bytes(5000))
+        leader.engine.propose(leader.replica(GROUP), [item])
+        net.turn()
+    number, end = node.log.journal.end
+    named = node.log.journal.segment_name(number)
+    assert named is not None
+    node.close()
+    wal_logs.flip(node.folder / "wal" / named[0], end - 7500)
+
+
+def waits(node: Node) -> bool:
+    """Some replica there does not count."""
+    return any(one.node.recovering or one.node.lacking for one in node.engine.replicas.values())
