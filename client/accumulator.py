@@ -39,6 +39,7 @@ from myqueue.partitioner import Spread
 
 COUNT_MAX: Final = 16_384  # messages of a batch
 MESSAGE_BYTES: Final = 24  # counted for each message besides its own bytes
+HEADER_BYTES: Final = 10  # likewise for each header: what packing its name and content may add
 PAUSE_MS_MAX: Final = 1_000
 AVOID_MS: Final = 100  # longer than it takes to connect, shorter than an election
 

@@ -123,12 +123,27 @@ def open_batch(batch: Buffer) -> tuple[Header, Columns]:
         protocol.require_whole(body)
         columns = Columns(*msgpack.unpackb(
             body, raw=False, strict_map_key=True, timestamp=0, max_ext_len=0,
-            max_array_len=max(found.count, COLUMNS),
+            max_array_len=max(found.count, COLUMNS), list_hook=_FewLists().count,
         ))  # fmt: skip
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise BatchInvalid(f"the body of a batch is not what it should be: {error}") from None
     _check_columns(columns, found.count)
     return found, columns
+
+
+class _FewLists:
+    """A body has five lists: its columns, and the one around them. An empty list takes one byte in
+    a body and 56 in memory, so it is not left to the check of the columns to find more of them.
+    """
+
+    def __init__(self) -> None:
+        self._left = COLUMNS + 1
+
+    def count(self, found: list[Any]) -> list[Any]:
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError("it has lists within its columns")
+        return found
 
 
 def have_same_messages(one: Buffer, other: Buffer) -> bool:
@@ -151,6 +166,15 @@ def have_same_messages(one: Buffer, other: Buffer) -> bool:
 def plain_body(found: Header, body: Buffer) -> Buffer:
     """What the header describes, decompressed."""
     return _inflate(body, found.body_bytes) if found.codec == ZLIB else body
+
+
+def part_of(columns: Columns, begin: int, end: int) -> Columns:
+    """The messages from `begin` to before `end`, counted within the batch."""
+    values, keys, headers, times = columns
+    return Columns(
+        values[begin:end], keys and keys[begin:end], headers and headers[begin:end],
+        times and times[begin:end],
+    )  # fmt: skip
 
 
 def _check_columns(columns: Columns, count: int) -> None:

@@ -115,7 +115,7 @@ def _ask(
         producer=int.from_bytes(request_id[:8], "big") | FIRST_BIT, epoch=batch.KEYED_EPOCH,
         sequence=int.from_bytes(request_id[8:], "big"),
     )  # fmt: skip
-    check_size(len(data) - batch.HEADER_BYTES, place.limit + 64, place.topic.name)
+    check_size(batch.header(data).body_bytes, place.limit + 64, place.topic.name)
     partition = place.topic.partitions[number]
     return ask_leader(
         session, partition, PRODUCE, ([partition.group],), [data],

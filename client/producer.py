@@ -27,7 +27,7 @@ from time import monotonic
 from typing import Any, Final
 from weakref import WeakSet
 
-from myqueue.accumulator import COUNT_MAX, MESSAGE_BYTES, Accumulator, Batch, Lane
+from myqueue.accumulator import COUNT_MAX, HEADER_BYTES, MESSAGE_BYTES, Accumulator, Batch, Lane
 from myqueue.clock import now_ms, wall_ms
 from myqueue.config import ProducerSettings
 from myqueue.delivery import BatchDelivery, Countdown, Delivery, Failures, RecordMetadata
@@ -121,7 +121,8 @@ class Producer:
         is_plain = key is None and headers is None and timestamp_ms is None
         if not is_plain:
             headers = plain_headers(headers) if headers is not None else None
-            size += sum(len(name) + len(text) for name, text in (headers or {}).items())
+            for name, text in (headers or {}).items():
+                size += len(name) + len(text) + HEADER_BYTES
             timestamp_ms = plain_time(timestamp_ms) if timestamp_ms is not None else None
         if size > place.limit:
             check_size(size - MESSAGE_BYTES, place.limit, topic)

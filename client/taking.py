@@ -45,6 +45,19 @@ SPARE_MS: Final = 5_000  # beyond the deadline that a walk has itself
 WAIT_MS_SLICE: Final = 1_000  # of a long poll: as long as a broker may hold what nobody waits for
 FETCH_BYTES: Final = 4 << 20
 OPENED_MAX: Final = 64  # batches that are kept open: the next message is often in the same one
+OPENED_BYTES_MAX: Final = 64 << 20  # and what they may take
+ITEM_BYTES: Final = 64  # of an object in a column, besides its content
+
+
+class _Opened:
+    """A batch whose messages are made when they are wanted."""
+
+    __slots__ = ("bytes", "columns", "time_ms")
+
+    def __init__(self, head: batch.Header, columns: batch.Columns) -> None:
+        self.time_ms, self.columns = head.time_ms, columns
+        kinds = sum(column is not None for column in columns)
+        self.bytes = head.body_bytes + head.count * kinds * ITEM_BYTES
 
 
 class Taken(NamedTuple):
@@ -67,7 +80,7 @@ class Taker:
         self.session = session
         self.outbox = Outbox(session)
         self._turn = count()
-        self._opened: OrderedDict[tuple[int, int], list[Message]] = OrderedDict()
+        self._opened: OrderedDict[tuple[int, int], _Opened] = OrderedDict()
 
     def take(
         self, topic: str, consumer_id: int, *, partition: int | None = None, max_messages: int = 1,
@@ -141,16 +154,25 @@ class Taker:
         opened = self._opened.get(place)
         if opened is None:
             try:
-                head, columns = batch.open_batch(frame)
+                opened = _Opened(*batch.open_batch(frame))
             except BatchInvalid as error:
                 where = f"{partition.topic}/{partition.number} at {offset}"
                 raise CorruptData(f"{where}: {error}") from None
-            opened = messages_of(partition.topic, partition.number, offset, head.time_ms, columns)
-            if len(opened) > 1:
-                self._opened[place] = opened
-                while len(self._opened) > OPENED_MAX:
-                    self._opened.popitem(last=False)
-        return opened[max(0, first - offset) : max(0, behind - offset)]
+            if len(opened.columns.values) > 1:
+                self._keep(place, opened)
+        begin, end = max(0, first - offset), max(0, behind - offset)
+        columns = batch.part_of(opened.columns, begin, end)
+        return messages_of(
+            partition.topic, partition.number, offset + begin, opened.time_ms, columns
+        )
+
+    def _keep(self, place: tuple[int, int], opened: _Opened) -> None:
+        """By what they take in memory, which can be many times what was sent; the newest stays."""
+        known = self._opened
+        known[place] = opened
+        taken = sum(one.bytes for one in known.values())
+        while len(known) > 1 and (len(known) > OPENED_MAX or taken > OPENED_BYTES_MAX):
+            taken -= known.popitem(last=False)[1].bytes
 
     # -- waiting ----------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class Producing:
         except errors.BatchInvalid as error:
             self._refuse(account, request, error.code, {"message": str(error)})
             return
-        if size > feed.bytes_max or not count <= body <= batch.BODY_BYTES_MAX:
+        if max(size, body) > feed.bytes_max or count > body:
             self._refuse(account, request, *_misfit(size, count, body, feed.bytes_max))
             return
         if account.inflight + size > CLIENT_BYTES_MAX or self.inflight + size > DAEMON_BYTES_MAX:
@@ -246,6 +246,12 @@ def with_overhead(limit: int) -> int:
 
 def _misfit(size: int, count: int, body: int, bytes_max: int) -> tuple[int, Details]:
     """What is wrong with a batch whose bytes are as they were sent."""
+    if body > bytes_max >= size:
+        message = (
+            f"a batch of {size} bytes has {body} bytes when it is decompressed; this partition"
+            f" takes {bytes_max}"
+        )
+        return errors.MessageTooLarge.code, {"message": message}
     if size > bytes_max:
         message = f"a batch of {size} bytes; this partition takes {bytes_max}"
         return errors.MessageTooLarge.code, {"message": message}

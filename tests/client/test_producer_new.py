@@ -75,10 +75,12 @@ def test_nobody_sees_half_of_a_topic_that_grows(cluster: EchoCluster) -> None:
     cluster.topic("grows", 1)
     with Producer(cluster.address) as producer, ThreadPoolExecutor(2) as threads:
         assert producer.partitions_for("grows") == 1
-        cluster.topic("grows", PARTITIONS)
-        release = stopped_while_it_adds_lanes(
-            producer, threads, lambda: producer.session.refresh(("grows",))
-        )
+
+        def grow() -> None:
+            cluster.topic("grows", PARTITIONS)
+            producer.session.refresh(("grows",))
+
+        release = stopped_while_it_adds_lanes(producer, threads, grow)
         seen = producer.partitions_for("grows")
         release()
         assert seen == 1, "the number of partitions is the old one until it is the new one"

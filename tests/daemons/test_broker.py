@@ -9,7 +9,7 @@ import pytest
 from kit.batches import WALL_MS, make_batch
 from kit.broker_seam import GROUP, World
 
-from myqueue import errors, protocol
+from myqueue import batch, errors, protocol
 from myqueue.daemons import feed, producing
 from myqueue.daemons.engine import Client
 from myqueue.daemons.raft import types as t
@@ -79,6 +79,22 @@ def test_limit_of_the_topic(world: World) -> None:
     fits, over = make_batch(1, size=10_000), make_batch(1, size=12_000)
     rows = world.produce(fits, over, group=GROUP + 1)
     assert codes(sorted(rows)) == [0, errors.MessageTooLarge.code]
+
+
+def test_so_is_one_that_unpacks_to_more_than_its_topic_takes(world: World) -> None:
+    """A few bytes on their way, which whoever opens them pays for."""
+    small = world.add(GROUP + 1, message_bytes_max=10_000)
+    world.engine.lead(small)
+
+    def zeros(size: int) -> bytes:
+        return batch.make([[bytes(size)], None, None, None], 0, codec=batch.ZLIB)
+
+    fits, bomb = zeros(10_000), zeros(60 << 20)
+    assert len(bomb) < 300_000
+    assert codes(world.produce(fits, group=GROUP + 1)) == [0]
+    ((_, code, _, _, details),) = world.produce(zeros(12_000), group=GROUP + 1)
+    assert code == errors.MessageTooLarge.code and "decompressed" in details["message"]
+    assert codes(world.produce(bomb)) == [errors.MessageTooLarge.code], "whatever a topic allows"
 
 
 def test_more_messages_than_bytes_are_refused(world: World) -> None:

@@ -86,12 +86,13 @@ class EchoCluster:
 
     def topic(self, name: str, partitions: int = 1) -> list[Log]:
         """Make it; partitions are led by the daemons in turn."""
-        groups = self.topics.setdefault(name, [])
+        groups = list(self.topics.get(name, []))
         for number in range(len(groups), partitions):
             group = 100 + len(self.logs)
             groups.append(group)
             self.logs[group] = Log()
             self.leaders[group] = (1 + number % max(1, len(self.daemons)), 1)
+        self.topics[name] = groups  # as a whole: a daemon may be asked for it meanwhile
         self.index += 1
         return [self.logs[group] for group in groups]
 
