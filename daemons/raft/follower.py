@@ -34,18 +34,27 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    __slots__ = ("_answer_due", "_context", "_installing", "_node", "verified_index")
+    __slots__ = (
+        "_answer_due",
+        "_context",
+        "_installing",
+        "_node",
+        "_told_commit",
+        "verified_index",
+    )
 
     def __init__(self, node: RaftNode) -> None:
         self._node = node
         self.verified_index = 0
         self._context = 0
         self._installing: list[int] = []  # indexes of snapshots that are on their way to the disk
+        self._told_commit = 0  # by this leader, perhaps of entries that have not come yet
         self._answer_due = False  # an answer waits for the hard state to be on disk
 
     def begin(self) -> None:
         """A new leader, or none: nothing is verified yet."""
         self.verified_index, self._context, self._answer_due = 0, 0, False
+        self._told_commit = 0
 
     # -- entries -------------------------------------------------------------------------------
 
@@ -124,7 +133,9 @@ class Follower:
         )  # fmt: skip
 
     def learn_commit(self, commit: int, out: Effects) -> None:
+        """What this leader says is kept: it may come before the entries, and is said once."""
         node = self._node
+        commit = self._told_commit = max(commit, self._told_commit)
         node.commit(min(commit, self.verified_index), out)
         if self._maybe_recovered(commit, out):
             self.reply(out)  # from now on it counts
