@@ -18,7 +18,7 @@ from myqueue.gateway.answers import dumps
 
 LARGE_BYTES: Final = 64 << 10
 VALUES_AT_ONCE: Final = 40_000  # some 20 ms
-VALUES_MAX: Final = 500_000  # in a body; 10,000 messages with all that they may have are fewer
+VALUES_MAX: Final = 200_000  # in a body; 10,000 messages with all that they may have are fewer
 DEPTH_MAX: Final = 100
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _OPENING_OR_COMMA: Final = (",", "[", "{")

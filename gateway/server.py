@@ -278,7 +278,9 @@ class Server:
                 self._epoll.unregister(connection.number)
                 connection.is_watched = False
             return
-        writes = connection.out is not None or connection.wants_write
+        # Before it is WRITING, `out` belongs to who answers.
+        has_rest = connection.state == WRITING and connection.out is not None
+        writes = has_rest or connection.wants_write
         reads = not connection.is_deaf
         self._epoll.modify(connection.number, (IN if reads else 0) | (OUT if writes else 0))
 
@@ -286,7 +288,7 @@ class Server:
 
     def _heard(self, connection: Connection, event: int) -> None:
         left = connection.out
-        if event & OUT and left is not None:
+        if event & OUT and left is not None and connection.state == WRITING:
             self._send_on(connection, left)
             return
         had_to_write = connection.wants_write
