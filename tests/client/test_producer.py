@@ -233,7 +233,7 @@ def test_failures_are_in_the_future_in_flush_and_in_the_log(cluster, caplog):
             producer.flush(5)
         (failed,) = caught.value.failed
         assert (failed.value, failed.key, failed.topic) == (b"v", b"k", "t")
-        with pytest.raises(errors.TimedOut, match=r"refused|lost"):
+        with pytest.raises(errors.TimedOut, match=r"refused|lost|silent"):
             sent.result(0)
         assert sent.exception() is failed.error
         producer.flush(5)  # told once
