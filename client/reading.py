@@ -232,6 +232,8 @@ class Reading:
             f"{self.name}: the batch at offset {where.offset} came damaged {DAMAGED_MAX} times: "
             f"{error}",
             component=self.leader,
+            hint=f"To go on behind its {where.count} messages: seek({self.name.topic!r}, "
+            f"{self.name.partition}, {where.offset + where.count}).",
         )
 
     def check_invariants(self) -> None:

@@ -134,8 +134,9 @@ def test_a_damaged_batch_is_fetched_again_and_then_told() -> None:
         if attempt < 2:
             assert bench.take() == []
         else:
-            with pytest.raises(CorruptData, match="offset 0 came damaged 3 times"):
+            with pytest.raises(CorruptData, match="offset 0 came damaged 3 times") as caught:
                 bench.take()
+            assert "seek('t', 0, 5)" in caught.value.hint, "it says how to go on"
         bench.now += 2_000
     assert offsets(bench.read()) == [0, 1, 2, 3, 4]
 
