@@ -40,7 +40,10 @@ from myqueue.wal.groups import Group, Op, RowTuple
 from myqueue.wal.storefile import STATE_FILE, check_before_opening, note_broken, note_closed
 from myqueue.wal.storeview import GROUP_KEY, KEY, LAST, ROW, TABLES, View, sealed
 
-VERSION = 1
+# 2: a group's row says where its commit hint stands. A program that knows version 1 alone would
+# misread such a row; so it refuses version 2, and rebuilds the store from the log.
+VERSION = 2
+VERSIONS_READ = (1, VERSION)
 MAP_BYTES = 64 << 30  # virtual; the file grows with its content
 GROW_FACTOR = 2
 # What the system refuses says nothing about the file; a store is not thrown away for it.
@@ -160,12 +163,17 @@ class Store:
         self._tables = {name: self._env.open_db(name.encode(), create=create) for name in TABLES}
         with self.view() as view:
             version = view.meta(b"version")
-        ours = VERSION.to_bytes(4, "little")
+        known = [one.to_bytes(4, "little") for one in VERSIONS_READ]
         if version is None and create:
-            with self._env.begin(write=True, db=self._tables["meta"]) as txn:
-                txn.put(b"version", sealed(b"version", ours))
-        elif version != ours:
+            with self._env.begin(write=True) as txn:
+                self._put_version(txn)
+        elif version not in known:
             raise StoreBroken("the store was written by another version")
+        self._is_older = version is not None and version != known[-1]
+
+    def _put_version(self, txn: lmdb.Transaction) -> None:
+        version = sealed(b"version", VERSION.to_bytes(4, "little"))
+        txn.put(b"version", version, db=self._tables["meta"])
 
     def check(self) -> int:
         """Read every value; raise StoreBroken at the first that is not right. Returns their
@@ -195,10 +203,13 @@ class Store:
         while True:
             try:
                 with self._env.begin(write=True) as txn:
+                    if self._is_older:  # with the first row that an older program can't read
+                        self._put_version(txn)
                     _Commit(txn, self._tables).run(ops, states or {})
                     mark = sealed(b"watermark", _WATERMARK.pack(segment, position))
                     txn.put(b"watermark", mark, db=self._tables["meta"])
                 self._pad()
+                self._is_older = False
                 return
             except lmdb.MapFullError:
                 self._grow()

@@ -8,14 +8,17 @@ from pathlib import Path
 from random import Random
 from threading import Event, Thread
 from typing import Any
+from zlib import crc32
 
 import pytest
 from sim.ops import GROUP, record, row, ten
 
+from myqueue.errors import StoreBroken
 from myqueue.wal import format as f
 from myqueue.wal import store as store_module
 from myqueue.wal.groups import Relocated
 from myqueue.wal.store import Store
+from myqueue.wal.storeview import GROUP_KEY, sealed
 
 LAST = 2**64 - 1
 
@@ -306,6 +309,50 @@ def test_a_thread_inside_may_look_again_while_the_map_waits_to_grow(tmp_path: Pa
     writer.join(10)
     assert not writer.is_alive() and len(indices(store)) == 2999
     store.close()
+
+
+def test_an_older_program_never_sees_a_row_that_it_misreads(tmp_path: Path) -> None:
+    """Its rows end with the group's name, and it knows version 1 alone. A store of it is read as it
+    is; the first commit of ours gives it our version, and from then on the older one rebuilds.
+    """
+    store = Store(str(tmp_path))
+    store.commit([record(f.GROUP_CREATED, payload=b"what")], 1, 900)
+    with store.view() as view:
+        assert view.meta(b"version") == (2).to_bytes(4, "little")
+        raw = view.groups().by_uid[GROUP].save()
+    fixed = len(raw) - 4 - len(b"what") - 8 - 1
+    body = raw[:fixed] + bytes((1,)) + b"what"
+    with store._env.begin(write=True) as txn:  # as the older program leaves it
+        key, row = GROUP_KEY.pack(GROUP), body + crc32(body).to_bytes(4, "little")
+        txn.put(key, row, db=store._tables["groups"])
+        one = sealed(b"version", (1).to_bytes(4, "little"))
+        txn.put(b"version", one, db=store._tables["meta"])
+    store.close()
+    for read_only in (True, False):
+        store = Store(str(tmp_path), read_only=read_only)
+        with store.view() as view:
+            assert view.groups().by_uid[GROUP].created == b"what"
+            assert view.meta(b"version") == (1).to_bytes(4, "little")
+            assert view.check() == 3
+        assert store.watermark == (1, 900)
+        if read_only:
+            store.close()
+    store.commit([record(f.COMMIT, index=5)], 1, 1000)
+    with store.view() as view:
+        group = view.groups().by_uid[GROUP]
+        assert (group.created, group.commit_index, group.hint_at) == (b"what", 5, 1)
+        assert view.meta(b"version") == (2).to_bytes(4, "little")
+    store.close()
+
+
+def test_a_store_of_a_newer_program_is_refused(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    with store._env.begin(write=True) as txn:
+        newer = sealed(b"version", (3).to_bytes(4, "little"))
+        txn.put(b"version", newer, db=store._tables["meta"])
+    store.close()
+    with pytest.raises(StoreBroken, match="another version"):
+        Store(str(tmp_path))
 
 
 def test_equal_ops_make_equal_stores(tmp_path: Path) -> None:
