@@ -77,13 +77,17 @@ class Kept:
     ) -> int:  # fmt: skip
         """Link the segments that hold entries of the group from `first` on; returns their number.
 
-        `segments`: the names of all that there are. The store must know all entries by now.
+        `segments`: the names of all that there were a moment ago. The store must know all entries
+        by now. OSError (EAGAIN) if entries were moved to a newer segment since: ask with new names.
         """
         folder = self.folder(name)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         wal = os.path.join(self._directory, "wal")
         for _ in range(TRIES):
             numbers = self._segments_of(group, first)
+            if max(numbers, default=0) > max(segments, default=0):
+                raise OSError(errno.EAGAIN, "entries are in a newer segment by now", folder)
+            # A number that is not named otherwise is of a file that was lost: nothing can be kept.
             names = [segments[one] for one in sorted(numbers) if one in segments]
             linked = [_link(wal, folder, one) for one in names]
             if all(linked):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from threading import Event
 
 import pytest
 from kit import wal_logs
@@ -19,6 +20,7 @@ from myqueue.daemons.closing import HINT
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
+from myqueue.wal.inforce import entry_again
 
 CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0, reserve_bytes=0)
 GROUP, OTHER = 5, 6
@@ -152,6 +154,36 @@ def test_what_it_alone_has_is_kept_when_another_replica_takes_its_place(tmp_path
         assert [row["kept"] for row in told] == [str(folder)]
         shutil.rmtree(folder)
         net.until("noticed", lambda: not one.engine.closing.told())
+
+
+def test_entries_that_are_moved_before_their_segments_are_linked_are_kept_too(
+    tmp_path: Path,
+) -> None:
+    """The work waits for its turn, and reclaim appends them again in a segment opened since."""
+    with Net(tmp_path, 3, CONFIG) as net:
+        committed = rolled_back(net, tmp_path)
+        one = net.nodes[1]
+        one.open()
+        events, turn, journal = Events(one), Event(), one.log.journal
+        net.until("closed", lambda: is_closed(one))
+        last = journal.groups.by_uid[GROUP].last_index
+        moved = [entry_again(*one.log.reader.entry(GROUP, at)) for at in range(1, last + 1)]
+        one.log.apart.start(lambda: turn.wait(30))
+        is_kept = one.engine.may_remove
+        net.until("ordered", lambda: is_kept(GROUP) or one.engine.closing._is_busy("keep"))
+        journal.leave_segment()
+        journal.append(GROUP, moved, relocated=True)
+        journal.submit()
+        net.until("stored", lambda: stored(one))
+        turn.set()
+        net.until("its segments are kept", lambda: is_kept(GROUP))
+        (told,) = events.of("closed-group-kept")
+        assert told["segments"] == 1
+        found = {
+            at.record.index for at in wal_logs.records(Path(str(told["folder"])))
+            if at.record.kind == f.ENTRY and at.record.group == GROUP
+        }  # fmt: skip
+        assert committed in found and committed - MORE + 1 in found
 
 
 def test_a_note_that_can_not_be_read_still_closes(tmp_path: Path) -> None:
