@@ -7,6 +7,7 @@ wants to know where every thread stood.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import traceback
@@ -25,10 +26,21 @@ def limit_ms(config: GatewayConfig) -> float:
 
 
 def threads() -> str:
-    """Where each of them stands."""
+    """Where each of them stands.
+
+    No garbage may be collected while Python looks at its threads: it holds a lock then, and a
+    finalizer that lets another thread run, which wants that lock, stops the whole process.
+    """
     names = {one.ident: one.name for one in threading.enumerate()}
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        frames = sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
     out = []
-    for number, frame in sys._current_frames().items():
+    for number, frame in frames.items():
         stack = "".join(traceback.format_stack(frame)[-FRAMES:])
         out.append(f"{names.get(number, number)}:\n{stack}")
     return "\n".join(out)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from kit.processes import wait_for
@@ -144,3 +147,19 @@ def test_a_request_that_is_never_answered_ends_all_the_same(
         other.send("/later", b"%d" % number)
         assert other.answer() == (200, b"%d" % number)
         other.close()
+
+
+def test_garbage_is_not_collected_while_threads_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python holds a lock then: a finalizer that let another thread run stopped the process."""
+    seen = []
+    frames = sys._current_frames
+
+    def look() -> dict[int, Any]:
+        seen.append(gc.isenabled())
+        return frames()
+
+    monkeypatch.setattr(sys, "_current_frames", look)
+    assert "MainThread" in overdue.threads()
+    assert seen == [False] and gc.isenabled()
