@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 class Leader:
     __slots__ = (
         "_acked", "_context", "_node", "_persist_from", "_reads", "_reads_at", "_round_due",
-        "_term_start", "_transfer_at", "_transfer_to", "followers",
+        "_term_start", "_transfer_at", "_transfer_to", "_way_at", "_way_pause_ms", "_way_to",
+        "followers",
     )  # fmt: skip
 
     def __init__(self, node: RaftNode) -> None:
@@ -62,6 +63,8 @@ class Leader:
         self._persist_from = 0  # first entry that the journal was not told of
         self._term_start = 0
         self._transfer_to, self._transfer_at = NOBODY, NEVER
+        self._way_at = NEVER  # when to make way; nobody waits for it now
+        self._way_pause_ms, self._way_to = self._node.settings.retry_ms, NOBODY
 
     def begin(self, now: int, out: Effects) -> None:
         """The first entry of a term is empty: what it commits, commits all before it."""
@@ -230,7 +233,8 @@ class Leader:
             if node.leader != node.replica:
                 return
             self._hand_over(reply.source, follower, out)
-            if reply.recovering and reply.hint_term == node.term:
+            follower.waits = reply.recovering and reply.hint_term == node.term
+            if follower.waits and self._way_at == NEVER:
                 self._make_way(now, out)
         elif 0 < follower.match_index >= reply.index or follower.state == State.SNAPSHOT:
             if not reply.context:
@@ -327,17 +331,27 @@ class Leader:
             out.send.append(TimeoutNow(node.group, node.replica, replica, node.term))
 
     def _make_way(self, now: int, out: Effects) -> None:
-        """A recovering replica needs a newer term to be sure of its log (R2): let another lead."""
-        node = self._node
+        """A recovering replica needs a newer term to be sure of its log (R2): let another lead.
+
+        It can't be left to the next answer: a quiet group has none. So the leader tries again, after
+        a pause that grows, since proposals wait while it hands over; and at once when a node is back.
+        """
+        node, followers = self._node, self.followers
+        if not any(one.recovering and one.waits for one in followers.values()):
+            self._way_at, self._way_pause_ms = NEVER, node.settings.retry_ms
+            return
         ready = [
-            (follower.match_index, replica)
-            for replica, follower in self.followers.items()
+            (replica != self._way_to, follower.match_index, replica)  # another one than the last
+            for replica, follower in followers.items()
             if replica in node.config.voters
             and not follower.recovering
             and node.is_heard(replica, now)
         ]
         if ready and not self._transfer_to:
-            self.transfer(max(ready)[1], now, out)
+            self._way_to = max(ready)[2]
+            self.transfer(self._way_to, now, out)
+        self._way_at = (self._transfer_at if self._transfer_to else now) + self._way_pause_ms
+        self._way_pause_ms = min(2 * self._way_pause_ms, node.settings.snapshot_retry_ms)
 
     def tick(self, now: int, out: Effects) -> None:
         """Answers that did not come; a transfer that took too long."""
@@ -351,6 +365,8 @@ class Leader:
                     self._send(replica, follower, now, out)
         if now >= self._reads_at:
             self._start_round(now, out)
+        if now >= self._way_at:
+            self._make_way(now, out)
         self._set_deadline()
 
     def peer_is_back(self, peer: int, now: int, out: Effects) -> None:
@@ -360,6 +376,8 @@ class Leader:
             if node_of(replica) == peer and follower.match_index < node.log.last_index:
                 follower.start_over()
                 self._send(replica, follower, now, out)
+        if self._way_at != NEVER:
+            self._make_way(now, out)
         self._set_deadline()
 
     def check_quorum(self, now: int, out: Effects) -> None:
@@ -371,7 +389,7 @@ class Leader:
             node.become_follower(node.term, NOBODY, now, out)
 
     def _set_deadline(self) -> None:
-        deadline = min(self._transfer_at, self._reads_at)
+        deadline = min(self._transfer_at, self._reads_at, self._way_at)
         for follower in self.followers.values():
             if follower.retry_at < deadline:
                 deadline = follower.retry_at

@@ -29,6 +29,7 @@ class Progress:
     __slots__ = (
         "_bytes", "_inflight", "_round_began", "_round_index", "_settings", "_was_fast", "fetching",
         "match_index", "next_index", "recovering", "retry_at", "sent_commit", "state",
+        "waits",
     )  # fmt: skip
 
     def __init__(self, next_index: int, settings: Settings) -> None:
@@ -36,6 +37,7 @@ class Progress:
         self._round_index, self._round_began, self._was_fast = 0, -NEVER, False
         self.state = State.PROBE
         self.recovering = False
+        self.waits = False  # for a newer term than this one, while it is recovering (R2)
         self.fetching = False
         self.retry_at = NEVER  # when to give up waiting for an answer
         self.sent_commit = 0

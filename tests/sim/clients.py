@@ -41,7 +41,7 @@ class Clients:
         # Or nobody writes any more in peace: what was lost before has to come all the same.
         # Not after damage: a replica that recovers waits for a newer term, which may begin when
         # somebody writes only (the leader makes way when it is answered, and tries no more).
-        self.goes_silent = world.random.random() < 0.3 and not world.rot.is_on
+        self.goes_silent = world.random.random() < 0.3
         self.next: dict[tuple[int, int], int] = {}  # (group, client) -> sequence not yet acked
         self._asked: dict[tuple[int, int], int] = {}  # (group, client) -> node, the last time
         self._context = 0
