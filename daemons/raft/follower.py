@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from myqueue.daemons.raft.types import (
     CHAIN,
     INDEX,
+    NEVER,
     NOBODY,
     TERM,
     Append,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 class Follower:
     __slots__ = (
         "_answer_due",
+        "_asks_ms",
         "_context",
         "_installing",
         "_node",
@@ -49,17 +51,19 @@ class Follower:
         self._context = 0
         self._installing: list[int] = []  # indexes of snapshots that are on their way to the disk
         self._told_commit = 0  # by this leader, perhaps of entries that have not come yet
+        self._asks_ms = 0  # the pause before the question is repeated; 0: no answer is missing
         self._answer_due = False  # an answer waits for the hard state to be on disk
 
     def begin(self) -> None:
         """A new leader, or none: nothing is verified yet."""
         self.verified_index, self._context, self._answer_due = 0, 0, False
-        self._told_commit = 0
+        self._told_commit = self._asks_ms = 0
 
     # -- entries -------------------------------------------------------------------------------
 
     def append(self, message: Append, out: Effects) -> None:
         node, log = self._node, self._node.log
+        self._asks_ms = 0
         self._context = max(self._context, message.context)
         entries, prev_index = message.entries, message.prev_index
         if prev_index < log.first_index - 1:  # below our start all is committed and agrees
@@ -178,15 +182,26 @@ class Follower:
             )
         )  # fmt: skip
 
-    def ask(self, out: Effects) -> None:
-        """Have the leader try where our log ends; claims nothing."""
+    def ask(self, now: int, out: Effects) -> None:
+        """Have the leader try where our log ends; claims nothing. It is asked until it answers: a
+        quiet group has no other message that would make up for one that was lost.
+        """
         node, log = self._node, self._node.log
+        settings = node.settings
+        self._asks_ms = min(2 * self._asks_ms or settings.retry_ms, settings.snapshot_retry_ms)
+        node.deadline = now + self._asks_ms
         out.send.append(
             AppendReply(
                 node.group, node.replica, node.leader, node.term, False, log.last_index,
                 log.last_term, 0, not node.is_whole,
             )
         )  # fmt: skip
+
+    def tick(self, now: int, out: Effects) -> None:
+        """The leader is alive."""
+        self._node.deadline = NEVER
+        if self._asks_ms:
+            self.ask(now, out)
 
     def lacks(self, lacking: bool, now: int, out: Effects) -> None:
         """Committed entries can't be read on our disk any more; or all are there again.
@@ -237,6 +252,7 @@ class Follower:
         and be missing for a majority afterwards.
         """
         node, log = self._node, self._node.log
+        self._asks_ms = 0
         before = snapshot.start_index - 1
         start = log.first_index - 1  # all up to there is committed
         if before < start or log.has(before, snapshot.start_term):

@@ -333,8 +333,8 @@ class Leader:
     def _make_way(self, now: int, out: Effects) -> None:
         """A recovering replica needs a newer term to be sure of its log (R2): let another lead.
 
-        It can't be left to the next answer: a quiet group has none. So the leader tries again, after
-        a pause that grows, since proposals wait while it hands over; and at once when a node is back.
+        It can't be left to the next answer: a quiet group has none. So the leader tries again when
+        a node is back, or after a pause that grows, since proposals wait while it hands over.
         """
         node, followers = self._node, self.followers
         if not any(one.recovering and one.waits for one in followers.values()):

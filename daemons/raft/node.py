@@ -275,7 +275,7 @@ class RaftNode:
             return
         self.deadline = now + self.election_timeout()
         if self.leader_is_alive(now):
-            self.deadline = NEVER
+            self.follower.tick(now, out)
         elif self.can_campaign():
             self.candidate.begin(now, out)
         elif self.role != Role.FOLLOWER:
@@ -297,7 +297,7 @@ class RaftNode:
             out.send.append(AppendReply(self.group, self.replica, source, self.term, False, 0))
         elif term > self.term or self.leader == NOBODY:
             self.become_follower(term, source, now, out)
-            self.follower.ask(out)
+            self.follower.ask(now, out)
 
     def commit_hint(self, source: int, term: int, commit: int, out: Effects) -> None:
         if term == self.term and source == self.leader and self.role == Role.FOLLOWER:

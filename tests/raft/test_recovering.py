@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from raft.cluster import Cluster
 from raft.replicas import ME, THREE, TWO, Solo, sent
@@ -93,7 +95,7 @@ def test_a_hand_over_that_nobody_takes_is_tried_again_at_a_growing_distance() ->
     """A replica whose disk stalls does not answer: writes must not wait for it all the time."""
     leader = waited_for(TWO, THREE)
     times = asked(leader, 60_000, 2, 3)
-    apart = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    apart = [later - earlier for earlier, later in pairwise(times)]
     assert 5 <= len(times) <= 10 and apart == sorted(apart), times
     settings, refused = leader.node.settings, 0
     assert apart[-1] >= settings.snapshot_retry_ms

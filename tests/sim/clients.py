@@ -39,8 +39,6 @@ class Clients:
         often = (30, 60, 200) if world.nemesis.profile == "readers" else (0, 0, 60, 200)
         self.steady_ms = world.random.choice(often)
         # Or nobody writes any more in peace: what was lost before has to come all the same.
-        # Not after damage: a replica that recovers waits for a newer term, which may begin when
-        # somebody writes only (the leader makes way when it is answered, and tries no more).
         self.goes_silent = world.random.random() < 0.3
         self.next: dict[tuple[int, int], int] = {}  # (group, client) -> sequence not yet acked
         self._asked: dict[tuple[int, int], int] = {}  # (group, client) -> node, the last time
