@@ -105,10 +105,8 @@ class RaftLog:
 
     def term(self, index: int) -> int:
         """Of any entry from the one before the start to the end."""
-        require(
-            self.first_index - 1 <= index <= self.last_index,
-            f"no term at {index}: the log is {self.first_index}..{self.last_index}",
-        )
+        if not self.first_index - 1 <= index <= self.last_index:
+            raise Broken(f"no term at {index}: the log is {self.first_index}..{self.last_index}")
         return self._run_term[bisect_right(self._run_first, index) - 1]
 
     def has(self, index: int, term: int) -> bool:
@@ -152,7 +150,8 @@ class RaftLog:
     def append(self, entries: list[Entry]) -> None:
         """Entries that follow the last one; their terms may rise within."""
         first, last = entries[0], entries[-1]
-        require(first[INDEX] == self.last_index + 1, f"{first[INDEX]} after {self.last_index}")
+        if first[INDEX] != self.last_index + 1:
+            raise Broken(f"{first[INDEX]} after {self.last_index}")
         if last[TERM] == self._run_term[-1]:
             pass
         elif first[TERM] == last[TERM]:

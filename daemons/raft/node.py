@@ -38,6 +38,7 @@ from myqueue.daemons.raft.types import (
     Append,
     AppendReply,
     Apply,
+    Broken,
     Changed,
     Config,
     Effects,
@@ -153,7 +154,8 @@ class RaftNode:
         """Everything up to `index` is committed."""
         if index <= self.commit_index:
             return
-        require(index <= self.log.last_index, f"commit {index} beyond {self.log.last_index}")
+        if index > self.log.last_index:
+            raise Broken(f"commit {index} beyond {self.log.last_index}")
         self.commit_index = index
         self._hand_over(out)
 
@@ -250,7 +252,8 @@ class RaftNode:
         self.follower.voted(out)
 
     def _from_leader(self, message: Append | InstallSnapshot, now: int, out: Effects) -> None:
-        require(self.role != Role.LEADER, f"two leaders in term {self.term}")
+        if self.role == Role.LEADER:
+            raise Broken(f"two leaders in term {self.term}")
         if self.role != Role.FOLLOWER or self.leader != message.source:
             self.become_follower(self.term, message.source, now, out)
         if isinstance(message, Append):

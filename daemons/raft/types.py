@@ -283,6 +283,8 @@ class Broken(Exception):
 
 
 def require(condition: bool, what: str, index: int = 0) -> None:
-    """An invariant; stays on in production and under -O."""
+    """An invariant; stays on in production and under -O. On the way of each message the check is
+    written out instead, so that a text with numbers in it is made on failure only.
+    """
     if not condition:
         raise Broken(what, index)
