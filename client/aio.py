@@ -252,6 +252,10 @@ class AsyncConsumer:
         if not done.cancelled():
             done.exception()  # whoever waited may have gone
 
+    def skipped(self) -> dict[TopicPartition, int]:
+        """See Consumer.skipped."""
+        return self._consumer.skipped()
+
     async def assignment(self) -> list[TopicPartition]:
         async with self._turn:
             return self._consumer.assignment()

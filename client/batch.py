@@ -111,6 +111,15 @@ def check(batch: Buffer) -> Header:
     return found
 
 
+def is_whole(batch: Buffer) -> bool:
+    """Whether these are the bytes that the producer packed, so that no other copy opens better."""
+    try:
+        check(batch)
+    except BatchInvalid:
+        return False
+    return True
+
+
 def open_batch(batch: Buffer) -> tuple[Header, Columns]:
     """The messages; every list is as long as the header says, every value of its type.
 

@@ -19,6 +19,7 @@ from myqueue.protocol import FRAME_BYTES_MAX
 
 DEFAULT_PORT: Final = 9092
 DAY_MS: Final = 24 * 3600 * 1000
+DAMAGED: Final = ("raise", "skip")  # for on_damaged
 STARTS: Final = ("earliest", "latest", "committed")
 
 
@@ -144,6 +145,11 @@ class ConsumerSettings(Settings):
     on_out_of_range: str = setting(
         "error", "", "when the position is no longer, or not yet, in the log",
         choices=("error", "earliest", "latest"),
+    )  # fmt: skip
+    on_damaged: str = setting(
+        "raise", "", "when nobody can unpack a batch: raise BATCH_UNREADABLE until the application"
+        " seeks behind it, or skip it, count its messages and log its place",
+        choices=DAMAGED,
     )  # fmt: skip
     session_timeout_ms: int = setting(
         10_000, "ms", "a member of a group that is silent for so long has lost its partitions",

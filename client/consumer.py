@@ -15,6 +15,7 @@ Only `close` may come from anywhere: who waits in `poll` or in a loop is let go.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,6 +42,8 @@ from myqueue.session import Session
 from myqueue.shares import Shares
 from myqueue.standing import SLICE_S, Callback, Standing, tell
 from myqueue.subscription import Commit, Subscription, lost_error
+
+log = logging.getLogger("myqueue.client")
 
 PAUSE_S_MAX: Final = 0.5
 CONTACT_S: Final = 1.0  # so long the constructor waits for any manager to answer
@@ -79,6 +82,7 @@ class Consumer(Standing):
         start: str | None = None,
         auto_commit: bool = False,
         on_out_of_range: str = "error",
+        on_damaged: str = "raise",
         idle_timeout: float | None = None,
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
@@ -96,6 +100,7 @@ class Consumer(Standing):
         named = all(who.values())
         self._settings = consumer_settings(
             **settings, group=group, auto_commit=auto_commit, on_out_of_range=on_out_of_range,
+            on_damaged=on_damaged,
             start=start or ("committed" if named else "earliest"),
             idle_timeout_ms=None if idle_timeout is None else round(idle_timeout * 1000),
         )  # fmt: skip
@@ -110,7 +115,8 @@ class Consumer(Standing):
         )
         subscription = Subscription(
             who, start=self._settings.start, on_out_of_range=on_out_of_range,
-            limits=limits_of(self._settings), shares=Shares() if group else None,
+            on_damaged=on_damaged, limits=limits_of(self._settings),
+            shares=Shares() if group else None,
         )  # fmt: skip
         super().__init__(session, subscription, limit_ms)
         self._on_assign, self._on_revoke = on_assign, on_revoke
@@ -277,17 +283,24 @@ class Consumer(Standing):
 
     def _take_run(self) -> Iterator[Message] | None:
         """Without waiting, and without a word to the application's callbacks."""
-        with self._changed:
-            if self._closed:
-                return None
-            self._session.check()
-            if self._membership is not None and self._membership.is_over():
-                return None
-            run = self._subscription.next_run(self._session.now_ms())
-            hungry = self._subscription.is_hungry
-        if run is not None and hungry:
-            self._fetcher.nudge()
-        return run
+        subscription, notes, hungry = self._subscription, list[str](), False
+        try:
+            with self._changed:
+                if self._closed:
+                    return None
+                self._session.check()
+                if self._membership is not None and self._membership.is_over():
+                    return None
+                try:
+                    return subscription.next_run(self._session.now_ms())
+                finally:
+                    hungry = subscription.is_hungry
+                    notes, subscription.skips.notes = subscription.skips.notes, notes
+        finally:
+            for note in notes:
+                log.warning("%s", note)
+            if hungry:
+                self._fetcher.nudge()
 
     def _tell_news(self) -> None:
         """Callbacks run here, in the consumer's thread and without a lock: they may seek. All of

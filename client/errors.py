@@ -88,6 +88,25 @@ class BatchInvalid(MisuseError):
     hint = "Send it again; if it happens often, check memory and network of the sender."
 
 
+class BatchUnreadable(CorruptData):
+    """A batch is stored as its producer sent it, and nobody can unpack its messages."""
+
+    code, name, http_status = 1207, "BATCH_UNREADABLE", 500
+    hint = "Choose on_damaged=skip: its messages are passed over and counted."
+    topic, partition, offset, next_offset = "", -1, -1, -1
+
+    @classmethod
+    def at(
+        cls, topic: str, partition: int, offset: int, count: int, why: Exception, **more: str
+    ) -> BatchUnreadable:
+        """The batch of `count` messages whose first one has this offset."""
+        last = offset + count - 1
+        error = cls(f"{topic}/{partition}: offsets {offset} to {last} can't be read: {why}", **more)
+        error.topic, error.partition = topic, partition
+        error.offset, error.next_offset = offset, offset + count
+        return error
+
+
 class MessageTooLarge(MisuseError):
     """A message or batch is larger than the topic accepts."""
 

@@ -16,14 +16,14 @@ exhausts it, so that a loop that holds it ends.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import islice, pairwise
 from operator import length_hint
 from typing import Any, Final, NamedTuple
 
 from myqueue import batch
-from myqueue.errors import BatchInvalid, CorruptData, Internal, MyQueueError
+from myqueue.errors import BatchInvalid, BatchUnreadable, CorruptData, Internal, MyQueueError
 from myqueue.message import Message, TopicPartition, messages_of
 
 BACKOFF_MS_MIN, BACKOFF_MS_MAX = 50, 1000
@@ -56,10 +56,21 @@ class Buffered(NamedTuple):
     frame: batch.Buffer
 
 
+class Skips:
+    """Batches that nobody can unpack, of all partitions: passed over if `wanted`, else told."""
+
+    def __init__(self, wanted: bool = False) -> None:
+        self.wanted = wanted
+        self.messages: Counter[TopicPartition] = Counter()  # that were passed over
+        self.notes: list[str] = []  # for the log: one line for each batch
+
+
 class Reading:
     """State of one partition; pure. `check_invariants` says what always holds."""
 
-    def __init__(self, name: TopicPartition, group: int, who: str, find: Find) -> None:
+    def __init__(
+        self, name: TopicPartition, group: int, who: str, find: Find, skips: Skips | None = None
+    ) -> None:
         self.name = name
         self.group = group  # number of this incarnation; the name alone is never the key (C10)
         self.who = who  # under whose name positions are committed; "" is nobody
@@ -85,6 +96,7 @@ class Reading:
         self.fenced, self.leaving, self.saved = True, False, False
         self.begins: int | None = None  # the group's first position, which is not committed so far
         self.error: MyQueueError | None = None
+        self.skips = skips or Skips()
         self.suspect = 0  # its group, while it is asked for alone because others may suffer from it
         self.failures = self.damaged = 0
         self.retry_at = 0
@@ -200,7 +212,9 @@ class Reading:
     def open_next(self, now: int) -> int:
         """Opens the first buffered batch; bytes that leave the buffer.
 
-        A damaged one is dropped with all behind it, to be fetched again; DAMAGED_MAX times.
+        One that was damaged on its way is dropped with all behind it, to be fetched again;
+        DAMAGED_MAX times. One that came whole and can't be unpacked never can be: it is passed
+        over, or told until the application seeks.
         """
         position = self.opened_end
         first = self.buffered.popleft()
@@ -210,9 +224,16 @@ class Reading:
             header, columns = batch.open_batch(first.frame)
             messages = messages_of(*self.name, first.offset, header.time_ms, columns)
         except (BatchInvalid, TypeError) as error:
+            is_whole = batch.is_whole(first.frame)
+            if is_whole and self.skips.wanted:
+                self._skip(first, position, error)
+                return size
             size += self.buffered_bytes
             self.place(position)
-            self._damage(first, error, now)
+            if is_whole:
+                self.error = self._unreadable(first, error)
+            else:
+                self._damage(first, error, now)
             return size
         self.damaged = 0
         self.opened_end = first.offset + first.count
@@ -221,6 +242,20 @@ class Reading:
         if position > first.offset:
             deque(islice(self.opened, position - first.offset), maxlen=0)
         return size
+
+    def _skip(self, where: Buffered, position: int, error: Exception) -> None:
+        """The first ones may have been passed over before: only the others count."""
+        self.damaged = 0
+        self.opened_end = where.offset + where.count
+        self.skips.messages[self.name] += self.opened_end - max(position, where.offset)
+        self.skips.notes.append(f"passed over: {self._unreadable(where, error)}")
+
+    def _unreadable(self, where: Buffered, error: Exception) -> BatchUnreadable:
+        return BatchUnreadable.at(
+            *self.name, where.offset, where.count, error, component=self.leader,
+            hint=f"To go on behind it: seek({self.name.topic!r}, {self.name.partition}, "
+            f'{where.offset + where.count}), or make the consumer with on_damaged="skip".',
+        )  # fmt: skip
 
     def _damage(self, where: Buffered, error: Exception, now: int) -> None:
         self.damaged += 1

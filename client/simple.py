@@ -19,7 +19,7 @@ from myqueue.errors import Closed, InvalidRequest
 from myqueue.given import numbers_of, seconds, text, texts
 from myqueue.http import HttpConsumer, HttpProducer, is_http
 from myqueue.intake import plain
-from myqueue.message import Message
+from myqueue.message import Message, TopicPartition
 from myqueue.producer import Producer
 from myqueue.session import Session
 
@@ -140,7 +140,9 @@ class MyConsumer:
 
     What retention took before it was read is not skipped in silence: OffsetOutOfRange, or with
     `on_out_of_range` "earliest" or "latest" it goes on at the start or the end. A gateway always
-    goes on at the start, as the offsets tell.
+    goes on at the start, as the offsets tell. A batch that nobody can unpack is BATCH_UNREADABLE in
+    each call of `get_next`, or with `on_damaged="skip"` it is passed over: logged, and counted in
+    `skipped`.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class MyConsumer:
         idle_timeout: float | None = None,
         consumer_ids: Mapping[str, int] | None = None,
         on_out_of_range: str = "error",
+        on_damaged: str = "raise",
     ) -> None:
         names, broker = texts(topics, "topics"), joined(broker)
         idle_timeout = seconds(idle_timeout, "idle_timeout")
@@ -172,7 +175,7 @@ class MyConsumer:
             self._consumer = Consumer(
                 self._session, names, consumer_id=self.consumer_ids, auto_commit=True,
                 auto_commit_interval_ms=1_000, idle_timeout=idle_timeout,
-                on_out_of_range=on_out_of_range,
+                on_out_of_range=on_out_of_range, on_damaged=on_damaged,
             )  # fmt: skip
         except BaseException:
             self._session.close()
@@ -184,6 +187,10 @@ class MyConsumer:
             yield from self._http.get_next()
         elif not self._consumer.is_closed():
             yield from self._consumer
+
+    def skipped(self) -> dict[TopicPartition, int]:
+        """Messages that were passed over with on_damaged="skip", by partition."""
+        return {} if self._http is not None else self._consumer.skipped()
 
     def stop(self) -> None:
         """Ends `get_next`, from any thread, and commits what it returned."""

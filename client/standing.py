@@ -204,6 +204,11 @@ class Standing:
                 out.update({mine[group]: row.position for group, row in found.items()})
             return out
 
+    def skipped(self) -> dict[TopicPartition, int]:
+        """Messages that were passed over with on_damaged="skip", by partition, since it began."""
+        with self._changed:
+            return dict(self._subscription.skips.messages)
+
     def is_closed(self) -> bool:
         return self._closed
 

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from myqueue.errors import Fenced, Internal, MisuseError, MyQueueError, TopicDeleted, error_of
 from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import Limits, Prefetch
-from myqueue.reading import Find, Reading
+from myqueue.reading import Find, Reading, Skips
 from myqueue.shares import Shares
 from myqueue.turns import Turns
 
@@ -76,6 +76,7 @@ class Subscription:
         *,
         start: str = "earliest",
         on_out_of_range: str = "error",
+        on_damaged: str = "raise",
         limits: Limits | None = None,
         shares: Shares | None = None,
     ) -> None:
@@ -84,6 +85,7 @@ class Subscription:
         if on_out_of_range not in POLICIES:
             raise MisuseError(f"on_out_of_range={on_out_of_range!r}: one of {', '.join(POLICIES)}")
         self.topics = dict(topics)
+        self.skips = Skips(on_damaged == "skip")
         self.readings: dict[int, Reading] = {}  # by group
         self.turns = Turns()
         self.prefetch = Prefetch(self.readings, self.turns, limits or Limits(), on_out_of_range)
@@ -133,11 +135,11 @@ class Subscription:
 
     def _new_reading(self, name: TopicPartition, group: int, start: str) -> Reading:
         if self.shares is None:
-            return Reading(name, group, self.topics[name.topic], Find(start))
+            return Reading(name, group, self.topics[name.topic], Find(start), self.skips)
         share = self.shares.by_group[group]
         resumes = self._start == "latest" and not share.is_new
         find = Find("resumed" if resumes else "committed")
-        reading = Reading(name, group, self.topics[name.topic], find)
+        reading = Reading(name, group, self.topics[name.topic], find, self.skips)
         reading.member, reading.epoch = self.shares.member, share.epoch
         reading.fenced, reading.leaving = False, share.to_let_go
         reading.told = reading.ready = False
@@ -293,7 +295,8 @@ class Subscription:
     def is_hungry(self) -> bool:
         """After `next_run`: may there be room now for what nobody asked for so far?"""
         current = self.turns.current
-        return current is not None and self.prefetch.wants(current)
+        wants = current is not None and self.prefetch.wants(current)
+        return wants or self.turns.dropped
 
     @property
     def has_news(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from myqueue.errors import OffsetOutOfRange
+from myqueue.errors import BatchUnreadable, OffsetOutOfRange
 from myqueue.message import Message
 from myqueue.reading import BACKOFF_MS_MAX, Reading
 
@@ -22,6 +22,7 @@ class Turns:
     def __init__(self) -> None:
         self._ready: deque[Reading] = deque()
         self.current: Reading | None = None  # whose messages were handed out last
+        self.dropped = False  # batches without any message to hand out, by the last `next_run`
 
     def add(self, reading: Reading) -> None:
         """It may have news now; one that is queued already stays where it is."""
@@ -41,6 +42,7 @@ class Turns:
         """Messages of one partition: what is taken from the iterator counts as handed out, the
         rest comes again. None: there is nothing. Raises what is wrong with a partition.
         """
+        self.dropped = False
         if self.current is not None:
             self.add(self.current)
             self.current = None
@@ -51,6 +53,7 @@ class Turns:
                 continue
             if not reading.left and reading.buffered:
                 reading.open_next(now)
+                self.dropped = self.dropped or not reading.left
             if reading.left:
                 self.current = reading
                 return reading.opened
@@ -61,9 +64,9 @@ class Turns:
         return None
 
     def _raise(self, reading: Reading, now: int) -> None:
-        """Out of range stays until the application seeks; all else is tried again later."""
+        """What no repeat mends stays until the application seeks; the rest is tried again later."""
         error = reading.error
-        if isinstance(error, OffsetOutOfRange):
+        if isinstance(error, OffsetOutOfRange | BatchUnreadable):
             self.current = reading  # in the queue again as soon as the next run is asked for
         else:
             reading.error, reading.retry_at = None, now + BACKOFF_MS_MAX

@@ -18,8 +18,9 @@ import click
 from myqueue.cli import address
 from myqueue.cli.offsets import From, Range, ranges, read_from
 from myqueue.cli.streams import printable, quiet_pipe
+from myqueue.config import DAMAGED
 from myqueue.consumer import Consumer
-from myqueue.errors import Fenced, NotReady, UnknownPartition
+from myqueue.errors import BatchUnreadable, Fenced, NotReady, UnknownPartition
 from myqueue.message import Message
 from myqueue.session import Session
 
@@ -52,6 +53,10 @@ Render = Callable[[Message], bytes]
     help="As a member of this group: shares partitions, goes on where it is, commits what is"
     " printed; ends when nothing came for 3 s.",
 )  # fmt: skip
+@click.option(
+    "--on-damaged", type=click.Choice(DAMAGED), default="raise", show_default=True,
+    help="At a batch that nobody can unpack: end with its place, or skip it and say so on stderr.",
+)  # fmt: skip
 @click.option("--follow", is_flag=True, help="Wait for more at the end, until Ctrl-C.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="So many messages at most.")
 @click.option(
@@ -66,8 +71,9 @@ Render = Callable[[Message], bytes]
 )  # fmt: skip
 @address.options
 def consume(
-    topic: str, begin: From, partition: int | None, group: str | None, follow: bool,
-    count: int | None, form: str, as_json: bool, raw: bool, cluster: str | None, data: str | None,
+    topic: str, begin: From, partition: int | None, group: str | None, on_damaged: str,
+    follow: bool, count: int | None, form: str, as_json: bool, raw: bool, cluster: str | None,
+    data: str | None,
 ) -> None:  # fmt: skip
     """Print the messages of TOPIC, up to those that are there now.
 
@@ -78,7 +84,7 @@ def consume(
     where = address.find(cluster, data)
     is_shown = sys.stdout.isatty() and not raw
     render = as_line if as_json else compiled(form, shown if is_shown else bytes)
-    with Session(where, name="myq consume") as session:
+    with Session(where, name="myq consume") as session, way_past_damage():
         if group is not None:
             if partition is not None or begin.kind not in ("earliest", "latest"):
                 raise click.UsageError(
@@ -88,7 +94,12 @@ def consume(
             with (
                 warnings_told() as told,
                 Consumer(
-                    session, [topic], group=group, start=begin.kind, on_out_of_range=begin.kind
+                    session,
+                    [topic],
+                    group=group,
+                    start=begin.kind,
+                    on_out_of_range=begin.kind,
+                    on_damaged=on_damaged,
                 ) as member,
                 quiet_pipe(),
             ):
@@ -105,7 +116,11 @@ def consume(
         left = {number for number, row in known.items() if starts[number] < row.end}
         if not left and not follow:
             return
-        with Consumer(session, [topic], start="earliest") as consumer, quiet_pipe():
+        with (
+            warnings_told(),
+            Consumer(session, [topic], start="earliest", on_damaged=on_damaged) as consumer,
+            quiet_pipe(),
+        ):
             place(consumer, topic, starts, partition is None)
             write(consumer, known, None if follow else left, count, render)
 
@@ -142,6 +157,24 @@ def write(
             if written == count:
                 return
         out.flush()
+        if left and consumer.skipped():
+            for name in consumer.assignment():  # what is behind its last message was skipped
+                number = name.partition
+                if number in left and consumer.position(name) >= known[number].end:
+                    left.discard(number)
+
+
+@contextmanager
+def way_past_damage() -> Iterator[None]:
+    """The hint for applications names their calls."""
+    try:
+        yield
+    except BatchUnreadable as error:
+        error.hint = (
+            "To leave it out: --on-damaged skip; to begin behind it:"
+            f" --partition {error.partition} --from {error.next_offset}."
+        )
+        raise
 
 
 class Told(logging.Handler):
@@ -173,7 +206,7 @@ def write_shared(
     out, written = sys.stdout.buffer, 0
     end = time.monotonic() + ASSIGNED_S
 
-    is_in = False
+    is_in, skipped = False, member.skipped()
 
     def is_over() -> bool:
         return not follow and (is_in or bool(told.last)) and time.monotonic() >= end
@@ -185,7 +218,8 @@ def write_shared(
         for message in messages:
             out.write(render(message))
         out.flush()
-        if messages:
+        if messages or member.skipped() != skipped:
+            skipped = member.skipped()
             with suppress(Fenced):  # whoever has the partition now writes them again
                 member.commit()
             written += len(messages)

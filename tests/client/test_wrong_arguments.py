@@ -79,8 +79,9 @@ def test_consumer(cluster):
         "topics": (*NO_TOPIC[:3], {"t": 1}, ODD, [], [5], [""], ""), "group": (5, "", ["g"], ODD),
         "consumer_id": (0, -1, "7", 1.5, True, {"t": "7"}, {"x": 7}, ODD),
         "start": (5, "now", ODD), "auto_commit": (1, "yes"), "idle_timeout": NO_SECONDS,
-        "on_out_of_range": (5, "skip"), "on_assign": NO_CALLBACK, "on_revoke": NO_CALLBACK,
-        "on_lost": NO_CALLBACK, "fetch_wait_ms": (1.5, "1", -1), "nonsense": (5,),
+        "on_out_of_range": (5, "skip"), "on_damaged": (5, "error", None),
+        "on_assign": NO_CALLBACK, "on_revoke": NO_CALLBACK, "on_lost": NO_CALLBACK,
+        "fetch_wait_ms": (1.5, "1", -1), "nonsense": (5,),
     }  # fmt: skip
     for name, values in odd.items():
         for value in values:
@@ -260,6 +261,7 @@ def test_my_producer_and_my_consumer(cluster):
         *({"idle_timeout": value} for value in NO_SECONDS),
         *({"consumer_ids": value} for value in (5, {"t": "1"}, {5: 1}, {"t": 0}, ODD)),
         *({"on_out_of_range": value} for value in (5, "skip", None)),
+        *({"on_damaged": value} for value in (5, "error", None)),
     ):
         refused(lambda more=more: MyConsumer(["t"], cluster.address, **more), more)
     with MyProducer(["t"], [cluster.address]) as producer:
