@@ -15,7 +15,7 @@ from myqueue.admin import Admin
 from myqueue.config import joined
 from myqueue.consumer import Consumer
 from myqueue.delivery import RecordMetadata
-from myqueue.errors import Closed, InvalidRequest
+from myqueue.errors import Closed, InvalidRequest, InvalidSetting
 from myqueue.given import numbers_of, seconds, text, texts
 from myqueue.http import HttpConsumer, HttpProducer, is_http
 from myqueue.intake import plain
@@ -142,7 +142,7 @@ class MyConsumer:
     `on_out_of_range` "earliest" or "latest" it goes on at the start or the end. A gateway always
     goes on at the start, as the offsets tell. A batch that nobody can unpack is BATCH_UNREADABLE in
     each call of `get_next`, or with `on_damaged="skip"` it is passed over: logged, and counted in
-    `skipped`.
+    `skipped`. Through a gateway it can only be raised.
     """
 
     def __init__(
@@ -160,6 +160,11 @@ class MyConsumer:
         known = numbers_of(consumer_ids or {}, "consumer_ids")
         self._http: HttpConsumer | None = None
         if is_http(broker):
+            if on_damaged != "raise":
+                raise InvalidSetting(
+                    f"on_damaged={on_damaged!r}: through a gateway it can only be 'raise'",
+                    hint="Name the managers, host:port, to skip what nobody can unpack.",
+                )
             self._http = HttpConsumer(names, broker, idle_timeout, known)
             self.consumer_ids = self._http.consumer_ids
             return
