@@ -87,6 +87,12 @@ def values(cluster: Cluster, topic: str, count: int) -> list[bytes]:
     return out
 
 
+def is_led_by_the_preferred(cluster: Cluster, topic: str) -> bool:
+    """From then on the managers have no reason to move its leader."""
+    (row,) = cluster.admin.describe_topic(topic)["partitions"]
+    return bool(row["leader"] == row["preferred"])
+
+
 def send(producer: Producer, topic: str, first: int, count: int, size: int) -> list[Any]:
     return [producer.send(topic, b"%08d" % n * (size // 8)) for n in range(first, first + count)]
 
@@ -134,6 +140,7 @@ def test_full_to_the_last_byte(tmp_path: Path, disk: Path) -> None:
     cluster.disk, cluster.on_it = disk, [*BROKERS, ("broker", 4)]
     with cluster:
         cluster.admin.create_topic("t")
+        wait_for("its preferred leader", lambda: is_led_by_the_preferred(cluster, "t"), 30)
         producer = Producer(
             cluster.address, delivery_timeout_ms=120_000, max_buffered_bytes=64 * MIB
         )
