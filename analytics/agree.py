@@ -98,9 +98,34 @@ def _compared(
 
 def _right_to(stories: list[Story], spans: dict[str, list[Stretch]]) -> dict[str, int]:
     """Up to where each log is surely the group's: as `catalog.Group.right_to`."""
-    terms = {disk: its[-1].term if its else 0 for disk, its in spans.items()}
-    newest = max(terms.values(), default=0)
-    return {one.disk: one.commit if 0 < terms[one.disk] < newest else one.last for one in stories}
+    terms = {one.disk: [*_joined(spans[one.disk]), *_bases(one)] for one in stories}
+    ends = {disk: max((one.term for one in its), default=0) for disk, its in terms.items()}
+    newest = max(ends.values(), default=0)
+    theirs = [one for disk, its in terms.items() if ends[disk] == newest for one in its]
+    return {
+        one.disk: one.last
+        if ends[one.disk] in (0, newest)
+        else max(one.commit, _same_to(terms[one.disk], theirs))
+        for one in stories
+    }
+
+
+def _bases(story: Story) -> list[Stretch]:
+    """What a snapshot or a log start says of the one entry with which it ends."""
+    return [Stretch(index, index, term, 0, 0) for index, term in story.bases if term]
+
+
+def _same_to(its: list[Stretch], others: list[Stretch]) -> int:
+    """The last index of the same term in both; up to there two logs are the same (log matching)."""
+    return max(
+        (
+            min(one.last, other.last)
+            for one in its
+            for other in others
+            if one.term == other.term and max(one.first, other.first) <= min(one.last, other.last)
+        ),
+        default=0,
+    )
 
 
 def _right(stretches: list[Stretch], last: int) -> list[Stretch]:

@@ -47,6 +47,7 @@ class Story:
     config: tuple[int, tuple[int, ...]] | None = None  # (index, voters) of the newest one
     configs: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)  # all of them
     first_index: int = 1
+    bases: list[tuple[int, int]] = field(default_factory=list)  # (index, term) below the entries
     state_index: int = 0  # of a snapshot; a new replica gets the entries before it afterwards
     commit: int = 0
     commit_at: tuple[int, int] = (0, 0)
@@ -185,6 +186,8 @@ class Teller:
             self._committed(event)
         elif kind == f.SNAPSHOT:
             story.state_index = max(story.state_index, event.index)
+            if event.flags & f.LAST:
+                story.bases.append((event.index, event.term))
             self._committed(event)
             known = -1 if story.config is None else story.config[0]
             if event.payload and event.index >= known:  # the entry that said it may be gone
@@ -237,6 +240,7 @@ class Teller:
             story.stretches, story.missing = [], []
             story.last, story.next_offset, story.begun = event.index - 1, event.offset, True
         story.first_index = event.index
+        story.bases.append((event.index - 1, event.term))
         if story.last < event.index - 1:
             story.last, story.next_offset, story.begun = event.index - 1, event.offset, True
         story.missing = [
