@@ -24,9 +24,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-ROOM_BYTES: Final = (
-    512 << 20
-)  # of memory that messages may take; all honest ones together take less
+ROOM_BYTES: Final = 512 << 20  # of memory that messages may take
 MORE_BYTES: Final = 64 << 20  # more, while the loop is behind, until it cuts again
 LOOK_MS: Final = 50
 SPARED_SHARE: Final = 0.1  # of the bytes of a flood: connections that brought them stay

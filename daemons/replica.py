@@ -177,8 +177,8 @@ class Replica:
     def _applied(self, entries: list[t.Entry]) -> list[Any]:
         try:
             return self.machine.apply(entries)
-        except (MyQueueError, t.Broken, OSError):
-            raise
+        except (MyQueueError, t.Broken, OSError, MemoryError):
+            raise  # no memory is a trouble of the whole process, and passes with its next start
         except Exception as error:  # what can't be decoded, say: this group can't go on
             last = entries[-1][t.INDEX]
             text = f"entries {entries[0][t.INDEX]}..{last} can't be applied: {error!r}"

@@ -231,6 +231,23 @@ def test_entries_that_do_not_fit_to_the_state_close_their_group_alone(tmp_path: 
         others_go_on(net)
 
 
+def test_a_lack_of_memory_closes_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes with the next start of the daemon; a closed group would stay closed."""
+    with Net(tmp_path, 1, CONFIG) as net:
+        net.create(GROUP)
+        (one,) = net.nodes.values()
+
+        def apply(machine: object, entries: object) -> list[object]:
+            raise MemoryError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(one.replica(GROUP).machine), "apply", apply)
+            with pytest.raises(MemoryError):
+                net.write(FIRST, GROUP)
+                net.until("closed", lambda: is_closed(one))
+        assert not is_closed(one)
+
+
 @pytest.mark.parametrize("third_leads", [False, True])
 def test_other_entries_at_the_same_places_in_the_same_term_are_found_out(
     tmp_path: Path, third_leads: bool
