@@ -54,9 +54,10 @@ class Checkers:
         self.states: dict[tuple[int, int], tuple[int, int]] = {}  # (group, index) -> ledger
         self.acked: dict[tuple[int, int, int], int] = {}  # (group, client, sequence) -> index
         self.claims: dict[tuple[int, int], dict[int, int]] = {}  # (group, replica) -> index: term
-        self.highest: dict[
-            tuple[int, int], int
-        ] = {}  # (group, replica) -> a log ends there or later
+        # (group, replica) -> a log ends there or later
+        self.highest: dict[tuple[int, int], int] = {}
+        # (group, replica) that lost something -> the term of its start
+        self.recovers: dict[tuple[int, int], int] = {}
         self.terms: dict[tuple[int, int], int] = {}  # (group, replica) -> highest term it claimed
         self.answers: dict[tuple[int, int, int], int] = {}  # (group, replica, term) -> index
         self.newest: dict[int, int] = {}  # group -> highest index that was acknowledged
@@ -73,6 +74,10 @@ class Checkers:
             self._vote(message.group, message.term, message.source, message.source)
         elif isinstance(message, AppendReply) and message.ok:
             log, answer = node.log, (*key, message.term)
+            if not message.recovering and message.term > self.recovers.get(key, message.term):
+                # A leader of a newer term has what was committed of it, and took the rest away.
+                del self.recovers[key]
+                self.forget_claims(node, log.last_index + 1)
             self.answers[answer] = max(message.index, self.answers.get(answer, 0))
             if log.first_index - 1 <= message.index <= log.last_index:  # an install ends before it
                 claims = self.claims.setdefault(key, {})
@@ -334,7 +339,10 @@ class Checkers:
             f"came back in term {node.term}",
         )
         if node.recovering:
+            self.recovers[key] = node.started_term
             return
+        if node.term > self.recovers.pop(key, node.term):
+            self.forget_claims(node, node.log.last_index + 1)
         for index, term in self.claims.get(key, {}).items():
             check(
                 index < node.log.first_index or node.log.has(index, term),
