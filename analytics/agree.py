@@ -111,7 +111,7 @@ def _right_to(stories: list[Story], spans: dict[str, list[Stretch]]) -> dict[str
 
 
 def _bases(story: Story) -> list[Stretch]:
-    """What a snapshot or a log start says of the one entry with which it ends."""
+    """The index and term of the entry with which a snapshot or a log start ends."""
     return [Stretch(index, index, term, 0, 0) for index, term in story.bases if term]
 
 

@@ -110,8 +110,8 @@ class Group:
 
     @property
     def commit_index(self) -> int:
-        """What is committed is so for all, whoever tells it: a hint, a snapshot, a log start (only
-        what is committed is removed), or what `committed` found out.
+        """The highest index that any log says is committed: by a hint, a snapshot, a log start
+        (only committed entries are removed), or by what `committed` found out.
         """
         known = max((part.commit_index for part in self.parts.values()), default=0)
         return max(known, self.proven, self.first_index - 1)

@@ -7,7 +7,7 @@ and not covered by a hint is looked at closely, in this order:
 1. the logs of a majority prove it (`evidence`, `proof`);
 2. the store of a daemon of this machine that is down says what it applied.
 
-What nothing proves is `unknown`, never empty: the caller refuses it or says that it is left out.
+An end that nothing proves is `unknown`, never empty: the caller refuses it or names it as left out.
 Entries behind what is known to be committed are `beyond`; a log that is being written always has
 some for a second, so what is younger than that is not looked at.
 """
@@ -128,7 +128,7 @@ def refuse_strangers(catalog: Catalog, topics: Iterable[str] | None) -> None:
 
 
 def notes(judgement: Judgement) -> list[str]:
-    """What is left out, for people."""
+    """The partitions that are left out, in words for people."""
     out = []
     if judgement.unknown:
         its = named(judgement.unknown)

@@ -1,4 +1,4 @@
-"""What the logs tell of a few groups when all of their records are read: a story for each replica.
+"""The history of a few groups by all records of their logs: a story for each replica.
 
 `catalog` reads as little as it can, and that is enough as long as hints say what is committed.
 Where they are missing, terms, votes and members have to be known as well. This reads the segments
@@ -83,7 +83,7 @@ def _read(
 
 
 def _told(record: f.Record, payload: memoryview) -> bytes | None:
-    """What the story wants of the payload; None for a record that can't be read."""
+    """The part of the payload that the story needs; None for a record that can't be read."""
     is_snapshot = record.kind == f.SNAPSHOT
     if is_snapshot and record.count:
         return b""
@@ -111,6 +111,6 @@ def _end_run(log: Log, number: int, uid: int, reading: _Reading) -> None:
 
 
 def _list(findings: Iterator[object]) -> None:
-    """What is wrong in a story is for `verify` to tell."""
+    """Ignore faults of a story here: `verify` reports them."""
     for _ in findings:
         continue

@@ -10,9 +10,11 @@ what its own has. So what counts of each voter that has the entry is its newest 
 - anything else: it may have voted for a leader that cuts the entry off.
 
 If in each later term fewer than a majority may have voted so, the entry is committed, or will be as
-soon as there is a leader. The logs need not be of one moment: the argument holds for each voter
-from the moment on at which its log was read. Members may have changed: a majority is asked for in
-each configuration that may be the one in force.
+soon as there is a leader. The argument holds for each voter from the moment on at which its log was
+read, so logs of the same members need not be of one moment. Members may have changed: a majority is
+asked for in each configuration from the newest before the entry on. Limit: that is enough only for
+logs of one moment. If archives were copied while members changed, a replica that knows only the
+older members may still be elected by them, and take away what was proved here.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Refused(NamedTuple):
 
 @dataclass
 class Tally:
-    """What became of the lines."""
+    """Lines that were sent, refused by their topic, or not delivered."""
 
     sent: int = 0
     refused: int = 0

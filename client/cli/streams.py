@@ -40,7 +40,7 @@ def prepare() -> None:
 
 
 def give_up_output() -> None:
-    """What is still buffered goes nowhere, or the interpreter would complain at its end."""
+    """Send buffered output nowhere, or the interpreter would complain at its end."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
