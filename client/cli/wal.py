@@ -36,7 +36,7 @@ def wal() -> None:
     of several daemons. No command changes a log or needs a lock; the daemon may be running.
 
     With --json, numbers are plain, times are ms since 1970, and uids of groups, segments and disks
-    are strings of hex digits. The README describes the shapes.
+    are strings of hex digits. wal/TOOLS.md describes the shapes.
     """
 
 

@@ -1,4 +1,4 @@
-"""The README, as it stands there: its quick start, and then its block of requests over HTTP."""
+"""The README's quick start as it stands there, then the requests over HTTP of client/GUIDE.md."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from kit.processes import Cluster
 
 pytestmark = pytest.mark.slow
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+README, GUIDE = ROOT / "README.md", ROOT / "client" / "GUIDE.md"
 MANAGER, GATEWAY = "127.0.0.1:9092", "http://127.0.0.1:8080"
 
 
 def blocks(section: str, language: str) -> list[str]:
     """The code of a section, by its heading."""
-    _, _, rest = README.read_text("utf-8").partition(f"## {section}\n")
+    _, _, rest = GUIDE.read_text("utf-8").partition(f"## {section}\n")
     text = rest.partition("\n## ")[0]
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
