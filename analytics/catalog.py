@@ -45,6 +45,15 @@ class Piece(NamedTuple):
     first_time_ms: int
     last_time_ms: int
     last_term: int
+    first_term: int = 0  # 0: not known, a footer does not tell it
+
+
+class Run(NamedTuple):
+    """Entries first … last of one term. If only the last one's is known, it stands alone."""
+
+    first: int
+    last: int
+    term: int
 
 
 class Cut(NamedTuple):
@@ -68,6 +77,8 @@ class Part:
     removed: bool = False
     started_at: Place = (0, 0)
     snapshots: list[tuple[int, int]] = field(default_factory=list)  # (index, term), complete
+    base: tuple[int, int] = (0, 0)  # (index, term) of the entry below the log's start
+    right: int = 0  # up to here it is the group's log, as was found out otherwise than by a record
     _found: tuple[tuple[int, int, int], list[Piece]] = ((0, 0, 0), [])  # what `in_force` said last
 
     def remove(self, place: Place) -> None:
@@ -75,6 +86,7 @@ class Part:
         self.removed, self.first_index, self.start_offset, self.commit_index = True, 1, 0, 0
         self.cuts.append(Cut(place, 0))
         self.snapshots.clear()
+        self.base = (0, 0)
 
     def in_force(self) -> list[Piece]:
         """Pieces after cuts, by first index. Not to be changed."""
@@ -92,8 +104,42 @@ class Part:
                     last = cut.index - 1
             first = max(piece.first, self.first_index)
             if first <= last:
-                out.append(piece._replace(first=first, last=last))
+                cut_off = last < piece.last and piece.first_term != piece.last_term
+                term = piece.first_term if cut_off else piece.last_term
+                out.append(piece._replace(first=first, last=last, last_term=term))
         return sorted(out)
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """Changes whenever what can be said of it does."""
+        sizes = len(self.pieces), len(self.cuts), len(self.snapshots)
+        return (*sizes, self.first_index, self.base, self.commit_index, self.right)
+
+    def runs(self) -> list[Run]:
+        """The entries in force whose terms are known."""
+        out: list[Run] = []
+        for one in self.in_force():
+            term, before = one.last_term, out[-1] if out else Run(0, 0, 0)
+            is_one = one.first_term == term or (
+                before.term == term and before.last >= one.first - 1
+            )
+            if term:
+                out.append(Run(one.first if is_one else one.last, one.last, term))
+        return out
+
+    def sure(self) -> list[Run]:
+        """What is known to be of the group's log, for good: snapshots and starts are committed."""
+        bases = [Run(index, index, term) for index, term in (*self.snapshots, self.base) if term]
+        upto = max(self.commit_index, self.right)
+        return bases + [
+            one._replace(last=min(one.last, upto)) for one in self.runs() if one.first <= upto
+        ]
+
+    @property
+    def newest_term(self) -> int:
+        """Of what it has, or had before a snapshot took its place."""
+        terms = [one.last_term for one in self.in_force()]
+        return max([*terms, self.base[1], *(term for _, term in self.snapshots)])
 
 
 @dataclass
@@ -106,7 +152,9 @@ class Group:
     topic_uid: int = 0
     superseded: bool = False  # by a topic of the same name, so it was deleted
     proven: int = 0  # committed up to here for another reason than a record in the logs
+    proven_term: int = 0  # of that entry, if it is known
     parts: dict[str, Part] = field(default_factory=dict)  # by disk
+    _rights: tuple[Any, dict[str, int]] = ((), {})  # what `right_to` found out last
 
     @property
     def commit_index(self) -> int:
@@ -119,18 +167,39 @@ class Group:
     @property
     def end(self) -> Piece | None:
         """The last piece of the log that is right about what comes last: of the highest term."""
-        lasts = [pieces[-1] for part in self.parts.values() if (pieces := part.in_force())]
+        lasts = [one.in_force()[-1] for disk, one in self.parts.items() if self.is_newest(disk)]
         return max(lasts, key=lambda one: (one.last_term, one.last), default=None)
+
+    def is_newest(self, disk: str) -> bool:
+        """Whether its log ends in the highest term that any of them has, or had."""
+        newest = max(part.newest_term for part in self.parts.values())
+        return bool(self.parts[disk].in_force()) and self.parts[disk].newest_term >= newest
 
     def right_to(self, disk: str) -> int:
         """Up to here the log of this disk is surely the group's. A daemon that was down when
-        another leader came may have entries that were never committed, and will be cut off: its
-        log ends in an older term. Up to the commit that it knew of, it is right all the same.
+        another leader came may have entries that were never committed, and will be cut off. So
+        it is right up to the commit that it knew of, and as far as its terms are those of what is
+        known to be committed.
         """
-        pieces, end = self.parts[disk].in_force(), self.end
-        if pieces and end is not None and pieces[-1].last_term < end.last_term:
-            return self.parts[disk].commit_index
-        return ALL
+        state = self.proven, self.proven_term, *(part.state for part in self.parts.values())
+        if self._rights[0] != state:
+            self._rights = state, self._all_right()
+        return self._rights[1][disk]
+
+    def _all_right(self) -> dict[str, int]:
+        sure = [one for its in self.parts.values() for one in its.sure()]
+        if self.proven_term:
+            sure.append(Run(self.proven, self.proven, self.proven_term))
+        return {
+            disk: max(part.commit_index, part.right, same_to(part.runs(), sure))
+            for disk, part in self.parts.items()
+        }
+
+    def right_pieces(self, disk: str) -> list[Piece]:
+        """Those of its committed entries that are surely the group's."""
+        upto = min(self.right_to(disk), self.commit_index)
+        clipped = (one._replace(last=min(one.last, upto)) for one in self.parts[disk].in_force())
+        return [one for one in clipped if one.first <= one.last]
 
     @property
     def first_index(self) -> int:
@@ -145,6 +214,16 @@ class Group:
     @property
     def created_ms(self) -> int:
         return max((part.created_ms for part in self.parts.values()), default=0)
+
+
+def same_to(its: Iterable[Run], others: Iterable[Run]) -> int:
+    """The last index up to which two logs are the same. The leader of a term had all entries of
+    that term in one log, and logs with an entry of it are the same as that one up to there.
+    """
+    lasts: dict[int, int] = {}
+    for one in others:
+        lasts[one.term] = max(one.last, lasts.get(one.term, 0))
+    return max((min(one.last, lasts.get(one.term, 0)) for one in its), default=0)
 
 
 @dataclass
@@ -293,6 +372,7 @@ class _LogReader:
             if place > part.started_at:
                 part.started_at = place
                 part.first_index, part.start_offset = record.index, record.offset
+                part.base = (record.index - 1, record.term)
         elif kind == f.GROUP_REMOVED:
             part.remove(place)
             runs.broken(record.group)
@@ -318,7 +398,7 @@ def _piece(segment: Segment, row: f.FooterRow) -> Piece:
 
 
 class Runs:
-    """Entries of one segment as runs of consecutive indices, group by group."""
+    """Entries of one segment as runs of consecutive indices of one term, group by group."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -328,15 +408,15 @@ class Runs:
     def entry(self, record: f.Record) -> None:
         index, time_ms, end = record.index, record.time_ms, record.offset + record.count
         run = self._open.get(record.group)
-        if run is not None and index == run[1] + 1:
-            run[1], run[4], run[6], run[9] = index, record.position, end, record.term
+        if run is not None and index == run[1] + 1 and record.term == run[9]:
+            run[1], run[4], run[6] = index, record.position, end
             if time_ms:
                 run[7], run[8] = min(run[7] or time_ms, time_ms), max(run[8], time_ms)
             return
         self.broken(record.group)
         self._open[record.group] = [
             index, index, self.segment.number, record.position, record.position, record.offset,
-            end, time_ms, time_ms, record.term,
+            end, time_ms, time_ms, record.term, record.term,
         ]  # fmt: skip
 
     def broken(self, group: int) -> None:

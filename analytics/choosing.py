@@ -2,8 +2,9 @@
 
 Pure. Logs come in an order of preference. Where bytes are known to be damaged, another copy is
 taken, entry by entry: each disk may be damaged somewhere, and no message is lost while one copy is
-whole. A segment of which nobody knows what is damaged in it comes after all others; last of all
-comes the end of a log that another leader may have made invalid.
+whole. A segment of which nobody knows what is damaged in it comes after all others. A committed
+entry is taken only from a log that is surely right about it (`Group.right_to`); beyond the commit,
+last of all comes the end of a log that another leader may have made invalid.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ def by_term(group: Group, order: list[str]) -> list[str]:
 
 def choose(
     group: Group, order: list[str], first: int, behind: int, may_miss: bool,
-    damages: Iterable[Damage] = (),
+    damages: Iterable[Damage] = (), *, with_doubtful_ends: bool = False,
 ) -> Iterator[tuple[str, Piece]]:  # fmt: skip
     """One piece for every index; what nobody has at the end is not there yet, or not archived."""
-    sound, doubtful = _sources(group, order, damages)
+    sound, doubtful = _sources(group, order, damages, with_doubtful_ends)
     index = first
     while index < behind:
         found = next((one for one in sound if one.covers(index)), None)
@@ -66,7 +67,7 @@ def choose(
             if not may_miss:
                 raise CorruptData(
                     f"{group.topic}/{group.partition}: entries {index} to {index_after - 1} of "
-                    f"group {group.uid:016x} are in none of these logs",
+                    f"group {group.uid:016x} are in none of these logs for certain",
                     hint="Give the other replicas' logs as well, or set failOnDataLoss=false.",
                 )
             index = index_after
@@ -78,7 +79,7 @@ def choose(
 
 
 def _sources(
-    group: Group, order: list[str], damages: Iterable[Damage]
+    group: Group, order: list[str], damages: Iterable[Damage], with_doubtful_ends: bool
 ) -> tuple[list[_Source], list[_Source]]:
     """What can be read, and what perhaps can be."""
     entries: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
@@ -97,17 +98,26 @@ def _sources(
             for piece in group.parts[disk].in_force()
             for part in _without(piece, sorted(entries.get((disk, piece.segment), ())))
         ]
-        right_to = group.right_to(disk)
-        if right_to < (pieces[-1].last if pieces else 0):
-            after = [one._replace(first=max(one.first, right_to + 1)) for one in pieces]
-            perhaps_cut_off.append(_Source(disk, [one for one in after if one.first <= one.last]))
-            pieces = [one._replace(last=min(one.last, right_to)) for one in pieces]
-            pieces = [one for one in pieces if one.first <= one.last]
+        right_to, known = group.right_to(disk), group.commit_index
+        after = _from(pieces, max(right_to, known) + 1)
+        pieces = _upto(pieces, right_to)
+        if group.is_newest(disk):
+            pieces += after
+        elif after and with_doubtful_ends:
+            perhaps_cut_off.append(_Source(disk, after))
         bad = [one for one in pieces if (disk, one.segment) in segments]
         sound.append(_Source(disk, [one for one in pieces if one not in bad] if bad else pieces))
         if bad:
             doubtful.append(_Source(disk, bad))
     return sound, [*doubtful, *perhaps_cut_off]
+
+
+def _upto(pieces: list[Piece], last: int) -> list[Piece]:
+    return [one._replace(last=min(one.last, last)) for one in pieces if one.first <= last]
+
+
+def _from(pieces: list[Piece], first: int) -> list[Piece]:
+    return [one._replace(first=max(one.first, first)) for one in pieces if one.last >= first]
 
 
 def _without(piece: Piece, indices: list[int]) -> Iterator[Piece]:

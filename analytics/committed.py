@@ -19,18 +19,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from myqueue.analytics import stores
-from myqueue.analytics.catalog import MANAGERS_GROUP, Catalog, Group, Piece
+from myqueue.analytics.catalog import MANAGERS_GROUP, Catalog, Group, Run, same_to
 from myqueue.analytics.evidence import bytes_of, stories
 from myqueue.analytics.logs import Log
 from myqueue.analytics.planning import Wanted
-from myqueue.analytics.proof import Configs, Witness, proven
-from myqueue.analytics.story import Story, in_force, is_described
+from myqueue.analytics.proof import Configs, Proof, Witness, proven
+from myqueue.analytics.story import Story, in_force, is_described, is_whole
 from myqueue.errors import CorruptData, FormatUnknown, UnknownTopic
 
 HINT_COMES_MS = 10_000  # a hint that is not there after this time does not come
+CLOCKS_DIFFER_MS = 10_000  # a leader's stamp may be later than now by so much
 # Read for the sake of entries behind a hint; where nothing at all is known, as much as it takes.
 READ_FOR_TAILS_BYTES = 1 << 30
 SHOWN = 5
@@ -51,11 +52,19 @@ class Stretch(NamedTuple):
     is_new: bool  # a hint may still come
 
 
+class _Known(NamedTuple):
+    """What was found out about a group, while it looks as it did."""
+
+    seen: tuple[Any, ...]
+    proof: Proof
+    right: dict[str, int]  # by disk: `Part.right`
+
+
 @dataclass
 class Judgement:
     unknown: list[Stretch] = field(default_factory=list)  # nothing of these is known
     beyond: list[Stretch] = field(default_factory=list)  # up to their first, all is committed
-    absent: list[Stretch] = field(default_factory=list)  # committed, and in none of the logs
+    absent: list[Stretch] = field(default_factory=list)  # committed, and for certain in no log
 
 
 class Judge:
@@ -65,7 +74,7 @@ class Judge:
         self, *, ask_stores: bool = True, clock_ms: Callable[[], int] | None = None
     ) -> None:
         self._ask_stores, self._clock_ms = ask_stores, clock_ms or wall_ms
-        self._known: dict[int, tuple[tuple[Piece | None, int], int]] = {}
+        self._known: dict[int, _Known] = {}
 
     def judge(self, catalog: Catalog, wanted: Wanted, *, with_managers: bool = False) -> Judgement:
         """Sets `proven` of the groups, and tells what is left."""
@@ -75,18 +84,24 @@ class Judge:
             groups.pop(MANAGERS_GROUP, None)
         self._remember(groups)
         unsure = [uid for uid, one in groups.items() if _is_unknown(one)]
-        tails = [uid for uid, one in groups.items() if _has_tail(one) and not _is_new(one, now)]
+        tails = [
+            uid for uid, one in groups.items()
+            if (_has_tail(one) and not _is_new(one, now)) or _is_in_doubt(one)
+        ]  # fmt: skip
         tails = [uid for uid in tails if uid not in self._known]
         if tails and bytes_of(catalog, {*unsure, *tails}) <= READ_FOR_TAILS_BYTES:
             unsure = [*{*unsure, *tails}]
         unsure = [uid for uid in unsure if uid not in self._known]
         if unsure:
-            before = {uid: (groups[uid].end, groups[uid].commit_index) for uid in unsure}
+            seen = {uid: _seen(groups[uid]) for uid in unsure}
             for uid, its in stories(catalog, set(unsure)).items():
-                groups[uid].proven = max(groups[uid].proven, _proven(its))
+                _take_stories(groups[uid], its)
             if self._ask_stores:
                 _ask_stores(catalog, {uid: groups[uid] for uid in unsure})
-            self._known.update({uid: (before[uid], groups[uid].proven) for uid in unsure})
+            for uid in unsure:
+                one = groups[uid]
+                right = {disk: part.right for disk, part in one.parts.items()}
+                self._known[uid] = _Known(seen[uid], Proof(one.proven, one.proven_term), right)
         judgement = Judgement()
         for one in groups.values():
             if _is_unknown(one):
@@ -97,12 +112,15 @@ class Judge:
         return judgement
 
     def _remember(self, groups: dict[int, Group]) -> None:
-        for uid, (seen, index) in list(self._known.items()):
+        for uid, known in list(self._known.items()):
             one = groups.get(uid)
-            if one is None or (one.end, one.commit_index) != seen:
+            if one is None or _seen(one) != known.seen:
                 del self._known[uid]
-            else:
-                one.proven = max(one.proven, index)
+                continue
+            _take_proof(one, known.proof)
+            for disk, right in known.right.items():
+                if disk in one.parts:
+                    one.parts[disk].right = max(one.parts[disk].right, right)
 
 
 def refuse_unknown(judgement: Judgement, way_on: str) -> None:
@@ -143,8 +161,8 @@ def notes(judgement: Judgement) -> list[str]:
     if judgement.absent:
         count = sum(one.last - one.first + 1 for one in judgement.absent)
         out.append(
-            f"left out: {count:,} committed entries that are in none of these logs, of "
-            f"{named(judgement.absent)}; other replicas or newer archives have them"
+            f"left out: {count:,} committed entries that are in none of these logs for certain, "
+            f"of {named(judgement.absent)}; other replicas or newer archives have them"
         )
     return out
 
@@ -173,9 +191,10 @@ def _is_unknown(group: Group) -> bool:
 
 
 def _is_new(group: Group, now_ms: int) -> bool:
+    """A stamp far in the future tells nothing: by it a group would be new until then."""
     end = group.end
     made = max(end.last_time_ms if end else 0, group.created_ms)
-    return now_ms - made < HINT_COMES_MS
+    return -CLOCKS_DIFFER_MS <= now_ms - made < HINT_COMES_MS
 
 
 def _rest(group: Group, now_ms: int) -> Stretch:
@@ -185,31 +204,73 @@ def _rest(group: Group, now_ms: int) -> Stretch:
 
 
 def _absent(group: Group) -> Iterator[Stretch]:
-    at, behind = group.first_index, group.commit_index + 1
-    pieces = sorted((one.first, one.last) for p in group.parts.values() for one in p.in_force())
-    for first, last in [*pieces, (behind, behind)]:
-        if at < min(first, behind):
-            its_last = min(first, behind) - 1
-            yield Stretch(group.topic, group.partition, at, its_last, False)
+    """Entries behind the commit of a log that was down when another leader came are no copies."""
+    pieces = [(one.first, one.last) for disk in group.parts for one in group.right_pieces(disk)]
+    for first, last in _holes(group, pieces):
+        yield Stretch(group.topic, group.partition, first, last, False)
+
+
+def _is_in_doubt(group: Group) -> bool:
+    """Whether a log has committed entries that no log has for certain: their terms decide."""
+    right = [(one.first, one.last) for disk in group.parts for one in group.right_pieces(disk)]
+    there = [(one.first, one.last) for part in group.parts.values() for one in part.in_force()]
+    return any(
+        max(first, one) <= min(last, other)
+        for first, last in _holes(group, right)
+        for one, other in there
+    )
+
+
+def _holes(group: Group, pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Committed entries that are in none of the pieces."""
+    at, after = group.first_index, group.commit_index + 1
+    for first, last in [*sorted(pieces), (after, after)]:
+        if at < min(first, after):
+            yield at, min(first, after) - 1
         at = max(at, last + 1)
 
 
-def _proven(its: list[Story]) -> int:
-    whole = [one for one in its if not one.removed]
+def _seen(group: Group) -> tuple[Any, ...]:
+    return group.end, group.commit_index, tuple(_absent(group))
+
+
+def _take_stories(group: Group, its: list[Story]) -> None:
+    """By the terms of all entries: what is committed, and how far each log is right about it."""
+    _take_proof(group, _proven(its, group.commit_index))
+    runs = {
+        one.disk: [Run(*stretch[:3]) for stretch in in_force(one)] for one in its if is_whole(one)
+    }
+    sure = [Run(group.proven, group.proven, group.proven_term)] if group.proven_term else []
+    for disk, part in group.parts.items():
+        sure += part.sure()
+        upto = part.commit_index
+        sure += [one._replace(last=min(one.last, upto)) for one in runs.get(disk, ())
+                 if one.first <= upto]  # fmt: skip
+    for disk, part in group.parts.items():
+        part.right = max(part.right, same_to(runs.get(disk, ()), sure))
+
+
+def _take_proof(group: Group, proof: Proof) -> None:
+    if proof.index > group.proven:
+        group.proven, group.proven_term = proof.index, proof.term
+
+
+def _proven(its: list[Story], known: int) -> Proof:
+    """A log in which something can't be read after the group's first record may lack a vote or a
+    truncation, so it is no witness; its configurations count all the same.
+    """
+    alive = [one for one in its if not one.removed]
     witnesses = [
         Witness(int(one.created[0]), one.term, one.vote, in_force(one))
-        for one in whole
-        if is_described(one.created) and not one.is_doubtful
+        for one in alive
+        if is_described(one.created) and not one.is_doubtful and is_whole(one)
     ]
-    return proven(witnesses, _configs(whole))
+    return proven(witnesses, _configs(alive), known)
 
 
 def _configs(its: list[Story]) -> Configs:
-    created = [one.created for one in its if is_described(one.created)]
-    configs = {(0, tuple(one[1])) for one in created}
-    if len(configs) > 1:  # a replica that came later knows whom it came to
-        configs = set()
-    configs.update(config for one in its for config in one.configs)
+    configs = {(0, tuple(one.created[1])) for one in its if is_described(one.created)}
+    configs.update(one for story in its for one in (*story.saved_configs, *story.configs))
     return sorted(configs)
 
 
@@ -226,7 +287,9 @@ def take_applied(group: Group, disk: str, applied: int) -> None:
     """A store applied all up to there; what it says beyond its log is another matter."""
     pieces = group.parts[disk].in_force() if disk in group.parts else []
     if pieces:
-        group.proven = max(group.proven, min(applied, pieces[-1].last))
+        index = min(applied, pieces[-1].last)
+        _take_proof(group, Proof(index))
+        group.parts[disk].right = max(group.parts[disk].right, index)
 
 
 def _applied(log: Log, wanted: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -2,7 +2,8 @@
 
 `catalog` reads as little as it can, and that is enough as long as hints say what is committed.
 Where they are missing, terms, votes and members have to be known as well. This reads the segments
-that hold records of the groups, each once, whatever else is in them.
+that hold records of the groups, each once, whatever else is in them. A record that can't be read
+may be a vote or a truncation: the story of a group that may have one is marked as damaged.
 """
 
 from __future__ import annotations
@@ -55,8 +56,17 @@ def _read(
 ) -> None:
     """Of a segment that is being written, what is surely synced."""
     certain = catalog.certain.get((log.disk, segment.number), segment.capacity)
+    end = segment.footer_at or certain
     number = segment.number
-    for record, payload in walked(segment):
+    here = None if segment.rows is None else {row.group for row in segment.rows}
+
+    def damaged(position: int) -> None:
+        """Any group that has records in this segment may have one there."""
+        for uid in groups if position < end else ():
+            if here is None or uid in here:
+                _teller(log, uid, reading).story.is_damaged = True
+
+    for record, payload in walked(segment, damaged):
         if record.position >= certain:
             break
         uid = record.group
@@ -70,27 +80,36 @@ def _read(
             _end_run(log, number, uid, reading)
             if is_entry:
                 reading.runs[uid] = OpenRun(record)
-        if not is_entry or record.entry_type == CONFIG:
-            told = _told(record, payload)
-            if told is not None:
-                event = Event(
-                    uid, log.disk, number, record.position, record.kind, record.index, record.term,
-                    record.offset, record.flags, told,
-                )  # fmt: skip
-                _list(_teller(log, uid, reading).event(event))
+        if not f.payload_is_right(record, payload):
+            _teller(log, uid, reading).story.is_damaged = True
+        elif not is_entry or record.entry_type == CONFIG:
+            _event(log, number, record, payload, reading)
     for uid in list(reading.runs):
         _end_run(log, number, uid, reading)
 
 
+def _event(
+    log: Log, number: int, record: f.Record, payload: memoryview, reading: _Reading
+) -> None:  # fmt: skip
+    teller = _teller(log, record.group, reading)
+    told = _told(record, payload)
+    if told is None:
+        teller.story.is_damaged = True
+        return
+    event = Event(
+        record.group, log.disk, number, record.position, record.kind, record.index, record.term,
+        record.offset, record.flags, told,
+    )  # fmt: skip
+    _list(teller.event(event))
+
+
 def _told(record: f.Record, payload: memoryview) -> bytes | None:
-    """The part of the payload that the story needs; None for a record that can't be read."""
+    """The part of the payload that the story needs; None if it makes no sense."""
     is_snapshot = record.kind == f.SNAPSHOT
     if is_snapshot and record.count:
         return b""
     if record.kind not in (f.GROUP_CREATED, f.ENTRY, f.SNAPSHOT):
         return b""
-    if not f.payload_is_right(record, payload):
-        return None
     try:
         return voters_in(payload) if is_snapshot else bytes(payload)
     except BadPack:

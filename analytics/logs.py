@@ -9,7 +9,7 @@ Headers, trailers and footers are read here, records are not.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -206,18 +206,23 @@ def _add(logs: dict[str, Log], segments: list[Segment], owner: Log) -> None:
     log.segments.sort(key=lambda one: (one.number, one.uid))
 
 
-def walked(segment: Segment) -> Iterator[tuple[f.Record, memoryview]]:
-    """All records that can be found in a segment, payloads unchecked; damage is stepped over."""
+def walked(
+    segment: Segment, damaged: Callable[[int], None] = lambda position: None
+) -> Iterator[tuple[f.Record, memoryview]]:
+    """All records that can be found in a segment, payloads unchecked; damage is stepped over, and
+    `damaged` is told where it begins.
+    """
     file = storage.open_file(segment.location)
     try:
         pass_ = walk.Walk(file.read, segment.uid, segment.capacity)
         while True:
             yield from pass_.records(segment.capacity, payloads=False)
-            ended = pass_.problem == walk.END and pass_.last_nonzero() == pass_.position
-            if ended or pass_.position >= pass_.limit:
+            if pass_.position + walk.HEADER > pass_.limit:
                 return
-            before = pass_.position
-            pass_.seek(before + 1)
+            damaged(pass_.position)
+            if pass_.problem == walk.END and pass_.last_nonzero() == pass_.position:
+                return
+            pass_.seek(pass_.position + 1)
     finally:
         file.close()
 

@@ -106,7 +106,10 @@ def entry_tasks(
     for uid, (first, behind) in sorted(ranges.items()):
         group = catalog.groups[uid]
         disks = by_term(group, order) if newest_first else order
-        for disk, piece in choose(group, disks, first, behind, may_miss, damages):
+        pieces = choose(
+            group, disks, first, behind, may_miss, damages, with_doubtful_ends=newest_first
+        )
+        for disk, piece in pieces:
             if wanted.may_be_in(piece):
                 span = Span(piece.first, piece.last, piece.begin, piece.end)
                 spans[disk, piece.segment].setdefault(uid, []).append(span)

@@ -11,10 +11,12 @@ what its own has. So what counts of each voter that has the entry is its newest 
 
 If in each later term fewer than a majority may have voted so, the entry is committed, or will be as
 soon as there is a leader. The argument holds for each voter from the moment on at which its log was
-read, so logs of the same members need not be of one moment. Members may have changed: a majority is
-asked for in each configuration from the newest before the entry on. Limit: that is enough only for
-logs of one moment. If archives were copied while members changed, a replica that knows only the
-older members may still be elected by them, and take away what was proved here.
+read, so logs of the same members need not be of one moment.
+
+Members may have changed. Members of a configuration elect nobody any more once a later one is known
+to be committed. So a majority is asked for in the newest configuration up to the known commit, and
+in each one after it, also in those before the entry: where logs were copied while members changed,
+a replica that knows only such an older one may still be elected by its members.
 """
 
 from __future__ import annotations
@@ -36,8 +38,15 @@ class Witness(NamedTuple):
     stretches: Sequence[Stretch]
 
 
-def proven(witnesses: Sequence[Witness], configs: Configs) -> int:
-    """The last index that is proved to be committed, 0 if none is."""
+class Proof(NamedTuple):
+    """The last entry that is proved to be committed; index 0: none is."""
+
+    index: int = 0  # type: ignore[assignment]  # tuple.index is not used
+    term: int = 0
+
+
+def proven(witnesses: Sequence[Witness], configs: Configs, known: int = 0) -> Proof:
+    """`known`: up to here the group is known to be committed."""
     ends: dict[int, set[int]] = {}
     for one in witnesses:
         for stretch in one.stretches:
@@ -45,10 +54,10 @@ def proven(witnesses: Sequence[Witness], configs: Configs) -> int:
     for term in sorted(ends, reverse=True):
         for index in sorted(ends[term], reverse=True):
             holders = {w.replica: w for w in witnesses if _has(w, index, term)}
-            relevant = _may_be_in_force(configs, index)
+            relevant = _may_be_in_force(configs, index, known)
             if relevant and all(_is_safe(holders, voters, term) for voters in relevant):
-                return index
-    return 0
+                return Proof(index, term)
+    return Proof()
 
 
 def _has(witness: Witness, index: int, term: int) -> bool:
@@ -58,10 +67,15 @@ def _has(witness: Witness, index: int, term: int) -> bool:
     )
 
 
-def _may_be_in_force(configs: Configs, index: int) -> list[tuple[int, ...]]:
-    """The newest one up to the entry, and all after it: these may be cut off, or not."""
-    before = [voters for at, voters in configs if at <= index]
-    return before[-1:] + [voters for at, voters in configs if at > index] if before else []
+def _may_be_in_force(configs: Configs, index: int, known: int) -> list[tuple[int, ...]]:
+    """The newest one that is known to be committed, and all after it: each may be cut off, or not.
+    None if the members at the entry are not known: its replicas were created with different ones.
+    """
+    least = max((at for at, _ in configs if at <= known), default=0)
+    before = [at for at, _ in configs if least <= at <= index]
+    if not before or (max(before) == 0 and len(before) > 1):
+        return []
+    return [voters for at, voters in configs if at >= least]
 
 
 def _is_safe(holders: Mapping[int, Witness], voters: tuple[int, ...], term: int) -> bool:

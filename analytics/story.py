@@ -23,6 +23,9 @@ class Names(NamedTuple):
     segments: dict[tuple[str, int], str]
 
 
+Config = tuple[int, tuple[int, ...]]  # (index, voters)
+
+
 class Stretch(NamedTuple):
     """Consecutive entries of one term, in force."""
 
@@ -44,8 +47,9 @@ class Story:
     created: Any = None
     was_created: bool = False
     removed: bool = False
-    config: tuple[int, tuple[int, ...]] | None = None  # (index, voters) of the newest one
-    configs: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)  # all of them
+    configs: list[Config] = field(default_factory=list)  # of entries that were not cut off
+    saved_configs: list[Config] = field(default_factory=list)  # of snapshots: these stay
+    is_damaged: bool = False  # a record after its first one can't be read; set by `evidence`
     first_index: int = 1
     bases: list[tuple[int, int]] = field(default_factory=list)  # (index, term) below the entries
     state_index: int = 0  # of a snapshot; a new replica gets the entries before it afterwards
@@ -57,6 +61,11 @@ class Story:
     next_offset: int | None = None
     begun: bool = False
     hints: list[tuple[int, Finding]] = field(default_factory=list)  # of what is not there so far
+
+    @property
+    def config(self) -> Config | None:
+        """The newest one. A record that was moved may come after one with a higher index."""
+        return max([*self.saved_configs, *self.configs], key=lambda one: one[0], default=None)
 
 
 def in_force(story: Story) -> list[Stretch]:
@@ -72,6 +81,11 @@ def in_force(story: Story) -> list[Stretch]:
 def is_described(created: Any) -> bool:
     """Whether it is what a group's creation says: replica, voters, learners, about."""
     return isinstance(created, list) and len(created) == 4 and isinstance(created[1], list)
+
+
+def is_whole(story: Story) -> bool:
+    """Whether all of its records were read, as far as its own indices tell."""
+    return not story.is_damaged and not any(first <= last for first, last, *_ in story.missing)
 
 
 class Teller:
@@ -167,6 +181,8 @@ class Teller:
     def event(self, event: Event) -> Iterator[Finding]:
         story, kind = self.story, event.kind
         if kind == f.GROUP_CREATED:
+            if not event.flags & f.RELOCATED and not story.was_created and not story.stretches:
+                story.is_damaged = False  # it begins here: what stands before is not its own
             story.was_created, story.removed = True, False
             try:
                 story.created = unpack(event.payload)
@@ -189,10 +205,8 @@ class Teller:
             if event.flags & f.LAST:
                 story.bases.append((event.index, event.term))
             self._committed(event)
-            known = -1 if story.config is None else story.config[0]
-            if event.payload and event.index >= known:  # the entry that said it may be gone
-                story.config = (event.index, tuple(unpack(event.payload)))
-                story.configs.append(story.config)
+            if event.payload:  # the entry that said it may be gone
+                story.saved_configs.append((event.index, tuple(unpack(event.payload))))
         elif kind == f.TRUNCATE:
             yield from self._truncate(event)
         elif kind == f.START:
@@ -200,8 +214,7 @@ class Teller:
         elif kind == f.ENTRY:  # a configuration
             try:
                 voters, _ = json.loads(event.payload)
-                story.config = (event.index, tuple(voters))
-                story.configs.append(story.config)
+                story.configs.append((event.index, tuple(voters)))
             except (ValueError, TypeError):
                 what = "a configuration that can't be read"
                 yield self._finding("config", what, event.number, event.position, event.index)
@@ -231,13 +244,12 @@ class Teller:
         self._cut(event.index)
         story.last, story.next_offset = event.index - 1, event.offset
         story.configs = [one for one in story.configs if one[0] < event.index]
-        if story.config is not None and story.config[0] >= event.index:
-            story.config = None
 
     def _start(self, event: Event) -> None:
         story = self.story
         if event.flags & f.RESET:
-            story.stretches, story.missing = [], []
+            # A snapshot takes the place of all entries, so of their configurations as well.
+            story.stretches, story.missing, story.configs = [], [], []
             story.last, story.next_offset, story.begun = event.index - 1, event.offset, True
         story.first_index = event.index
         story.bases.append((event.index - 1, event.term))

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from myqueue.analytics.catalog import Catalog, make_catalog
-from myqueue.analytics.committed import Judge, refuse_unknown
+from myqueue.analytics.committed import Judge, Judgement, refuse_unknown
 from myqueue.analytics.datasource import WAY_ON, Options, Part, read_part
 from myqueue.analytics.logs import find_logs
 from myqueue.analytics.planning import committed_ranges, entry_tasks
@@ -45,8 +45,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
     def latestOffset(
         self, start: dict[str, int] | None = None, limit: Any = None
     ) -> dict[str, int]:
-        catalog = self._catalog()
-        judgement = self._judge.judge(catalog, self._options.wanted)
+        catalog, judgement = self._judged()
         if not self._options.skip_unknown:
             refuse_unknown(judgement, WAY_ON)
         offsets = dict(start or {})
@@ -60,16 +59,16 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def _available(self, catalog: Catalog, uid: int, at: int, behind: int) -> int:
         """How far entries are there without a hole: an archive may still lack some."""
-        parts = catalog.groups[uid].parts.values()
-        pieces = sorted((one.first, one.last) for part in parts for one in part.in_force())
-        for first, last in pieces:
+        group = catalog.groups[uid]
+        pieces = [one for disk in group.parts for one in group.right_pieces(disk)]
+        for first, last in sorted((one.first, one.last) for one in pieces):
             if first > at:
                 break
             at = max(at, last + 1)
         return min(at, behind)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        catalog, options = self._catalog(), self._options
+        options, (catalog, _) = self._options, self._judged()
         ranges = {}
         for name, behind in end.items():
             uid = int(name, 16)
@@ -89,8 +88,10 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         )
         return [Part(one) for one in tasks] or [Part(None)]
 
-    def _catalog(self) -> Catalog:
-        return make_catalog(find_logs(self._options.paths))
+    def _judged(self) -> tuple[Catalog, Judgement]:
+        """Also while planning: of which log an entry is read depends on what is proved."""
+        catalog = make_catalog(find_logs(self._options.paths))
+        return catalog, self._judge.judge(catalog, self._options.wanted)
 
     def read(self, partition: Part) -> Iterator[Any]:
         return read_part(partition.task, self._options, self._schema)

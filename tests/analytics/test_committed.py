@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kit.forging import Spot, spots
 from kit.plain_spread import PlainSpread
 from kit.queue_logs import WALL_MS, Broker, Topic, replica_id, write_quiet
 from kit.verifying import verified
@@ -18,6 +20,7 @@ from myqueue.analytics.planning import Wanted, committed_ranges
 from myqueue.analytics.stats import stats
 from myqueue.daemons.raft import types as t
 from myqueue.errors import CorruptData, UnknownTopic
+from myqueue.wal import format as f
 
 NODES = (1, 2, 3)
 TERM = 3
@@ -138,8 +141,13 @@ def test_a_topic_that_was_made_a_moment_ago_is_waited_for(tmp_path: Path) -> Non
     assert [one.is_new for one in judgement.unknown] == [True]
     refuse_unknown(judgement, "")
     assert ranges(catalog) == {"new": (1, 1)}
-    judgement = Judge(clock_ms=lambda: WALL_MS + 15_000).judge(catalog, Wanted())
-    assert [one.is_new for one in judgement.unknown] == [False]
+    for now in (WALL_MS + 15_000, WALL_MS - 60_000):  # a stamp of the future does not stay new
+        judgement = Judge(clock_ms=lambda now=now: now).judge(catalog, Wanted())
+        assert [one.is_new for one in judgement.unknown] == [False]
+        with pytest.raises(CorruptData, match="what is committed of new/0"):
+            refuse_unknown(judgement, "")
+    judgement = Judge(clock_ms=lambda: WALL_MS - 5000).judge(catalog, Wanted())
+    assert [one.is_new for one in judgement.unknown] == [True], "clocks differ a little"
 
 
 def test_entries_behind_the_last_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,3 +252,60 @@ def test_members_of_before_and_after_a_change_are_asked(tmp_path: Path) -> None:
         broker.close()
     _, judgement = judged(tmp_path)
     assert len(judgement.unknown) == 1, "two of three have entry 2, but only two of four"
+
+
+def damaged_witness(folder: Path, hurt: Callable[[Spot], None], kind: int, number: int) -> None:
+    """Two logs of three without hints; one of them is damaged at this record of the group."""
+    topic = Topic("a", 100)
+    topic.noop()
+    for _ in range(3):
+        topic.data(2)
+    for node in (1, 2):
+        broker = Broker(folder / f"broker-{node}", node)
+        broker.create(topic, NODES)
+        broker.append(topic, topic.entries)
+        if node == 1 and kind == f.HARD_STATE:
+            broker.log.journal.hard_state(100, TERM + 1, replica_id(3))
+            broker.flush()
+        other = Topic("b", 200)
+        other.noop()
+        broker.create(other, NODES)
+        broker.append(other, other.entries)
+        broker.commit_hint(other, 1)
+        broker.close()
+    hurt(spots(folder / "broker-1", kind, 100)[number])
+
+
+@pytest.mark.parametrize(
+    ("hurt", "kind", "number"),
+    [
+        (lambda spot: spot.flip(20), f.HARD_STATE, 1),  # a vote: its header
+        (lambda spot: spot.blank(), f.HARD_STATE, 1),
+        (lambda spot: spot.flip(20), f.ENTRY, 1),
+        (lambda spot: spot.flip(f.RECORD_HEADER_BYTES + 60), f.ENTRY, 1),  # its bytes alone
+    ],
+)
+def test_a_log_that_may_lack_a_vote_is_no_witness(
+    hurt: Callable[[Spot], None], kind: int, number: int, tmp_path: Path
+) -> None:
+    """A vote of a later term, for a leader that cuts all of it off, may have stood there."""
+    damaged_witness(tmp_path, hurt, kind, number)
+    _, judgement = judged(tmp_path)
+    assert [(one.topic, one.first, one.last) for one in judgement.unknown] == [("a", 1, 4)]
+
+
+def test_damage_before_a_group_began_takes_nothing_from_its_log(tmp_path: Path) -> None:
+    topics = [Topic("b", 200), Topic("a", 100)]
+    for node in (1, 2):
+        broker = Broker(tmp_path / f"broker-{node}", node)
+        for topic in topics:
+            if node == 1:
+                topic.noop()
+                topic.data(2)
+            broker.create(topic, NODES)
+            broker.append(topic, topic.entries)
+        broker.commit_hint(topics[0], 2)
+        broker.close()
+    spots(tmp_path / "broker-1", f.ENTRY, 200)[0].flip(20)
+    catalog, judgement = judged(tmp_path)
+    assert ranges(catalog)["a"] == (1, 3) and judgement.unknown == []

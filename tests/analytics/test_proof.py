@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from myqueue.analytics.proof import Witness, proven
+from myqueue.analytics.proof import Configs, Witness, proven
 from myqueue.analytics.story import Stretch
 
 
@@ -106,7 +106,7 @@ def test_what_was_proved_is_in_the_log_of_every_later_leader(voters: int) -> Non
             given.append(node.witness())
             for _ in range(world.rng.randint(0, 3)):
                 world.act()
-        index = proven(given, [(0, tuple(range(1, voters + 1)))])
+        index = proven(given, [(0, tuple(range(1, voters + 1)))]).index
         proofs += index > 0
         for _ in range(150):
             world.act()
@@ -124,22 +124,26 @@ def witness(replica: int, term: int, vote: int, *runs: tuple[int, int, int]) -> 
     return Witness(replica, term, vote, [Stretch(*run, 1, 0) for run in runs])
 
 
-THREE = [(0, (1, 2, 3))]
+THREE: Configs = [(0, (1, 2, 3))]
+
+
+def proved(logs: list[Witness], configs: Configs = THREE, known: int = 0) -> int:
+    return proven(logs, configs, known).index
 
 
 def test_all_of_a_group_that_is_quiet() -> None:
     logs = [witness(n, 4, 1, (1, 5, 2), (6, 9, 4)) for n in (1, 2, 3)]
-    assert proven(logs, THREE) == proven(logs[1:], THREE) == 9
-    assert proven(logs[:1], THREE) == 0
+    assert proved(logs) == proved(logs[1:]) == 9
+    assert proved(logs[:1]) == 0
 
 
 def test_a_vote_of_a_later_term_may_have_done_harm() -> None:
     """Unless it is known for whom it was, and that one has the entry too."""
     whole = ((1, 9, 4),)
-    assert proven([witness(1, 4, 1, *whole), witness(2, 5, 3, *whole)], THREE) == 0
-    assert proven([witness(1, 4, 1, *whole), witness(2, 5, 1, *whole)], THREE) == 9
-    assert proven([witness(1, 5, 1, *whole), witness(2, 5, 1, *whole)], THREE) == 9
-    assert proven([witness(1, 7, 1, *whole), witness(2, 7, 1, *whole)], THREE) == 0
+    assert proved([witness(1, 4, 1, *whole), witness(2, 5, 3, *whole)]) == 0
+    assert proved([witness(1, 4, 1, *whole), witness(2, 5, 1, *whole)]) == 9
+    assert proved([witness(1, 5, 1, *whole), witness(2, 5, 1, *whole)]) == 9
+    assert proved([witness(1, 7, 1, *whole), witness(2, 7, 1, *whole)]) == 0
 
 
 def test_entries_of_a_leader_that_was_deposed_are_not_proved() -> None:
@@ -147,17 +151,37 @@ def test_entries_of_a_leader_that_was_deposed_are_not_proved() -> None:
     old = [witness(n, 4, 1, (1, 1, 1), (2, 2, 2)) for n in (1, 2, 3)]
     other = witness(5, 3, 5, (1, 1, 1), (2, 2, 3))
     five = [(0, (1, 2, 3, 4, 5))]
-    assert proven([*old, other], five) < 2
+    assert proved([*old, other], five) < 2
     new = [witness(n, 4, 1, (1, 1, 1), (2, 2, 2), (3, 3, 4)) for n in (1, 2, 3)]
-    assert proven([*new, other], five) == 3
+    assert proved([*new, other], five) == 3
 
 
 def test_a_log_that_lost_its_votes_proves_nothing() -> None:
     whole = ((1, 9, 4),)
-    assert proven([witness(1, 4, 1, *whole), witness(2, 3, 1, *whole)], THREE) == 0
+    assert proved([witness(1, 4, 1, *whole), witness(2, 3, 1, *whole)]) == 0
 
 
 def test_a_single_voter_is_right() -> None:
-    assert proven([witness(1, 9, 1, (1, 5, 2))], [(0, (1,))]) == 5
-    assert proven([witness(2, 2, 2, (1, 5, 2))], [(0, (1,))]) == 0
-    assert proven([witness(1, 2, 1, (1, 5, 2))], []) == 0
+    assert proved([witness(1, 9, 1, (1, 5, 2))], [(0, (1,))]) == 5
+    assert proved([witness(2, 2, 2, (1, 5, 2))], [(0, (1,))]) == 0
+    assert proved([witness(1, 2, 1, (1, 5, 2))], []) == 0
+
+
+def test_older_members_may_still_elect_while_no_later_ones_are_known_to_be_committed() -> None:
+    """Logs that were copied while a fourth and a fifth voter came: 2 and 3 know of neither."""
+    grown: Configs = [(0, (1, 2, 3)), (3, (1, 2, 3, 4)), (4, (1, 2, 3, 4, 5))]
+    logs = [witness(n, 4, 1, (1, 9, 4)) for n in (1, 4, 5)]
+    assert proved(logs, grown) == 0
+    assert proved(logs, grown, known=3) == 0
+    assert proved(logs, grown, known=4) == 9
+    assert proved([*logs, witness(2, 4, 1, (1, 9, 4))], grown) == 9
+
+
+def test_replicas_that_were_created_with_different_members_prove_nothing_alone() -> None:
+    """Nobody knows which of them held at the entry, until a configuration stands before it."""
+    created: Configs = [(0, (1, 2, 3)), (0, (1, 2, 4))]
+    logs = [witness(n, 4, 1, (1, 9, 4)) for n in (1, 2, 3, 4)]
+    assert proved(logs, created) == 0
+    assert proved(logs, [*created, (5, (1, 2, 4))]) == 9
+    assert proved([logs[0], logs[3]], [*created, (5, (1, 2, 4))]) == 0
+    assert proved([logs[0], logs[3]], [*created, (5, (1, 2, 4))], known=5) == 9
