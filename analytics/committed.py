@@ -22,9 +22,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from myqueue.analytics import stores
-from myqueue.analytics.catalog import MANAGERS_GROUP, Catalog, Group, Run, same_to
+from myqueue.analytics.catalog import (
+    MANAGERS_GROUP,
+    Catalog,
+    Group,
+    Run,
+    make_catalog,
+    same_to,
+)
 from myqueue.analytics.evidence import bytes_of, stories
-from myqueue.analytics.logs import Log
+from myqueue.analytics.logs import Log, find_logs, looked
 from myqueue.analytics.planning import Wanted
 from myqueue.analytics.proof import Configs, Proof, Witness, proven
 from myqueue.analytics.story import Story, in_force, is_described, is_whole
@@ -75,6 +82,15 @@ class Judge:
     ) -> None:
         self._ask_stores, self._clock_ms = ask_stores, clock_ms or wall_ms
         self._known: dict[int, _Known] = {}
+
+    def looked_at(self, paths: Iterable[str], wanted: Wanted) -> tuple[Catalog, Judgement]:
+        """Both of one state of the logs, also while segments are reclaimed."""
+
+        def look() -> tuple[Catalog, Judgement]:
+            catalog = make_catalog(find_logs(paths))
+            return catalog, self.judge(catalog, wanted)
+
+        return looked(look)
 
     def judge(self, catalog: Catalog, wanted: Wanted, *, with_managers: bool = False) -> Judgement:
         """Sets `proven` of the groups, and tells what is left."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from myqueue.analytics import batches, storage
 from myqueue.analytics.catalog import DATA, NOOP
+from myqueue.analytics.moved import opened
 from myqueue.analytics.planning import Task
 from myqueue.analytics.rows import is_wanted
 from myqueue.analytics.walk import END, Walk
@@ -120,21 +121,10 @@ class _Counting:
         self._last_time: dict[int, int] = {}
 
     def rows(self) -> Iterator[Row]:
-        task = self._task
-        file = storage.open_file(task.location)
-        try:
-            walk = Walk(file.read, task.uid, task.capacity)
-            walk.seek(task.begin)
-            while walk.position < task.end:
-                for record, payload in walk.records(task.end):
-                    self._record(record, payload)
-                if walk.problem == END and walk.last_nonzero() == walk.position:
-                    break
-                if walk.position < task.end:  # damage is for `verify`
-                    walk.seek(walk.position + 1 if walk.bad is None else walk.bad.end)
-        finally:
-            file.close()
-        names = task.names
+        names = self._task.names
+        for task, file in opened(self._task):
+            self._task = task
+            self._read(task, file)
         for (group, producer, minute), sums in self._counts.items():
             yield Count(*names[group], producer, minute, *sums)
         for (kind, group), found in self._spreads.items():
@@ -142,6 +132,17 @@ class _Counting:
         for group, term, index, time_ms in self._elections:
             time_ms = time_ms or self._last_time.get(group, 0)
             yield Election(*names[group], group, term, index, time_ms)
+
+    def _read(self, task: Task, file: storage.File) -> None:
+        walk = Walk(file.read, task.uid, task.capacity)
+        walk.seek(task.begin)
+        while walk.position < task.end:
+            for record, payload in walk.records(task.end):
+                self._record(record, payload)
+            if walk.problem == END and walk.last_nonzero() == walk.position:
+                break
+            if walk.position < task.end:  # damage is for `verify`
+                walk.seek(walk.position + 1 if walk.bad is None else walk.bad.end)
 
     def _record(self, record: f.Record, payload: memoryview) -> None:
         if record.kind == f.COMMIT and record.group in self._waiting:

@@ -35,7 +35,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from myqueue.analytics import acks, pushdown
 from myqueue.analytics.catalog import ALL, make_catalog
 from myqueue.analytics.committed import Judge, refuse_strangers, refuse_unknown
-from myqueue.analytics.logs import find_logs
+from myqueue.analytics.logs import find_logs, looked
 from myqueue.analytics.planning import (
     SPLIT_BYTES,
     Task,
@@ -210,12 +210,13 @@ class Reader(DataSourceReader):  # type: ignore[misc]
         options = self.options
         if options.view == ACKS:
             return [Part(one) for one in acks.tasks(options.paths, options.split_bytes)]
-        catalog = make_catalog(find_logs(options.paths))
-        refuse_strangers(catalog, options.topics)
         if options.view == RECORDS:
+            catalog = looked(lambda: make_catalog(find_logs(options.paths)))
+            refuse_strangers(catalog, options.topics)
             tasks = record_tasks(catalog, options.wanted, options.split_bytes)
         else:
-            judgement = Judge().judge(catalog, options.wanted)
+            catalog, judgement = Judge().looked_at(options.paths, options.wanted)
+            refuse_strangers(catalog, options.topics)
             if not options.skip_unknown:
                 refuse_unknown(judgement, WAY_ON)
             ranges = committed_ranges(catalog, options.wanted)

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from myqueue.analytics import storage
-from myqueue.analytics.catalog import make_catalog
 from myqueue.analytics.committed import Judge, notes, refuse_strangers, refuse_unknown
-from myqueue.analytics.logs import find_logs
 from myqueue.analytics.planning import Wanted
 from myqueue.errors import InvalidRequest
 
@@ -32,9 +30,8 @@ def export(
     """How many messages were written now. What can't be exported is refused before anything is
     written; `note` is told of what is left out.
     """
-    catalog = make_catalog(find_logs(paths))
+    catalog, judgement = Judge().looked_at(paths, Wanted(topics=topics or None))
     refuse_strangers(catalog, topics)
-    judgement = Judge().judge(catalog, Wanted(topics=topics or None))
     if not skip_unknown:
         refuse_unknown(judgement, "Or leave these partitions out: --skip-unknown.")
     for text in notes(judgement):

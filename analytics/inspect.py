@@ -32,6 +32,7 @@ from myqueue.analytics.inspected import (
     Block,
     Event,
     Finding,
+    Gone,
     Inspection,
     Range,
     Replayed,
@@ -39,6 +40,7 @@ from myqueue.analytics.inspected import (
     Run,
     Step,
 )
+from myqueue.analytics.logs import SegmentGone, open_segment
 from myqueue.analytics.packed import BadPack, first_item, pack, unpack
 from myqueue.analytics.walk import BAD_PAYLOAD, CUT_SHORT, END, HEADER, Walk
 from myqueue.errors import FormatUnknown
@@ -48,7 +50,11 @@ FLUSH_ROWS = 4096  # of steps of one group, before they are handed on
 
 
 def inspect(order: Inspection) -> Iterator[Row]:
-    file = storage.open_file(order.task.location)
+    try:
+        file = open_segment(order.task.location)
+    except SegmentGone:
+        yield Gone(order.task.location)
+        return
     try:
         yield from _Inspector(order, file).rows()
     finally:

@@ -26,6 +26,12 @@ class Finding(NamedTuple):
     index: int = 0  # type: ignore[assignment]  # tuple.index is not used
 
 
+class Gone(NamedTuple):
+    """A segment that was reclaimed before it was read."""
+
+    location: str
+
+
 class Range(NamedTuple):
     disk: str
     number: int
@@ -115,4 +121,4 @@ class Inspection(NamedTuple):
     replays: dict[int, Replayed]
 
 
-Row = Range | Finding | Run | Event | Block | Step
+Row = Gone | Range | Finding | Run | Event | Block | Step

@@ -11,17 +11,43 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from myqueue.analytics import storage, walk
-from myqueue.errors import FormatUnknown
+from myqueue.errors import FormatUnknown, NotReady
 from myqueue.wal import format as f
 
 MANIFEST, IDENTITY = "manifest.json", "identity"
 JSON_BYTES_MAX = 64 << 20
 READERS = 16  # requests at a time to storage that is far away
+LOOKS = 5  # at logs that change while they are looked at
 _HINT = "Give a daemon's folder, its wal/ folder, an archive, or the folder above these."
+
+
+T = TypeVar("T")
+
+
+class SegmentGone(NotReady):
+    """A segment was reclaimed between two looks: what was needed of it stands in a later one."""
+
+    hint = "Run it again: the log moved on while it was read."
+
+
+def open_segment(location: str) -> storage.File:
+    try:
+        return storage.open_file(location)
+    except FileNotFoundError:
+        raise SegmentGone(f"{location} was removed while the log was read") from None
+
+
+def looked(look: Callable[[], T]) -> T:
+    """What `look` finds out, from the beginning again while segments are reclaimed under it."""
+    for _ in range(LOOKS - 1):
+        with suppress(SegmentGone):
+            return look()
+    return look()
 
 
 class Segment(NamedTuple):
@@ -150,16 +176,31 @@ def _json(location: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def segments_in(folder: str) -> list[Segment]:
+    """As the folder is now."""
+    return _segments(folder, storage.entries(folder))
+
+
 def _segments(folder: str, names: dict[str, int | None]) -> list[Segment]:
+    """If one is reclaimed meanwhile, its records may stand in one that the names do not have."""
+    for _ in range(LOOKS):
+        found = _all_examined(folder, names)
+        if None not in found:
+            break
+        names = storage.entries(folder)
+    return [one for one in found if one is not None]
+
+
+def _all_examined(folder: str, names: dict[str, int | None]) -> list[Segment | None]:
     files = []
     for name, size in sorted(names.items()):
         parsed = f.parse_segment_name(name)
         if parsed is not None and size is not None:
             files.append((storage.join(folder, name), *parsed, size))
     if not storage.is_remote(folder):
-        return [one for one in map(_examined, files) if one is not None]
+        return list(map(_examined, files))
     with ThreadPoolExecutor(READERS) as pool:
-        return [one for one in pool.map(_examined, files) if one is not None]
+        return list(pool.map(_examined, files))
 
 
 def _examined(found: tuple[str, int, int, int]) -> Segment | None:
@@ -212,7 +253,7 @@ def walked(
     """All records that can be found in a segment, payloads unchecked; damage is stepped over, and
     `damaged` is told where it begins.
     """
-    file = storage.open_file(segment.location)
+    file = open_segment(segment.location)
     try:
         pass_ = walk.Walk(file.read, segment.uid, segment.capacity)
         while True:
@@ -231,7 +272,7 @@ def valid_to(segment: Segment, position: int) -> int:
     """How far records with right checksums follow each other from here on: what a daemon that
     finds this end of its log keeps, whether it was synced or not.
     """
-    file = storage.open_file(segment.location)
+    file = open_segment(segment.location)
     try:
         pass_ = walk.Walk(file.read, segment.uid, segment.capacity, position)
         for _ in pass_.records(segment.capacity):

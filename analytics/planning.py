@@ -11,7 +11,7 @@ is what Spark calls an input partition: small, picklable, nothing in it is open.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from myqueue.analytics.catalog import ALL, Catalog, Group, Piece
@@ -74,6 +74,7 @@ class Task(NamedTuple):
     complete: bool  # what can't be read in it is damage, and not the end of what is written
     spans: dict[int, list[Span]] | None = None  # by group; None: all records
     names: dict[int, tuple[str, int]] = {}  # group → topic and partition  # noqa: RUF012
+    is_whole: bool = True  # no other task reads entries of these spans from this segment
 
     @property
     def name(self) -> str:
@@ -113,6 +114,13 @@ def entry_tasks(
             if wanted.may_be_in(piece):
                 span = Span(piece.first, piece.last, piece.begin, piece.end)
                 spans[disk, piece.segment].setdefault(uid, []).append(span)
+    return tasks_of(catalog, spans, split_bytes)
+
+
+def tasks_of(
+    catalog: Catalog, spans: Mapping[tuple[str, int], dict[int, list[Span]]], split_bytes: int
+) -> list[Task]:  # fmt: skip
+    """Of spans by (disk, number of the segment) and group."""
     tasks: list[Task] = []
     for (disk, number), groups in sorted(spans.items()):
         log = catalog.log(disk)
@@ -171,5 +179,5 @@ def _split(
     for at in range(low, high, max(step, 1)):
         yield Task(
             segment.location, log.disk, log.name, segment.number, segment.uid, segment.capacity,
-            at, min(at + step, high), bool(synced) or segment.sealed, spans, names,
+            at, min(at + step, high), bool(synced) or segment.sealed, spans, names, count == 1,
         )  # fmt: skip

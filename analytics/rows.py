@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from myqueue.analytics import batches, storage
 from myqueue.analytics.catalog import DATA, TYPES
+from myqueue.analytics.moved import opened
 from myqueue.analytics.planning import Span, Task
 from myqueue.analytics.walk import END, Walk
 from myqueue.errors import CorruptData
@@ -88,39 +89,43 @@ def read_task(
     builder = Builder(arrow_schema)
     make: Callable[[], Any] = {RECORDS: _Records, ENTRIES: _Entries, MESSAGES: _Messages}[view]
     rows = make()
-    rows.prepare(task, builder, offsets, times_ms)
-    for record, payload in chosen(task, skip_damage):
-        rows.add(record, payload)
-        if builder.rows >= ROWS_MAX or builder.bytes >= BYTES_MAX:
-            yield builder.take()
+    for part, file in opened(task):
+        rows.prepare(part, builder, offsets, times_ms)
+        for record, payload in _chosen(part, file, skip_damage):
+            rows.add(record, payload)
+            if builder.rows >= ROWS_MAX or builder.bytes >= BYTES_MAX:
+                yield builder.take()
     if builder.rows:
         yield builder.take()
 
 
 def chosen(task: Task, skip_damage: bool = False) -> Iterator[tuple[f.Record, memoryview]]:
     """Verified records of a task, of the spans that are wanted."""
-    file = storage.open_file(task.location)
+    for part, file in opened(task):
+        yield from _chosen(part, file, skip_damage)
+
+
+def _chosen(
+    task: Task, file: storage.File, skip_damage: bool
+) -> Iterator[tuple[f.Record, memoryview]]:
     spans = task.spans
-    try:
-        walk = Walk(file.read, task.uid, task.capacity)
-        walk.seek(task.begin)
-        while True:
-            for record, payload in walk.records(task.end):
-                if spans is None or is_wanted(spans, record):
-                    yield record, payload
-            if walk.position >= task.end or (walk.problem == END and not task.complete):
-                return
-            if walk.problem == END and walk.last_nonzero() == walk.position:
-                return
-            if not skip_damage:
-                raise CorruptData(
-                    f"{task.location} at position {walk.position}: {walk.problem}",
-                    hint="`myq spark verify` tells all; failOnDamage=false leaves it out.",
-                    component=task.daemon,
-                )
-            walk.seek(walk.position + 1 if walk.bad is None else walk.bad.end)
-    finally:
-        file.close()
+    walk = Walk(file.read, task.uid, task.capacity)
+    walk.seek(task.begin)
+    while True:
+        for record, payload in walk.records(task.end):
+            if spans is None or is_wanted(spans, record):
+                yield record, payload
+        if walk.position >= task.end or (walk.problem == END and not task.complete):
+            return
+        if walk.problem == END and walk.last_nonzero() == walk.position:
+            return
+        if not skip_damage:
+            raise CorruptData(
+                f"{task.location} at position {walk.position}: {walk.problem}",
+                hint="`myq spark verify` tells all; failOnDamage=false leaves it out.",
+                component=task.daemon,
+            )
+        walk.seek(walk.position + 1 if walk.bad is None else walk.bad.end)
 
 
 def is_wanted(spans: dict[int, list[Span]], record: f.Record) -> bool:

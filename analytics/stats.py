@@ -14,11 +14,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from myqueue.analytics import counting
-from myqueue.analytics.catalog import Catalog, make_catalog
+from myqueue.analytics.catalog import Catalog
 from myqueue.analytics.committed import Judge as Committed
 from myqueue.analytics.committed import Judgement, notes, refuse_strangers, refuse_unknown
 from myqueue.analytics.counting import Count, Election, Spread
-from myqueue.analytics.logs import find_logs
 from myqueue.analytics.planning import SPLIT_BYTES, Wanted, committed_ranges, entry_tasks
 from myqueue.analytics.seam import Judge
 from myqueue.analytics.seam import Spread as Spreader
@@ -39,9 +38,8 @@ def stats(
     """The facts of the page and of --json; every summed row goes to `sink`."""
     wanted = Wanted(topics=topics)
     with progress("Looking at footers"):
-        catalog = make_catalog(find_logs(paths))
+        catalog, judgement = Committed().looked_at(paths, wanted)
         refuse_strangers(catalog, topics)
-        judgement = Committed().judge(catalog, wanted)
     if not skip_unknown:
         refuse_unknown(judgement, "Or leave these partitions out: --skip-unknown.")
     ranges = committed_ranges(catalog, wanted)
@@ -71,7 +69,7 @@ def stats(
 
 def _not_counted(judgement: Judgement) -> list[dict[str, Any]]:
     """`why`: unknown (nothing tells what of the partition is committed), beyond (behind what is
-    known to be committed), absent (committed, but in none of the logs).
+    known to be committed), absent (committed, but for certain in none of the logs).
     """
     return [
         {

@@ -27,6 +27,8 @@ class File(Protocol):
 
 
 class _LocalFile:
+    _fd = -1
+
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.size = os.fstat(self._fd).st_size

@@ -20,10 +20,9 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from myqueue.analytics.catalog import Catalog, make_catalog
+from myqueue.analytics.catalog import Catalog
 from myqueue.analytics.committed import Judge, Judgement, refuse_unknown
 from myqueue.analytics.datasource import WAY_ON, Options, Part, read_part
-from myqueue.analytics.logs import find_logs
 from myqueue.analytics.planning import committed_ranges, entry_tasks
 from myqueue.analytics.rows import ENTRIES, MESSAGES
 from myqueue.errors import InvalidRequest
@@ -90,8 +89,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def _judged(self) -> tuple[Catalog, Judgement]:
         """Also while planning: of which log an entry is read depends on what is proved."""
-        catalog = make_catalog(find_logs(self._options.paths))
-        return catalog, self._judge.judge(catalog, self._options.wanted)
+        return self._judge.looked_at(self._options.paths, self._options.wanted)
 
     def read(self, partition: Part) -> Iterator[Any]:
         return read_part(partition.task, self._options, self._schema)

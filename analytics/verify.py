@@ -32,6 +32,7 @@ from myqueue.analytics.inspected import (
     Block,
     Event,
     Finding,
+    Gone,
     Inspection,
     Range,
     Replayed,
@@ -39,7 +40,7 @@ from myqueue.analytics.inspected import (
     Step,
 )
 from myqueue.analytics.ledger import check_acks
-from myqueue.analytics.logs import Log, Segment, find_logs
+from myqueue.analytics.logs import Log, Segment, SegmentGone, find_logs, looked
 from myqueue.analytics.planning import SPLIT_BYTES, Task, Wanted
 from myqueue.analytics.ranges import judge_files, judge_ranges
 from myqueue.analytics.replay import Rebuilt, replay
@@ -73,7 +74,16 @@ def verify(
     asked: Asked, spread: Spread, scratch: Path,
     progress: Callable[[str], AbstractContextManager[Any]] = quiet,
 ) -> Report:  # fmt: skip
-    """`scratch` is a folder for what the stores hold."""
+    """`scratch` is a folder for what the stores hold. All is judged as it was at one time, so if a
+    segment is reclaimed before it is read, all is read again.
+    """
+    return looked(lambda: _verified(asked, spread, scratch, progress))
+
+
+def _verified(
+    asked: Asked, spread: Spread, scratch: Path,
+    progress: Callable[[str], AbstractContextManager[Any]],
+) -> Report:  # fmt: skip
     report = Report()
     logs = find_logs(asked.paths)
     with progress("Looking at footers"):
@@ -259,6 +269,8 @@ class _Seen:
         for row in told:
             if isinstance(row, Rebuilt):
                 yield row
+            elif isinstance(row, Gone):
+                raise SegmentGone(f"{row.location} was removed while the logs were read")
             elif isinstance(row, Finding):
                 report.add(row)
                 if row.verdict == CORRUPT:
