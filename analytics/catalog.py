@@ -231,6 +231,12 @@ class Catalog:
     logs: list[Log]
     groups: dict[int, Group]
     certain: dict[tuple[str, int], int]  # (disk, number) of open segments: what is surely synced
+    moved: dict[tuple[str, int], int] = field(default_factory=dict)  # the same: `_LogReader._moved`
+
+    def readable(self, disk: str, segment: Segment) -> int:
+        """Up to here there are entries that can be read."""
+        key = disk, segment.number
+        return max(self.certain.get(key, segment.capacity), self.moved.get(key, 0))
 
     def log(self, disk: str) -> Log:
         return next(log for log in self.logs if log.disk == disk)
@@ -340,8 +346,27 @@ class _LogReader:
             certain = valid_to(segment, certain)
         self._take(runs, waiting, certain)
         self._catalog.certain[self._log.disk, segment.number] = certain
+        self._moved(runs, waiting, certain)
         for uid, pieces in runs.done().items():
             self._part(uid).pieces += pieces
+
+    def _moved(self, runs: Runs, waiting: list[tuple[f.Record, Any]], certain: int) -> None:
+        """What holds wherever it stands, also beyond the last mark: commits, and what was moved.
+        Reclaim removes its first copy as soon as this one is synced; the mark that proves it comes
+        with the next write.
+        """
+        if not any(record.flags & f.RELOCATED for record, _ in waiting):
+            return
+        whole = valid_to(runs.segment, certain)
+        for record, payload in waiting:
+            if record.position >= whole:
+                break
+            is_moved = bool(record.flags & f.RELOCATED)
+            if record.kind == f.ENTRY and is_moved:
+                runs.entry(record)
+                self._catalog.moved[self._log.disk, runs.segment.number] = record.end
+            elif record.kind == f.COMMIT or (record.kind == f.GROUP_CREATED and is_moved):
+                self._special(runs, record, payload)
 
     def _take(self, runs: Runs, waiting: list[tuple[f.Record, Any]], certain: int) -> None:
         taken = 0

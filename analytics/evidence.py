@@ -54,7 +54,9 @@ def _segments(log: Log, groups: Collection[int]) -> Iterator[Segment]:
 def _read(
     catalog: Catalog, log: Log, segment: Segment, groups: Collection[int], reading: _Reading
 ) -> None:
-    """Of a segment that is being written, what is surely synced."""
+    """Of a segment that is being written, what is surely synced; votes and what was moved also
+    beyond that, since their first copies may be gone already.
+    """
     certain = catalog.certain.get((log.disk, segment.number), segment.capacity)
     end = segment.footer_at or certain
     number = segment.number
@@ -67,11 +69,14 @@ def _read(
                 _teller(log, uid, reading).story.is_damaged = True
 
     for record, payload in walked(segment, damaged):
-        if record.position >= certain:
-            break
         uid = record.group
         if uid not in groups:
             continue
+        is_right = f.payload_is_right(record, payload)
+        if record.position >= certain:
+            is_moved = record.kind == f.HARD_STATE or record.flags & f.RELOCATED
+            if not is_right or not is_moved:
+                continue
         is_entry = record.kind == f.ENTRY
         run = reading.runs.get(uid)
         if is_entry and run is not None and run.is_continued_by(record):
@@ -80,7 +85,7 @@ def _read(
             _end_run(log, number, uid, reading)
             if is_entry:
                 reading.runs[uid] = OpenRun(record)
-        if not f.payload_is_right(record, payload):
+        if not is_right:
             _teller(log, uid, reading).story.is_damaged = True
         elif not is_entry or record.entry_type == CONFIG:
             _event(log, number, record, payload, reading)

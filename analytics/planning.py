@@ -166,7 +166,7 @@ def _split(
 ) -> Iterator[Task]:  # fmt: skip
     """One segment, or a big one in ranges; only those in which something wanted may begin."""
     synced = log.synced_to(segment)
-    end = catalog.certain.get((log.disk, segment.number), segment.capacity)
+    end = catalog.readable(log.disk, segment)
     if segment.footer_at:
         end = min(end, segment.footer_at)
     low, high = f.SEGMENT_HEADER_BYTES, end
