@@ -86,7 +86,7 @@ def _compared(
     if voters and alive and (len(alive) == len(stories) or not missing):
         yield from _majority(group, alive, right, (first, commit), len(voters), missing, names)
     longest = max((one.last for one in alive), default=0)
-    counts = [_count(one, commit) for one in spans.values()]
+    counts = [_count(one, commit) for one in right.values()]
     yield GroupSummary(
         group, topic, partition, len(alive), len(voters), missing, first, commit,
         max(counts, default=0),

@@ -175,12 +175,16 @@ def notes(judgement: Judgement) -> list[str]:
             "a running cluster says so a second later"
         )
     if judgement.absent:
-        count = sum(one.last - one.first + 1 for one in judgement.absent)
-        out.append(
-            f"left out: {count:,} committed entries that are in none of these logs for certain, "
-            f"of {named(judgement.absent)}; other replicas or newer archives have them"
-        )
+        out.append(f"left out: {absent(judgement)}")
     return out
+
+
+def absent(judgement: Judgement) -> str:
+    count = sum(one.last - one.first + 1 for one in judgement.absent)
+    return (
+        f"{count:,} committed entries that are in none of these logs for certain, of "
+        f"{named(judgement.absent)}; other replicas or newer archives have them"
+    )
 
 
 def named(its: list[Stretch]) -> str:

@@ -24,7 +24,7 @@ from myqueue.analytics import stores
 from myqueue.analytics.agree import judge_group
 from myqueue.analytics.catalog import ALL, MANAGERS_GROUP, Catalog, Group, make_catalog
 from myqueue.analytics.committed import Judge as Committed
-from myqueue.analytics.committed import named, take_applied
+from myqueue.analytics.committed import absent, named, take_applied
 from myqueue.analytics.compare import judge_block
 from myqueue.analytics.inspect import inspect
 from myqueue.analytics.inspected import (
@@ -136,6 +136,8 @@ def _settle(
         )
     if new := [one for one in judgement.unknown if one.is_new]:
         report.note(f"nothing tells yet what is committed of {named(new)}, made a moment ago")
+    if judgement.absent:
+        report.note(absent(judgement))
 
 
 # -- stores ---------------------------------------------------------------------------------------

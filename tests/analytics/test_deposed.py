@@ -107,6 +107,10 @@ def test_a_deposed_leaders_entries_do_not_count_beside_a_snapshot(
     facts = stats([str(tmp_path)], PlainSpread())
     assert facts["messages"] == 2 * 7
     assert [one["why"] for one in facts["not_counted"]] == ["absent"]
+    report = verified(tmp_path, tmp_path)
+    assert "12 committed entries that are in none of these logs for certain" in report.notes[0]
+    if term < TERM + 2:  # a leader of a newer term that lacks what is committed is another matter
+        assert [one.entries for one in report.groups] == [8]
 
 
 def test_entries_of_the_snapshots_own_term_do_count(tmp_path: Path) -> None:
