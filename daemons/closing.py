@@ -14,6 +14,12 @@ are a majority without it, another replica takes its place, under another name |
 | nothing acknowledged is thrown away | it may be the one that is right: its segments are linked \
 into `kept/` before its removal is obeyed; people look at them and remove the folder |
 
+A group that this program can't go on with (`replica.Defect`: its machine fails) is closed in the
+same way, with one difference. Nobody contradicts it, so it is not noted: each start tries again,
+and the version that can apply what is in the log opens it. A replica of the same group that is
+closed once more in one life of the daemon is removed later each time (`PACE_MS_MIN`): what the
+replacement is filled with may close it again, and that must not go round and round.
+
 The managers' group is closed like any other. Its process stays: it says in STATUS and in its beats
 why it takes no part. Were it to end, its supervisor would start it again and again.
 """
@@ -27,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from myqueue import protocol
 from myqueue.daemons.damage import TEXT_MAX, TOLD_MAX, name_about
 from myqueue.daemons.opening import replica_of
+from myqueue.daemons.replica import Defect
 from myqueue.errors import MyQueueError
 from myqueue.wal.kept import name_of
 
@@ -41,14 +48,22 @@ if TYPE_CHECKING:
 
 AGAIN_MS: Final = 2000  # what the disk refused is tried again
 LOOK_MS: Final = 10_000  # between two looks whether people removed what is kept
+PACE_MS_MIN, PACE_MS_MAX = 30_000, 3_600_000  # until one that was closed again is removed
 HINT: Final = (
     "Was a disk or a data folder set back to an older copy, here or on the brokers of the other"
     " replicas? The files of this replica are kept. Another one takes its place as soon as the"
     " others have a leader."
 )
 HINT_MANAGER: Final = (
-    "Was a disk or a data folder set back to an older copy, here or on another manager? This"
-    " manager takes no part any more, and its files are kept: the other two go on without it."
+    "Was a disk or a data folder set back to an older copy, here or on another manager? If the"
+    " newer files still exist: stop all managers, put these files back, remove {note}, and start"
+    " the managers. If not, leave this manager as it is: nothing replaces it, and with an empty"
+    " folder the others refuse it. They go on without it as long as they are a majority."
+)
+HINT_DEFECT: Final = (
+    "This program fails at what its log or its state says. Start the version of myqueue that wrote"
+    " it: each start tries again. The files are kept. Another replica of a partition takes its"
+    " place as soon as the others have a leader."
 )
 
 
@@ -65,6 +80,7 @@ class Closed:
     is_noted: bool = False  # on the disk
     kept: int = -1  # segments that were linked; -1: none yet
     reached: tuple[int, int] | None = None  # what the store has to know before that
+    may_go_at: int = 0  # by the engine's clock
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -81,12 +97,14 @@ class Closing:
         self.closed: dict[int, Closed] = {}
         self._kept: dict[str, dict[str, Any]] = {}  # what stayed of replicas that were replaced
         self._jobs: list[tuple[str, Job[Any], Callable[[Any], None]]] = []
-        self._next_try = self._next_look = 0
+        self._next_try = self._next_look = self._told_from = 0
+        self._times: dict[int, int] = {}  # group -> how often it was closed in this life
+        self._going: dict[int, str] = {}  # group -> note of a replica that is being removed
 
     # -- at a start ----------------------------------------------------------------------------
 
     def before_groups_open(self) -> None:
-        self._look()
+        self._kept = self._engine.log.kept.all()
         self._notes = self._engine.log.kept.notes()
 
     def was_closed(self, group: Group) -> str:
@@ -112,32 +130,52 @@ class Closing:
 
     def close(self, replica: Replica, error: Broken) -> Closed:
         node = replica.node
-        why, name = f"it contradicts: {error}", name_about(replica.about)
+        why = str(error) if isinstance(error, Defect) else f"it contradicts: {error}"
+        name = name_about(replica.about)
+        is_defect = isinstance(error, Defect)
         one = Closed(
-            replica.uid, replica.replica_id, name, why, self._engine.wall_ms(), error.index
-        )
-        self._close(one, term=node.term, leader=replica.leader_node, commit=node.commit_index)
+            replica.uid, replica.replica_id, name, why, self._engine.wall_ms(), error.index,
+            is_noted=is_defect,
+        )  # fmt: skip
+        self._close(
+            one, is_defect=is_defect, term=node.term, leader=replica.leader_node,
+            commit=node.commit_index,
+        )  # fmt: skip
         return one
 
-    def contradicts_itself(self, group: Group, why: str) -> None:
+    def contradicts_itself(self, group: Group, why: str, *, is_defect: bool = False) -> None:
         """What a start finds: it can't be opened, and all of it stays as it is. It is not noted:
         each start finds it again, or finds that it is well.
         """
-        _, _, _, about = protocol.unpack(group.created or b"")
+        try:
+            _, _, _, about = protocol.unpack(group.created or b"")
+            name = name_about(about)
+        except (ValueError, TypeError):
+            name = f"group {group.uid:x}"
         wall_ms, replica = self._engine.wall_ms(), replica_of(group)
-        name = name_about(about)
-        self._close(Closed(group.uid, replica, name, why, wall_ms, 0, is_noted=True))
+        one = Closed(group.uid, replica, name, why, wall_ms, 0, is_noted=True)
+        self._close(one, is_defect=is_defect)
 
-    def _close(self, one: Closed, **more: int) -> None:
+    def _close(self, one: Closed, *, is_defect: bool, **more: int) -> None:
         engine = self._engine
         self.closed[one.group] = one
+        times = self._times[one.group] = self._times.get(one.group, 0) + 1
+        if times > 1:
+            pace_ms = PACE_MS_MIN << min(times - 2, 10)
+            one.may_go_at = engine.now + min(pace_ms, PACE_MS_MAX)
         engine.counts["groups_closed_total"] += 1
         engine.report(
             "error", "group-closed", group=f"{one.group:x}", partition=one.partition, why=one.why,
-            **more, do=HINT_MANAGER if engine.kind == "manager" else HINT,
+            **more, do=HINT_DEFECT if is_defect else self._hint(one),
         )  # fmt: skip
         if not one.is_noted:
             self._note(one)
+
+    def _hint(self, one: Closed) -> str:
+        if self._engine.kind != "manager":
+            return HINT
+        name = name_of(one.group, one.replica)
+        return HINT_MANAGER.format(note=self._engine.log.kept.note_of(name))
 
     def _note(self, one: Closed) -> None:
         def noted(_: Any) -> None:
@@ -155,6 +193,8 @@ class Closing:
         one = self.closed.get(uid)
         if one is None or one.kept >= 0:
             return True
+        if self._engine.now < one.may_go_at:
+            return False
         index, now = self._engine.log.index, self._engine.now
         if one.reached is None:
             one.reached = index.added
@@ -163,6 +203,7 @@ class Closing:
 
         def kept(segments: int) -> None:
             one.kept = segments
+            self._kept[name] = one.fields()
             self._next_look = 0
             self._engine.report(
                 "warning", "closed-group-kept", group=f"{one.group:x}", partition=one.partition,
@@ -178,9 +219,17 @@ class Closing:
         return False
 
     def removed(self, uid: int) -> None:
+        """Its removal is on the way to the disk. The note stays until then: a start that finds the
+        replica must find it closed.
+        """
         one = self.closed.pop(uid, None)
         if one is not None:
-            name = name_of(one.group, one.replica)
+            self._going[uid] = name_of(one.group, one.replica)
+
+    def is_gone(self, uid: int) -> None:
+        """The removal of a replica is on the disk."""
+        name = self._going.pop(uid, None)
+        if name is not None:
             self._do("forget", partial(self._engine.log.kept.forget, name), _nothing)
 
     # -- work of the disk ----------------------------------------------------------------------
@@ -210,32 +259,55 @@ class Closing:
                 if not one.is_noted:
                     self._next_try = now + AGAIN_MS
                     self._note(one)
-        if (now >= self._next_look and self._kept) or self._next_look == 0:
+        is_due = self._next_look == 0 or (now >= self._next_look and self._kept)
+        if is_due and not self._is_busy("look"):
             self._next_look = now + LOOK_MS
-            self._look()
+            self._do("look", self._engine.log.kept.all, self._saw)
 
-    def _look(self) -> None:
-        self._kept = self._engine.log.kept.all()
+    def _saw(self, kept: dict[str, dict[str, Any]]) -> None:
+        self._kept = dict(sorted(kept.items()))
 
     # -- for people ----------------------------------------------------------------------------
 
-    def told(self) -> list[dict[str, Any]]:
-        """For beats and STATUS: replicas that are closed, and those of which segments are kept."""
-        rows = [one.fields() | {"kept": ""} for one in self.closed.values()]
-        here = {name_of(one.group, one.replica) for one in self.closed.values()}
-        for name, note in sorted(self._kept.items()):
-            if name not in here:
-                rows.append(
-                    {"group": _number(note, "group"), "replica": _number(note, "replica"),
-                     "partition": str(note.get("partition", name)), "why": str(note.get("why", "")),
-                     "since_ms": _number(note, "since_ms"),
-                     "kept": self._engine.log.kept.folder(name)}
-                )  # fmt: skip
+    def told(self, first: int = 0) -> list[dict[str, Any]]:
+        """Some rows of the list, from `first` on: replicas that are closed, then those of which
+        segments are kept.
+        """
+        rows = []
+        for one in self._all()[first : first + TOLD_MAX]:
+            if isinstance(one, Closed):
+                rows.append(one.fields() | {"kept": ""})
+                continue
+            note = self._kept[one]
+            rows.append(
+                {"group": _number(note, "group"), "replica": _number(note, "replica"),
+                 "partition": str(note.get("partition", one)), "why": str(note.get("why", "")),
+                 "since_ms": _number(note, "since_ms"),
+                 "kept": self._engine.log.kept.folder(one)}
+            )  # fmt: skip
         names = ("group", "replica", "partition", "why", "since_ms", "kept")
         return [
             {name: row[name][:TEXT_MAX] if type(row[name]) is str else row[name] for name in names}
-            for row in rows[:TOLD_MAX]
+            for row in rows
         ]
+
+    def next_told(self) -> dict[str, Any]:
+        """For a broker's beat: the next rows, so that all were told after some beats."""
+        total, first = self.total, self._told_from
+        if first >= total:
+            first = 0
+        rows = self.told(first)
+        self._told_from = first + len(rows)
+        return {"closed": rows, "closed_from": first, "closed_total": total}
+
+    @property
+    def total(self) -> int:
+        return len(self._all()) if self.closed or self._kept else 0
+
+    def _all(self) -> list[Closed | str]:
+        """The closed ones, and names of what is kept of others."""
+        here = {name_of(one.group, one.replica) for one in self.closed.values()}
+        return [*self.closed.values(), *(name for name in self._kept if name not in here)]
 
 
 def _number(note: dict[str, Any], name: str) -> int:

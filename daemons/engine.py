@@ -38,7 +38,7 @@ from myqueue.daemons.raft.host import Host, Packet
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.reclaiming import Reclaiming
 from myqueue.daemons.repair import Repair
-from myqueue.daemons.replica import Replica, refusals
+from myqueue.daemons.replica import Defect, Replica, refusals
 from myqueue.daemons.saving import Saver
 from myqueue.daemons.seam import Client as Client
 from myqueue.daemons.seam import Owner as Owner
@@ -73,8 +73,8 @@ class Engine:
         self.failure: Exception | None = None  # the daemon has to end
         make: MakeMachine = owner.make_machine
         self._opening = Opening(log, settings, random, self.host.heard, make)
-        self.starts = Starts(log, self.replicas, self.counts)
-        self._saver = Saver(log, self.replicas, self.starts)
+        self.starts = Starts(log, self.replicas, self.counts, self.host)
+        self._saver = Saver(log, self.replicas, self.starts, self.host)
         self._reclaiming = Reclaiming(log, self.starts, self.counts)
         self._rows = peerwire.RowCache()
         self._hard_states: deque[tuple[int, int, int, int]] = deque()  # batch, group, term, vote
@@ -106,8 +106,9 @@ class Engine:
                 replica = open_group(self._opening, group, self.now)
             except Refused as error:
                 self.refused[uid] = str(error)
-                if isinstance(error.__cause__, t.Broken):
-                    self.closing.contradicts_itself(group, str(error))
+                if isinstance(cause := error.__cause__, t.Broken):
+                    is_defect = isinstance(cause, Defect)
+                    self.closing.contradicts_itself(group, str(error), is_defect=is_defect)
                 continue
             self._add(replica)
             if replica.node.applied_index > replica.commit_saved:
@@ -286,8 +287,9 @@ class Engine:
         while self._hard_states and self._hard_states[0][0] <= event.batch:
             _, group, term, vote = self._hard_states.popleft()
             host.call(group, RaftNode.hard_state_persisted, term, vote, now, out)
-        if self._removing:
-            self._removing = {u: one for u, one in self._removing.items() if one[0] > event.batch}
+        for uid in [uid for uid, (batch, _) in self._removing.items() if batch <= event.batch]:
+            del self._removing[uid]
+            self.closing.is_gone(uid)
         while self._snapshots and self._snapshots[0][0] <= event.batch:
             _, group, index = self._snapshots.popleft()
             if all(one[1] != group for one in self._snapshots):
@@ -321,6 +323,9 @@ class Engine:
             self._close_broken()
         if effects.persist:
             self._persist(effects.persist)
+            if self.host.broken:  # by its leader's snapshot
+                self.host.leave_out(effects, packets)
+                self._close_broken()
         if packets:
             self._send(packets)
         journal = self.log.journal
@@ -355,6 +360,8 @@ class Engine:
     def _persist(self, orders: list[t.Persist]) -> None:
         journal = self.log.journal
         for order in orders:
+            if order.group in self.host.broken:
+                continue
             if isinstance(order, t.PersistEntries):
                 journal.append(order.group, order.entries, urgent=True)
             elif isinstance(order, t.PersistHardState):
@@ -366,10 +373,16 @@ class Engine:
                 self._install(order.group, order.snapshot)
 
     def _install(self, uid: int, snapshot: t.Snapshot) -> None:
-        """A leader's snapshot: its state, unless ours is newer, and the log's new start."""
+        """A leader's snapshot: its state, unless ours is newer, and the log's new start. Nothing of
+        a state that this machine can't take over gets into the log.
+        """
         replica = self.replicas[uid]
         if replica.node.applied_index == snapshot.index:
-            replica.machine.restore(snapshot.state)
+            try:
+                replica.restore(snapshot)
+            except t.Broken as error:
+                self.host.breaks(uid, error)
+                return
         journal = self.log.journal
         journal.snapshot(uid, snapshot.index, snapshot.term, snapshot_parts(snapshot))
         batch = journal.start(
@@ -382,7 +395,7 @@ class Engine:
 
     def _apply(self, order: t.Apply) -> None:
         replica = self.replicas.get(order.group)
-        if replica is not None:
+        if replica is not None and order.group not in self.host.broken:
             try:
                 done = replica.apply(order)
             except t.Broken as error:  # entries that do not fit to the state
@@ -395,7 +408,7 @@ class Engine:
         for uid in [one for one, when in self._behind.items() if when <= self.now]:
             del self._behind[uid]
             replica = self.replicas.get(uid)
-            if replica is not None and replica.is_behind:
+            if replica is not None and replica.is_behind and uid not in self.host.broken:
                 try:
                     done = replica.apply_rest()
                 except t.Broken as error:

@@ -28,6 +28,7 @@ _ints = protocol.list_of(_int)
 _pairs = protocol.list_of(protocol.row(_int, _int))
 DAMAGED_MAX: Final = 20  # segments that one daemon tells of
 TOLD_CHARACTERS_MAX: Final = 1000
+CLOSED_MAX: Final = 1000  # known of one broker
 
 
 def _damaged(value: Any) -> bool:
@@ -69,11 +70,12 @@ _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     ),
     "held": protocol.optional(_pairs), "lost": _pairs, "producers": _ints, "consumers": _ints,
     "disk_low": _bool, "free_bytes": _int, "used_bytes": _int, "load": _int, "damaged": _damaged,
-    "closed": _closed, "voteless": _pairs,
+    "closed": _closed, "closed_from": _int, "closed_total": protocol.optional(_int),
+    "voteless": _pairs,
 }  # fmt: skip
 _OPTIONAL: Final[dict[str, Any]] = {
     "held": None, "lost": [], "used_bytes": 0, "damaged": [], "closed": [],
-    "voteless": [], "blank": False,
+    "closed_from": 0, "closed_total": None, "voteless": [], "blank": False,
 }  # fmt: skip
 _MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
@@ -132,8 +134,21 @@ class BrokerLife:
     full_version: int = 0  # what it followed then
     reported: set[int] = field(default_factory=set)
     damaged: list[dict[str, Any]] = field(default_factory=list)  # segments under repair
-    closed: list[dict[str, Any]] = field(default_factory=list)  # replicas that contradict others
+    # Replicas that contradict others, by their place in the whole list: a beat has some of them.
+    closed_rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     voteless: set[int] = field(default_factory=set)  # groups whose replica here misses something
+
+    def take_closed(self, first: int, total: int | None, rows: list[dict[str, Any]]) -> None:
+        """Rows of the list from `first` on, which has `total` now; None: these are all."""
+        end = min(len(rows) if total is None else total, CLOSED_MAX)
+        self.closed_rows |= enumerate(rows, first)
+        self.closed_rows = {at: row for at, row in self.closed_rows.items() if at < end}
+
+    @property
+    def closed(self) -> list[dict[str, Any]]:
+        """In their order; while the list changes its rows may stand at two places for a while."""
+        rows = [self.closed_rows[at] for at in sorted(self.closed_rows)]
+        return list({(row["group"], row["replica"]): row for row in rows}.values())
 
     def has(self, group: int) -> bool:
         """A replica that takes part."""
@@ -186,7 +201,8 @@ class Liveness:
         life.host, life.version, life.load = beat["host"], beat["version"], beat["load"]
         life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
         life.used_bytes, life.damaged = beat["used_bytes"], beat["damaged"]
-        life.lost, life.closed = dict(beat["lost"]), beat["closed"]
+        life.lost = dict(beat["lost"])
+        life.take_closed(beat["closed_from"], beat["closed_total"], beat["closed"])
         life.voteless = {group for group, _ in beat["voteless"]}
         if beat["full"] and beat["held"] is not None:
             life.held, life.full_at = dict(beat["held"]), now
@@ -198,7 +214,7 @@ class Liveness:
             life.reported.add(group)
             life.held[group] = incarnation
             self._reports.setdefault(group, {})[node] = Report(*fields)
-        for group in [one["group"] for one in life.closed if one["group"] in life.lost]:
+        for group in [one["group"] for one in beat["closed"] if one["group"] in life.lost]:
             self._forget_report(node, group)  # it leads no more, and nothing newer comes of it
             life.reported.discard(group)
         return life

@@ -35,7 +35,7 @@ from myqueue.daemons import peerwire
 from myqueue.daemons.engine import Client, Engine, Owner, Peer
 from myqueue.daemons.pauses import Pauses
 from myqueue.daemons.raft.types import Broken, node_of
-from myqueue.daemons.seam import Rival
+from myqueue.daemons.rivals import Rivals
 from myqueue.daemons.transport import Transport, describe
 
 TICK_MS = 50
@@ -55,7 +55,6 @@ CLIENT_KINDS = frozenset(
 NODE_END = 1 << 31
 TEXT_MAX = 300  # of what somebody calls itself, and is kept
 REFUSAL_MAX = 2000  # characters
-PROBE_MS = 100  # between looks whether the one that is connected still is
 PEERS_MAX = 4096  # connections that greeted, and stand
 DAEMONS = ("manager", "broker")
 Log = Callable[..., None]
@@ -73,6 +72,7 @@ class Loop:
         self._disks: dict[tuple[str, int], str] = {}  # of daemons that answered on our links
         self._connected: dict[tuple[str, int], bytes] = {}  # the identity of each daemon's link
         self._pauses = Pauses()
+        self._rivals = Rivals(engine.rivals)
         self._members: set[int] = set()  # nodes that share, or shared, a group with us
         self._next_tick = 0
         self._again = False
@@ -120,6 +120,7 @@ class Loop:
             self._next_tick = now + (QUIET_TICK_MS if engine.host.is_quiet else TICK_MS)
             transport.tick(now)
             self._tell_refused(now)
+            self._rivals.tick(now)
             engine.tick()
             self.owner.tick(now)
             if not engine.log.journal.queued_bytes:
@@ -289,18 +290,25 @@ class Loop:
         stands, nobody else is heard under its number, whatever it knows of it.
         """
         number = new.kind, new.node
-        other = self._connected.get(number, identity)
+        other, now = self._connected.get(number, identity), self.engine.now
         peer = self._peers.get(other)
-        if other == identity or peer is None or number != (peer.kind, peer.node):
+        if other == identity:
             return
-        known, now = self.engine.rivals.get(number), self.engine.now
-        if known is None or now - known.seen_at >= PROBE_MS:
+        if peer is not None and number != (peer.kind, peer.node):
+            peer = None
+        if peer is not None and self._rivals.is_probe_due(new, peer, now):
             if not self.transport.stands(other):
                 del self._peers[other]
-                return
-            if new.incarnation == peer.incarnation:  # its link broke, and this end does not know
-                raise errors.Busy(f"the connection of {peer.name} from before stands still")
-            self.engine.rivals[number] = Rival(new.address, peer.address, now)
+                self._rivals.ended(peer, now)
+                peer = None
+            elif new.incarnation != peer.incarnation:
+                self._rivals.knocked(new, peer, now)
+        if peer is None:
+            if self._rivals.is_held(new, now):
+                raise errors.Busy(f"{new.name} lost its connection a moment ago, and may come back")
+            return
+        if new.incarnation == peer.incarnation:  # its link broke, and this end does not know
+            raise errors.Busy(f"the connection of {peer.name} from before stands still")
         raise errors.IdentityMismatch(
             f"{peer.name} is connected already, from {peer.address}, and this is another process:"
             " a copy of its folder, or its number given twice. Stop one of them for good"

@@ -13,6 +13,8 @@ may take part, and for each that may not the reason, which `health` shows. What 
    log knows to be committed. So a daemon that reaches nobody still knows what it knew (reads of
    old data go on), and a store that was deleted is built anew by the same few lines.
 4. A snapshot that can't be read, and a log that does not reach back to the state: stays out (W20).
+5. A group that this program can't open, whatever the reason, stays out alone. Troubles of the disk,
+   of the store and of memory are those of all groups: they end the start.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import Configs
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.replica import APPLY_BYTES, CONFIG_KEY, Replica, as_entry
-from myqueue.errors import CorruptData, EntryMissing
+from myqueue.daemons.replica import APPLY_BYTES, CONFIG_KEY, Defect, Replica, as_entry, of_one_group
+from myqueue.errors import CorruptData, EntryMissing, MyQueueError
 from myqueue.wal.groups import Group
 from myqueue.wal.log import Log
 
@@ -65,30 +67,40 @@ def replica_of(group: Group) -> int:
 
 def open_group(opening: Opening, group: Group, now: int) -> Replica:
     """A group that was here before the start."""
-    log = opening.log
     if group.doubtful or group.created is None:
         raise Refused("records of it may be missing, its newest vote too; it needs a new replica")
-    replica, voters, learners, about = protocol.unpack(group.created)
-    configs = Configs(0, t.Config(tuple(voters), tuple(learners)))
-    machine = opening.make_machine(group.uid, about)
     try:
-        saved_config = _load(log, group, machine, configs)
-        if machine.applied_index < group.first_index - 1:
-            raise Refused(f"its state ends before its log begins at {group.first_index} (W20)")
-        if group.damaged or group.incomplete or group.lacking or not _ends_well(log, group):
-            _examine(log, group, machine.applied_index)
-        _catch_up(log, group, machine, configs)
-        raft_log = _raft_log(log, group)
-        node = RaftNode(
-            group.uid, replica, configs, raft_log, term=group.term, vote=group.vote,
-            applied_index=machine.applied_index, commit_index=group.commit_index,
-            settings=opening.settings, random=opening.random, heard=opening.heard, now=now,
-            recovering=group.incomplete, lacking=group.lacking,
-        )  # fmt: skip
+        return _open(opening, group, group.created, now)
     except (CorruptData, EntryMissing) as error:
         raise Refused(f"what it needs to start can't be read: {error}") from error
+    except Defect as error:
+        raise Refused(f"it can't be opened: {error}") from error
     except t.Broken as error:  # one group must not keep all others from starting
         raise Refused(f"its state and its log do not fit together: {error}") from error
+    except (Refused, MyQueueError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise Refused(f"it can't be opened: {error!r}") from Defect(repr(error))
+
+
+def _open(opening: Opening, group: Group, created: bytes, now: int) -> Replica:
+    log = opening.log
+    replica, voters, learners, about = protocol.unpack(created)
+    configs = Configs(0, t.Config(tuple(voters), tuple(learners)))
+    machine = opening.make_machine(group.uid, about)
+    saved_config = _load(log, group, machine, configs)
+    if machine.applied_index < group.first_index - 1:
+        raise Refused(f"its state ends before its log begins at {group.first_index} (W20)")
+    if group.damaged or group.incomplete or group.lacking or not _ends_well(log, group):
+        _examine(log, group, machine.applied_index)
+    _catch_up(log, group, machine, configs)
+    raft_log = _raft_log(log, group)
+    node = RaftNode(
+        group.uid, replica, configs, raft_log, term=group.term, vote=group.vote,
+        applied_index=machine.applied_index, commit_index=group.commit_index,
+        settings=opening.settings, random=opening.random, heard=opening.heard, now=now,
+        recovering=group.incomplete, lacking=group.lacking,
+    )  # fmt: skip
     found = Replica(node, machine, about, log)
     found.saved_config = saved_config
     found.commit_saved = group.commit_index  # the state may be ahead of it
@@ -124,11 +136,13 @@ def _load(log: Log, group: Group, machine: Machine, configs: Configs) -> t.Confi
         voters, learners = protocol.unpack(row)
         saved = t.Config(tuple(voters), tuple(learners))
         configs.installed(0, saved)
-    machine.load(applied, rows.items())
+    with of_one_group("its state in the store can't be loaded"):
+        machine.load(applied, rows.items())
     if group.snapshot_parts and group.snapshot_index > applied:
         raw = b"".join(log.reader.snapshot(group))
         voters, learners, state = protocol.unpack(raw)
-        machine.restore(state)
+        with of_one_group("its snapshot can't be loaded"):
+            machine.restore(state)
         configs.installed(group.snapshot_index, t.Config(tuple(voters), tuple(learners)))
         return None
     return saved
@@ -150,7 +164,8 @@ def _catch_up(log: Log, group: Group, machine: Machine, configs: Configs) -> Non
         entries = [as_entry(one) for one in found]
         configs.appended(entries)
         if at <= committed:
-            machine.apply(entries)
+            with of_one_group(f"entries from {at} on can't be applied", at):
+                machine.apply(entries)
         at = entries[-1][t.INDEX] + 1
 
 

@@ -164,6 +164,7 @@ class Queries:
                 "groups": groups, "groups_total": len(engine.replicas),
                 "refused": {str(one): why for one, why in islice(engine.refused.items(), 100)},
                 "repair": engine.repair.status(), "closed": engine.closing.told(),
+                "closed_total": engine.closing.total,
             },
         )  # fmt: skip
 

@@ -21,7 +21,15 @@ from myqueue import protocol
 from myqueue.daemons.machine import Changes, Machine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.errors import CorruptData, EntryMissing, MyQueueError, NotLeader, NotReady
+from myqueue.errors import (
+    CorruptData,
+    DiskFull,
+    EntryMissing,
+    JournalStopped,
+    NotLeader,
+    NotReady,
+    StoreBroken,
+)
 from myqueue.wal.reader import Entry as Stored
 
 if TYPE_CHECKING:
@@ -30,6 +38,14 @@ if TYPE_CHECKING:
 CONFIG_KEY = b"\xffconfig"  # beside the machine's rows: who was a member at the applied index
 APPLY_BYTES = 4 << 20  # read from disk at once when applying lags behind memory
 READ_ROWS_MAX = 1024
+# Troubles of the whole process or of its disk: they end the daemon, and close no group.
+OF_ALL = (OSError, MemoryError, JournalStopped, DiskFull, StoreBroken)
+
+
+class Defect(t.Broken):
+    """This program can't go on with one group: its machine can't take what is in the log, or can't
+    give its state. Nobody contradicts the group: another version, or the next start, may open it.
+    """
 
 
 class Replica:
@@ -167,6 +183,8 @@ class Replica:
                     entries = self.read(at, self.apply_to, APPLY_BYTES)
                 except (CorruptData, NotReady):
                     break  # the reader has noted it, for `repair`
+                except EntryMissing as error:
+                    raise t.Broken(f"a committed entry is not here: {error}", at) from error
             done.append((entries, self._applied(entries)))
             at, entries = entries[-1][t.INDEX] + 1, None
         if done:
@@ -175,18 +193,20 @@ class Replica:
         return done
 
     def _applied(self, entries: list[t.Entry]) -> list[Any]:
-        try:
-            return self.machine.apply(entries)
-        except (MyQueueError, t.Broken, OSError, MemoryError):
-            raise  # no memory is a trouble of the whole process, and passes with its next start
-        except Exception as error:  # what can't be decoded, say: this group can't go on
-            last = entries[-1][t.INDEX]
-            text = f"entries {entries[0][t.INDEX]}..{last} can't be applied: {error!r}"
-            raise t.Broken(text) from error
+        first, last = entries[0][t.INDEX], entries[-1][t.INDEX]
+        with of_one_group(f"entries {first}..{last} can't be applied", first):
+            results = self.machine.apply(entries)
+        return results
+
+    def restore(self, snapshot: t.Snapshot) -> None:
+        """The machine becomes what the leader sent."""
+        with of_one_group(f"the state at {snapshot.index} can't be taken over", snapshot.index):
+            self.machine.restore(snapshot.state)
 
     def saved(self) -> Changes:
         """The rows to save now: the machine's, and the configuration if it changed."""
-        puts, deletes = self.machine.take_changes()
+        with of_one_group("its state can't be saved"):
+            puts, deletes = self.machine.take_changes()
         config = self.node.configs.at(self.node.applied_index)
         if config is not self.saved_config:
             self.saved_config = config
@@ -196,9 +216,11 @@ class Replica:
 
     def snapshot(self) -> t.Snapshot:
         log, applied = self.node.log, self.node.applied_index
+        with of_one_group("its state can't be packed"):
+            state = self.machine.snapshot()
         return t.Snapshot(
             applied, log.term(applied), self.node.configs.at(applied), log.first_index,
-            log.start_term, log.start_offset, log.start_chain, self.machine.snapshot(),
+            log.start_term, log.start_offset, log.start_chain, state,
         )  # fmt: skip
 
     # -- leadership ----------------------------------------------------------------------------
@@ -228,6 +250,17 @@ def as_entry(stored: Stored) -> t.Entry:
         record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
         record.chain, stored.payload,
     )  # fmt: skip
+
+
+@contextmanager
+def of_one_group(what: str, index: int = 0) -> Iterator[None]:
+    """Whatever its machine raises is a `Defect` of this group, unless it is a trouble of all."""
+    try:
+        yield
+    except (t.Broken, *OF_ALL):
+        raise
+    except Exception as error:
+        raise Defect(f"{what}: {error!r}", index) from error
 
 
 @contextmanager

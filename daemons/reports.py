@@ -179,8 +179,8 @@ class Reports:
             "disk_low": engine.log.journal.space_low, "load": load,
             "used_bytes": engine.counts.get("disk_used_bytes", 0),
             "free_bytes": engine.counts.get("disk_free_bytes", 0), "lost": self._lost_here(),
-            "damaged": engine.repair.told(), "closed": engine.closing.told(),
-            "voteless": self._without_vote(),
+            "damaged": engine.repair.told(), "voteless": self._without_vote(),
+            **engine.closing.next_told(),
         }  # fmt: skip
 
     def _on_disk(self) -> list[list[int]]:

@@ -8,10 +8,15 @@ start that knows more than its log leave no entry behind that is applied and has
 on the log keeps the newest hint of each group as it keeps its vote. Memory that applied entries
 take is bounded here as well, over all groups: each group bounds its own, but there may be
 thousands.
+
+Nothing is saved of a group that broke: its machine may have stopped in the middle of an entry, and
+a later start would take that for the state at an index (W13).
 """
 
 from __future__ import annotations
 
+from myqueue.daemons.raft.host import Host
+from myqueue.daemons.raft.types import Broken
 from myqueue.daemons.replica import Replica
 from myqueue.daemons.starts import Starts
 from myqueue.wal.log import Log
@@ -23,8 +28,8 @@ KEEP_BYTES = 256 << 10  # of one group, when memory is short
 
 
 class Saver:
-    def __init__(self, log: Log, replicas: dict[int, Replica], starts: Starts) -> None:
-        self._log, self._replicas, self._starts = log, replicas, starts
+    def __init__(self, log: Log, replicas: dict[int, Replica], starts: Starts, host: Host) -> None:
+        self._log, self._replicas, self._starts, self._host = log, replicas, starts, host
         self._dirty: dict[int, None] = {}
         self._hints: dict[int, None] = {}
         self._held: set[int] = set()  # their state is ahead of the log until a snapshot is in it
@@ -47,19 +52,25 @@ class Saver:
 
     def _note_starts(self, now: int) -> None:
         for uid in self._dirty:
-            replica = self._replicas.get(uid)
+            replica = self._of(uid)
             if replica is not None:
                 self._starts.note(replica, now)
+
+    def _of(self, uid: int) -> Replica | None:
+        return None if uid in self._host.broken else self._replicas.get(uid)
 
     def save_all(self) -> None:
         """One change of the store for all groups that have something."""
         states, later = {}, dict[int, None]()
         for uid in self._dirty:
-            replica = self._replicas.get(uid)
+            replica = self._of(uid)
             if uid in self._held or (replica is not None and _is_half_installed(replica)):
                 later[uid] = None
             elif replica is not None:
-                states[uid] = (replica.node.applied_index, *replica.saved())
+                try:
+                    states[uid] = (replica.node.applied_index, *replica.saved())
+                except Broken as error:
+                    self._host.breaks(uid, error)
         self._dirty = later
         if states:
             self._log.index.apply(states)
@@ -82,7 +93,7 @@ class Saver:
     def _hint(self) -> None:
         hints, self._hints = self._hints, {}
         for uid in hints:
-            replica = self._replicas.get(uid)
+            replica = self._of(uid)
             if replica is None or replica.node.applied_index <= replica.commit_saved:
                 continue
             if _is_half_installed(replica):  # in the log it would stand before the snapshot

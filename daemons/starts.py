@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from myqueue.daemons.counts import Counts
 from myqueue.daemons.opening import snapshot_parts
+from myqueue.daemons.raft.host import Host
+from myqueue.daemons.raft.types import Broken, Snapshot
 from myqueue.daemons.replica import Replica
 from myqueue.wal.log import Log
 
@@ -26,8 +28,8 @@ MOVES_MAX = 50  # in one tick
 class Starts:
     """See the module's docstring."""
 
-    def __init__(self, log: Log, replicas: dict[int, Replica], counts: Counts) -> None:
-        self._log, self._replicas, self._counts = log, replicas, counts
+    def __init__(self, log: Log, replicas: dict[int, Replica], counts: Counts, host: Host) -> None:
+        self._log, self._replicas, self._counts, self._host = log, replicas, counts, host
         self._waiting: dict[int, int] = {}  # group -> since when
         self._costs: dict[int, int] = {}  # group -> bytes of its last snapshot
         self._gone: dict[int, int] = {}  # group -> bytes that its machine had let go by then
@@ -50,10 +52,22 @@ class Starts:
         log, applied = replica.node.log, replica.node.applied_index
         if not log.first_index - 1 <= applied <= log.persisted_index:
             return False
-        snapshot = replica.snapshot()
+        snapshot = self._snapshot(replica)
+        if snapshot is None:
+            return False
         parts = snapshot_parts(snapshot)
         self._log.journal.snapshot(replica.uid, snapshot.index, snapshot.term, parts)
         return True
+
+    def _snapshot(self, replica: Replica) -> Snapshot | None:
+        """None: the group is broken, and is closed with this turn."""
+        if replica.uid in self._host.broken:
+            return None
+        try:
+            return replica.snapshot()
+        except Broken as error:
+            self._host.breaks(replica.uid, error)
+            return None
 
     def tick(self, now: int) -> None:
         done = 0
@@ -86,7 +100,9 @@ class Starts:
         before = self._log.index.row(replica.uid, index - 1)
         if before is None or before.term != log.term(index - 1):
             return False
-        snapshot = replica.snapshot()
+        snapshot = self._snapshot(replica)
+        if snapshot is None:
+            return False
         parts = snapshot_parts(snapshot)
         place = (index, before.term, before.offset + before.count, before.chain)
         journal.snapshot(replica.uid, snapshot.index, snapshot.term, parts)

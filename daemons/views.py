@@ -13,6 +13,7 @@ from typing import Any, Final
 from myqueue.daemons.arguments import Arguments
 from myqueue.daemons.liveness import Activity, Liveness
 from myqueue.daemons.orders import unknown_groups
+from myqueue.daemons.rivals import RIVAL_MS
 from myqueue.daemons.rows import (
     DRAINING,
     NO_PARTITION,
@@ -28,8 +29,8 @@ from myqueue.daemons.team_views import group, groups
 from myqueue.errors import InvalidRequest, UnknownClient, UnknownTopic
 
 CLIENTS_MAX: Final = 1000  # of each kind in one answer
-RIVAL_MS: Final = 3000  # a process that is refused tries again several times a second
 PROBLEMS_MAX: Final = 500
+CLOSED_MAX: Final = 100  # of them before what is leaderless; the others come last
 Answer = dict[str, Any]
 
 
@@ -289,7 +290,8 @@ def problems(view: View, args: Arguments) -> Answer:
             found.append({"problem": "disk-low", "node": node, "free_bytes": life.free_bytes})
         if node in view.unreached:
             found.append({"problem": "unreached", "node": node})
-    found += _rivals(view) + _damage(view) + _closed(view)
+    closed = _closed(view)
+    found += _rivals(view) + _damage(view) + closed[:CLOSED_MAX]
     leaderless: list[Answer] = []
     thin: list[Answer] = []
     for name, topic in sorted(tables.topics.items()):
@@ -306,6 +308,7 @@ def problems(view: View, args: Arguments) -> Answer:
     for node in sorted(tables.brokers):  # who was removed tells nothing any more
         strays = unknown_groups(tables, liveness.brokers.get(node))
         found += [{"problem": "stray-group", "node": node, "group": one} for one in strays]
+    found += closed[CLOSED_MAX:]
     omitted = max(0, len(found) - PROBLEMS_MAX)
     return {"problems": found[:PROBLEMS_MAX], "omitted": omitted}
 

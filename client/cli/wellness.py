@@ -104,7 +104,10 @@ def closed(row: dict[str, Any]) -> str:
     if row["kind"] == "manager":
         return (
             f"{who} takes no part: {row['why']}. Look for a disk or a folder of a manager that was"
-            " set back to an older copy. Keep this manager's folder; the others go on without it"
+            " set back to an older copy. If the newer files still exist, stop all managers, put the"
+            f" files back, remove 'closed-{row['group']:x}-*' from the folder of {who}, and start"
+            " the managers. If not, keep this folder: an empty one is refused, and the others go on"
+            " without it as long as they are a majority"
         )
     return (
         f"{who} closed its replica of {row['partition']}: {row['why']}. Look for a disk or a folder"

@@ -232,7 +232,7 @@ class Host:
                 self._timed[group] = None
         self._dirty.clear()
         if self.broken:
-            self._leave_out(out)
+            self.leave_out(out, {})
         packets: dict[int, Packet] = {}
         for message in out.send:
             number = node_of(message.target)
@@ -244,9 +244,11 @@ class Host:
         self.out = Effects()
         return out, packets
 
-    def _leave_out(self, out: Effects) -> None:
+    def leave_out(self, out: Effects, packets: dict[int, Packet]) -> None:
         """Groups that broke: what they did in this turn is not done, and nobody hears of it."""
         broken = self.broken
+        for packet in packets.values():
+            packet.messages = [one for one in packet.messages if one.group not in broken]
         for group in broken:
             if group in self.groups:
                 self.remove(group)

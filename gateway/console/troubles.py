@@ -115,7 +115,10 @@ def _closed(row: Facts) -> str:
             " see what the others lack, then remove that folder"
         )
     if row["kind"] == "manager":
-        return f"{who} takes no part: {row['why']}. The others go on without it"
+        return (
+            f"{who} takes no part: {row['why']}. The others go on without it as long as they are a"
+            " majority; 'myq health' says how it comes back"
+        )
     return (
         f"{who} closed its replica of {row['partition']}: {row['why']}. Its files are kept, and"
         " another replica takes its place when the others have a leader"

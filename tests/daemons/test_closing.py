@@ -7,8 +7,10 @@ the third one, which has all that was acknowledged. Real engines on real logs.
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from kit import wal_logs
@@ -17,6 +19,8 @@ from kit.engine_rig import Net, Node
 
 from myqueue import protocol
 from myqueue.daemons.closing import HINT
+from myqueue.daemons.damage import TOLD_MAX
+from myqueue.daemons.liveness import Liveness
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
@@ -285,3 +289,103 @@ def test_other_entries_at_the_same_places_in_the_same_term_are_found_out(
             net.turn()
         closed = {at.number for at in net.nodes.values() if at.engine.closing.closed}
         assert closed in ({1}, {2, 3}), "those that are open agree"
+
+
+def test_the_note_of_a_removed_replica_stays_until_its_removal_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in between, the daemon finds the replica, and must find it closed. Killed right after,
+    it finds a note that says nothing.
+    """
+    with Net(tmp_path, 3, CONFIG) as net:
+        rolled_back(net, tmp_path)
+        one = net.nodes[1]
+        one.open()
+        net.until("kept", lambda: is_closed(one) and one.engine.may_remove(GROUP))
+        net.until("written", lambda: not one.log.journal.queued_bytes)
+        write, may_write, written = one.log.files.write, Event(), Event()
+
+        def late(name: str, position: int, buffers: list[Any], sync: bool) -> None:
+            may_write.wait(30)
+            write(name, position, buffers, sync)
+            written.set()
+
+        monkeypatch.setattr(one.log.files, "write", late)
+        one.engine.remove(GROUP)
+        for _ in range(50):  # the note would be forgotten now
+            net.turn()
+        net.until("nothing to do", lambda: not one.engine.closing._jobs)
+        shutil.copytree(one.folder, tmp_path / "before")
+        one.holds_reports = True
+        may_write.set()
+        assert written.wait(30)
+        shutil.copytree(one.folder, tmp_path / "after")
+        one.holds_reports = False
+        net.until("forgotten", lambda: not list(one.folder.glob("closed-*")))
+        one.close()
+        for image, is_here in (("before", True), ("after", False)):
+            shutil.rmtree(one.folder)
+            shutil.copytree(tmp_path / image, one.folder)
+            one.open()
+            assert is_closed(one) is is_here and GROUP not in one.engine.replicas
+            if not is_here:
+                net.until("forgotten", lambda: not list(one.folder.glob("closed-*")))
+            one.close()
+
+
+def test_the_loop_does_not_read_the_disk_for_what_is_kept(tmp_path: Path) -> None:
+    with Net(tmp_path, 1, CONFIG) as net:
+        (one,) = net.nodes.values()
+        looked, look = list[int](), one.log.kept.all
+
+        def all_of() -> dict[str, dict[str, Any]]:
+            looked.append(threading.get_ident())
+            return look()
+
+        one.log.kept.all = all_of  # type: ignore[method-assign]
+        folder = one.folder / "kept" / "5-1"
+        folder.mkdir(parents=True)
+        (folder / "why.json").write_text('{"group": 5, "replica": 1}')
+        net.until("seen", one.engine.closing.told)
+        shutil.rmtree(folder)
+        net.until("noticed", lambda: not one.engine.closing.told())
+        assert looked and threading.get_ident() not in looked
+
+
+def test_of_many_closed_groups_all_are_told_in_some_beats(tmp_path: Path) -> None:
+    """Each beat is bounded."""
+    count = 2 * TOLD_MAX + 5
+    with Net(tmp_path, 1, CONFIG) as net:
+        (one,) = net.nodes.values()
+        for group in range(1, count + 1):
+            one.create(group, [1])
+        net.until("leads", lambda: all(r.is_ready for r in one.engine.replicas.values()))
+        closing, host, liveness = one.engine.closing, one.engine.host, Liveness()
+        beat = {
+            "disk": "d", "incarnation": 1, "address": "a", "peer": "p", "host": "h", "version": 0,
+            "producers": [], "consumers": [], "disk_low": False, "free_bytes": 0, "load": 0,
+        }  # fmt: skip
+        reports = [[group, 1, True, 1, 1, 0, 0, 0, None] for group in range(1, count + 1)]
+        liveness.broker_beat(1, beat | {"full": True, "groups": reports, "lost": []}, 0, 0)
+        for group in range(1, count + 1):
+            host.breaks(group, t.Broken("x"))
+        net.until("closed", lambda: len(closing.closed) == count)
+        lost = [[group, 1] for group in closing.closed]
+
+        def told(beats: int = 3) -> set[int]:
+            for _ in range(beats):
+                state: dict[str, Any] = beat | {"full": False, "groups": [], "lost": lost}
+                state |= closing.next_told()
+                assert len(state["closed"]) <= TOLD_MAX
+                liveness.broker_beat(1, state, 0, 0)
+            return {row["group"] for row in liveness.brokers[1].closed}
+
+        assert told() == set(range(1, count + 1))
+        assert len(closing.told()) == TOLD_MAX and closing.total == count
+        assert not any(liveness.leader(group, 0)[0] for group in range(1, count + 1))
+        for group in range(1, 31):
+            net.until("kept", lambda uid=group: one.engine.may_remove(uid))
+            one.engine.remove(group)
+            shutil.rmtree(one.log.kept.folder(f"{group:x}-{t.replica_id(1, 1):x}"))
+        net.until("noticed", lambda: closing.total == count - 30)
+        assert told(6) == set(range(31, count + 1))

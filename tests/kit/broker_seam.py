@@ -97,7 +97,7 @@ class FakeEngine:
         self.changes: list[tuple[int, t.Config]] = []
         self.disk = SimpleNamespace(check_reserve=self._check_reserve)
         self.repair = SimpleNamespace(told=list, status=dict)  # nothing is damaged
-        self.closing = SimpleNamespace(told=list)  # nor closed
+        self.closing = SimpleNamespace(told=list, next_told=dict, total=0)  # nor closed
         self.is_full = False  # to the last byte
         self.proposals: list[tuple[int, list[t.Item]]] = []
         self.refusal: errors.MyQueueError | None = None  # of the next proposals

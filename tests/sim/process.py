@@ -75,7 +75,7 @@ class Process:
         self.opening = Opening(
             log, world.settings, self.random, self.host.heard, self._make_machine
         )
-        self.starts = Starts(log, self.replicas, self.counts)
+        self.starts = Starts(log, self.replicas, self.counts, self.host)
         self.serving, self.repair = Serving(self), Repair(self)  # type: ignore[arg-type]
         self.repair.scrubbing.round_ms = world.rot.scrub_round_ms
         self.flush_due = True
