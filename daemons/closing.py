@@ -55,10 +55,12 @@ HINT: Final = (
     " others have a leader."
 )
 HINT_MANAGER: Final = (
-    "Was a disk or a data folder set back to an older copy, here or on another manager? If the"
-    " newer files still exist: stop all managers, put these files back, remove {note}, and start"
-    " the managers. If not, leave this manager as it is: nothing replaces it, and with an empty"
-    " folder the others refuse it. They go on without it as long as they are a majority."
+    "Was a disk or a data folder set back to an older copy, here or on another manager? Leave this"
+    " manager as it is, and keep its folder: the others go on without it as long as they are a"
+    " majority. Nothing replaces a manager yet: with an empty folder the others refuse it, and"
+    " without its note it is closed again. Put no other files under managers that went on: brokers"
+    " follow what these recorded. To have all managers again, found a new cluster and copy the"
+    " messages into it."
 )
 HINT_DEFECT: Final = (
     "This program fails at what its log or its state says. Start the version of myqueue that wrote"
@@ -164,18 +166,13 @@ class Closing:
             pace_ms = PACE_MS_MIN << min(times - 2, 10)
             one.may_go_at = engine.now + min(pace_ms, PACE_MS_MAX)
         engine.counts["groups_closed_total"] += 1
+        hint = HINT_MANAGER if engine.kind == "manager" else HINT
         engine.report(
             "error", "group-closed", group=f"{one.group:x}", partition=one.partition, why=one.why,
-            **more, do=HINT_DEFECT if is_defect else self._hint(one),
+            **more, do=HINT_DEFECT if is_defect else hint,
         )  # fmt: skip
         if not one.is_noted:
             self._note(one)
-
-    def _hint(self, one: Closed) -> str:
-        if self._engine.kind != "manager":
-            return HINT
-        name = name_of(one.group, one.replica)
-        return HINT_MANAGER.format(note=self._engine.log.kept.note_of(name))
 
     def _note(self, one: Closed) -> None:
         def noted(_: Any) -> None:

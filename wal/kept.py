@@ -59,10 +59,6 @@ class Kept:
             self._base.move(_CLOSED + name, None)
             self._base.sync(None)
 
-    def note_of(self, name: str) -> str:
-        """Where the note of this replica is."""
-        return os.path.join(self._directory, _CLOSED + name)
-
     def folder(self, name: str) -> str:
         return os.path.join(self._directory, FOLDER, name)
 

@@ -104,10 +104,11 @@ def closed(row: dict[str, Any]) -> str:
     if row["kind"] == "manager":
         return (
             f"{who} takes no part: {row['why']}. Look for a disk or a folder of a manager that was"
-            " set back to an older copy. If the newer files still exist, stop all managers, put the"
-            f" files back, remove 'closed-{row['group']:x}-*' from the folder of {who}, and start"
-            " the managers. If not, keep this folder: an empty one is refused, and the others go on"
-            " without it as long as they are a majority"
+            " set back to an older copy. Leave this one as it is, and keep its folder. The others"
+            " go on without it as long as they are a majority. Nothing replaces a manager yet:"
+            " with an empty folder it is refused, and without its note it is closed again. Put no"
+            " other files under managers that went on. To have all managers again, found a new"
+            " cluster and copy the messages into it"
         )
     return (
         f"{who} closed its replica of {row['partition']}: {row['why']}. Look for a disk or a folder"

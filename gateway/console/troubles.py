@@ -117,7 +117,7 @@ def _closed(row: Facts) -> str:
     if row["kind"] == "manager":
         return (
             f"{who} takes no part: {row['why']}. The others go on without it as long as they are a"
-            " majority; 'myq health' says how it comes back"
+            " majority; 'myq health' says what to do and what not"
         )
     return (
         f"{who} closed its replica of {row['partition']}: {row['why']}. Its files are kept, and"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from kit import wal_logs
+from kit.joining import line_of
 from kit.processes import Cluster, Name, wait_for
 
 from myqueue import protocol
@@ -160,6 +161,24 @@ def test_a_manager_that_others_contradict_takes_no_part_and_says_so(
     cluster.start(one)
     wait_for("told still", lambda: closed(cluster, one) and told(cluster), 30)
     assert status(cluster, one)["refused"]["1"] == row["why"]
+    hint = line_of(cluster.folder / "manager-1.log", "group-closed")
+    for text in (hint, wellness.of([row])[0].text):
+        assert "with an empty folder" in text and "without its note it is closed again" in text
     cluster.check_alive()
     produce(cluster, QUIET, b"after")  # with all managers as addresses
     assert values(cluster, QUIET, 2) == [b"before", b"after"]
+
+    # What the texts say: without its note it is closed again, and an empty folder is refused.
+    cluster.stop(one)
+    (note,) = cluster.data(one).glob("closed-1-*[0-9a-f]")
+    note.unlink()
+    cluster.start(one)
+    wait_for("closed again", lambda: closed(cluster, one), 30)
+    wait_for("noted again", note.exists)
+    cluster.stop(one)
+    cluster.wipe(one)
+    cluster.start(one)
+    why = "manager 1 is registered with disk"
+    wait_for("refused", lambda: all(why in cluster.log(name) for name in two), 30)
+    produce(cluster, QUIET, b"last")  # they go on
+    assert values(cluster, QUIET, 3) == [b"before", b"after", b"last"]
