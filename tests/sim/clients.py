@@ -43,6 +43,7 @@ class Clients:
         self.next: dict[tuple[int, int], int] = {}  # (group, client) -> sequence not yet acked
         self._asked: dict[tuple[int, int], int] = {}  # (group, client) -> node, the last time
         self._context = 0
+        self._rests = (0, 0)  # from when until when nobody writes
 
     def start(self) -> None:
         for group in self.world.groups:
@@ -61,6 +62,8 @@ class Clients:
             world.after(
                 self.retry_ms, self.retry_ms * 2, lambda: self._send(group, client, sequence)
             )
+            if self._rests[0] <= world.now_ms < self._rests[1]:
+                return
         # Who did not answer is not asked again, if there is another one.
         leaders = self._leaders(group)
         silent = self._asked.pop((group, client), 0) if len(leaders) > 1 else 0
@@ -91,6 +94,10 @@ class Clients:
             process.turn()
 
         world.with_process(number, propose)
+
+    def rest(self, low_ms: int, high_ms: int) -> None:
+        """Nobody writes between these times from now."""
+        self._rests = self.world.now_ms + low_ms, self.world.now_ms + high_ms
 
     def _leaders(self, group: int) -> list[int]:
         """The nodes that think they lead this group."""

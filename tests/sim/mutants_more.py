@@ -122,11 +122,24 @@ def bug_any_answer_puts_off_sending_again() -> list[Any]:
 
 
 def bug_a_report_of_another_install() -> list[Any]:
-    """R19: the report of an install is taken for that of a later one at the same index."""
+    """R19: the report of an install is taken for that of all that are under way."""
 
     def durable(self: Follower, index: int, out: t.Effects) -> None:
         if index in self._installing:
             self._installing.clear()
             self.reply(out)
+
+    return [(Follower, "snapshot_is_durable", durable)]
+
+
+def bug_a_report_of_another_install_at_this_index() -> list[Any]:
+    """R19: the report of an install is taken for that of a later one at the same index."""
+
+    def durable(self: Follower, index: int, out: t.Effects) -> None:
+        if index in self._installing[-1:]:
+            self._installing.clear()
+            self.reply(out)
+        elif self._installing:
+            self._installing.pop(0)
 
     return [(Follower, "snapshot_is_durable", durable)]

@@ -15,7 +15,14 @@ from sim.disk import AFTER, BEFORE, MIDDLE, Crash, SimDisk
 from sim.durable import check_start
 from sim.traps import Traps, brings_config
 
-from myqueue.daemons.raft.types import Effects, PersistTruncate, RaftError, Role, node_of
+from myqueue.daemons.raft.types import (
+    Effects,
+    PersistSnapshot,
+    PersistTruncate,
+    RaftError,
+    Role,
+    node_of,
+)
 
 if TYPE_CHECKING:
     from sim.slot import Slot
@@ -53,6 +60,8 @@ class Nemesis:
             if random.random() < 0.3:
                 self.enabled |= {"trap", "churn"}
                 self.enabled |= random.choice((set[str](), {"membership"}, {"mute"}))
+            elif count == 1:  # nearly all else has to go well for it
+                self.enabled.add("lag")
         self.enabled |= {"compact", "read"}
         if random.random() < 0.15:
             self.enabled.add("rot")
@@ -202,6 +211,10 @@ class Nemesis:
                 world.after(0, 20, lambda: world.operator.fidget(led[0], number))
         if self.betray and brings_config(effects) and world.random.random() < self.betray:
             world.after(0, 4, lambda: self._depose(number))
+        if "lag" in self.enabled:
+            for order in effects.persist:
+                if isinstance(order, PersistSnapshot):
+                    world.after(0, 300, partial(self._outrun, order.group))
         if self.fall and any(isinstance(one, PersistTruncate) for one in effects.persist):
             slot = world.slots[number]
             if world.random.random() < self.fall:
@@ -209,6 +222,30 @@ class Nemesis:
 
     def _pause(self) -> None:
         self.world.pause(self._any().number, self.world.random.randint(50, 1500))
+
+    def _lag(self) -> None:
+        """A follower receives nothing until it needs a state. That takes long to write: meanwhile
+        the leader's log begins later, and the leader sends another state, perhaps at the same
+        index, because nobody writes (R19).
+        """
+        world, random = self.world, self.world.random
+        group = random.choice(world.groups)
+        found = world.leader(group)
+        nodes = {node_of(one) for one in found[1].members} - {found[0].number} if found else set()
+        if not nodes:
+            return
+        one, lasting_ms = random.choice(sorted(nodes)), random.randint(200, 900)
+        world.network.cut(world.network.of_one(one, set(), "in"), lasting_ms, lasting_ms)
+        kept = random.choice((0, 3))
+        world.after(lasting_ms - 50, lasting_ms, partial(self._outrun, group, kept))
+        if random.random() < 0.7:
+            world.clients.rest(lasting_ms - 100, lasting_ms + 1000)
+
+    def _outrun(self, group: int, keep: int = 0) -> None:
+        """The leader's log begins near its end."""
+        found = self.world.leader(group)
+        if found is not None and not self.world.quiet:
+            self.world.with_process(found[0].number, lambda process: process.compact(group, keep))
 
     # -- network -------------------------------------------------------------------------------
 
@@ -294,7 +331,12 @@ class Nemesis:
     # -- disks ---------------------------------------------------------------------------------
 
     def stall_ms(self, number: int) -> int:
-        return max(0, self._stalled.pop(number, 0) - self.world.now_ms)
+        """How much longer the flush takes that begins now."""
+        world, process = self.world, self.world.slots[number].process
+        stall_ms = max(0, self._stalled.pop(number, 0) - world.now_ms)
+        if "lag" in self.enabled and not world.quiet and process is not None and process.snapshots:
+            stall_ms = max(stall_ms, world.random.choice((0, world.random.randint(500, 1500))))
+        return stall_ms
 
     def _stall(self) -> None:
         leads = self.world.random.random() < 0.5
