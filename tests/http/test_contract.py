@@ -478,11 +478,19 @@ def test_other_ways_to_join_words(world: World, name: str) -> None:
 
 
 def test_the_page_for_migrants_names_what_there_is() -> None:
-    """Each method and path of its tables is one of the contract's."""
-    known = {request for row in ROWS for request in row.requests}
+    """Each method and path of its tables is one of the contract's, and so are their parameters."""
+    known = {
+        request: {name for names, _ in (*row.names, *row.odd) for name in names.split()}
+        for row in ROWS
+        for request in row.requests
+    }
     page = MIGRATING.read_text("utf-8")
     named = set(re.findall(r"`(GET|POST|DELETE) (/[a-z_/]*)", page))
-    assert len(named) > 15 and named <= known | {("DELETE", "/brokers/")}
+    assert len(named) > 15 and named <= known.keys() | {("DELETE", "/brokers/")}
+    cells = re.findall(r"^\| `(GET|POST) (/[a-z_/]*)` (`.*?`) \|", page, re.MULTILINE)
+    assert len(cells) >= 9
+    for method, path, parameters in cells:
+        assert set(re.findall(r"[a-z_]+", parameters)) <= known[method, path], (path, parameters)
 
 
 def test_the_table_is_what_the_document_says(http: Client) -> None:
