@@ -15,7 +15,7 @@ from typing import Any
 
 from sim import mutants_log, mutants_more, mutants_repair, mutants_rest
 from sim.runner import play
-from sim.world import Summary
+from sim.world import Summary, World
 
 from myqueue.daemons.raft.types import require
 
@@ -42,6 +42,19 @@ def _table() -> dict[str, Mutation]:
 
 
 MUTATIONS = _table()
+# The profile, or the faults, of the worlds that are tried first for bugs that few worlds show.
+SHOWS_IN: dict[str, set[str]] = {
+    "a_report_of_another_install": {"lag"},
+    "a_report_of_another_install_at_this_index": {"lag"},
+    "apply_ahead_of_the_log": {"terms"},
+    "install_over_a_log_that_reaches_its_start": {"terms"},
+    "the_longer_log_gets_the_vote": {"terms"},
+    "a_leader_that_lacks_entries_counts_itself": {"rot"},
+    "who_lacks_entries_stands": {"rot"},
+    "vote_forgotten_when_a_leader_is_lost": {"rot"},
+    "a_lost_vote_is_not_missed": {"corruption"},
+    "other_incarnations_are_heard": {"membership"},
+}
 
 
 @contextmanager
@@ -62,12 +75,31 @@ def play_mutated(name: str, seed: int) -> tuple[int, Summary | str, float]:
         return play(seed)
 
 
-def hunt(name: str, limit: int, first: int = 1) -> tuple[str, int, str]:
-    """How many seeds it takes until the bug shows, and how it showed; 0 if it does not."""
-    for count in range(1, limit + 1):
-        _, outcome, _ = play_mutated(name, first + count - 1)
+def order(name: str, limit: int) -> list[int]:
+    """Each seed from 1 to the limit, once."""
+    seeds, kinds = range(1, limit + 1), SHOWS_IN.get(name, set())
+    return sorted(seeds, key=lambda seed: not kinds <= _kinds_of(seed)) if kinds else list(seeds)
+
+
+def _kinds_of(seed: int) -> set[str]:
+    nemesis = World(seed).nemesis  # a world that is not run costs nothing
+    return {nemesis.profile, *nemesis.enabled}
+
+
+@dataclass(frozen=True)
+class Found:
+    name: str
+    played: int  # seeds, the one that shows it included
+    seed: int  # so many would do, if they were played one after another; 0: it was not found
+    told: str = ""
+
+
+def hunt(name: str, limit: int) -> Found:
+    for played, seed in enumerate(order(name, limit), 1):
+        _, outcome, _ = play_mutated(name, seed)
         if isinstance(outcome, str):
             require(not MISFIT.search(outcome), outcome)
             lines = [line for line in outcome.splitlines() if ": " in line]
-            return name, count, next(filter(TOLD.match, lines), outcome.split("\n", 1)[0])
-    return name, 0, ""
+            told = next(filter(TOLD.match, lines), outcome.split("\n", 1)[0])
+            return Found(name, played, seed, told)
+    return Found(name, limit, 0)
