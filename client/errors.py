@@ -13,6 +13,10 @@ the first is mended in the calling code, the second by waiting, retrying or an o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from myqueue.errors_base import NONE as NONE
 from myqueue.errors_base import UNKNOWN as UNKNOWN
 from myqueue.errors_base import MisuseError as MisuseError
@@ -94,6 +98,8 @@ class BatchUnreadable(CorruptData):
     code, name, http_status = 1207, "BATCH_UNREADABLE", 500
     hint = "Choose on_damaged=skip: its messages are passed over and counted."
     topic, partition, offset, next_offset = "", -1, -1, -1
+    messages: tuple[Any, ...] = ()  # of a take: all others that were taken with it
+    facts: Mapping[str, Any] = MappingProxyType({})  # that a gateway tells besides
 
     @classmethod
     def at(

@@ -15,9 +15,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -28,6 +29,7 @@ from urllib.parse import urlencode, urlsplit
 from myqueue.delivery import FailedRecord, RecordMetadata
 from myqueue.errors import (
     NONE,
+    BatchUnreadable,
     BufferFull,
     Closed,
     DeliveryFailed,
@@ -39,8 +41,10 @@ from myqueue.errors import (
     Unreachable,
     error_of,
 )
-from myqueue.message import Message
+from myqueue.message import Message, TopicPartition
 from myqueue.partitioner import partition_of
+
+log = logging.getLogger("myqueue.client")
 
 REQUEST_S: Final = 20.0  # for one attempt, beyond the time that it may wait
 TRY_S: Final = 120.0  # for one request with all its repeats
@@ -152,6 +156,9 @@ def _open(url: str, status: int, data: bytes) -> dict[str, Any]:
     error = error_of(code, text, str(answer.get("component", "")))
     error.retriable = bool(answer.get("retriable"))
     error.outcome = str(answer.get("outcome"))
+    if isinstance(error, BatchUnreadable) and "next_offset" in answer:
+        error.topic, error.partition = str(answer["topic"]), int(answer["partition"])
+        error.offset, error.next_offset = int(answer["offset"]), int(answer["next_offset"])
     raise error
 
 
@@ -312,8 +319,10 @@ class HttpConsumer:
 
     def __init__(
         self, topics: list[str], broker: str, idle_timeout: float | None,
-        consumer_ids: Mapping[str, int],
+        consumer_ids: Mapping[str, int], on_damaged: str = "raise",
     ) -> None:  # fmt: skip
+        self.skipped: Counter[TopicPartition] = Counter()
+        self._on_damaged = {} if on_damaged == "raise" else {"on_damaged": on_damaged}
         self._gateways = Gateways(broker)
         self._idle_s = idle_timeout
         self._stopped = threading.Event()
@@ -364,7 +373,7 @@ class HttpConsumer:
     def _take(self, topic: str, partition: int, wait_ms: int) -> Message | None:
         values = {
             "topic": topic, "consumer_id": self.consumer_ids[topic], "partition": partition,
-            "wait_ms": wait_ms,
+            "wait_ms": wait_ms, **self._on_damaged,
         }  # fmt: skip
         with self._using:
             if self._stopped.is_set():
@@ -375,6 +384,14 @@ class HttpConsumer:
                 )
             except Closed:
                 return None
+        for one in found.get("skipped", ()):
+            place = TopicPartition(topic, int(one["partition"]))
+            first, count = int(one["offset"]), int(one["count"])
+            self.skipped[place] += count
+            log.warning(
+                "passed over: %s/%d: offsets %d to %d can't be read", *place, first,
+                first + count - 1,
+            )  # fmt: skip
         if found.get("message") is None:
             return None
         as_base64 = found.get("encoding") == "base64"

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Final, Self
 
 from myqueue.admin import Admin
-from myqueue.config import joined
+from myqueue.config import DAMAGED, joined
 from myqueue.consumer import Consumer
 from myqueue.delivery import RecordMetadata
 from myqueue.errors import Closed, InvalidRequest, InvalidSetting
@@ -142,7 +142,8 @@ class MyConsumer:
     `on_out_of_range` "earliest" or "latest" it goes on at the start or the end. A gateway always
     goes on at the start, as the offsets tell. A batch that nobody can unpack is BATCH_UNREADABLE in
     each call of `get_next`, or with `on_damaged="skip"` it is passed over: logged, and counted in
-    `skipped`. Through a gateway it can only be raised.
+    `skipped`. Through a gateway, where every request takes what it gets, each error is about one
+    message of the batch, so there are as many errors as it has messages, one for each `get_next`.
     """
 
     def __init__(
@@ -160,12 +161,11 @@ class MyConsumer:
         known = numbers_of(consumer_ids or {}, "consumer_ids")
         self._http: HttpConsumer | None = None
         if is_http(broker):
-            if on_damaged != "raise":
+            if on_damaged not in DAMAGED:
                 raise InvalidSetting(
-                    f"on_damaged={on_damaged!r}: through a gateway it can only be 'raise'",
-                    hint="Name the managers, host:port, to skip what nobody can unpack.",
+                    f"on_damaged={on_damaged!r} must be one of {', '.join(DAMAGED)}"
                 )
-            self._http = HttpConsumer(names, broker, idle_timeout, known)
+            self._http = HttpConsumer(names, broker, idle_timeout, known, on_damaged)
             self.consumer_ids = self._http.consumer_ids
             return
         self._session = Session(broker, name="MyConsumer")
@@ -195,7 +195,9 @@ class MyConsumer:
 
     def skipped(self) -> dict[TopicPartition, int]:
         """Messages that were passed over with on_damaged="skip", by partition."""
-        return {} if self._http is not None else self._consumer.skipped()
+        if self._http is not None:
+            return dict(self._http.skipped)
+        return self._consumer.skipped()
 
     def stop(self) -> None:
         """Ends `get_next`, from any thread, and commits what it returned."""

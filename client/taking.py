@@ -8,10 +8,14 @@ a lost answer loses nothing: within one call it is asked for again here, and bey
 knows the key. Without a partition's number they are looked into one after the other, beginning with
 another one each time. With a key the order is decided by the key alone, and a partition that was
 empty is remembered as such: the repeat goes the same way and finds the same.
+
+A batch that nobody can unpack is BATCH_UNREADABLE, and the error has what else was taken with it;
+with `on_damaged="skip"` exactly its messages are passed over (`passing.py`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -21,10 +25,14 @@ from threading import Event
 from typing import Any, Final, NamedTuple
 
 from myqueue import batch
+from myqueue.config import DAMAGED
 from myqueue.errors import (
     UNKNOWN,
     BatchInvalid,
+    BatchUnreadable,
     CorruptData,
+    Fenced,
+    InvalidSetting,
     KeyReused,
     MyQueueError,
     TimedOut,
@@ -35,10 +43,13 @@ from myqueue.leading import ask_leader
 from myqueue.message import Message, messages_of
 from myqueue.offsets import read_offsets
 from myqueue.partitioner import settled
+from myqueue.passing import Skipped, commit_at_leader, following_key
 from myqueue.protocol import FETCH, FETCHED, FIELDS, KIND
 from myqueue.routing import Partition, Topic
 from myqueue.session import Session
 from myqueue.takes import Outbox, take_at_leader
+
+log = logging.getLogger("myqueue.client")
 
 KEY_BYTES: Final = 16
 SPARE_MS: Final = 5_000  # beyond the deadline that a walk has itself
@@ -61,10 +72,14 @@ class _Opened:
 
 
 class Taken(NamedTuple):
-    """Messages, and the consumer's position in each partition that was asked."""
+    """What one take got. `damaged`: a batch of it can't be unpacked, and nobody asked to skip it;
+    the messages are all others that were taken then.
+    """
 
     messages: list[Message]
-    ends: list[int]
+    ends: list[int]  # the consumer's position in each partition that was asked
+    skipped: tuple[Skipped, ...] = ()
+    damaged: BatchUnreadable | None = None
 
 
 class Taker:
@@ -85,13 +100,33 @@ class Taker:
     def take(
         self, topic: str, consumer_id: int, *, partition: int | None = None, max_messages: int = 1,
         wait_ms: int = 0, key: bytes | None = None, timeout_ms: int | None = None,
-        ended: Callable[[], bool] = lambda: False,
+        on_damaged: str = "raise", ended: Callable[[], bool] = lambda: False,
     ) -> list[Message]:  # fmt: skip
         """The next messages for this consumer, which are taken with that; [] if none are left.
 
         If there are none it waits for up to `wait_ms`, or until `ended` says so (it is asked once a
         second). Each partition gives its messages in order.
+
+        A batch that nobody can unpack raises BatchUnreadable; `messages` of the error are the
+        others that were taken by this call. With `on_damaged="skip"` it is passed over, with a
+        line in the log, and the call may return [] though there is more.
         """
+        found = self.take_all(
+            topic, consumer_id, partition=partition, max_messages=max_messages, wait_ms=wait_ms,
+            key=key, timeout_ms=timeout_ms, on_damaged=on_damaged, ended=ended,
+        )  # fmt: skip
+        if found.damaged is not None:
+            found.damaged.messages = tuple(found.messages)
+            raise found.damaged
+        return list(found.messages)
+
+    def take_all(
+        self, topic: str, consumer_id: int, *, partition: int | None, max_messages: int,
+        wait_ms: int, key: bytes | None, timeout_ms: int | None, on_damaged: str,
+        ended: Callable[[], bool],
+    ) -> Taken:  # fmt: skip
+        """`take`, with what was passed over, and with a damaged batch beside the messages."""
+        is_skipping = _is_skipping(on_damaged)
         known = self._topic(topic)
         limit_ms = self.session.request_timeout_ms if timeout_ms is None else timeout_ms
         order = self._order(known, partition, key)
@@ -101,21 +136,22 @@ class Taker:
             wait_ms = 0
         deadline = self.session.now_ms() + wait_ms
         while True:
-            walk = _Walk(self, order, consumer_id, max_messages, key, limit_ms)
-            found = self.session.wait(walk.future, limit_ms + SPARE_MS)
+            walk = _Walk(self, order, consumer_id, max_messages, key, limit_ms, is_skipping)
+            found: Taken = self.session.wait(walk.future, limit_ms + SPARE_MS)
             left = deadline - self.session.now_ms()
-            if found.messages or left <= 0 or ended():
-                return list(found.messages)
+            if found.messages or found.skipped or found.damaged or left <= 0 or ended():
+                return found
             self._wait(order, found.ends, left)
 
     def begin(
         self, topic: Topic, consumer_id: int, *, partition: int | None = None,
-        max_messages: int = 1, key: bytes | None = None,
+        max_messages: int = 1, key: bytes | None = None, on_damaged: str = "raise",
     ) -> Future[Taken]:  # fmt: skip
-        """The same without waiting; for a topic that is known (`session.routes`)."""
+        """`take_all` without waiting; for a topic that is known (`session.routes`)."""
+        is_skipping = _is_skipping(on_damaged)
         order = self._order(topic, partition, key)
         limit_ms = self.session.request_timeout_ms
-        return _Walk(self, order, consumer_id, max_messages, key, limit_ms).future
+        return _Walk(self, order, consumer_id, max_messages, key, limit_ms, is_skipping).future
 
     def left(self, topic: str, consumer_id: int, partition: int | None = None) -> int:
         """How many messages are left for this consumer."""
@@ -156,8 +192,7 @@ class Taker:
             try:
                 opened = _Opened(*batch.open_batch(frame))
             except BatchInvalid as error:
-                where = f"{partition.topic}/{partition.number} at {offset}"
-                raise CorruptData(f"{where}: {error}") from None
+                raise _damage(partition, offset, frame, error) from None
             if len(opened.columns.values) > 1:
                 self._keep(place, opened)
         begin, end = max(0, first - offset), max(0, behind - offset)
@@ -212,6 +247,26 @@ class Taker:
             self._wait(order, ends, left)
 
 
+def _is_skipping(on_damaged: str) -> bool:
+    if on_damaged not in DAMAGED:
+        raise InvalidSetting(f"on_damaged={on_damaged!r} must be one of {', '.join(DAMAGED)}")
+    return on_damaged == "skip"
+
+
+def _damage(
+    partition: Partition, offset: int, frame: batch.Buffer, why: BatchInvalid
+) -> CorruptData:
+    """One that was damaged on its way may be whole in the next answer, and is never skipped."""
+    if not batch.is_whole(frame):
+        return CorruptData(f"{partition.topic}/{partition.number} at {offset}: {why}")
+    count = batch.header(frame).count
+    return BatchUnreadable.at(
+        partition.topic, partition.number, offset, count, why,
+        hint='To go on behind it: take with on_damaged="skip", or commit offset '
+        f"{offset + count} for this consumer.",
+    )  # fmt: skip
+
+
 class _Walk:
     """One way through the partitions, until there are enough messages; in the I/O thread.
 
@@ -223,23 +278,33 @@ class _Walk:
 
     def __init__(
         self, taker: Taker, order: tuple[Partition, ...], consumer_id: int, most: int,
-        key: bytes | None, limit_ms: int,
+        key: bytes | None, limit_ms: int, is_skipping: bool,
     ) -> None:  # fmt: skip
         self.future: Future[Taken] = Future()
         self._taker, self._session = taker, taker.session
         self._order, self._who, self._most, self._key = order, str(consumer_id), most, key
         self._deadline = self._session.now_ms() + limit_ms
+        # A row of damaged batches may be longer than a request may take: the next one goes on.
+        self._pass_until = self._session.now_ms() + limit_ms // 2
         self._at = 0
         self._taken = Taken([], [])
         self._refused: MyQueueError | None = None
         self._position = self._behind = 0  # of what was taken here and is not read yet
-        self._take()
+        self._is_skipping = is_skipping
+        self._skipped: list[Skipped] = []
+        self._damaged: BatchUnreadable | None = None  # the last one of the take that is being read
+        self._take_key = b""  # of that take
+        self._before = 0  # messages that there were before it
+        self._begin()
 
-    def _take(self) -> None:
+    def _begin(self) -> None:
+        self._take(self._key or token_bytes(KEY_BYTES))
+
+    def _take(self, key: bytes) -> None:
         partition = self._order[self._at]
         remember = self._key is not None and len(self._order) > 1
-        most = self._most - len(self._taken.messages)
-        row = (partition.group, self._who, self._key or token_bytes(KEY_BYTES), most, remember)
+        self._take_key, self._damaged, self._before = key, None, len(self._taken.messages)
+        row = (partition.group, self._who, key, self._most - self._before, remember)
         try:
             asked = take_at_leader(
                 self._taker.outbox, self._session, partition, row, self._share_ms()
@@ -268,16 +333,89 @@ class _Walk:
     def _read(self, batches: Iterable[tuple[int, batch.Buffer]]) -> None:
         partition = self._order[self._at]
         for offset, frame in batches:
-            found = self._taker.opened(partition, offset, frame, self._position, self._behind)
+            try:
+                found = self._taker.opened(partition, offset, frame, self._position, self._behind)
+            except BatchUnreadable as error:
+                self._leave_out(error)
+                continue
             self._taken.messages.extend(found)
             self._position += len(found)
 
     def _go_on(self) -> None:
         if self._position < self._behind:  # taken, but more than one answer carries
             self._fetch()
+        elif self._damaged is None:
+            self._taken.ends.append(self._behind)
+            self._next()
+        elif not self._is_skipping:
+            self._damaged.outcome = UNKNOWN  # of the call: its messages are taken
+            self._end()
+        elif len(self._taken.messages) > self._before:
+            self._taken.ends.append(self._behind)
+            self._next()
+        else:
+            self._pass_over(self._damaged)
+
+    # -- what nobody can unpack -------------------------------------------------------------------
+
+    def _leave_out(self, error: BatchUnreadable) -> None:
+        """The messages of this batch that were taken. Of several the error is the first one's."""
+        behind = min(self._behind, error.next_offset)
+        if behind <= self._position:
             return
-        self._taken.ends.append(self._behind)
-        self._next()
+        count, self._position = behind - self._position, behind
+        if self._is_skipping:
+            self._count(error, behind - count, count)
+            self._damaged = error
+        else:
+            self._damaged = self._damaged or error
+
+    def _count(self, error: BatchUnreadable, first: int, count: int) -> None:
+        last = self._skipped[-1] if self._skipped else None
+        if last is not None and (last.partition, last.offset + last.count) == (
+            error.partition, first
+        ) and last.offset >= error.offset:  # fmt: skip
+            self._skipped[-1] = last._replace(count=last.count + count)
+        else:
+            self._skipped.append(Skipped(error.topic, error.partition, first, count))
+            log.warning("passed over: %s", error)
+
+    def _pass_over(self, error: BatchUnreadable) -> None:
+        """The take gave nothing else: go on behind the batch that it ended in."""
+        if error.next_offset <= self._behind:
+            self._go_on_behind()
+            return
+        partition, left_ms = self._order[self._at], self._share_ms()
+        try:
+            asked = commit_at_leader(
+                self._session, partition, self._who, error.next_offset, left_ms
+            )
+        except MyQueueError as closed:
+            self.future.set_exception(closed)
+            return
+        asked.add_done_callback(self._committed)
+
+    def _committed(self, asked: Future[int]) -> None:
+        try:
+            asked.result()
+        except Fenced:  # somebody else says where this consumer is: only what is taken is passed
+            pass
+        except Exception as error:
+            self._failed(error)
+            return
+        else:
+            last, damaged = self._skipped[-1], self._damaged
+            if damaged is not None:
+                self._skipped[-1] = last._replace(count=damaged.next_offset - last.offset)
+        self._go_on_behind()
+
+    def _go_on_behind(self) -> None:
+        if self._session.now_ms() < self._pass_until:
+            self._take(following_key(self._take_key, self._behind))
+        else:
+            self._end()
+
+    # -- what is taken and did not come with the answer -------------------------------------------
 
     def _fetch(self) -> None:
         partition = self._order[self._at]
@@ -327,15 +465,17 @@ class _Walk:
     def _next(self) -> None:
         self._at += 1
         if self._at < len(self._order) and len(self._taken.messages) < self._most:
-            self._take()
+            self._begin()
         else:
             self._end()
 
     def _end(self) -> None:
-        if self._refused is not None and not self._taken.messages:
+        damaged = None if self._is_skipping else self._damaged
+        if self._refused is not None and not (self._taken.messages or self._skipped or damaged):
             self.future.set_exception(self._refused)
         else:
-            self.future.set_result(self._taken)
+            found = self._taken._replace(skipped=tuple(self._skipped), damaged=damaged)
+            self.future.set_result(found)
 
 
 def _has_data(future: Future[Any]) -> bool:

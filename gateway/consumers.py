@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from myqueue import Message
-from myqueue.errors import InvalidRequest
+from myqueue.errors import BatchUnreadable, InvalidRequest
 from myqueue.gateway import names
 from myqueue.gateway.parameters import BASE64, from_bytes
 from myqueue.gateway.routes import Ask, Facts, Later, Noun
@@ -47,7 +47,7 @@ def heartbeat_of_consumer(ask: Ask, consumer_id: int) -> Facts:
 
 _CONSUME: Final = (
     names.TOPIC_OF_ID, names.CONSUMER_ID, names.PARTITION, names.MAX, names.WAIT_MS,
-    names.ENCODING, names.EMPTY,
+    names.ENCODING, names.EMPTY, names.ON_DAMAGED,
 )  # fmt: skip
 _TAKEN: Final = {
     "status": {"enum": ["success", "failure"]},
@@ -55,12 +55,13 @@ _TAKEN: Final = {
     "partition": names.nullable(names.NUMBER),
     "offset": names.nullable(names.NUMBER), "key": names.nullable(names.TEXT),
     "timestamp": names.NUMBER, "encoding": names.TEXT, "empty": names.FLAG, "messages": names.ROWS,
+    "skipped": names.SKIPPED,
 }  # fmt: skip
 
 
 def _quick(
     ask: Ask, topic: str | None, consumer_id: int, partition: int | None, max: int, wait_ms: int,
-    encoding: str, empty: str | None,
+    encoding: str, empty: str | None, on_damaged: str,
 ) -> Later | None:  # fmt: skip
     """What is there now; a request that has to wait does so in a thread."""
     sdk = ask.sdk
@@ -71,12 +72,14 @@ def _quick(
     key = ask.key("consume", of.name, consumer_id)
     if wait_ms and key is not None:
         return None
-    taken = sdk.taker.begin(of, consumer_id, partition=partition, max_messages=max, key=key)
+    taken = sdk.taker.begin(
+        of, consumer_id, partition=partition, max_messages=max, key=key, on_damaged=on_damaged
+    )
 
     def finish(found: Any) -> Facts | None:
-        if wait_ms and not found.messages:
+        if wait_ms and not (found.messages or found.skipped or found.damaged):
             return None
-        return _facts(found.messages, max, encoding, empty or sdk.empty_status)
+        return _facts(found, max, encoding, empty or sdk.empty_status)
 
     return Later(taken, finish)
 
@@ -96,7 +99,7 @@ def _quick(
 )
 def consume(
     ask: Ask, topic: str | None, consumer_id: int, partition: int | None, max: int, wait_ms: int,
-    encoding: str, empty: str | None,
+    encoding: str, empty: str | None, on_damaged: str,
 ) -> Facts:  # fmt: skip
     """The next message for this consumer, once; every consumer gets every message.
 
@@ -104,15 +107,41 @@ def consume(
     each gives its messages in order. If nothing is left the status is failure, with HTTP 200,
     message is null and empty is true; empty=success asks for the status success. With wait_ms it
     waits so long for a message. With max > 1: messages, a list, empty or not.
+
+    A batch that nobody can unpack is the error BATCH_UNREADABLE, which says where it ends and has
+    the other messages that were taken. With on_damaged=skip exactly its messages are passed over,
+    and skipped says which; if that took long, nothing may have been found behind them yet.
     """
     topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
     key = ask.key("consume", topic, consumer_id)
     with ask.sdk.room.waiting(wait_ms) as may_wait_ms:
-        found = ask.sdk.take(topic, consumer_id, partition, max, may_wait_ms, key)
+        found = ask.sdk.take(topic, consumer_id, partition, max, may_wait_ms, key, on_damaged)
     return _facts(found, max, encoding, empty or ask.sdk.empty_status)
 
 
-def _facts(found: list[Message], most: int, encoding: str, empty_status: str) -> Facts:
+def _facts(found: Any, most: int, encoding: str, empty_status: str) -> Facts:
+    if found.damaged is not None:
+        raise _unreadable(found.damaged, [_row(message, encoding) for message in found.messages])
+    facts = _of_messages(found.messages, most, encoding, empty_status)
+    if found.skipped:
+        facts["skipped"] = [one._asdict() for one in found.skipped]
+    return facts
+
+
+def _unreadable(error: BatchUnreadable, rows: list[Facts]) -> BatchUnreadable:
+    """Says how a request goes on, and gives what it took besides: that is nobody else's."""
+    error.facts = {
+        "topic": error.topic, "partition": error.partition, "offset": error.offset,
+        "next_offset": error.next_offset, "messages": rows,
+    }  # fmt: skip
+    error.hint = (
+        "Repeat it with on_damaged=skip, and with its Idempotency-Key if it had one: exactly this"
+        f" batch is passed over, to offset {error.next_offset}."
+    )
+    return error
+
+
+def _of_messages(found: list[Message], most: int, encoding: str, empty_status: str) -> Facts:
     if most > 1:
         rows = [_row(message, encoding) for message in found]
         return {"messages": rows} if rows else {"messages": [], "message": None, "empty": True}

@@ -3,7 +3,8 @@
     {"status": "failure", "message": …, "code": …, "name": …, "retriable": …, "outcome": …,
      "component": …, "hint": …}
 
-Beside these stand the facts of a `NotWell`: what /healthz has to tell most when it fails.
+Beside these stand the facts of a `NotWell`, what /healthz has to tell most when it fails, and those
+of a batch that nobody can unpack: where it is, and what else was taken with it.
 
 The status code comes from the one table of `myqueue.errors`, with one distinction that HTTP makes
 and the table can't: a deadline that passed with nothing done is 503 (repeat it), with an unknown
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 from myqueue.errors import (
     NONE,
+    BatchUnreadable,
     BrokerInUse,
     BufferFull,
     Busy,
@@ -90,7 +92,7 @@ def describe(error: MyQueueError, name_of: Callable[[str], str]) -> Failure:
         "outcome": error.outcome, "component": _ADDRESS.sub(named, component),
         "hint": error.own_hint or HINTS.get(type(error), error.hint),
     }  # fmt: skip
-    if isinstance(error, NotWell):
+    if isinstance(error, NotWell | BatchUnreadable):
         body |= error.facts
     headers = {}
     if status in (429, SERVICE_UNAVAILABLE):

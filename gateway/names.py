@@ -70,6 +70,12 @@ def _flag(name: str, about: str, **more: Any) -> Parameter:
     )
 
 
+# Of a batch that nobody can unpack: where it is, and what else was taken with it.
+UNREADABLE: Final[dict[str, Schema]] = {
+    "topic": TEXT, "partition": NUMBER, "offset": NUMBER, "next_offset": NUMBER, "messages": ROWS,
+}  # fmt: skip
+SKIPPED: Final = rows({"topic": TEXT, "partition": NUMBER, "offset": NUMBER, "count": NUMBER})
+
 # -- parameters -----------------------------------------------------------------------------------
 
 TOPIC: Final = Parameter(
@@ -170,6 +176,12 @@ ENCODING: Final = Parameter(
 EMPTY: Final = Parameter(
     name="empty", read=kinds.choice("failure", "success"), schema={"enum": ["failure", "success"]},
     about="The status of the answer if nothing is left; the gateway's setting says it otherwise.",
+)  # fmt: skip
+ON_DAMAGED: Final = Parameter(
+    name="on_damaged", read=kinds.choice("raise", "skip"), schema={"enum": ["raise", "skip"]},
+    default="raise",
+    about="A batch that nobody can unpack: raise is the error BATCH_UNREADABLE, skip passes exactly"
+    " its messages over.",
 )  # fmt: skip
 MAX: Final = _number("max", "Most messages that are taken.", 1, MESSAGES_MAX, default=1)
 WAIT_MS: Final = _number(

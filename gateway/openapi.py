@@ -15,6 +15,7 @@ from flask import Response
 
 from myqueue import __version__, errors
 from myqueue.gateway.answers import JSON, dumps
+from myqueue.gateway.names import ON_DAMAGED, UNREADABLE
 from myqueue.gateway.parameters import Parameter, Schema
 from myqueue.gateway.routes import OPERATIONS, Noun, Operation
 
@@ -146,6 +147,8 @@ def _responses(row: Operation) -> dict[str, Any]:
         found["403"] = _failure(f"the token lacks the role {row.role}")
     if row.beside:
         found["503"] = _failure(FAILURES["503"], row.beside)
+    if ON_DAMAGED in row.parameters:
+        found["500"] = _failure("BATCH_UNREADABLE: a batch can't be unpacked", UNREADABLE)
     return found
 
 

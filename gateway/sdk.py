@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
-from myqueue import Admin, Agent, Delivery, Message, Producer, Session, Taker
+from myqueue import Admin, Agent, Delivery, Producer, Session, Taker
 from myqueue.errors import (
     UNKNOWN,
     Closed,
@@ -300,11 +300,12 @@ class Sdk:
 
     def take(
         self, topic: str, consumer_id: int, partition: int | None, most: int, wait_ms: int,
-        key: bytes | None,
-    ) -> list[Message]:  # fmt: skip
-        return self.taker.take(
+        key: bytes | None, on_damaged: str,
+    ) -> Any:  # fmt: skip
+        """Messages, what was passed over, and a damaged batch, as `Taker.take_all` has them."""
+        return self.taker.take_all(
             topic, consumer_id, partition=partition, max_messages=most, wait_ms=wait_ms, key=key,
-            ended=self.room.stopping.is_set,
+            timeout_ms=None, on_damaged=on_damaged, ended=self.room.stopping.is_set,
         )  # fmt: skip
 
     def _make_producer(self, before: Producer | None) -> Producer:

@@ -161,7 +161,10 @@ class Client:
 FAILURE_KEYS = {
     "status", "message", "code", "name", "retriable", "outcome", "component", "hint",
 }  # fmt: skip
-PROBLEM_KEYS = {"problems", "omitted"}  # that /healthz may have beside them
+BESIDE = {
+    "NOT_READY": {"problems", "omitted"},  # of /healthz
+    "BATCH_UNREADABLE": {"topic", "partition", "offset", "next_offset", "messages"},
+}
 
 
 def check_form(status: int, answer: dict[str, Any], method: str = "GET") -> None:
@@ -172,7 +175,7 @@ def check_form(status: int, answer: dict[str, Any], method: str = "GET") -> None
         is_empty = answer.get("empty") is True  # that nothing is left is told as a failure
         assert answer.get("status", "success") == "success" or is_empty, answer
         return
-    beside = PROBLEM_KEYS if answer.get("name") == "NOT_READY" else set()
+    beside = BESIDE.get(str(answer.get("name")), set())
     assert answer["status"] == "failure", (status, answer)
     assert set(answer) - beside == FAILURE_KEYS, (status, answer)
     assert isinstance(answer["code"], int) and isinstance(answer["retriable"], bool)
