@@ -82,7 +82,8 @@ class Producing:
         """One batch for a group that this broker leads."""
         size = len(frame)
         try:
-            _, count, producer, epoch, body, sequence, _, _ = batch.check(frame)
+            codec, count, producer, epoch, body, sequence, _, _ = batch.check(frame)
+            batch.check_beginning(codec, count, frame)
         except errors.BatchInvalid as error:
             self._refuse(account, request, error.code, {"message": str(error)})
             return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 from zlib import crc32
 
+import msgpack
 import pytest
-from kit.batches import WALL_MS, make_batch
+from kit.batches import WALL_MS, forged, make_batch, unreadable
 from kit.broker_seam import GROUP, World
 
 from myqueue import batch, errors, protocol
@@ -104,6 +106,55 @@ def test_more_messages_than_bytes_are_refused(world: World) -> None:
     lie[44:48] = crc32(lie[48:], crc32(lie[:44])).to_bytes(4, "little")
     assert codes(world.produce(bytes(lie))) == [errors.BatchInvalid.code]
     assert codes(world.produce(make_batch(2, size=0))) == [0]
+
+
+NOBODY_READS = {
+    "no msgpack": forged(b"\xc1" * 9, 2),
+    "too few values": unreadable(2),
+    "too many values": forged(msgpack.packb(([b""] * 300, None, None, None)), 200),
+    "a map": forged(msgpack.packb({"a": 1}), 2),
+    "two columns": forged(msgpack.packb(([b"a", b"b"], None)), 2),
+    "no values": forged(msgpack.packb((None, None, None, None)), 2),
+    "texts": forged(msgpack.packb((["a", "b"], None, None, None)), 2),
+    "it ends too early": forged(b"\x94\xdd", 2),
+    "no zlib": forged(b"nonsense", 2, codec=batch.ZLIB),
+    "raw deflate": forged(zlib.compress(b"x" * 99)[2:-4], 2, size=99, codec=batch.ZLIB),
+    "a dictionary": forged(b"\x78\xbb" + bytes(9), 2, codec=batch.ZLIB),
+}
+
+
+@pytest.mark.parametrize("name", NOBODY_READS)
+def test_what_nobody_could_read_is_refused_as_far_as_its_beginning_tells(
+    world: World, name: str
+) -> None:
+    frame = NOBODY_READS[name]
+    with pytest.raises(errors.BatchInvalid):
+        batch.open_batch(frame)
+    ((_, code, _, _, details),) = world.produce(memoryview(frame))
+    assert code == errors.BatchInvalid.code and "nobody can read it" in details["message"]
+    assert not world.engine.proposals
+
+
+def lists(count: int) -> list[bytes]:
+    """Heads of a list in msgpack, as short as possible and not."""
+    forms = [b"\xdc" + count.to_bytes(2, "big"), b"\xdd" + count.to_bytes(4, "big")]
+    return [bytes([0x90 + count]), *forms] if count < 16 else forms
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 300])
+def test_however_it_is_packed_it_is_taken_if_it_can_be_read(world: World, count: int) -> None:
+    values = [b"\xc4\x01v", b"\xc5\0\x01v", b"\xc6\0\0\0\x01v"]
+    frames = [
+        forged(around + column + value * count + b"\xc0" * 3, count)
+        for around in lists(4) for column in lists(count) for value in values
+    ]  # fmt: skip
+    for level in range(10):
+        body: bytes = msgpack.packb(([b"v"] * count, None, None, None))
+        packed = zlib.compress(body, level)
+        frames.append(forged(packed, count, size=len(body), codec=batch.ZLIB))
+    for frame in frames:
+        assert len(batch.open_batch(frame)[1].values) == count
+    assert codes(world.produce(*frames)) == [0] * len(frames)
 
 
 def test_repeats_get_the_first_answer(world: World) -> None:
