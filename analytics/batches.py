@@ -8,15 +8,17 @@ heads are compared all at once instead of one by one.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from myqueue.analytics.packed import BadPack, unpack
+from myqueue.analytics.packed import BadPack, item_at
 
 MAGIC, VERSION, HEADER_BYTES = 0x4D51, 1, 48
 PLAIN, ZLIB = 0, 1
 BODY_BYTES_MAX: Final = 64 << 20
+COUNT_MAX: Final = 1 << 20
 _HEADER: Final = Struct("<HBBIQIIQQII")
 Bytes = bytes | memoryview
 
@@ -54,6 +56,8 @@ def head(batch: Bytes) -> Head:
         raise BadBatch("not a batch of version 1")
     if not found.count or HEADER_BYTES + found.stored_bytes != len(batch):
         raise BadBatch(f"a batch of {found.count} messages in {len(batch)} bytes is cut or empty")
+    if found.count > COUNT_MAX:
+        raise BadBatch(f"a batch of {found.count} messages is too large")
     return found
 
 
@@ -91,20 +95,44 @@ def columns(batch: memoryview, found: Head) -> Columns:
         keys, at = _byte_column(body, at, found.count)
         if body[at:] == b"\xc0\xc0":
             return Columns(values, keys, None, None)
-        headers, times = unpack(b"\x92" + body[at:])
+        headers, at = _item_column(body, at, found.count, _is_map)
+        times, at = _item_column(body, at, found.count, _is_number)
     except (BadPack, IndexError) as error:
         raise BadBatch(f"the body of a batch is not what it should be: {error}") from None
-    for column in (headers, times):
-        if column is not None and (type(column) is not list or len(column) != found.count):
-            raise BadBatch(f"a column of a batch does not have {found.count} items")
+    if at != len(body):
+        raise BadBatch(f"{len(body) - at} bytes behind the columns of a batch")
     return Columns(values, keys, headers, times)
 
 
-def _byte_column(body: bytes, at: int, count: int) -> tuple[list[Any] | None, int]:
-    """A column of bytes (or nil), or nil itself; and the position behind it."""
-    tag = body[at]
-    if tag == 0xC0:
+def _is_map(tag: int) -> bool:
+    return 0x80 <= tag <= 0x8F or tag in (0xC0, 0xDE, 0xDF)
+
+
+def _is_number(tag: int) -> bool:
+    return tag < 0x80 or 0xCC <= tag <= 0xCF
+
+
+def _item_column(
+    body: bytes, at: int, count: int, is_wanted: Callable[[int], bool]
+) -> tuple[list[Any] | None, int]:
+    """A column of items that begin with a wanted byte, or nil itself; and the position behind it.
+    Anything else is refused before it is made: a list in a body takes a byte, in memory 56.
+    """
+    if body[at] == 0xC0:
         return None, at + 1
+    at = _column_begins(body, at, count)
+    out = []
+    for _ in range(count):
+        if not is_wanted(body[at]):
+            raise BadBatch(f"an item of type {body[at]:#x} in a column of a batch")
+        item, at = item_at(body, at)
+        out.append(item)
+    return out, at
+
+
+def _column_begins(body: bytes, at: int, count: int) -> int:
+    """Where the first item of the column stands."""
+    tag = body[at]
     if 0x90 <= tag <= 0x9F:
         size, at = tag & 15, at + 1
     elif tag in (0xDC, 0xDD):
@@ -114,6 +142,14 @@ def _byte_column(body: bytes, at: int, count: int) -> tuple[list[Any] | None, in
         raise BadBatch(f"a column of type {tag:#x}")
     if size != count or size > len(body) - at:
         raise BadBatch(f"a column of {size} items in a batch of {count} messages")
+    return at
+
+
+def _byte_column(body: bytes, at: int, count: int) -> tuple[list[Any] | None, int]:
+    """A column of bytes (or nil), or nil itself; and the position behind it."""
+    if body[at] == 0xC0:
+        return None, at + 1
+    at = _column_begins(body, at, count)
     found = _of_one_size(body, at, count)
     return found if found is not None else _of_any_size(body, at, count)
 
@@ -162,7 +198,7 @@ def value_sizes(batch: memoryview, found: Head) -> list[tuple[int, int]]:
     try:
         if body[:1] != b"\x94":
             raise BadBatch("a body that is not four columns")
-        at = _values_begin(body, found.count)
+        at = _column_begins(body, 1, found.count)
         tag = body[at]
         if found.count > 1 and tag in (0xC4, 0xC5):
             width = 2 if tag == 0xC4 else 3
@@ -178,13 +214,3 @@ def value_sizes(batch: memoryview, found: Head) -> list[tuple[int, int]]:
     except IndexError as error:
         raise BadBatch(f"the body of a batch is not what it should be: {error}") from None
     return [(len(one), 1) for one in values]
-
-
-def _values_begin(body: bytes, count: int) -> int:
-    """Where the first value's head stands."""
-    tag = body[1]
-    width = {0xDC: 2, 0xDD: 4}.get(tag, 0)
-    size = int.from_bytes(body[2 : 2 + width], "big") if width else tag & 15
-    if size != count or not (width or 0x90 <= tag <= 0x9F):
-        raise BadBatch(f"a column of {size} items in a batch of {count} messages")
-    return 2 + width

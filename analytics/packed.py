@@ -30,6 +30,14 @@ def unpack(data: Bytes) -> Any:
     return value
 
 
+def item_at(raw: bytes, at: int) -> tuple[Any, int]:
+    """The value there and the position behind it; a list or map in it may have no other in it."""
+    try:
+        return _value(raw, at, DEPTH_MAX - 1)
+    except (UnicodeDecodeError, TypeError) as error:
+        raise BadPack(f"packed bytes that are wrong: {error}") from None
+
+
 def first_item(data: Bytes) -> Any:
     """Of a packed list, of which the rest may be cut off, or be large: it is not looked at."""
     raw = bytes(data[:FIRST_BYTES_MAX])

@@ -13,7 +13,7 @@ and no others are built. Numbers of 64 bits without sign are given as Spark's lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from myqueue.analytics import batches, storage
@@ -92,9 +92,9 @@ def read_task(
     for part, file in opened(task):
         rows.prepare(part, builder, offsets, times_ms)
         for record, payload in _chosen(part, file, skip_damage):
-            rows.add(record, payload)
-            if builder.rows >= ROWS_MAX or builder.bytes >= BYTES_MAX:
-                yield builder.take()
+            for _ in rows.add(record, payload):
+                if builder.rows >= ROWS_MAX or builder.bytes >= BYTES_MAX:
+                    yield builder.take()
     if builder.rows:
         yield builder.take()
 
@@ -137,6 +137,9 @@ def is_wanted(spans: dict[int, list[Span]], record: f.Record) -> bool:
     return False
 
 
+_ONE_PIECE: Final = (None,)
+
+
 class _Rows:
     """What the three views have in common."""
 
@@ -155,7 +158,7 @@ class _Rows:
 
 
 class _Records(_Rows):
-    def add(self, record: f.Record, payload: memoryview) -> None:
+    def add(self, record: f.Record, payload: memoryview) -> Iterable[None]:
         task = self._task
         topic, partition = task.names.get(record.group, (None, None))
         has_payload = "payload" in self._columns
@@ -170,17 +173,18 @@ class _Records(_Rows):
             "partition": partition, "payload": bytes(payload) if has_payload else None,
         })  # fmt: skip
         self._builder.bytes += record.length if has_payload else 0
+        return _ONE_PIECE
 
 
 class _Entries(_Rows):
-    def add(self, record: f.Record, payload: memoryview) -> None:
+    def add(self, record: f.Record, payload: memoryview) -> Iterable[None]:
         task = self._task
         if not (
             record.offset < self._offsets[1]
             and self._offsets[0] < max(record.offset + record.count, record.offset + 1)
             and self._times[0] <= record.time_ms < self._times[1]
         ):
-            return
+            return ()
         topic, partition = task.names[record.group]
         head = batches.head(payload) if record.entry_type == DATA else None
         has_payload = "payload" in self._columns
@@ -199,12 +203,15 @@ class _Entries(_Rows):
             "position": record.position, "payload": bytes(payload) if has_payload else None,
         })  # fmt: skip
         self._builder.bytes += record.length if has_payload else 0
+        return _ONE_PIECE
 
 
 class _Messages(_Rows):
-    """Work per batch: columns are extended, not appended to."""
+    """Work per batch: columns are extended, not appended to. A batch of few bytes may have a
+    million messages, so its rows come in pieces.
+    """
 
-    def add(self, record: f.Record, payload: memoryview) -> None:
+    def add(self, record: f.Record, payload: memoryview) -> Iterator[None]:
         low, high = self._offsets
         if record.entry_type != DATA or not (
             record.offset < high
@@ -222,7 +229,9 @@ class _Messages(_Rows):
             ) from None
         first = max(low - record.offset, 0)
         behind = min(high - record.offset, head.count)
-        self._extend(record, head, found, first, behind)
+        for at in range(first, behind, ROWS_MAX):
+            self._extend(record, head, found, at, min(behind, at + ROWS_MAX))
+            yield
 
     def _extend(
         self, record: f.Record, head: batches.Head, found: batches.Columns, first: int, behind: int
@@ -256,7 +265,7 @@ class _Messages(_Rows):
             else:
                 column.extend([self._constant(name, record, head, topic, partition)] * count)
         self._builder.rows += count
-        self._builder.bytes += head.body_bytes
+        self._builder.bytes += head.body_bytes * count // head.count
 
     @staticmethod
     def _constant(

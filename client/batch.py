@@ -165,9 +165,11 @@ def open_batch(batch: Buffer) -> tuple[Header, Columns]:
     body = plain_body(found, memoryview(batch)[HEADER_BYTES:])
     try:
         protocol.require_whole(body)
+        shape = _Shape(found.count)
         columns = Columns(*msgpack.unpackb(
             body, raw=False, strict_map_key=True, timestamp=0, max_ext_len=0,
-            max_array_len=max(found.count, COLUMNS), list_hook=_FewLists().count,
+            max_array_len=max(found.count, COLUMNS), list_hook=shape.count,
+            object_hook=shape.count_map,
         ))  # fmt: skip
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise BatchInvalid(f"the body of a batch is not what it should be: {error}") from None
@@ -175,13 +177,20 @@ def open_batch(batch: Buffer) -> tuple[Header, Columns]:
     return found, columns
 
 
-class _FewLists:
-    """A body has five lists: its columns, and the one around them. An empty list takes one byte in
-    a body and 56 in memory, so it is not left to the check of the columns to find more of them.
+class _Shape:
+    """A body has five lists: its columns, and the one around them; and a map of bytes for each
+    message at most. An empty list takes one byte in a body and 56 in memory, a map within another
+    two and some 200, so it is not left to the check of the columns to find more of them.
     """
 
-    def __init__(self) -> None:
-        self._left = COLUMNS + 1
+    def __init__(self, count: int) -> None:
+        self._left, self._maps_left = COLUMNS + 1, count
+
+    def count_map(self, found: dict[Any, Any]) -> dict[Any, Any]:
+        self._maps_left -= 1
+        if self._maps_left < 0 or dict in map(type, found.values()):
+            raise ValueError("it has maps within its maps, or more of them than messages")
+        return found
 
     def count(self, found: list[Any]) -> list[Any]:
         self._left -= 1

@@ -36,6 +36,7 @@ TAKES_MAX: Final = 256  # in one message
 NO_OFFSET: Final = INT_END - 1  # of a COMMIT that only fences
 FORGET: Final = INT_END - 2  # of one that does away with the position
 SMALL_BYTES_MAX: Final = 64 << 10  # of envelopes that have no reason to be long
+FOUND_MAX: Final = 1 << 17  # lists and maps in a command; rows of one are 65,536 at most
 DEPTH_MAX: Final = 8  # of lists and maps in arguments
 SHORT_LIST: Final = 64  # cheap to make room for, even at every level
 _FEW_BYTES: Final = 512  # can't announce much
@@ -214,10 +215,24 @@ def unpack(data: bytes | memoryview) -> Any:
 
 
 def unpack_found(data: bytes | memoryview) -> Any:
-    """What may be a command, or anything else; ValueError if it is not packed at all."""
+    """What may be a command, or anything else; ValueError if it is not packed at all, or has so
+    many lists and maps, which take a byte each and 50 to 200 in memory, that it is none.
+    """
+    left = FOUND_MAX
+
+    def count(found: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ValueError("more lists and maps than any command has")
+        return found
+
     try:
         require_whole(data)
-        return unpack(data)
+        return msgpack.unpackb(
+            data, raw=False, strict_map_key=False, timestamp=0, max_ext_len=0, list_hook=count,
+            object_hook=count,
+        )  # fmt: skip
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise ValueError(f"bytes that can't be unpacked: {error}") from None
 

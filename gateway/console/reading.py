@@ -2,19 +2,24 @@
 
 Each call is complete in itself: it names the offsets that it begins at, and a consumer of the
 gateway's one session lives for as long as the call. Nothing is committed, nothing is remembered, so
-any gateway can go on where another one stopped. Bounded in messages, bytes and time.
+any gateway can go on where another one stopped. Bounded in messages, bytes and time: messages are
+taken one by one, and AT_ONCE partitions are read at a time, so no more batches than that are open,
+whatever those of all partitions unpack to.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from myqueue import Admin, Consumer, Message, Session, TopicPartition
 from myqueue.errors import MyQueueError
 
 BYTES_MAX: Final = 8 << 20  # of messages in one call
+AT_ONCE: Final = 4  # partitions
+MESSAGE_BYTES: Final = 256  # of one, besides its value
 FETCH_BYTES: Final = 1 << 20
 BUFFER_BYTES: Final = 4 << 20
 POLL_S: Final = 0.5
@@ -67,19 +72,24 @@ def read(
         ) as consumer:  # fmt: skip
             for number in at:
                 consumer.seek(TopicPartition(topic, number), at[number])
+            following = iter(list(left)[AT_ONCE:])
             if bounded:
-                idle = [TopicPartition(topic, number) for number in at if number not in left]
+                first = set(islice(left, AT_ONCE))
+                idle = [TopicPartition(topic, number) for number in at if number not in first]
                 consumer.pause(idle)
             while (rest_s := end_s - time.monotonic()) > 0 and size < BYTES_MAX:
-                for message in consumer.poll(timeout=min(POLL_S, rest_s)):
+                for message in consumer.poll(max_messages=1, timeout=min(POLL_S, rest_s)):
                     number = message.partition
+                    is_last = bounded and message.offset + 1 >= upto.get(number, 0)
+                    if is_last and left.pop(number, None) is not None:
+                        place = TopicPartition(topic, number)
+                        consumer.pause([place])
+                        consumer.seek(place, upto[number])  # its open batch is dropped
+                        consumer.resume([TopicPartition(topic, n) for n in islice(following, 1)])
                     if bounded and message.offset >= upto.get(number, 0):
-                        left.pop(number, None)  # newer than the question; the next one gets it
-                        continue
+                        continue  # newer than the question; the next one gets it
                     out.append(message)
-                    size += len(message.value)
-                    if message.offset + 1 >= left.get(number, 1 << 63):
-                        del left[number]
+                    size += len(message.value) + MESSAGE_BYTES
                 if not left and (out or bounded):
                     break
     except MyQueueError as error:

@@ -58,6 +58,18 @@ def test_lists_in_lists_are_not_made() -> None:
     assert most < 64 * MIB, "eight MiB of body would be 500"
 
 
+def test_maps_in_maps_are_not_made() -> None:
+    """Two bytes each in the body, some 200 in memory."""
+    rows, deep = 20_000, 200
+    chain = b"\x81\xa0" * deep + b"\x80"
+    values = b"\xdd" + rows.to_bytes(4, "big") + chain * rows
+    data = forged(b"\x94" + values + b"\xc0" * 3, rows)
+    assert len(data) < 63 << 10
+    most, found = cost_of(lambda: batch.open_batch(data))
+    assert isinstance(found, BatchInvalid) and "maps within" in str(found)
+    assert most < 64 * MIB, "eight MiB of body would be 800"
+
+
 @pytest.mark.parametrize("says", [100, 63 << 10])
 def test_no_more_is_unpacked_than_the_header_says(says: int) -> None:
     data = forged(bytes(60 * MIB), 1, says)

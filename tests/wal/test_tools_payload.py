@@ -15,6 +15,7 @@ import msgpack
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kit.batches import forged
 from kit.metadata_rig import Script
 from kit.queue_logs import WALL_MS, Broker, Topic, make_entry
 
@@ -289,6 +290,35 @@ def test_lengths_that_are_only_announced_cost_nothing() -> None:
         used, found = peak(payload, t.COMMAND)
         assert used < 1 << 20
         assert found["hex"] == payload[:256].hex()
+
+
+SIZE = (4 << 20) - 16
+MADE_OF = {
+    "lists": b"\xdd" + SIZE.to_bytes(4, "big") + b"\x90" * SIZE,
+    "maps": b"\x92\x01\xdd" + SIZE.to_bytes(4, "big") + b"\x80" * SIZE,
+    "maps in maps": b"\xdd\x00\x00\x4e\x20" + (b"\x81\xa0" * 100 + b"\x80") * 20_000,
+}
+
+
+@pytest.mark.parametrize("name", MADE_OF)
+@pytest.mark.parametrize("kind", [t.COMMAND, t.DATA, t.CONFIG])
+def test_a_command_of_nothing_but_lists_or_maps_is_shown_in_hex(name: str, kind: int) -> None:
+    used, found = peak(MADE_OF[name], kind)
+    assert found == {"hex": MADE_OF[name][:256].hex(), "cut": True}
+    assert used < 96 << 20, "all of it would be 300"
+
+
+@pytest.mark.parametrize("item", [b"\x90", b"\x81\xa0\x80"])
+def test_a_batch_of_nothing_but_lists_or_maps_says_why_it_is_not_opened(item: bytes) -> None:
+    count = 1 << 16
+    column = b"\xdd" + count.to_bytes(4, "big") + item * count
+    row = b"\xdd\x00\x00\x00\x40" + item * 64
+    body = b"\x94" + b"\xdd" + count.to_bytes(4, "big") + row * count + b"\xc0" * 3
+    for made in (body, b"\x94" + column + b"\xc0" * 3):
+        packed = zlib.compress(made, 9)
+        used, found = peak(forged(packed, count, size=len(made), codec=batch.ZLIB))
+        assert "within its" in found["batch"]["problem"] and found["batch"]["messages"] is None
+        assert used < 64 << 20, "all of it would be 250"
 
 
 REAL = [
