@@ -31,6 +31,7 @@ PLAIN, ZLIB = 0, 1
 CODECS: Final = {"none": PLAIN, "zlib": ZLIB}
 BODY_BYTES_MAX: Final = 64 << 20  # after decompression
 COUNT_MAX: Final = 1 << 20  # 64 MiB could be as many empty maps, of 72 bytes each
+UNCOUNTED_BYTES: Final = 128 << 10  # so few become 15 MiB of maps at most; a hook takes 0.2 µs each
 COLUMNS: Final = 4
 # In place of a producer's epoch: producer and sequence are the two halves of the batch's own key.
 KEYED_EPOCH: Final = (1 << 32) - 1
@@ -169,7 +170,7 @@ def open_batch(batch: Buffer) -> tuple[Header, Columns]:
         columns = Columns(*msgpack.unpackb(
             body, raw=False, strict_map_key=True, timestamp=0, max_ext_len=0,
             max_array_len=max(found.count, COLUMNS), list_hook=shape.count,
-            object_hook=shape.count_map,
+            object_hook=shape.count_map if len(body) > UNCOUNTED_BYTES else None,
         ))  # fmt: skip
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise BatchInvalid(f"the body of a batch is not what it should be: {error}") from None

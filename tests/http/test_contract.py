@@ -134,7 +134,7 @@ class Row:
 TAKEN: Final = {"message": str, "log_message": str, "partition": 2, "offset": int, "timestamp": int}
 CONSUME: Final = (
     (TOPIC, "@topic"), (CONSUMER, "*stored"), (PARTITION, 2), ("max", 1), ("wait_ms", 0),
-    ("encoding", "base64"), ("empty", "success"),
+    ("encoding", "base64"), ("empty", "success"), ("on_damaged", "skip"),
 )  # fmt: skip
 PRODUCE: Final = (
     (TOPIC, "@topic"), (PRODUCER, "@producer"), (MESSAGE, "MTc="), (PARTITION, 2), ("key", "aw=="),
