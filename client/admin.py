@@ -64,7 +64,7 @@ class Admin(GroupAdmin):
         self._session = (
             cluster
             if isinstance(cluster, Session)
-            else Session(cluster, name="admin", request_timeout_ms=self._limit.ms)
+            else Session.of("Admin", cluster, name="admin", request_timeout_ms=self._limit.ms)
         )
         self._plain_until = 0.0
 

@@ -48,6 +48,7 @@ class AsyncProducer:
 
     def __init__(self, cluster: str | Iterable[str] | Session, **settings: Any) -> None:
         self._producer = Producer(cluster, **settings)
+        self._producer.parting.kind = "AsyncProducer"
         self._order = asyncio.Lock()  # of messages, where some have to wait for room
         self._known: set[str] = set()
 
@@ -132,8 +133,9 @@ class AsyncConsumer:
         async with self._starting:
             if self._found is None:
                 self._found = await self._made()
+                self._found.parting.kind = "AsyncConsumer"
                 loop = asyncio.get_running_loop()
-                self._found.on_news(lambda: _wake(loop, self._news))
+                self._found.on_news(partial(_wake, loop, self._news))
         return self
 
     async def _made(self) -> Consumer:

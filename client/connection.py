@@ -88,7 +88,8 @@ class Sockets:
         self._context = zmq.Context()
         self._poller = zmq.Poller()
         self._handlers: dict[Any, Callable[[], object]] = {}
-        self._bell_lock = threading.Lock()
+        # To be taken again by the same thread: a finalizer may ring in the middle of `wake`.
+        self._bell_lock = threading.RLock()
         bell = self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller.register(bell, zmq.POLLIN)
         self._handlers[bell] = lambda: os.eventfd_read(bell)
@@ -141,8 +142,8 @@ class Sockets:
     def close(self) -> None:
         self._context.destroy(linger=0)
         with self._bell_lock:
-            os.close(self._bell)
-            self._bell = -1
+            bell, self._bell = self._bell, -1
+            os.close(bell)
 
 
 class Connection:

@@ -26,6 +26,7 @@ from typing import Any, Final, Self
 
 from myqueue import given
 from myqueue.config import consumer_settings, ids_by_topic, who_commits
+from myqueue.dropped import ConsumerParting
 from myqueue.errors import (
     Closed,
     InvalidRequest,
@@ -111,7 +112,7 @@ class Consumer(Standing):
         session = (
             cluster
             if isinstance(cluster, Session)
-            else Session(cluster, name=self._settings.name, request_timeout_ms=limit_ms)
+            else Session.of("", cluster, name=self._settings.name, request_timeout_ms=limit_ms)
         )
         subscription = Subscription(
             who, start=self._settings.start, on_out_of_range=on_out_of_range,
@@ -126,6 +127,10 @@ class Consumer(Standing):
         self._commit_at = session.now_ms() + self._settings.auto_commit_interval_ms
         self._looking: Future[Any] | None = None  # for the topics
         self._has_begun = False
+        self.parting = ConsumerParting(
+            session, self._owns_session, self._fetcher, subscription, self._ids, auto_commit
+        )
+        self.parting.watch(self)
         try:
             if self._find_topics(self._deadline(None), CONTACT_S):
                 self._begin_reading()
@@ -155,14 +160,14 @@ class Consumer(Standing):
 
     def _begin_reading(self) -> None:
         session = self._session
-        self._has_begun = True
+        self._has_begun = self.parting.has_begun = True
         session.refresh(self._subscription.topics)
         for number in self._ids:
             session.keep_alive(consumer=number)
         self._fetcher.start()
         if self._subscription.shares is not None:
-            self._membership = Membership(
-                session, self._fetcher, self._subscription, self._settings
+            self._membership = self.parting.membership = Membership(
+                session.core, self._fetcher, self._subscription, self._settings
             )
             self._membership.start()
 
@@ -442,6 +447,7 @@ class Consumer(Standing):
             return
         timeout = given.definite_seconds(timeout)
         end = time.monotonic() + timeout
+        self.parting.is_closed = True
         with self._changed:
             self._closed = True
         try:

@@ -32,7 +32,7 @@ from myqueue.prefetch import Fence, Fetch, Lookup, Request
 from myqueue.subscription import Commit, Place, Subscription
 
 if TYPE_CHECKING:
-    from myqueue.session import Answer, Session
+    from myqueue.session import Answer, SessionCore
 
 log = logging.getLogger("myqueue.client")
 
@@ -49,7 +49,7 @@ class Fetcher:
     """See the chapter's head."""
 
     def __init__(
-        self, session: Session, subscription: Subscription, request_timeout_ms: int
+        self, session: SessionCore, subscription: Subscription, request_timeout_ms: int
     ) -> None:
         self.changed = Condition()
         self.listeners: list[Callable[[], object]] = []  # called with `changed` held: no waiting

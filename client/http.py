@@ -12,10 +12,12 @@ once. It is for places that only HTTP reaches.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import json
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -25,8 +27,10 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
+from weakref import WeakSet
 
 from myqueue.delivery import FailedRecord, RecordMetadata
+from myqueue.dropped import DELIVER_S, Parting, unclosed, wait_for_partings
 from myqueue.errors import (
     NONE,
     BatchUnreadable,
@@ -56,6 +60,7 @@ BLOCK_S: Final = 60.0
 HEARTBEAT_S: Final = 10.0
 WAIT_MS: Final = 1_000  # of a consumer that finds nothing
 PARTITIONS_S: Final = 5.0  # how old the number of partitions may become
+_producers: WeakSet[HttpProducer] = WeakSet()
 
 
 class Gateways:
@@ -75,6 +80,7 @@ class Gateways:
             self._headers["Authorization"] = f"Bearer {token}"
         self._at = 0
         self._connection: HTTPConnection | None = None
+        self.ends_at = math.inf  # no request is begun or repeated after this moment
 
     def ask(
         self, method: str, path: str, values: Mapping[str, Any], *, key: str = "",
@@ -91,7 +97,7 @@ class Gateways:
             except MyQueueError as error:
                 doubt = doubt or error.outcome != NONE
                 may_repeat = error.retriable and (key or method == "GET" or not doubt)
-                if not may_repeat or time.monotonic() + pause > end:
+                if not may_repeat or time.monotonic() + pause > min(end, self.ends_at):
                     if doubt and error.outcome == NONE:
                         raise TimedOut(f"{method} {path}: {error}") from None
                     raise
@@ -128,12 +134,15 @@ class Gateways:
 
     def _connect(self, url: str, values: Mapping[str, Any]) -> HTTPConnection:
         timeout = REQUEST_S + int(values.get("wait_ms", 0)) / 1000
+        timeout = max(PAUSE_S_MIN, min(timeout, self.ends_at - time.monotonic()))
         if self._connection is None:
             parts = urlsplit(url)
             kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
             connection = kind(parts.hostname or "", parts.port, timeout=timeout)
             connection.connect()
             self._connection = connection
+        elif self._connection.sock is not None:
+            self._connection.sock.settimeout(timeout)
         return self._connection
 
     def _drop(self) -> None:
@@ -179,6 +188,21 @@ class _Waiting(NamedTuple):
     future: Future[RecordMetadata]
 
 
+class HttpProducerParting(Parting):
+    """Has the thread deliver what was accepted, and end."""
+
+    def __init__(self, producer: HttpProducer) -> None:
+        super().__init__("MyProducer", "stop")
+        self._producer = producer
+
+    @property
+    def waiting(self) -> int:
+        return self._producer.waiting
+
+    def begin(self) -> None:
+        self._producer.end()
+
+
 class HttpProducer:
     """What `MyProducer` does over gateways. One thread sends, topic by topic."""
 
@@ -190,12 +214,15 @@ class HttpProducer:
         self._queues: dict[str, deque[_Waiting]] = {}
         self._partitions: dict[str, tuple[int, float]] = {}  # how many, and as of when
         self._turns: dict[str, int] = {}
-        self._bytes = 0
+        self._bytes = self.waiting = 0  # of what is not delivered yet; and how many messages
         self._changed = threading.Condition()
         self._stopping = False
         self._failed: list[FailedRecord] = []
+        self._gateways = Gateways(broker)  # of the thread
+        self.parting = HttpProducerParting(self)
         self._thread = threading.Thread(target=self._run, name="myqueue-http", daemon=True)
         self._thread.start()
+        _producers.add(self)
 
     def register(self, topic: str) -> None:
         with self._registering:
@@ -216,11 +243,13 @@ class HttpProducer:
             if not room:
                 raise BufferFull(f"{self._bytes} bytes wait to be delivered")
             self._bytes += len(one.value)
+            self.waiting += 1
             self._queues.setdefault(topic, deque()).append(one)
             self._changed.notify_all()
         return one.future
 
     def stop(self) -> None:
+        self.parting.is_closed = True
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -231,10 +260,17 @@ class HttpProducer:
             text = f"{len(failed)} messages were not delivered; first: {failed[0].error}"
             raise DeliveryFailed(text, failed=failed)
 
+    def end(self) -> None:
+        """What `stop` does, without waiting for it, and for DELIVER_S at most."""
+        self._gateways.ends_at = time.monotonic() + DELIVER_S
+        with self._changed:  # to be taken again by a thread that has it; held for moments only
+            self._stopping = True
+            self._changed.notify_all()
+
     # -- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        gateways = Gateways(self._broker)
+        gateways = self._gateways
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -248,6 +284,13 @@ class HttpProducer:
             for topic in ready:
                 self._send_some(gateways, topic)
         gateways.close()
+        if not self.parting.is_closed:
+            self._register_at.close()
+            if self._failed:
+                told, first = unclosed("MyProducer", "stop"), self._failed[0].error
+                text = "%s: %d messages were not delivered; first: %s"
+                log.error(text, told, len(self._failed), first)
+            self.parting.finished()
 
     def _heartbeat(self, gateways: Gateways) -> None:
         """While nothing is sent; every other request counts as one."""
@@ -304,6 +347,7 @@ class HttpProducer:
     def _make_room(self, some: list[_Waiting]) -> None:
         with self._changed:
             self._bytes -= sum(len(one.value) for one in some)
+            self.waiting -= len(some)
             self._changed.notify_all()
 
     def _partition(self, topic: str, key: bytes | None, count: int) -> int:
@@ -312,6 +356,18 @@ class HttpProducer:
             return partition_of(key, count)
         self._turns[topic] = turn = (self._turns.get(topic, -1) + 1) % count
         return turn
+
+
+class HttpConsumerParting(Parting):
+    """Closes the connection."""
+
+    def __init__(self, gateways: Gateways) -> None:
+        super().__init__("MyConsumer", "stop")
+        self._gateways = gateways
+
+    def begin(self) -> None:
+        self._gateways.close()
+        self.finished()
 
 
 class HttpConsumer:
@@ -325,6 +381,7 @@ class HttpConsumer:
         self._on_damaged = {} if on_damaged == "raise" else {"on_damaged": on_damaged}
         self._gateways = Gateways(broker)
         self._idle_s = idle_timeout
+        self.parting = HttpConsumerParting(self._gateways)
         self._stopped = threading.Event()
         self._using = threading.Lock()
         self._partitions: dict[str, tuple[int, float]] = {}
@@ -334,6 +391,7 @@ class HttpConsumer:
                 for topic in topics
             }
         except BaseException:
+            self.parting.is_closed = True
             self._gateways.close()
             raise
 
@@ -407,6 +465,7 @@ class HttpConsumer:
         )  # fmt: skip
 
     def stop(self) -> None:
+        self.parting.is_closed = True
         self._stopped.set()
         with self._using:
             self._gateways.close()
@@ -419,6 +478,16 @@ def _partitions(gateways: Gateways, topic: str, known: dict[str, tuple[int, floa
         count = len(gateways.ask("GET", "/partitions", {"topic": topic})["partitions"])
         known[topic] = count, now + PARTITIONS_S
     return count
+
+
+def _at_exit() -> None:
+    """The program ends without `stop`."""
+    for producer in tuple(_producers):
+        producer.parting.at_exit()
+    wait_for_partings(time.monotonic() + DELIVER_S)
+
+
+atexit.register(_at_exit)
 
 
 def is_http(broker: str) -> bool:

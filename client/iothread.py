@@ -75,11 +75,15 @@ class IoThread:
     def stop(self, last: Job, timeout_s: float) -> bool:
         """Runs `last` as the last thing. False if the thread has not ended in that time."""
         if self._thread.is_alive():
-            self._stopping = last
-            self.run(lambda: None)
+            self.end(last)
             if not self.is_here():
                 self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def end(self, last: Job) -> None:
+        """The same, without waiting for it."""
+        self._stopping = last
+        self.run(lambda: None)
 
     def _add(self, timer: Timer) -> None:
         self._numbers += 1

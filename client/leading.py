@@ -31,7 +31,7 @@ from myqueue.errors import (
 from myqueue.iothread import Timer
 from myqueue.protocol import ERROR, KIND
 from myqueue.routing import Partition
-from myqueue.session import Answer, Session, resolve
+from myqueue.session import Answer, SessionCore, resolve
 from myqueue.silence import silence_at
 from myqueue.waiter import Envelope, Waiter, details_of, failure
 
@@ -41,7 +41,7 @@ _RIGHT_PLACE: Final = (Busy, DiskFull, JournalBusy)  # no other broker would do 
 
 
 def ask_leader(
-    session: Session, partition: Partition, kind: int, fields: Sequence[Any],
+    session: SessionCore, partition: Partition, kind: int, fields: Sequence[Any],
     frames: Sequence[Buffer] = (), *, timeout_ms: int,
 ) -> Future[Any]:  # fmt: skip
     """An Answer; of PRODUCE with one batch (offset, time in ms)."""
@@ -61,7 +61,7 @@ class LeaderCall(Waiter):
     )  # fmt: skip
 
     def __init__(
-        self, session: Session, partition: Partition, kind: int, fields: Sequence[Any],
+        self, session: SessionCore, partition: Partition, kind: int, fields: Sequence[Any],
         frames: Sequence[Buffer], timeout_ms: int, future: Future[Any],
     ) -> None:  # fmt: skip
         self._session, self._partition = session, partition

@@ -26,7 +26,7 @@ from myqueue.subscription import Subscription
 
 if TYPE_CHECKING:
     from myqueue.config import ConsumerSettings
-    from myqueue.session import Answer, Session
+    from myqueue.session import Answer, SessionCore
 
 log = logging.getLogger("myqueue.client")
 
@@ -42,7 +42,7 @@ class Membership:
     """See the chapter's head. `asked` and `told` come from the application's thread."""
 
     def __init__(
-        self, session: Session, fetcher: Fetcher, subscription: Subscription,
+        self, session: SessionCore, fetcher: Fetcher, subscription: Subscription,
         settings: ConsumerSettings,
     ) -> None:  # fmt: skip
         self._session, self._fetcher, self._subscription = session, fetcher, subscription
@@ -86,7 +86,7 @@ class Membership:
     def leave(self) -> Future[Any]:
         """At once; done when the managers know."""
         left: Future[Any] = Future()
-        self._session.on_io(partial(self._close, left))
+        self._session.on_io(partial(self.leave_from_here, left))
         return left
 
     # -- in the I/O thread ------------------------------------------------------------------------
@@ -250,7 +250,8 @@ class Membership:
         except MyQueueError:  # the session was closed
             return None
 
-    def _close(self, left: Future[Any]) -> None:
+    def leave_from_here(self, left: Future[Any]) -> None:
+        """`leave`, asked for in the I/O thread."""
         state, self._state, self._left = self._state, CLOSED, left
         if state == JOINING:
             self._after(LEAVE_MS_MAX, self._gone)  # or when it is known whom we joined as

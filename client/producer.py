@@ -23,6 +23,7 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 from weakref import WeakSet
@@ -31,6 +32,7 @@ from myqueue.accumulator import COUNT_MAX, HEADER_BYTES, MESSAGE_BYTES, Accumula
 from myqueue.clock import now_ms, wall_ms
 from myqueue.config import ProducerSettings
 from myqueue.delivery import BatchDelivery, Countdown, Delivery, Failures, RecordMetadata
+from myqueue.dropped import ProducerParting, wait_for_partings, weakly
 from myqueue.errors import (
     UNKNOWN,
     BufferFull,
@@ -56,7 +58,7 @@ from myqueue.intake import (
 from myqueue.once import send_once
 from myqueue.places import Place, by_lane, lane_of
 from myqueue.sender import Sender
-from myqueue.session import Session
+from myqueue.session import Session, SessionCore
 
 log = logging.getLogger("myqueue.client")
 
@@ -77,7 +79,9 @@ class Producer:
             raise InvalidSetting(f"a producer's settings: {error}") from None
         self._owns_session = not isinstance(cluster, Session)
         self.session = (
-            cluster if isinstance(cluster, Session) else Session(cluster, name=self.settings.name)
+            cluster
+            if isinstance(cluster, Session)
+            else Session.of("", cluster, name=self.settings.name)
         )
         self._refusal: MyQueueError | None = None  # why nothing is taken any more
         self._is_closed = False
@@ -91,10 +95,16 @@ class Producer:
         self._places: dict[str, Place] = {}
         self._failures = Failures(self.settings.max_buffered_bytes)
         self._sender = Sender(
-            self.session, self._lanes, self._lock, self.settings, self._failed, self._died
-        )
-        self.session.on_routes(self._routes_changed)
+            self.session.core, self._lanes, self._lock, self.settings,
+            partial(_failed, self.session.core, self._failures), weakly(self._died),
+        )  # fmt: skip
+        self._on_routes = weakly(self._routes_changed)
+        self.session.on_routes(self._on_routes)
         _producers.add(self)
+        self.parting = ProducerParting(
+            self.session, self._owns_session, self._sender, self._lanes, self._lock, self._failures
+        )
+        self.parting.watch(self)
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -307,7 +317,7 @@ class Producer:
         timeout = seconds(timeout)
         if self._is_closed or isinstance(self._refusal, Forked):
             return
-        self._is_closed = True
+        self._is_closed = self.parting.is_closed = True
         if self._refusal is None:
             self._refusal = Closed("this producer was closed")
         try:
@@ -327,10 +337,12 @@ class Producer:
     def _end(self) -> None:
         """Stop the sender, which fails what is left; then the session, if it is ours."""
         stopped = threading.Event()
-        self.session.off_routes(self._routes_changed)
+        self.session.off_routes(self._on_routes)
+
+        sender = self._sender
 
         def stop() -> None:
-            self._sender.stop()
+            sender.stop()
             stopped.set()
 
         if not self.session.closed:
@@ -374,25 +386,27 @@ class Producer:
     def _died(self, error: MyQueueError) -> None:
         self._refusal = error
 
-    def _failed(self, batch: Batch) -> None:
-        if self._failures.add(batch) and not self.session.closed:
-            self.session.after(LOG_MS, self._log_failures)
-
-    def _log_failures(self) -> None:
-        messages, error = self._failures.tell()
-        log.error("%d messages were not delivered; first: %s", messages, error)
-
     def mark_forked(self) -> None:
         self._refusal = Forked("this producer was made before a fork, by the parent process")
 
     def at_exit(self, timeout: float) -> None:
         """The program ends without `close`."""
-        lanes = tuple(self._lanes.lanes.values())  # threads that still live may add some
-        waiting = sum(batch.count for lane in lanes for batch in lane.unsettled())
+        waiting = self.parting.waiting
         try:
             self.close(timeout)
         except MyQueueError as error:
             log.warning("a producer was not closed, %d messages waited: %s", waiting, error)
+
+
+def _failed(core: SessionCore, failures: Failures, batch: Batch) -> None:
+    if failures.add(batch) and not core.closed:
+        core.after(LOG_MS, partial(_log_failures, failures))
+
+
+def _log_failures(failures: Failures) -> None:
+    messages, error = failures.tell()
+    if messages:  # else it was logged when its producer was dropped
+        log.error("%d messages were not delivered; first: %s", messages, error)
 
 
 def _after_fork() -> None:
@@ -404,6 +418,7 @@ def _at_exit() -> None:
     deadline = monotonic() + AT_EXIT_S
     for producer in tuple(_producers):
         producer.at_exit(max(0.0, deadline - monotonic()))
+    wait_for_partings(deadline)
 
 
 os.register_at_fork(after_in_child=_after_fork)

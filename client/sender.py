@@ -52,7 +52,7 @@ from myqueue.errors import (
     TimedOut,
 )
 from myqueue.iothread import Timer
-from myqueue.session import Session
+from myqueue.session import SessionCore
 from myqueue.silence import silence_at
 
 log = logging.getLogger("myqueue.client")
@@ -67,7 +67,7 @@ class Sender:
     """See the chapter's head. `lock` is the producer's; it guards the accumulator."""
 
     def __init__(
-        self, session: Session, accumulator: Accumulator, lock: threading.Condition,
+        self, session: SessionCore, accumulator: Accumulator, lock: threading.Condition,
         settings: ProducerSettings, on_failed: Callable[[Batch], None],
         on_fatal: Callable[[MyQueueError], None],
     ) -> None:  # fmt: skip
@@ -394,6 +394,7 @@ class Sender:
     def stop(self) -> None:
         """For good. What is unsettled fails; in the I/O thread."""
         self._session.off_routes(self._routes_changed)
+        self._session.off_shut(self._shut)
         self.abandon(Closed("the producer was closed before this was delivered"))
         self._stopped = True
         if self._timer is not None:

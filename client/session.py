@@ -7,6 +7,10 @@ three seconds which producers and consumers of this process live.
 A session belongs to the process that made it. After a fork the child has a copy without the I/O
 thread and with sockets that are the parent's; every call there is refused, before any lock that
 another thread might have held during the fork is touched.
+
+Everything that lives in the I/O thread refers to a `SessionCore`. `Session` is what applications
+hold: the same state under another object, to which no thread refers. So it can be dropped, and the
+core ends with it (`dropped.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ from __future__ import annotations
 import logging
 import os
 import random
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from secrets import token_bytes
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 from weakref import WeakSet
 
 from myqueue import protocol as words
@@ -25,6 +30,7 @@ from myqueue.batch import Buffer
 from myqueue.clock import now_ms
 from myqueue.config import SessionSettings, addresses, joined
 from myqueue.connection import Connection, Greeting, Sockets
+from myqueue.dropped import unclosed, when_dropped
 from myqueue.errors import (
     NONE,
     Closed,
@@ -47,7 +53,7 @@ MANAGERS: Final = "managers"
 OF_TOPICS: Final = frozenset(("create_topic", "delete_topic", "grow_topic"))
 # What can't be packed: a number beyond 64 bits, half of a surrogate pair, a set.
 UNPACKABLE: Final = (ValueError, TypeError, OverflowError)
-_sessions: WeakSet[Session] = WeakSet()
+_sessions: WeakSet[SessionCore] = WeakSet()
 
 
 class Answer(NamedTuple):
@@ -108,21 +114,22 @@ class Call(Waiter):
         resolve(self.future, answer, error)
 
 
-class Session:
-    """See the chapter's head."""
+class SessionCore:
+    """All of a session, for its I/O thread and for whatever lives there.
+
+    What outlives a call takes `self.core`, which is never the object that the application holds.
+    """
 
     def __init__(
-        self, cluster: str | Iterable[str], *, name: str = "", request_timeout_ms: int = 10_000,
-        key_file: str | None = None,
-    ) -> None:  # fmt: skip
-        """`cluster`: managers, `host:port[,…]` or a list of them.
-
-        `key_file`: of a cluster with keys; without one MYQ_KEY names it (`myqueue.keys`)."""
+        self, cluster: str | Iterable[str], name: str, request_timeout_ms: int, key_file: str | None
+    ) -> None:
         key_file = os.environ.get("MYQ_KEY", "") if key_file is None else key_file
         self.settings = SessionSettings(
             name=name, request_timeout_ms=request_timeout_ms, key_file=key_file
         )
         bootstrap = addresses(joined(cluster))
+        self.core = self
+        self.named_when_dropped = ""
         self.name, self.request_timeout_ms = name, request_timeout_ms
         self.managers: Final = MANAGERS
         self.routes = Routes()
@@ -209,12 +216,12 @@ class Session:
     ) -> Future[Answer]:  # fmt: skip
         """An address: one attempt. `session.managers`: repeats until the deadline."""
         self.check()
-        future: Future[Answer] = Future()
+        core, future = self.core, Future[Answer]()
         limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
         if target == MANAGERS:
-            self._thread.run(lambda: self._ask_managers(kind, fields, frames, limit_ms, future))
+            self._thread.run(lambda: core._ask_managers(kind, fields, frames, limit_ms, future))
         else:
-            self._thread.run(lambda: self._ask(target, kind, fields, frames, limit_ms, future))
+            self._thread.run(lambda: core._ask(target, kind, fields, frames, limit_ms, future))
         return future
 
     def update(
@@ -224,8 +231,8 @@ class Session:
         """A change of metadata, done once however often it has to be asked for."""
         fields = (key or token_bytes(16), operation, arguments)
         asked = self.call(MANAGERS, words.UPDATE, fields, timeout_ms=timeout_ms)
-        topic = arguments.get("topic", "") if operation in OF_TOPICS else ""
-        return _then(asked, lambda answer: self._updated(answer, topic))
+        topic, core = arguments.get("topic", "") if operation in OF_TOPICS else "", self.core
+        return _then(asked, lambda answer: core._updated(answer, topic))
 
     def read(
         self, query: str, arguments: dict[str, Any] | None = None, *, at_least: int = 0,
@@ -261,8 +268,8 @@ class Session:
 
     def refresh(self, names: Iterable[str] = (), at_least: int = 0) -> None:
         """`at_least`: the managers' index of what the routes have to show."""
-        wanted = tuple(names)
-        self.on_io(lambda: self._upkeep.refresh(wanted, at_least))
+        wanted, upkeep = tuple(names), self._upkeep
+        self.on_io(lambda: upkeep.refresh(wanted, at_least))
 
     def on_routes(self, callback: Job) -> None:
         self._upkeep.listeners.append(callback)
@@ -272,10 +279,12 @@ class Session:
             self._upkeep.listeners.remove(callback)
 
     def keep_alive(self, *, producer: int = 0, consumer: int = 0) -> None:
-        self.on_io(lambda: self._upkeep.keep_alive(producer, consumer))
+        upkeep = self._upkeep
+        self.on_io(lambda: upkeep.keep_alive(producer, consumer))
 
     def let_die(self, *, producer: int = 0, consumer: int = 0) -> None:
-        self.on_io(lambda: self._upkeep.let_die(producer, consumer))
+        upkeep = self._upkeep
+        self.on_io(lambda: upkeep.let_die(producer, consumer))
 
     def heard_of(self, *, producer: int = 0, consumer: int = 0) -> None:
         """Somebody who speaks through this process is alive now; the managers hear it soon."""
@@ -292,6 +301,10 @@ class Session:
     def on_shut(self, callback: Job) -> None:
         """Called in the I/O thread when the session is closed, before connections are."""
         self._shutters.append(callback)
+
+    def off_shut(self, callback: Job) -> None:
+        if callback in self._shutters:
+            self._shutters.remove(callback)
 
     def after(self, delay_ms: int, job: Job) -> Timer:
         return self._thread.after(delay_ms, job)
@@ -367,8 +380,22 @@ class Session:
         if self._forked or self._closed:
             return
         self._closed = True
-        if not self._thread.stop(self._shut, timeout_ms / 1000):
+        if not self._thread.stop(self.core._shut, timeout_ms / 1000):
             log.warning("the I/O thread of a session did not end within %d ms", timeout_ms)
+
+    def end(self) -> None:
+        """The same without waiting, and without a lock that anybody holds for long."""
+        if not (self._forked or self._closed):
+            self._closed = True
+            self._thread.end(self.core._shut)
+
+    def dropped(self) -> None:
+        """The application holds no `Session` of this core any more."""
+        if self._forked or self._closed:
+            return
+        self.end()
+        if self.named_when_dropped:
+            warnings.warn(unclosed(self.named_when_dropped), ResourceWarning, stacklevel=2)
 
     def _shut(self) -> None:
         error = Closed("the session was closed")
@@ -384,7 +411,7 @@ class Session:
             connection.shut(error)
         self._sockets.close()
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -392,6 +419,31 @@ class Session:
 
     def mark_forked(self) -> None:
         self._forked = True
+
+
+class Session(SessionCore):
+    """A session, as applications hold it. See the chapter's head."""
+
+    def __init__(
+        self, cluster: str | Iterable[str], *, name: str = "", request_timeout_ms: int = 10_000,
+        key_file: str | None = None,
+    ) -> None:  # fmt: skip
+        """`cluster`: managers, `host:port[,…]` or a list of them.
+
+        `key_file`: of a cluster with keys; without one MYQ_KEY names it (`myqueue.keys`)."""
+        core = SessionCore(cluster, name, request_timeout_ms, key_file)
+        self.__dict__ = core.__dict__  # one state; two objects, of which threads hold the other one
+        self.named_when_dropped = "Session"
+        when_dropped(self, core.dropped)
+
+    @classmethod
+    def of(cls, owner: str, cluster: str | Iterable[str], **settings: Any) -> Self:
+        """A session that is part of another client. Dropped unclosed it is called by that name;
+        "": its owner says it.
+        """
+        session = cls(cluster, **settings)
+        session.named_when_dropped = owner
+        return session
 
 
 def _not_sent(error: Exception) -> InvalidRequest:

@@ -13,7 +13,7 @@ from myqueue.errors import MyQueueError
 from myqueue.routing import Partition
 
 if TYPE_CHECKING:
-    from myqueue.session import Session
+    from myqueue.session import SessionCore
 
 
 class Silence(NamedTuple):
@@ -24,7 +24,9 @@ class Silence(NamedTuple):
     hint: str | None
 
 
-def silence_at(session: Session, partition: Partition | None, last: MyQueueError | None) -> Silence:
+def silence_at(
+    session: SessionCore, partition: Partition | None, last: MyQueueError | None
+) -> Silence:
     """What is known of a partition that did not do what it was asked; `last`: its last refusal."""
     said = "" if last is None else str(last)
     if last is not None and last.name not in said:

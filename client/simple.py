@@ -42,9 +42,10 @@ class _Direct:
 
     def __init__(self, broker: str) -> None:
         self.producer_ids: dict[str, int] = {}
-        self._session = Session(broker, name="MyProducer")
+        self._session = Session.of("", broker, name="MyProducer")
         self._admin = Admin(self._session)
         self._producer = Producer(self._session)
+        self._producer.parting.kind, self._producer.parting.verb = "MyProducer", "stop"
 
     def register(self, topic: str) -> None:
         if topic not in self.producer_ids:
@@ -81,7 +82,12 @@ class MyProducer:
     def __init__(self, topics: Iterable[str], broker: str | Iterable[str]) -> None:
         names, broker = texts(topics, "topics"), joined(broker)
         self._stopped = False
-        self._way = HttpProducer(broker) if is_http(broker) else _Direct(broker)
+        self._way: HttpProducer | _Direct
+        if is_http(broker):
+            self._way = http = HttpProducer(broker)
+            http.parting.watch(self)
+        else:
+            self._way = _Direct(broker)
         self.producer_ids: dict[str, int] = self._way.producer_ids  # by topic
         try:
             for topic in names:
@@ -167,8 +173,9 @@ class MyConsumer:
                 )
             self._http = HttpConsumer(names, broker, idle_timeout, known, on_damaged)
             self.consumer_ids = self._http.consumer_ids
+            self._http.parting.watch(self)
             return
-        self._session = Session(broker, name="MyConsumer")
+        self._session = Session.of("", broker, name="MyConsumer")
         try:
             admin = Admin(self._session)
             self.consumer_ids = {
@@ -182,6 +189,7 @@ class MyConsumer:
                 auto_commit_interval_ms=1_000, idle_timeout=idle_timeout,
                 on_out_of_range=on_out_of_range, on_damaged=on_damaged,
             )  # fmt: skip
+            self._consumer.parting.kind, self._consumer.parting.verb = "MyConsumer", "stop"
         except BaseException:
             self._session.close()
             raise

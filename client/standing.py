@@ -47,7 +47,7 @@ class Standing:
     ) -> None:
         self._session, self._subscription = session, subscription
         self._request_timeout_ms = request_timeout_ms
-        self._fetcher = Fetcher(session, subscription, request_timeout_ms)
+        self._fetcher = Fetcher(session.core, subscription, request_timeout_ms)
         self._changed = self._fetcher.changed
         self._pid = os.getpid()
         self._user = RLock()

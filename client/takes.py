@@ -20,7 +20,7 @@ from myqueue.connection import Connection
 from myqueue.errors import UNKNOWN, CorruptData, error_of
 from myqueue.leading import LeaderCall
 from myqueue.routing import Partition
-from myqueue.session import Session
+from myqueue.session import SessionCore
 from myqueue.waiter import Envelope, failure
 
 # first and next offset; and the batches that hold them, each with its offset
@@ -34,7 +34,7 @@ class TakeCall(LeaderCall):
     __slots__ = ("_outbox", "siblings")
 
     def __init__(
-        self, outbox: Outbox, session: Session, partition: Partition, row: Row, timeout_ms: int,
+        self, outbox: Outbox, session: SessionCore, partition: Partition, row: Row, timeout_ms: int,
         future: Future[Taken],
     ) -> None:  # fmt: skip
         super().__init__(session, partition, words.TAKE, row, (), timeout_ms, future)
@@ -83,7 +83,7 @@ class TakeCall(LeaderCall):
 class Outbox:
     """Takes that leave when the I/O thread has done what it is doing."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SessionCore) -> None:
         self._session = session
         self._waiting: dict[Connection, dict[TakeCall, None]] = {}
         session.on_shut(self._flush)  # then connections tell them that it is over
@@ -105,7 +105,7 @@ class Outbox:
 
 
 def take_at_leader(
-    outbox: Outbox, session: Session, partition: Partition, row: Row, timeout_ms: int
+    outbox: Outbox, session: SessionCore, partition: Partition, row: Row, timeout_ms: int
 ) -> Future[Taken]:
     """Raises MyQueueError if the session can't be used."""
     session.check()

@@ -24,7 +24,7 @@ from myqueue.routing import Topic
 from myqueue.waiter import Waiter
 
 if TYPE_CHECKING:
-    from myqueue.session import Answer, Session
+    from myqueue.session import Answer, SessionCore
 
 log = logging.getLogger("myqueue.client")
 
@@ -47,7 +47,7 @@ class Ensure:
 class Upkeep:
     """All in the I/O thread, but for `ensure`."""
 
-    def __init__(self, session: Session, managers: Managers) -> None:
+    def __init__(self, session: SessionCore, managers: Managers) -> None:
         self.listeners: list[Callable[[], object]] = []
         self._session, self._managers = session, managers
         self._topics: set[str] = set()  # to be kept fresh

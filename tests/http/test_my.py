@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -144,3 +148,39 @@ def test_a_gateway_that_dies_doubles_nothing(
         assert [one.offset for one in mine] == list(range(len(mine)))
         assert [one.value for one in mine] == sorted(one.value for one in mine)
     own.kill()
+
+
+def test_clients_that_are_dropped_go_by_themselves(gateway: Gateway, topic: str) -> None:
+    """What was accepted is delivered; no thread and no connection stays."""
+    producer = MyProducer([topic], gateway.url)
+    sent = [producer.send(topic, b"%d" % n) for n in range(20)]
+    with pytest.warns(ResourceWarning, match=r"a MyProducer was dropped without stop\(\)"):
+        del producer
+        gc.collect()
+    assert [one.result(30).offset for one in sent] == list(range(20))
+    for thread in threading.enumerate():
+        if thread.name == "myqueue-http":
+            thread.join(30)
+            assert not thread.is_alive()
+    before = len(os.listdir("/proc/self/fd"))
+    consumer = MyConsumer([topic], gateway.url)
+    assert next(consumer.get_next()).value == b"0"
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    with pytest.warns(ResourceWarning, match=r"a MyConsumer was dropped without stop\(\)"):
+        del consumer
+        gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_program_that_forgets_to_stop_still_delivers(gateway: Gateway, topic: str) -> None:
+    program = (
+        "import sys\nfrom myqueue import MyProducer\n"
+        "producer = MyProducer([sys.argv[2]], sys.argv[1])\n"
+        "producer.send(sys.argv[2], b'forgotten')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program, gateway.url, topic], capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    with MyConsumer([topic], gateway.url, idle_timeout=1.5) as consumer:
+        assert [one.value for one in consumer.get_next()] == [b"forgotten"]
