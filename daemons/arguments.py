@@ -20,7 +20,7 @@ from myqueue import protocol
 from myqueue.errors import InvalidName, InvalidRequest, InvalidSetting
 
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
-PATH_NAMES: Final = (".", "..")  # no new topic has these: see `check_new_topic`
+PATH_NAMES: Final = (".", "..")  # no new topic or group has these: see `check_new_name`
 TEXT_MAX: Final = 300  # addresses, hosts, ids of disks
 PARTITIONS_PER_CALL: Final = 1000
 REPLICATION_MAX: Final = 9
@@ -104,15 +104,15 @@ def checked_name(value: Any, what: str) -> str:
     return value
 
 
-def check_new_topic(name: Any, known: Container[str]) -> None:
-    """Refuse the names that URLs and paths take for "here" and "one up".
+def check_new_name(kind: str, name: Any, known: Container[str]) -> None:
+    """Refuse the names that URLs and paths take for "here" and "one up", for a "topic" or "group".
 
     The leader asks before it proposes an entry. Entries of logs that are there already, which made
-    such a topic, are applied as ever; so the topic can be used, and deleted.
+    such a topic or group, are applied as ever; so it can be used, and deleted.
     """
     if name in PATH_NAMES and name not in known:
         raise InvalidName(
-            f"a topic can't be named {name!r}: in a URL that leads to another page",
+            f"a {kind} can't be named {name!r}: in a URL that leads to another page",
             hint="Choose another name, of A-Z a-z 0-9 . _ -",
         )
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import __version__, errors, protocol
 from myqueue.daemons import founding, telling, views
-from myqueue.daemons.arguments import check_new_topic
+from myqueue.daemons.arguments import check_new_name
 from myqueue.daemons.beats import Beats
 from myqueue.daemons.coordinator import Coordinator
 from myqueue.daemons.deeds import told_of
@@ -145,7 +145,9 @@ class Manager:
             raise errors.InvalidRequest(f"{operation} knows no argument {name}")
         replica = self._leading()
         if operation in CREATING:
-            check_new_topic(arguments.get("topic"), self._metadata.tables.topics)
+            kind, tables = CREATING[operation], self._metadata.tables
+            known = tables.topics if kind == "topic" else tables.teams
+            check_new_name(kind, arguments.get(kind), known)
         self._waiting.check_room(self._waiting.updates)
         payload = command(key, operation, self._with_news(operation, arguments))
         index = self._propose(replica, payload)

@@ -188,7 +188,11 @@ _FOR_MANAGERS: tuple[Operation, ...] = (
 )  # fmt: skip
 _BY_NAME: Final = {one.__name__: one for one in _FOR_CLIENTS + _FOR_MANAGERS}
 CLIENT_OPERATIONS: Final = tuple(one.__name__ for one in _FOR_CLIENTS)
-CREATING: Final = ("create_topic", "register_producer")  # topics, by a client's name
+# These may make a topic or a group, by a name that a client gives.
+CREATING: Final = {
+    "create_topic": "topic", "register_producer": "topic",
+    "join_group": "group", "begin_reset": "group",
+}  # fmt: skip
 PLACING: Final = (
     "create_topic", "grow_topic", "register_producer", "grow_by_threshold", "remove_broker",
     "drain_broker",

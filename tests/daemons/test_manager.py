@@ -12,6 +12,7 @@ from myqueue import errors, protocol
 from myqueue.daemons.manager import GROUP, READ_MS, UPDATE_MS, Manager
 from myqueue.daemons.metadata import Metadata
 from myqueue.daemons.raft.types import COMMAND, Item
+from myqueue.daemons.team_rows import Team
 from myqueue.daemons.waiting import WAITING_MAX
 
 KEY = b"k" * 16
@@ -167,6 +168,23 @@ def test_a_new_topic_can_not_be_named_as_urls_name_another_page(name: str) -> No
     cluster.tables.topics[name] = old
     cluster.ask(protocol.UPDATE, KEY, "register_producer", {"topic": name})
     assert len(cluster.engine.pending) == 1
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_new_group_can_not_be_named_as_urls_name_another_page(name: str) -> None:
+    cluster = Cluster(brokers=3)
+    join = {"group": name, "topics": ["t"]}
+    for operation, arguments in (("join_group", join), ("begin_reset", {"group": name})):
+        with pytest.raises(errors.InvalidName, match="a group can't be named"):
+            cluster.ask(protocol.UPDATE, KEY, operation, arguments)
+    assert cluster.engine.pending == []
+    cluster.tables.teams[name] = Team(1, name)  # one that an earlier version made
+    assert cluster.read("group", group=name)["group"] == name
+    cluster.update("join_group", **join)
+    cluster.tables.teams[name].members.clear()
+    epoch = cluster.update("begin_reset", group=name)["epoch"]
+    cluster.update("remove_group", group=name, epoch=epoch)
+    assert name not in cluster.tables.teams
 
 
 def test_updates_are_bounded() -> None:

@@ -351,9 +351,13 @@ REFUSALS: Final = (
             "did you mean 'partition'"),
     Refusal("GET /consumer/consume", MINE | {"wait_m": 1}, 400, "INVALID_REQUEST",
             "did you mean 'wait_ms'"),
-    # -- names of topics that lead elsewhere --
+    # -- names of topics and groups that lead elsewhere --
     Refusal("POST /topics", {"topic": "."}, 400, "INVALID_NAME", "can't be named '.'"),
     Refusal("POST /producer/register", {"topic": ".."}, 400, "INVALID_NAME", "named '..'"),
+    Refusal("POST /groups/./reset", {"topic": "@topic", "to": "latest"}, 400, "INVALID_NAME",
+            "a group can't be named '.'"),
+    Refusal("POST /groups/../reset", {"topic": "@topic", "to": "latest"}, 400, "INVALID_NAME",
+            "a group can't be named '..'"),
     # -- ids --
     Refusal("POST /producer/produce", {"producer_id": 999_999, "message": "x"}, 404,
             "UNKNOWN_CLIENT"),

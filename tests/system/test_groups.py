@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import threading
 import time
@@ -22,7 +23,7 @@ from kit.processes import Cluster, wait_for
 from kit.traffic import Writer
 
 from myqueue import AsyncConsumer, Consumer, Producer, cli
-from myqueue.errors import Fenced, MyQueueError
+from myqueue.errors import Fenced, InvalidName, MyQueueError
 from myqueue.message import TopicPartition
 
 SESSION_MS = 2000
@@ -34,6 +35,31 @@ PEACE, ELECTION = "in peace", "while managers elect a leader"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("groups")) as running:
         yield running
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_group_that_urls_take_for_another_page_is_refused(
+    cluster: Cluster, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The managers refuse it, so Consumer, Admin and the command line tell the same."""
+    topic = f"named-{len(name)}"
+    cluster.admin.create_topic(topic)
+    told = re.escape(f"a group can't be named {name!r}")
+    with (
+        Consumer(cluster.address, [topic], group=name) as consumer,
+        pytest.raises(InvalidName, match=told),
+    ):
+        consumer.poll(timeout=30)
+    with pytest.raises(InvalidName, match=told):
+        cluster.admin.reset_group(name, to="latest", topics=[topic])
+    where = ("--cluster", cluster.address)
+    for command in (
+        ("consume", topic, "--group", name, *where),
+        ("group", "reset", name, "--to", "latest", "--topic", topic, "--execute", *where),
+    ):
+        assert cli.main(command) == 1, command
+        assert re.search(told, capsys.readouterr().err), command
+    assert name not in {row["group"] for row in cluster.admin.groups()}
 
 
 class Crowd:
