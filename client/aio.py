@@ -3,8 +3,8 @@
 The same core does the work, in the same I/O thread; nothing is done twice. One await returns the
 result: `await producer.send(…)` is where the message was stored, `await consumer.poll()` is a list
 of messages. While a consumer waits it holds no thread: news of the I/O thread wake the event loop.
-What may block for another reason (a full buffer, a first look at a topic, commits) is done in the
-loop's default executor.
+What may block for another reason (a full buffer, a first look at a topic, commits, a lock that the
+I/O thread holds while a consumer seeks or pauses) is done in the loop's default executor.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ class AsyncConsumer:
     async def poll(
         self, max_messages: int | None = None, timeout: float | None = 1.0
     ) -> list[Message]:
-        """Messages, as soon as there are any; [] if none came in `timeout` seconds."""
+        """Messages, as soon as there are any; [] if none came in `timeout` seconds. The time that
+        calls of other tasks take counts.
+        """
         consumer, timeout = self._consumer, seconds(timeout)
         return await self._until(timeout, lambda: consumer.poll(max_messages, 0.0)) or []
 
@@ -181,12 +183,17 @@ class AsyncConsumer:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             self._news.clear()
-            async with self._turn:
+            if not await _within(end, self._turn.acquire()):
+                return None  # another task has it; this one's time is over all the same
+            try:
                 has_to_save = self._consumer.has_to_save()
                 found = None if has_to_save else take()
+            finally:
+                self._turn.release()
             if has_to_save:
                 with suppress(Closed):
-                    await self._call(self._consumer.save_leaving)
+                    if not await _within(end, self._call(self._consumer.save_leaving)):
+                        return None  # it goes on; the next call begins behind it
                 continue
             left = self._slice_s if end is None else min(self._slice_s, end - time.monotonic())
             if found or left <= 0 or self._consumer.is_closed():
@@ -259,8 +266,7 @@ class AsyncConsumer:
         return self._consumer.skipped()
 
     async def assignment(self) -> list[TopicPartition]:
-        async with self._turn:
-            return self._consumer.assignment()
+        return await self._call(self._consumer.assignment)
 
     @overload
     async def seek(self, partition: TopicPartition | tuple[str, int], offset: int, /) -> None: ...
@@ -271,16 +277,13 @@ class AsyncConsumer:
     async def seek(self, partition: Any, *more: Any, offset: Any = None) -> None:
         """See Consumer.seek."""
         name, rest = name_of_partition(partition, more)
-        async with self._turn:
-            self._consumer.seek(name, *(rest or (offset,)))
+        await self._call(self._consumer.seek, name, *(rest or (offset,)))
 
     async def pause(self, partitions: Partitions = None) -> None:
-        async with self._turn:
-            self._consumer.pause(partitions)
+        await self._call(self._consumer.pause, partitions)
 
     async def resume(self, partitions: Partitions = None) -> None:
-        async with self._turn:
-            self._consumer.resume(partitions)
+        await self._call(self._consumer.resume, partitions)
 
     async def close(self, timeout: float = 5.0) -> None:
         """Ends it; who waits in `poll` or in a loop is let go."""
@@ -315,6 +318,18 @@ def _make(make: Callable[[], Consumer], made: Future[Consumer]) -> None:
         made.set_result(consumer)
     except InvalidStateError:  # nobody waits any more
         consumer.close(UNWANTED_S)
+
+
+async def _within(end: float | None, awaited: Awaitable[object]) -> bool:
+    """False: it was not done by then, and the wait was cancelled."""
+    try:
+        async with asyncio.timeout(None if end is None else end - time.monotonic()) as scope:
+            await awaited
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        return False
+    return True
 
 
 def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

@@ -206,8 +206,7 @@ class Standing:
 
     def skipped(self) -> dict[TopicPartition, int]:
         """Messages that were passed over with on_damaged="skip", by partition, since it began."""
-        with self._changed:
-            return dict(self._subscription.skips.messages)
+        return self._subscription.skips.messages.copy()  # at once: it needs no lock
 
     def is_closed(self) -> bool:
         return self._closed

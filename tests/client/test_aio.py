@@ -1,6 +1,7 @@
 """AsyncProducer and AsyncConsumer: one await, one result; the event loop is never held."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 
@@ -10,7 +11,10 @@ from kit.echo_groups import serve_groups
 from kit.echo_reads import Reads, fill, serve_reads
 
 from myqueue import errors
+from myqueue import protocol as words
 from myqueue.aio import AsyncConsumer, AsyncProducer
+
+HELD_S = 2.0
 
 
 @pytest.fixture
@@ -189,3 +193,108 @@ def test_what_is_given_back_is_committed_without_holding_the_loop(cluster, reads
 
 async def _all(consumer: AsyncConsumer) -> list[int]:
     return [message.offset async for message in consumer]
+
+
+class Ticker:
+    """How long the event loop stood still at most, while this was entered."""
+
+    async def __aenter__(self) -> "Ticker":
+        self.worst, self._last = 0.0, time.monotonic()
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            self._tick()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self.worst, self._last = max(self.worst, now - self._last), now
+
+    async def __aexit__(self, *_: object) -> None:
+        self._tick()
+        self._task.cancel()
+
+
+@pytest.mark.parametrize("call", ["seek", "pause", "resume", "assignment", "skipped"])
+def test_no_call_holds_the_loop_while_the_io_thread_has_the_lock(cluster, reads, call):
+    fill(cluster.topic("t")[0], 3)
+    held, enough = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with AsyncConsumer(cluster.address, "t") as consumer:
+            assert len(await consumer.poll(timeout=5)) == 3
+            lock = consumer._consumer._changed
+
+            def hold() -> None:
+                with lock:
+                    held.set()
+                    enough.wait(HELD_S)
+
+            holding = asyncio.ensure_future(asyncio.to_thread(hold))
+            await asyncio.to_thread(held.wait)
+            async with Ticker() as ticker:
+                found = getattr(consumer, call)(*((("t", 0), 1) if call == "seek" else ()))
+                if asyncio.iscoroutine(found):
+                    await found
+            assert ticker.worst < HELD_S / 2, ticker.worst
+            enough.set()
+            await holding
+            if call == "seek":
+                assert [one.offset for one in await consumer.poll(timeout=5)] == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_the_time_that_another_task_takes_counts(cluster, reads):
+    """A commit that nobody answers; polls of other tasks end when their own time is over."""
+    fill(cluster.topic("t")[0], 3)
+    waits: list[float] = []
+
+    async def poll(consumer: AsyncConsumer, limit_s: float) -> None:
+        begin = time.monotonic()
+        assert await consumer.poll(timeout=limit_s) == []
+        waits.append(time.monotonic() - begin - limit_s)
+
+    async def main() -> None:
+        async with AsyncConsumer(cluster.address, "t", consumer_id=7) as consumer:
+            assert len(await consumer.poll(timeout=5)) == 3
+            for daemon in cluster.daemons:
+                before = daemon.script
+                daemon.script = lambda envelope, frames, before=before: (
+                    [] if envelope[words.KIND] == words.COMMIT else before(envelope, frames)
+                )
+            commit = asyncio.ensure_future(consumer.commit(timeout=HELD_S))
+            await asyncio.sleep(0)  # the commit is first
+            async with Ticker() as ticker:
+                await asyncio.gather(*(poll(consumer, limit_s) for limit_s in (0.0, 0.1, 0.2)))
+            assert not commit.done() and ticker.worst < HELD_S / 2
+            with pytest.raises(errors.MyQueueError):
+                await commit
+            await poll(consumer, 0.1)  # nobody was left behind with the turn
+
+    asyncio.run(main())
+    assert max(waits) < HELD_S / 2, waits
+
+
+def test_giving_a_partition_back_does_not_outlast_the_time_of_poll(cluster, reads):
+    groups = serve_groups(cluster)
+    groups.give("t", (0, 3, False))
+    fill(cluster.topic("t")[0], 3)
+
+    async def main() -> None:
+        async with AsyncConsumer(cluster.address, "t", group="g", auto_commit=True) as consumer:
+            assert len(await consumer.poll(timeout=10)) == 3
+            groups.loses_commits = True
+            groups.give("t", (0, 3, True))
+            while not consumer._consumer.has_to_save():
+                await asyncio.sleep(0.01)
+            begin = time.monotonic()
+            assert await consumer.poll(timeout=0.2) == []
+            assert time.monotonic() - begin < 1.5  # the commit is tried for three seconds
+            while not groups.released:
+                assert await consumer.poll(timeout=0.2) == []
+            assert time.monotonic() - begin < 10
+
+    asyncio.run(main())
