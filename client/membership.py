@@ -52,7 +52,8 @@ class Membership:
         self.shares = subscription.shares
         self._state = OUT
         self._member = 0  # the last one that we were
-        self._join_key = b""  # of a join that may have been done, though nobody said so
+        self._join_key = b""  # of a join that may have to be asked for again
+        self._may_be_in = False  # it may have been done, though nobody said so
         self._left: Future[Any] | None = None  # somebody waits for the end of what is under way
         self._beats = 0
         self._asked_at = session.now_ms()
@@ -96,27 +97,34 @@ class Membership:
             return
         self._state = JOINING
         settings = self._settings
+        ends_at = self._session.now_ms() + settings.session_timeout_ms
+        limit_ms = min(settings.request_timeout_ms, settings.session_timeout_ms)
+        self._ask_to_join(limit_ms).add_done_callback(partial(self._joined, ends_at))
+
+    def _ask_to_join(self, limit_ms: int) -> Future[dict[str, Any]]:
+        settings = self._settings
         arguments = {
             "group": settings.group, "topics": sorted(self._subscription.topics),
             "session_ms": settings.session_timeout_ms, "name": settings.name[:100],
             "host": socket.gethostname()[:100],
         }  # fmt: skip
-        ends_at = self._session.now_ms() + settings.session_timeout_ms
-        limit_ms = min(settings.request_timeout_ms, settings.session_timeout_ms)
         self._join_key = self._join_key or token_bytes(16)
-        future = self._session.update(
+        return self._session.update(
             "join_group", arguments, timeout_ms=limit_ms, key=self._join_key
         )
-        future.add_done_callback(partial(self._joined, ends_at))
 
     def _joined(self, ends_at: int, future: Future[dict[str, Any]]) -> None:
         error = future.exception()
+        self._may_be_in = error is not None and (
+            self._may_be_in or (isinstance(error, MyQueueError) and error.outcome != NONE)
+        )
         if self._state == CLOSED:
-            self._leave(future.result()["member"] if error is None else 0)
+            self._leave_as(future)
             return
         self._state = OUT
         if not isinstance(error, MyQueueError) or not (error.retriable or error.outcome != NONE):
-            self._join_key = b""  # else the same is asked for again: nobody is a member twice
+            # Else the same is asked for again: nobody is a member twice.
+            self._join_key, self._may_be_in = b"", False
         if error is None:
             self._state, self._member = IN, future.result()["member"]
             with self._changed:
@@ -253,10 +261,28 @@ class Membership:
     def leave_from_here(self, left: Future[Any]) -> None:
         """`leave`, asked for in the I/O thread."""
         state, self._state, self._left = self._state, CLOSED, left
-        if state == JOINING:
+        if state == JOINING or self._may_be_in:
             self._after(LEAVE_MS_MAX, self._gone)  # or when it is known whom we joined as
-        else:
+        if state != JOINING and self._may_be_in:
+            self._find_out()
+        elif state != JOINING:
             self._leave(self._member if state == IN else 0)
+
+    def _find_out(self) -> None:
+        """Join again with the key of the join that may have been done: the answer says as whom."""
+        self._may_be_in = False  # once
+        try:
+            self._ask_to_join(LEAVE_MS_MAX).add_done_callback(self._leave_as)
+        except MyQueueError:  # the session was closed
+            self._gone()
+
+    def _leave_as(self, joined: Future[dict[str, Any]]) -> None:
+        if joined.exception() is None:
+            self._leave(joined.result()["member"])
+        elif self._may_be_in:
+            self._find_out()
+        else:
+            self._gone()
 
     def _leave(self, member: int) -> None:
         sent = self._send_leave(member) if member else None

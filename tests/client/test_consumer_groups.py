@@ -11,6 +11,7 @@ from kit.echo_groups import Groups, serve_groups
 from kit.echo_reads import fill, serve_reads
 
 from myqueue import errors
+from myqueue import protocol as words
 from myqueue.consumer import Consumer
 from myqueue.message import TopicPartition
 
@@ -136,3 +137,38 @@ def test_what_was_handled_after_the_session_ended_is_not_committed(cluster, grou
             consumer._commit_at = 0
             consumer.note_handled()
         assert not commits and not consumer._subscription.readings
+
+
+def test_close_takes_back_a_join_whose_answer_was_lost(cluster):
+    """It asks again with the same key, hears as whom it joined, and leaves."""
+    members: dict[bytes, int] = {}
+    answers = threading.Event()
+
+    def script(envelope: words.Envelope, frames: list[bytes]) -> list[list[bytes]] | None:
+        _, kind, request, *fields = envelope
+        if kind != words.UPDATE or fields[1] not in ("join_group", "leave_group"):
+            return None
+        if fields[1] == "join_group":
+            members.setdefault(fields[0], 50 + len(members))
+        else:
+            [key] = [key for key, member in members.items() if member == fields[2]["member"]]
+            del members[key]
+        result = {"member": members.get(fields[0], 0), "session_ms": 10_000}
+        answer = words.encode(words.UPDATED, request, 1, result)
+        return [[answer]] if answers.is_set() else []
+
+    for daemon in cluster.daemons:
+        before = daemon.script
+        daemon.script = lambda envelope, frames, before=before: (
+            before(envelope, frames) if (found := script(envelope, frames)) is None else found
+        )
+    cluster.topic("t")
+    consumer = member(cluster, request_timeout_ms=300)
+    membership = consumer._membership
+    end = time.monotonic() + 10
+    while not (members and membership._may_be_in and membership._state == "out"):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    answers.set()
+    consumer.close()
+    assert members == {}
