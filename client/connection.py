@@ -59,10 +59,11 @@ _EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )  # fmt: skip
+REFUSED: Final = "connection refused, or no such host"
 NO_HANDSHAKE: Final = "no handshake: it wants a key (MYQ_KEY), or has none and we do"
 _SAID: Final[dict[int, str]] = {
     zmq.EVENT_DISCONNECTED: "the connection was lost",
-    zmq.EVENT_CLOSED: "connection refused, or no such host",
+    zmq.EVENT_CLOSED: REFUSED,
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not accept our key",
 }
 
@@ -156,6 +157,7 @@ class Connection:
         self.address, self.state = address, DOWN
         self.error: MyQueueError | None = None  # why it is down, or was last
         self.node, self.kind, self.limits = 0, "", {}  # type: ignore[var-annotated]
+        self.refused_since = 0  # every attempt was refused since then; 0: the last one was not
         self.on_change: Callable[[Connection], None] = lambda connection: None
         self._sockets, self._greeting = sockets, greeting
         self._connect_timeout_ms, self._backoff_ms_max = connect_timeout_ms, backoff_ms_max
@@ -272,7 +274,7 @@ class Connection:
             except zmq.Again:
                 return
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.state = GREETING
+                self.state, self.refused_since = GREETING, 0
                 hello = (self._greeting.name, self._greeting.cluster_id)
                 self._queue.appendleft((0, [words.encode(words.HELLO, 0, *hello)], []))
                 self._flush()
@@ -301,6 +303,7 @@ class Connection:
         self._due = self._sockets.now + pause
         self._attempts += 1
         self.state = DOWN
+        self.refused_since = (self.refused_since or self._sockets.now) if why == REFUSED else 0
         log.info("%s: %s", self.address, why)
         self._tell(why, error)
         self.on_change(self)

@@ -52,7 +52,7 @@ log = logging.getLogger("myqueue.client")
 
 REQUEST_S: Final = 20.0  # for one attempt, beyond the time that it may wait
 TRY_S: Final = 120.0  # for one request with all its repeats
-REGISTER_S = 10.0  # for the first one: somebody waits for it
+REFUSED_S: Final = 2.0  # a cluster that starts again is away for longer than its ports refuse
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 1.0
 BATCH_MESSAGES, BATCH_BYTES = 500, 1 << 20
 BUFFER_BYTES: Final = 64 << 20
@@ -81,13 +81,16 @@ class Gateways:
         self._at = 0
         self._connection: HTTPConnection | None = None
         self.ends_at = math.inf  # no request is begun or repeated after this moment
+        self._refused: dict[str, float] = {}  # url -> it has refused connections since then
 
     def ask(
         self, method: str, path: str, values: Mapping[str, Any], *, key: str = "",
-        try_s: float = TRY_S, stopped: threading.Event | None = None,
+        try_s: float = TRY_S, refused_s: float = math.inf,
+        stopped: threading.Event | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """What a success says; else the error. Repeats what is retriable: with a key or a GET
-        whatever happened, else only what was certainly not done.
+        whatever happened, else only what was certainly not done. Unreachable before the time is
+        over if all addresses have refused connections for `refused_s`.
         """
         end = time.monotonic() + try_s
         pause, doubt = PAUSE_S_MIN, False
@@ -96,6 +99,7 @@ class Gateways:
                 return self._once(method, path, values, key)
             except MyQueueError as error:
                 doubt = doubt or error.outcome != NONE
+                self._check_refused(refused_s)
                 may_repeat = error.retriable and (key or method == "GET" or not doubt)
                 if not may_repeat or time.monotonic() + pause > min(end, self.ends_at):
                     if doubt and error.outcome == NONE:
@@ -107,6 +111,14 @@ class Gateways:
             self._at = (self._at + 1) % len(self._urls)
             (stopped or threading.Event()).wait(pause)
             pause = min(PAUSE_S_MAX, pause * 2)
+
+    def _check_refused(self, limit_s: float) -> None:
+        if len(self._refused) < len(self._urls):
+            return
+        refused_s = time.monotonic() - max(self._refused.values())
+        if refused_s >= limit_s:
+            told = "; ".join(f"{url}: connection refused" for url in self._urls)
+            raise Unreachable(f"every gateway refused connections for {refused_s:.1f} s: {told}")
 
     def _once(self, method: str, path: str, values: Mapping[str, Any], key: str) -> dict[str, Any]:
         url = self._urls[self._at]
@@ -125,9 +137,14 @@ class Gateways:
             data = response.read()
         except (OSError, HTTPException) as error:
             self._drop()
+            if isinstance(error, ConnectionRefusedError):
+                self._refused.setdefault(url, time.monotonic())
+            else:
+                self._refused.pop(url, None)
             text = f"{url}: {type(error).__name__} {error}"
             kind = OutcomeUnknown if was_sent else Unreachable
             raise kind(text, component=url) from None
+        self._refused.pop(url, None)
         if response.will_close:
             self._drop()
         return _open(url, response.status, data)
@@ -208,7 +225,6 @@ class HttpProducer:
 
     def __init__(self, broker: str) -> None:
         self.producer_ids: dict[str, int] = {}
-        self._broker = broker
         self._register_at = Gateways(broker)
         self._registering = threading.Lock()
         self._queues: dict[str, deque[_Waiting]] = {}
@@ -224,13 +240,10 @@ class HttpProducer:
         self._thread.start()
         _producers.add(self)
 
-    def register(self, topic: str) -> None:
+    def register(self, topic: str, limit_s: float) -> None:
         with self._registering:
             if topic not in self.producer_ids:
-                asked = {"topic": topic}
-                found = self._register_at.ask(
-                    "POST", "/producer/register", asked, key=token_hex(16), try_s=REGISTER_S
-                )
+                found = _register(self._register_at, "producer", topic, limit_s)
                 self.producer_ids[topic] = int(found["producer_id"])
 
     def can_send(self) -> bool:
@@ -375,7 +388,7 @@ class HttpConsumer:
 
     def __init__(
         self, topics: list[str], broker: str, idle_timeout: float | None,
-        consumer_ids: Mapping[str, int], on_damaged: str = "raise",
+        consumer_ids: Mapping[str, int], limit_s: float, on_damaged: str = "raise",
     ) -> None:  # fmt: skip
         self.skipped: Counter[TopicPartition] = Counter()
         self._on_damaged = {} if on_damaged == "raise" else {"on_damaged": on_damaged}
@@ -385,9 +398,10 @@ class HttpConsumer:
         self._stopped = threading.Event()
         self._using = threading.Lock()
         self._partitions: dict[str, tuple[int, float]] = {}
+        end = time.monotonic() + limit_s
         try:
             self.consumer_ids = {
-                topic: consumer_ids[topic] if topic in consumer_ids else self._register(topic)
+                topic: consumer_ids[topic] if topic in consumer_ids else self._register(topic, end)
                 for topic in topics
             }
         except BaseException:
@@ -395,10 +409,8 @@ class HttpConsumer:
             self._gateways.close()
             raise
 
-    def _register(self, topic: str) -> int:
-        found = self._gateways.ask(
-            "POST", "/consumer/register", {"topic": topic}, key=token_hex(16), try_s=REGISTER_S
-        )
+    def _register(self, topic: str, end: float) -> int:
+        found = _register(self._gateways, "consumer", topic, end - time.monotonic())
         return int(found["consumer_id"])
 
     def get_next(self) -> Iterator[Message]:
@@ -469,6 +481,20 @@ class HttpConsumer:
         self._stopped.set()
         with self._using:
             self._gateways.close()
+
+
+def _register(gateways: Gateways, kind: str, topic: str, limit_s: float) -> dict[str, Any]:
+    """In this time, also where nobody answers: somebody waits for it."""
+    before, gateways.ends_at = gateways.ends_at, time.monotonic() + limit_s
+    try:
+        return gateways.ask(
+            "POST", f"/{kind}/register", {"topic": topic}, key=token_hex(16), try_s=limit_s,
+            refused_s=REFUSED_S,
+        )  # fmt: skip
+    except OutcomeUnknown as error:
+        raise TimedOut(f"no id for {topic} within {limit_s:.1f} s: {error}") from None
+    finally:
+        gateways.ends_at = before
 
 
 def _partitions(gateways: Gateways, topic: str, known: dict[str, tuple[int, float]]) -> int:

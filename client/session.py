@@ -166,6 +166,13 @@ class SessionCore:
         return any(one is not None and one.is_ready for one in known)
 
     @property
+    def refused_ms(self) -> int:
+        """So long all managers' addresses have refused connections; 0: one of them has not."""
+        known = [self._connections.get(address) for address in tuple(self._managers.addresses)]
+        since = [one.refused_since if one is not None else 0 for one in known]
+        return now_ms() - max(since) if all(since) else 0
+
+    @property
     def applied(self) -> int:
         """Index of the last update that this session made."""
         return self._last_index

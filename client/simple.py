@@ -8,22 +8,26 @@ consumer has an id per topic, given out by the managers and shown by `myq health
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from time import monotonic
 from typing import Final, Self
 
 from myqueue.admin import Admin
 from myqueue.config import DAMAGED, joined
+from myqueue.connection import REFUSED
 from myqueue.consumer import Consumer
 from myqueue.delivery import RecordMetadata
-from myqueue.errors import Closed, InvalidRequest, InvalidSetting
-from myqueue.given import numbers_of, seconds, text, texts
-from myqueue.http import HttpConsumer, HttpProducer, is_http
+from myqueue.errors import Closed, InvalidRequest, InvalidSetting, Unreachable
+from myqueue.given import definite_seconds, numbers_of, seconds, text, texts
+from myqueue.http import REFUSED_S, HttpConsumer, HttpProducer, is_http
 from myqueue.intake import plain
 from myqueue.message import Message, TopicPartition
 from myqueue.producer import Producer
 from myqueue.session import Session
 
 STOP_S: Final = 5.0
+BEGIN_S: Final = 10.0  # so long a constructor may take
+SLICE_S: Final = 0.05
 
 
 def _encoded(value: bytes | str, what: str) -> bytes:
@@ -37,19 +41,39 @@ def _encoded(value: bytes | str, what: str) -> bytes:
         ) from None
 
 
+def _find_managers(session: Session, end: float) -> None:
+    """Wait until a manager answers; Unreachable if none does, sooner if all refuse connections."""
+    left_ms = max(1, round((end - monotonic()) * 1000))
+    asked = session.read("managers", timeout_ms=left_ms)
+    while not wait([asked], SLICE_S).done:
+        refused_ms = session.refused_ms
+        if refused_ms >= REFUSED_S * 1000:
+            told = "; ".join(f"{one}: {REFUSED}" for one in session.manager_addresses)
+            raise Unreachable(
+                f"every manager's address refused connections for {refused_ms / 1000:.1f} s: {told}"
+            )
+    asked.result()
+
+
+def _admin(session: Session, end: float) -> Admin:
+    return Admin(session, timeout=max(0.001, end - monotonic()))
+
+
 class _Direct:
     """What `MyProducer` does over ZeroMQ; `http.HttpProducer` does the same over gateways."""
 
     def __init__(self, broker: str) -> None:
         self.producer_ids: dict[str, int] = {}
         self._session = Session.of("", broker, name="MyProducer")
-        self._admin = Admin(self._session)
         self._producer = Producer(self._session)
         self._producer.parting.kind, self._producer.parting.verb = "MyProducer", "stop"
 
-    def register(self, topic: str) -> None:
+    def register(self, topic: str, limit_s: float) -> None:
         if topic not in self.producer_ids:
-            number = self._admin.register_producer(topic)["producer_id"]
+            end = monotonic() + limit_s
+            if not self.producer_ids:
+                _find_managers(self._session, end)
+            number = _admin(self._session, end).register_producer(topic)["producer_id"]
             self.producer_ids[topic] = number
             self._session.keep_alive(producer=number)
 
@@ -77,10 +101,18 @@ class MyProducer:
 
     `broker` names the cluster: host:port of one or more managers, with commas between; or its
     gateways, http://host:port[,…], and all goes through the HTTP endpoints.
+
+    `timeout`: so many seconds the constructor may take, and the registration of a further topic.
+    Then it raises Unreachable or TimedOut, which say what each address did. Where every address has
+    refused connections for two seconds it does not wait any longer. Both may be tried again.
     """
 
-    def __init__(self, topics: Iterable[str], broker: str | Iterable[str]) -> None:
+    def __init__(
+        self, topics: Iterable[str], broker: str | Iterable[str], *, timeout: float = BEGIN_S
+    ) -> None:
         names, broker = texts(topics, "topics"), joined(broker)
+        self._limit_s = definite_seconds(timeout)
+        end = monotonic() + self._limit_s
         self._stopped = False
         self._way: HttpProducer | _Direct
         if is_http(broker):
@@ -91,7 +123,7 @@ class MyProducer:
         self.producer_ids: dict[str, int] = self._way.producer_ids  # by topic
         try:
             for topic in names:
-                self._way.register(topic)
+                self._way.register(topic, end - monotonic())
         except BaseException:
             self._way.stop()
             raise
@@ -113,7 +145,7 @@ class MyProducer:
             raise Closed("this producer was stopped")
         as_bytes = _encoded(value, "value")
         its_key = None if key is None else _encoded(key, "key")
-        self._way.register(text(topic, "topic"))
+        self._way.register(text(topic, "topic"), self._limit_s)
         return self._way.send(topic, as_bytes, its_key)
 
     def stop(self) -> None:
@@ -142,7 +174,8 @@ class MyConsumer:
     Topics must exist, else UnknownTopic. `get_next` waits while there is nothing; it ends after
     `stop`, or after `idle_timeout` seconds without a message. A message that was returned is
     consumed: positions are committed under this consumer's ids, and a consumer that is given the
-    `consumer_ids` of an earlier one goes on behind them. `broker` is as for MyProducer.
+    `consumer_ids` of an earlier one goes on behind them. `broker` and `timeout` are as for
+    MyProducer.
 
     What retention took before it was read is not skipped in silence: OffsetOutOfRange, or with
     `on_out_of_range` "earliest" or "latest" it goes on at the start or the end. A gateway always
@@ -161,7 +194,9 @@ class MyConsumer:
         consumer_ids: Mapping[str, int] | None = None,
         on_out_of_range: str = "error",
         on_damaged: str = "raise",
+        timeout: float = BEGIN_S,
     ) -> None:
+        end = monotonic() + definite_seconds(timeout)
         names, broker = texts(topics, "topics"), joined(broker)
         idle_timeout = seconds(idle_timeout, "idle_timeout")
         known = numbers_of(consumer_ids or {}, "consumer_ids")
@@ -171,19 +206,25 @@ class MyConsumer:
                 raise InvalidSetting(
                     f"on_damaged={on_damaged!r} must be one of {', '.join(DAMAGED)}"
                 )
-            self._http = HttpConsumer(names, broker, idle_timeout, known, on_damaged)
+            self._http = HttpConsumer(
+                names, broker, idle_timeout, known, end - monotonic(), on_damaged
+            )
             self.consumer_ids = self._http.consumer_ids
             self._http.parting.watch(self)
             return
         self._session = Session.of("", broker, name="MyConsumer")
         try:
-            admin = Admin(self._session)
+            if not known.keys() >= set(names):
+                _find_managers(self._session, end)
             self.consumer_ids = {
                 name: known[name]
                 if name in known
-                else int(admin.register_consumer(name)["consumer_id"])
+                else int(_admin(self._session, end).register_consumer(name)["consumer_id"])
                 for name in names
             }
+            if not known.keys() >= set(names):  # Consumer itself takes the time of a request
+                left_ms = max(1, round((end - monotonic()) * 1000))
+                self._session.wait(self._session.ensure_topics(names, timeout_ms=left_ms))
             self._consumer = Consumer(
                 self._session, names, consumer_id=self.consumer_ids, auto_commit=True,
                 auto_commit_interval_ms=1_000, idle_timeout=idle_timeout,

@@ -9,7 +9,7 @@ import pytest
 from kit.echo import EchoCluster
 from kit.echo_reads import Reads, serve_reads
 
-from myqueue import errors, http
+from myqueue import errors
 from myqueue.consumer import Consumer
 from myqueue.producer import Producer
 from myqueue.session import Session
@@ -161,15 +161,14 @@ def test_get_next_waits_until_stop(cluster, reads):
     assert not thread.is_alive() and found == [b"x"]
 
 
-def test_a_gateway_that_is_not_there_is_named(monkeypatch):
+def test_a_gateway_that_is_not_there_is_named():
     """Q10: the same classes go through HTTP; `tests/http` has them with real gateways."""
-    monkeypatch.setattr(http, "REGISTER_S", 0.1)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         address = f"http://127.0.0.1:{taken.getsockname()[1]}"
         for kind in (MyProducer, MyConsumer):
             with pytest.raises(errors.Unreachable, match=address):
-                kind(["a"], address)
+                kind(["a"], address, timeout=0.1)
     with pytest.raises(errors.InvalidSetting):
         MyProducer(["a"], "http://127.0.0.1:8080/path")
 
