@@ -138,7 +138,7 @@ class Loop:
                 self._log(
                     "warning", "handshake-refused", door=door,
                     total=self.engine.counts["handshakes_refused_total"],
-                    why="another key, no key, or no ZeroMQ",
+                    why="another key, or no key",
                 )  # fmt: skip
 
     # -- the clients' door ---------------------------------------------------------------------

@@ -97,7 +97,9 @@ class Daemon:
         owner = make_owner(config, self.tell)
         engine: Engine | None = None
         keys = DoorKeys(config.keys) if config.keys else None
-        transport = Transport(config.listen, config.peer_listen, greeting, keys)
+        transport = Transport(
+            config.listen, config.peer_listen, greeting, keys, now=self.clock.now_ms()
+        )
         try:
             settings = Settings(
                 heartbeat_ms=config.heartbeat_ms,

@@ -44,12 +44,13 @@ CLIENTS_MAX = 20_000
 _NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _MORE, _EVENTS, _IN = int(zmq.RCVMORE), int(zmq.EVENTS), int(zmq.POLLIN)
 REMAKE_MS = 5000  # libzmq gives up for good after some failures of a handshake
-_REFUSED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-_LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED
+# A handshake is refused if what came does not fit: another key, or none. Or the connection ends
+# before: a client that has its answer from another daemon, a probe of a port, silence. A client
+# that has a key and meets a door without keys may hang up so, too; it says why, and tries again.
+_UNFINISHED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_FAILED = _REFUSED | _UNFINISHED
+_LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILED
 # Of those who connect, never of doors. Who hears nothing for the last of them gives up.
 HEARTBEATS = (
     (zmq.HEARTBEAT_IVL, 1000),
@@ -116,8 +117,9 @@ class Transport:
     """See the module's docstring. `greeting` is the encoded GREET that opens each link."""
 
     def __init__(
-        self, listen: str, peer_listen: str, greeting: bytes, keys: DoorKeys | None = None
-    ) -> None:
+        self, listen: str, peer_listen: str, greeting: bytes, keys: DoorKeys | None = None,
+        *, now: int,
+    ) -> None:  # fmt: skip
         self.counts = Counts()
         self._greeting, self._keys = greeting, keys
         self._context = zmq.Context(io_threads=1)
@@ -129,7 +131,7 @@ class Transport:
         self.floods = Floods()
         self.probe = b""  # what all peers understand, and what changes nothing
         self._is_behind = False  # more waits than was taken in this turn
-        self.now = 0
+        self.now = now  # links that are made before the first turn are as young as others
         self._zap: zmq.Socket[bytes] | None = None
         self._failed: dict[zmq.Socket[bytes], int] = {}  # monitors of the doors
         try:
@@ -169,7 +171,7 @@ class Transport:
     def _watch_handshakes(self, door: zmq.Socket[bytes]) -> None:
         """Failed ones are counted. The queue has no limit: libzmq would wait in its own thread."""
         name = f"inproc://handshakes-{len(self._failed)}"
-        door.monitor(name, _REFUSED)
+        door.monitor(name, _FAILED)
         monitor = self._context.socket(zmq.PAIR)
         monitor.setsockopt(zmq.RCVHWM, 0)
         monitor.connect(name)
@@ -192,9 +194,11 @@ class Transport:
             self._let_in()
         for monitor in self._failed:
             if monitor in self._ready:
-                count = sum(1 for _ in _events(monitor))
-                self._failed[monitor] += count
-                self.counts["handshakes_refused_total"] += count
+                kinds = [event for event, _ in _events(monitor)]
+                unfinished = kinds.count(_UNFINISHED)
+                self._failed[monitor] += len(kinds) - unfinished
+                self.counts["handshakes_unfinished_total"] += unfinished
+                self.counts["handshakes_refused_total"] += len(kinds) - unfinished
 
     def handshakes_refused(self) -> tuple[int, int]:
         """At the clients' door and at the peers', since the last call."""

@@ -19,6 +19,7 @@ COUNTERS: Final[dict[str, str]] = {
     "requests_dropped_total": "Messages of clients that had no request id, and got no answer.",
     "requests_crashed_total": "Requests that met a mistake in the daemon; its log has the trace.",
     "handshakes_refused_total": "Connections whose handshake failed: another key, or none, say.",
+    "handshakes_unfinished_total": "Connections that ended in the handshake: a probe, say.",
     "connections_cut_total": "Connections that brought more than fits into memory, and were cut.",
     "replies_dropped_total": "Answers whose client was gone or did not take them.",
     "messages_with_too_many_frames_total": "Messages of clients over the limit of frames.",

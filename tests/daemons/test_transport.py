@@ -31,7 +31,8 @@ class Rig:
 
     def __init__(self) -> None:
         self.client, self.peer = free_ports(2)
-        self.transport = Transport(f"127.0.0.1:{self.client}", f"127.0.0.1:{self.peer}", GREETING)
+        doors = f"127.0.0.1:{self.client}", f"127.0.0.1:{self.peer}"
+        self.transport = Transport(*doors, GREETING, now=0)
         self.context = zmq.Context()
         self.sockets: list[zmq.Socket[bytes]] = []
         self.now = 0
@@ -183,6 +184,31 @@ def test_a_link_that_was_refused_tries_again(rig: Rig) -> None:
     assert not rig.transport.link_trouble(peer)
 
 
+def test_a_link_that_was_made_before_the_first_turn_is_not_made_anew_by_it() -> None:
+    """The clock says hours by then: the other side would see handshakes that end half-way."""
+    now, (client, peer, other) = 3_600_000, free_ports(3)
+    transport = Transport(f"127.0.0.1:{client}", f"127.0.0.1:{peer}", GREETING, now=now)
+    transport.set_peer(("manager", 1), f"127.0.0.1:{other}")
+    made = transport._links["manager", 1].socket
+    transport.tick(now + 50)
+    assert transport._links["manager", 1].socket is made
+    transport.tick(now + module.REMAKE_MS)
+    assert transport._links["manager", 1].socket is not made
+    transport.close()
+
+
+def test_a_connection_that_ends_in_its_handshake_was_not_refused(rig: Rig) -> None:
+    """Silent probes of ports are no alarm; a client whose handshake does not fit is one."""
+    counts = rig.transport.counts
+    plain.create_connection(("127.0.0.1", rig.client)).close()
+    rig.until(lambda: counts["handshakes_unfinished_total"])
+    assert rig.transport.handshakes_refused() == (0, 0)
+    with zmtp.greet(rig.peer, b"CURVE"):
+        rig.until(lambda: counts["handshakes_refused_total"])
+    assert rig.transport.handshakes_refused() == (0, 1)
+    assert counts["handshakes_unfinished_total"] == counts["handshakes_refused_total"] == 1
+
+
 def test_another_address_is_another_link(rig: Rig) -> None:
     """Z3: and a wrong one is counted, not raised: it came from somebody else."""
     one, two = free_ports(2)
@@ -288,4 +314,4 @@ def test_who_floods_a_door_is_cut_and_others_are_not(rig: Rig, is_read: bool) ->
 
 def test_a_door_that_is_taken_says_which(rig: Rig) -> None:
     with pytest.raises(DirectoryUnusable, match=rf"can't listen on 127\.0\.0\.1:{rig.client}"):
-        Transport(f"127.0.0.1:{rig.client}", f"127.0.0.1:{rig.peer}", GREETING)
+        Transport(f"127.0.0.1:{rig.client}", f"127.0.0.1:{rig.peer}", GREETING, now=0)

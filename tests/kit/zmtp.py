@@ -5,7 +5,16 @@ from __future__ import annotations
 import socket
 import struct
 
-_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+
+def _greeting(mechanism: bytes = b"NULL") -> bytes:
+    return b"\xff" + bytes(8) + b"\x7f\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)
+
+
+def greet(port: int, mechanism: bytes) -> socket.socket:
+    """A connection whose handshake begins, with keys (CURVE) or without (NULL)."""
+    one = socket.create_connection(("127.0.0.1", port), timeout=10)
+    one.sendall(_greeting(mechanism))
+    return one
 
 
 def message(data: bytes) -> bytes:
@@ -25,8 +34,8 @@ def connect(port: int, name: bytes = b"") -> socket.socket:
     ready = b"\x05READY" + b"".join(
         bytes([len(key)]) + key + struct.pack(">I", len(value)) + value for key, value in properties
     )
-    one.sendall(_GREETING + b"\x04" + bytes([len(ready)]) + ready)
-    _receive(one, len(_GREETING))
+    one.sendall(_greeting() + b"\x04" + bytes([len(ready)]) + ready)
+    _receive(one, len(_greeting()))
     _receive(one, _receive(one, 2)[1])
     return one
 

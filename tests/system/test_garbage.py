@@ -288,7 +288,7 @@ def test_beats_of_brokers_that_are_none(cluster: Cluster, strangers: Any) -> Non
 def test_an_address_that_is_none() -> None:
     """One broker's word must not end all others: they connect to what they are told."""
     one, two = free_ports(2)
-    transport = Transport(f"127.0.0.1:{one}", f"127.0.0.1:{two}", b"")
+    transport = Transport(f"127.0.0.1:{one}", f"127.0.0.1:{two}", b"", now=0)
     for address in ("no address", "", "127.0.0.1:99999999", "tcp://127.0.0.1:9", "a b:1", ";:1"):
         transport.set_peer(("broker", 9), address)
         assert not transport.link_send(("broker", 9), [b""])

@@ -1,0 +1,38 @@
+"""Daemons that are started together: no false alarm, and leaders are where they belong at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit import zmtp
+from kit.processes import Cluster, wait_for
+
+from myqueue import protocol
+
+pytestmark = pytest.mark.slow
+
+
+def counters(cluster: Cluster, what: str) -> dict[Any, int]:
+    out = {}
+    for name in cluster.names:
+        door = f"tcp://{cluster.door(name)}"
+        told = cluster.session.call(door, protocol.STATS, ()).result().envelope[3]
+        out[name] = int(told["counters"].get(what, 0))
+    return out
+
+
+def test_no_handshake_fails_when_all_start_together(tmp_path: Path) -> None:
+    """And one that is refused after that is counted and logged."""
+    with Cluster(tmp_path) as cluster:
+        for what in ("handshakes_refused_total", "handshakes_unfinished_total"):
+            assert not any(counters(cluster, what).values()), counters(cluster, what)
+        logs = [name for name in cluster.names if "handshake-refused" in cluster.log(name)]
+        assert not logs
+        stranger = zmtp.greet(cluster.ports["manager", 2][1], b"CURVE")
+        wait_for(
+            "a refusal", lambda: counters(cluster, "handshakes_refused_total")["manager", 2] == 1
+        )
+        wait_for("a line", lambda: "handshake-refused" in cluster.log(("manager", 2)))
+        stranger.close()
