@@ -230,7 +230,7 @@ class Engine:
         return out | {uid: replica.replica_id for uid, replica in self.replicas.items()}
 
     def campaign_soon(self, replica: Replica) -> None:
-        replica.campaign_soon()
+        replica.campaign_soon(self.now)
         self._touch(replica)
 
     def _touch(self, replica: Replica) -> Any:

@@ -360,3 +360,5 @@ class Loop:
             return
         self._disks[peer] = disk
         self.transport.greeted(peer)
+        if kind == self.engine.kind:
+            self.engine.host.connected(node, self.engine.now)

@@ -225,9 +225,9 @@ class Replica:
 
     # -- leadership ----------------------------------------------------------------------------
 
-    def campaign_soon(self) -> None:
-        """This replica is the preferred leader of a new group: it does not wait for a timeout."""
-        self.node.deadline = 0
+    def campaign_soon(self, now: int) -> None:
+        """This replica should lead its group: it does not wait for a timeout."""
+        self.node.stand_soon(now)
 
     def best_follower(self, now: int) -> int:
         """The node of the voter that has most of our log, of those that could lead; else 0."""

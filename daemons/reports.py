@@ -105,6 +105,7 @@ class Reports:
         self._managers = {node: _Manager() for node, _ in config.managers}
         self._touched: dict[int, None] = {}  # groups that changed since the last beats
         self._due = 0
+        self._unreached: set[int] = set()  # managers to which no link stood at the last beat
         self._at_once = False
         self._last_ms, self._messages = 0, 0
         self.version = 0  # of the orders that are followed
@@ -138,13 +139,18 @@ class Reports:
         self._engine.counts["messages_stored_total"] += messages
 
     def is_due(self, now: int) -> bool:
-        return self._at_once or now >= self._due
+        """At once to who can be reached only now: their orders name the other brokers."""
+        return self._at_once or now >= self._due or any(map(self._is_reached, self._unreached))
+
+    def _is_reached(self, manager: int) -> bool:
+        return not self._engine.link_trouble(("manager", manager))
 
     def beat(self, now: int, producers: list[int], consumers: list[int]) -> None:
         """One beat to each manager."""
         common = self._common(now, producers, consumers)
         touched, self._touched = self._touched, {}
         self._due, self._at_once = now + BEAT_MS, False
+        self._unreached = {node for node in self._managers if not self._is_reached(node)}
         rows: dict[int, Row] = {}  # made once for all managers
         for node, manager in self._managers.items():
             manager.beat += 1

@@ -28,11 +28,18 @@ class Candidate:
         """Ask who would vote for us; the answer to ourselves is yes."""
         node = self._node
         node.role, node.leader = Role.PRE_CANDIDATE, NOBODY
-        node.deadline = now + node.election_timeout()
+        node.deadline = now + self._patience()
         node.tell(out)
         self._votes = {node.replica: True}
         self._ask(node.term + 1, True, out)
         self._count(now, out)
+
+    def _patience(self) -> int:
+        node = self._node
+        if not node.eager:
+            return node.election_timeout()
+        node.eager -= 1
+        return node.settings.heartbeat_ms
 
     def campaign(self, now: int, out: Effects, transfer: bool = False) -> None:
         """A new term, a vote for ourselves; the requests wait for the disk."""
@@ -76,6 +83,7 @@ class Candidate:
         node = self._node
         result = vote_result(node.config.voters, self._votes)
         if result is False:
+            node.eager = 0
             node.become_follower(node.term, NOBODY, now, out)
         elif result and node.role == Role.PRE_CANDIDATE:
             self.campaign(now, out)

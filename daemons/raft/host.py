@@ -215,6 +215,12 @@ class Host:
             self.heard.pop(number, None)
             self._silent(number, now)
 
+    def connected(self, number: int, now: int) -> None:
+        """Another node can be reached from now on."""
+        for group, node in self.groups.items():
+            if node.leader == NOBODY and any(node_of(one) == number for one in node.config.voters):
+                self.call(group, RaftNode.reaches, now)
+
     def end_turn(self, now: int) -> tuple[Effects, dict[int, Packet]]:
         """Everything that has to be done, and a packet for each node that gets one."""
         out = self.out

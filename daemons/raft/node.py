@@ -26,6 +26,7 @@ reported it (W1, R1).
 from __future__ import annotations
 
 from random import Random
+from typing import Final
 
 from myqueue.daemons.raft.candidate import Candidate
 from myqueue.daemons.raft.follower import Follower
@@ -58,16 +59,18 @@ from myqueue.daemons.raft.types import (
     require,
 )
 
+EAGER_TIMES: Final = 4
+
 
 class RaftNode:
     """See the module's docstring. `heard` is shared by all groups of a process: node -> ms."""
 
     __slots__ = (
         "applied_index", "applying_index", "candidate", "commit_index", "configs", "deadline",
-        "doubt_from", "doubt_term", "durable_term", "durable_vote", "follower", "group", "heard",
-        "ignored", "lacking", "leader", "leading", "log", "may_found", "may_lead",
-        "random", "recovering",
-        "replica", "role", "settings", "started_term", "term", "vote",
+        "doubt_from", "doubt_term", "durable_term", "durable_vote", "eager", "follower", "group",
+        "has_waited", "heard", "ignored", "lacking", "leader", "leading", "log", "may_found",
+        "may_lead", "random", "recovering", "replica", "role", "settings", "started_term", "term",
+        "vote",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +91,8 @@ class RaftNode:
         self.recovering = recovering  # some entries that this replica acknowledged may be lost (R2)
         self.lacking = lacking  # some committed ones can't be read; which is known
         self.may_lead = True
+        self.eager = 0  # times that it asks again without an election timeout
+        self.has_waited = False  # for the one that should lead, when it first reached another
         self.may_found = True  # stand, and vote for one that stands, with an empty log
         self.role, self.leader = Role.FOLLOWER, NOBODY
         self.follower, self.candidate, self.leading = Follower(self), Candidate(self), Leader(self)
@@ -108,6 +113,11 @@ class RaftNode:
     def is_whole(self) -> bool:
         """R2: who is not neither votes nor stands nor counts."""
         return not (self.recovering or self.lacking)
+
+    @property
+    def is_first(self) -> bool:
+        """The first voter of a configuration: the one that should lead, where possible."""
+        return self.config.voters[:1] == (self.replica,)
 
     def election_timeout(self) -> int:
         """Drawn anew each time (R31)."""
@@ -130,6 +140,8 @@ class RaftNode:
             self.set_hard_state(term, NOBODY, out)
         changed = self.role != Role.FOLLOWER or self.leader != leader
         self.role, self.leader = Role.FOLLOWER, leader
+        if leader != NOBODY:
+            self.eager = 0
         self.follower.begin()
         self.deadline = NEVER if leader != NOBODY else now + self.election_timeout()
         if changed:
@@ -283,6 +295,25 @@ class RaftNode:
             self.candidate.begin(now, out)
         elif self.role != Role.FOLLOWER:
             self.become_follower(self.term, NOBODY, now, out)
+
+    def stand_soon(self, now: int) -> None:
+        """It should lead, and may be reached only now: it asks at once, and some times more.
+
+        Those whom it asks may not have this group yet, or no connection for their answer. Only
+        the question whether it would be elected is asked so often: that changes nothing (R12).
+        """
+        if self.leader == NOBODY and self.role in (Role.FOLLOWER, Role.PRE_CANDIDATE):
+            self.eager, self.deadline = EAGER_TIMES, now
+
+    def reaches(self, now: int) -> None:
+        """Another voter can be reached, and nobody leads: after a start of all, say. The one that
+        should lead asks at once; the others give it a timeout for that, once.
+        """
+        if self.is_first:
+            self.stand_soon(now)
+        elif self.role in (Role.FOLLOWER, Role.PRE_CANDIDATE) and not self.has_waited:
+            self.has_waited = True
+            self.deadline = now + self.election_timeout()
 
     def leader_lost(self, now: int, out: Effects) -> None:
         """The leader's node is silent, or says that it does not lead this group."""

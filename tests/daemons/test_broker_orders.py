@@ -60,6 +60,16 @@ def test_nothing_is_lost_while_a_manager_is_away(world: World) -> None:
     assert all(len(state["groups"]) == 1 for _, _, state in later(world))
 
 
+def test_a_manager_that_is_reached_only_now_hears_at_once(world: World) -> None:
+    """Its orders name the other brokers; nothing waits for the next beat that is due."""
+    world.engine.links_up = False
+    assert later(world) == later(world, 10) == []
+    world.engine.links_up = True
+    told = later(world, 10)
+    assert told and all(state["full"] for _, _, state in told)
+    assert later(world, 10) == []
+
+
 def test_load_is_messages_a_second(world: World) -> None:
     later(world)
     world.produce(make_batch(225))

@@ -36,3 +36,25 @@ def test_no_handshake_fails_when_all_start_together(tmp_path: Path) -> None:
         )
         wait_for("a line", lambda: "handshake-refused" in cluster.log(("manager", 2)))
         stranger.close()
+
+
+def test_leaders_are_where_they_belong_when_all_start_again(tmp_path: Path) -> None:
+    """A power cut for all at once. By lot two thirds of the leaders would be moved afterwards; what
+    one broker should lead may be, if it starts later than the others.
+    """
+    with Cluster(tmp_path) as cluster:
+        cluster.admin.create_topic("t", partitions=12)
+
+        def displaced() -> list[int] | None:
+            """Partitions that another one than the preferred broker leads, once all are led."""
+            rows = cluster.admin.describe_topic("t")["partitions"]
+            if not all(row["leader"] for row in rows):
+                return None
+            return [at for at, row in enumerate(rows) if row["leader"] != row["preferred"]]
+
+        wait_for("leaders", lambda: displaced() == [], 30)
+        cluster.kill(*cluster.names)
+        cluster.start()
+        cluster.wait_healthy()
+        (found,) = wait_for("leaders", lambda: [one] if (one := displaced()) is not None else [])
+        assert len(found) <= 4, found
