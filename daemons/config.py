@@ -38,6 +38,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("soft_limit_bytes", 256 << 20, "bytes", "Free disk below which writes are refused."),
     Setting("scrub_bytes_per_s", 8 << 20, "bytes", "Of the log read in search of damage; 0: off."),
     Setting("fill_bytes_per_s", 16 << 20, "bytes", "Of its log sent to new replicas; 0: no limit."),
+    Setting("waiting_bytes", 0, "bytes", "Memory for messages not read yet; 0: 1/8 of all memory."),
     Setting("log_entries", 20_000, "entries", "A manager's log; older ones become its state.", 10),
     Setting("stop_within_ms", 3000, "ms", "For handing over leadership when asked to stop."),
 )
@@ -68,6 +69,7 @@ class DaemonConfig:
     soft_limit_bytes: int
     scrub_bytes_per_s: int
     fill_bytes_per_s: int
+    waiting_bytes: int
     log_entries: int
     stop_within_ms: int
 

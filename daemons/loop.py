@@ -55,6 +55,7 @@ CLIENT_KINDS = frozenset(
 NODE_END = 1 << 31
 TEXT_MAX = 300  # of what somebody calls itself, and is kept
 REFUSAL_MAX = 2000  # characters
+CUTS_TOLD_MAX = 20  # lines at once
 PEERS_MAX = 4096  # connections that greeted, and stand
 DAEMONS = ("manager", "broker")
 Log = Callable[..., None]
@@ -78,6 +79,7 @@ class Loop:
         self._again = False
         self._stop_at: int | None = None  # asked to stop: leaders hand over until then
         transport.probe = self._greeted_back(0)
+        transport.known_peers = self._known_peers
         transport.watch(engine.log.journal.fileno())
 
     # -- the turn ------------------------------------------------------------------------------
@@ -121,6 +123,7 @@ class Loop:
             transport.tick(now)
             self._tell_refused(now)
             self._rivals.tick(now)
+            self._tell_cuts()
             engine.tick()
             self.owner.tick(now)
             if not engine.log.journal.queued_bytes:
@@ -140,6 +143,24 @@ class Loop:
                     total=self.engine.counts["handshakes_refused_total"],
                     why="another key, or no key",
                 )  # fmt: skip
+
+    def _tell_cuts(self) -> None:
+        """Each connection that was cut to keep memory; of very many the largest."""
+        cuts, self.transport.cuts = self.transport.cuts, []
+        cuts.sort(key=lambda one: -one.received_bytes)
+        for one in cuts[:CUTS_TOLD_MAX]:
+            self._log(
+                "warning", "connection-cut", peer=one.address, bytes=one.received_bytes,
+                why="messages that wait to be read took too much memory, most of them from here",
+            )  # fmt: skip
+        if cuts[CUTS_TOLD_MAX:]:
+            self._log("warning", "connections-cut", more=len(cuts) - CUTS_TOLD_MAX)
+
+    def _known_peers(self) -> list[bytes]:
+        """Connections of daemons that were met on their own door, too: no stranger's claim."""
+        return [
+            one for one, it in self._peers.items() if self._disks.get((it.kind, it.node)) == it.disk
+        ]
 
     # -- the clients' door ---------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from myqueue.daemons.broker import Broker
 from myqueue.daemons.clock import RealClock
 from myqueue.daemons.config import SETTINGS, DaemonConfig, load
 from myqueue.daemons.engine import Engine, Owner
+from myqueue.daemons.floods import Floods
 from myqueue.daemons.logging import Logger
 from myqueue.daemons.loop import Loop
 from myqueue.daemons.manager import Manager
@@ -111,6 +112,8 @@ class Daemon:
                 transport, owner,
             )  # fmt: skip
             transport.counts, engine.report = engine.counts, self.tell
+            if config.waiting_bytes:
+                transport.floods = Floods(config.waiting_bytes)
             engine.scrub_bytes_per_s = config.scrub_bytes_per_s
             engine.fill_bytes_per_s = config.fill_bytes_per_s
             for node, address in config.managers:

@@ -20,7 +20,8 @@ and nothing more (Z9). No rule about order or meaning lives here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import zmq
@@ -29,7 +30,7 @@ from myqueue import protocol
 from myqueue.daemons import zap
 from myqueue.daemons.counts import Counts
 from myqueue.daemons.engine import Client, Peer
-from myqueue.daemons.floods import Floods
+from myqueue.daemons.floods import Cut, Floods, machine_bytes, room_bytes
 from myqueue.errors import DirectoryUnusable, MyQueueError
 from myqueue.keys import DoorKeys
 
@@ -40,6 +41,7 @@ LINK_QUEUE_MESSAGES = 1024
 LINK_MESSAGES_MAX = 1024  # taken from each link in one turn
 GREET_EVERY_MS = 200
 CLIENTS_MAX = 20_000
+SOURCES_MAX = 8192  # connections at the peers' door that are told apart
 # Plain numbers: pyzmq's enumerations cost a microsecond each time.
 _NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _MORE, _EVENTS, _IN = int(zmq.RCVMORE), int(zmq.EVENTS), int(zmq.POLLIN)
@@ -128,7 +130,11 @@ class Transport:
         self._clients: dict[bytes, Client] = {}
         self._ready: set[Any] = set()
         self._kept: set[Any] = set()  # doors whose last payloads were large
-        self.floods = Floods()
+        self.floods = Floods(room_bytes(machine_bytes()))
+        self.cuts: list[Cut] = []  # not logged yet
+        self.known_peers: Callable[[], Iterable[bytes]] = tuple  # identities of our daemons
+        self._sources: dict[bytes, int] = {}  # identity at the peers' door -> inode of its socket
+        self._ports: set[int] = set()  # of the doors
         self.probe = b""  # what all peers understand, and what changes nothing
         self._is_behind = False  # more waits than was taken in this turn
         self.now = now  # links that are made before the first turn are as young as others
@@ -164,6 +170,9 @@ class Transport:
                 f"can't listen on {address}: {error.strerror or error}",
                 hint="Is another daemon running there? Choose another port.",
             ) from error
+        self._ports.add(
+            int(bytes(door.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").rsplit(b":", 1)[1])
+        )
         self._poller.register(door, zmq.POLLIN)
         self._watch_handshakes(door)
         return door
@@ -186,8 +195,9 @@ class Transport:
         """Until something is to be read. Sockets that have nothing are not asked: the answer "try
         again" costs more than a message.
         """
-        if cut := self.floods.look(self.now, is_behind=self._is_behind):
-            self.counts["connections_cut_total"] += cut
+        if cuts := self.floods.look(self.now, self._is_ours, is_behind=self._is_behind):
+            self.counts["connections_cut_total"] += len(cuts)
+            self.cuts += cuts
         self._is_behind = False
         self._ready = {socket for socket, _ in self._poller.poll(timeout_ms)}
         if self._zap in self._ready:
@@ -232,7 +242,10 @@ class Transport:
         get, recv = door.getsockopt, door.recv
         for _ in range(messages_max):
             identity = recv(_NOW)
-            envelope = recv(_NOW) if get(_MORE) else b""
+            if door is self._peer_door and identity not in self._sources and get(_MORE):
+                envelope = self._first_of(identity)
+            else:
+                envelope = recv(_NOW) if get(_MORE) else b""
             frames = _payloads(door, door in self._kept) if get(_MORE) else []
             if frames is not None:
                 size = sum(map(len, frames))
@@ -248,6 +261,22 @@ class Transport:
             if bytes_max <= 0:
                 break
         self._is_behind = True
+
+    def _first_of(self, identity: bytes) -> bytes:
+        """The envelope of its first message, which tells the connection that it came by."""
+        frame = self._peer_door.recv(_NOW, False)
+        if len(self._sources) >= SOURCES_MAX:
+            del self._sources[next(iter(self._sources))]  # noted again when it speaks again
+        try:
+            self._sources[identity] = os.fstat(int(frame.get(zmq.SRCFD))).st_ino
+        except OSError:  # closed meanwhile
+            self._sources[identity] = 0
+        return bytes(frame.buffer)
+
+    def _is_ours(self, inode: int, port: int) -> bool:
+        """A link of ours, or one that a peer has to us; for `floods`, which must not cut it."""
+        known = (self._sources.get(identity) for identity in self.known_peers())
+        return port not in self._ports or inode in known
 
     def _guess(self, door: zmq.Socket[bytes], kept: bool) -> None:
         (self._kept.add if kept else self._kept.discard)(door)

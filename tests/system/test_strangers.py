@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit import zmtp
-from kit.processes import Cluster, Name
+from kit.processes import Cluster, Name, wait_for
 
 from myqueue import protocol
 from myqueue.consumer import Consumer
@@ -59,3 +59,25 @@ def test_who_floods_and_hangs_up_ends_no_daemon(tmp_path: Path) -> None:
             producer.send("t", b"still here").result(20)
         with Consumer(cluster.address, ["t"], start="earliest", idle_timeout=10) as consumer:
             assert next(iter(consumer)).value == b"still here"
+
+
+@pytest.mark.slow
+def test_who_is_cut_is_named_in_the_log(tmp_path: Path) -> None:
+    """The second connection of one name is never read: all that it brings waits."""
+    with Cluster(tmp_path, managers=1, brokers=2, waiting_bytes=24 << 20) as cluster:
+        port = cluster.ports["broker", 1][1]
+        first, second = zmtp.connect(port, b"same"), zmtp.connect(port, b"same")
+        address = "{}:{}".format(*second.getsockname())
+        second.settimeout(20)
+        data = zmtp.message(b"flood") * 100_000
+
+        def is_cut() -> bool:
+            return not zmtp.send(second, data)
+
+        wait_for("the end of it", is_cut, 60)
+        wait_for("a line", lambda: f"connection-cut peer={address} " in cluster.log(("broker", 1)))
+        lines = [one for one in cluster.log(("broker", 1)).splitlines() if "connection-cut" in one]
+        assert [address in one for one in lines] == [True], "links of daemons stay"
+        cluster.wait_healthy()
+        for one in (first, second):
+            one.close()
