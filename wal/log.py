@@ -143,7 +143,11 @@ class Log:
 
         If the store's thread has failed this raises, and the journal's events stay for later.
         """
-        self.index.poll()
+        try:
+            self.index.poll()
+        except OSError as error:
+            why = str(error) if self.is_there() else "somebody removed the data folder"
+            raise JournalStopped(f"the disk failed: {why}") from error
         events = self.journal.poll()
         for event in events:
             if isinstance(event, Persisted):

@@ -77,8 +77,12 @@ def test_a_broker_with_keys_among_managers_without(cluster: Cluster, logs: dict[
     assert sum(counted(cluster, name) for name in names) >= 2
     # It sees that itself, and half of the times it hangs up before the manager can see it.
     wait_for("refusals", lambda: counted(cluster, "handshakes_refused_total") >= 2, 60)
-    told = [cluster.log(("manager", number)) for number in (1, 2)]
-    assert any("handshake-refused door=peers" in log for log in told)
+
+    def is_logged() -> bool:
+        told = [cluster.log(("manager", number)) for number in (1, 2)]
+        return any("handshake-refused door=peers" in log for log in told)
+
+    wait_for("handshake-refused", is_logged)
 
 
 def test_a_broker_that_does_not_name_all_managers(cluster: Cluster, logs: dict[str, Path]) -> None:

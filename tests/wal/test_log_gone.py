@@ -9,6 +9,7 @@ from time import monotonic, sleep
 import pytest
 from kit import wal_logs
 
+from myqueue.errors import JournalStopped
 from myqueue.wal.files import RealFiles
 from myqueue.wal.journal import JournalConfig
 from myqueue.wal.log import Log
@@ -218,4 +219,17 @@ def test_r2_doubt_outlives_the_store(tmp_path: Path) -> None:
     shutil.rmtree(directory / "store")
     log = open_log(directory)
     assert not log.journal.recovered.unknown_loss and not log.journal.groups.by_uid[NEW].doubtful
+    assert log.close()
+
+
+def test_a_folder_that_is_removed_while_the_store_commits_stops_the_log(tmp_path: Path) -> None:
+    """The thread of the store may notice it first; the log says what happened, and closes."""
+    directory = tmp_path / "data"
+    log = open_log(directory)
+    log.journal.create_group(NEW, b"new")
+    write(log, NEW, 3)
+    shutil.rmtree(directory)
+    with pytest.raises(JournalStopped, match="somebody removed the data folder"):
+        write(log, NEW, 50)
+        until(log, lambda _: False)
     assert log.close()
