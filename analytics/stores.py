@@ -61,7 +61,7 @@ def dump(
     """(state, finding, why there is none). Without `rows` it is known of the groups alone."""
     if not log.folder or storage.is_remote(log.folder):
         return None, None, "it has no daemon's folder here"
-    command = [sys.executable, "-P", "-m", "myqueue.wal.storestate", log.folder]
+    command = [sys.executable, "-P", "-m", "myqueue.wal.store.dump", log.folder]
     command += [] if rows else ["--groups"]
     with open(target, "wb") as out:
         done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False)
@@ -100,7 +100,7 @@ def load(path: Path) -> StoreState:
     if state is None or not ended:
         raise FormatUnknown(
             f"{path} is not the whole state of a store",
-            hint="Make it with python -m myqueue.wal.storestate FOLDER.",
+            hint="Make it with python -m myqueue.wal.store.dump FOLDER.",
         )
     return state
 

@@ -7,7 +7,7 @@ in which that was found leaves this daemon. All other groups go on.
 
 | what | how |
 |---|---|
-| a start leaves it closed | a note beside the log (`wal/kept.py`) |
+| a start leaves it closed | a note beside the log (`wal/closed_groups.py`) |
 | people are told | the log, STATUS (`refused`), beats, and from there `myq health` |
 | the partition gets its copies back | the beat calls it lost: where the others have a leader and \
 are a majority without it, another replica takes its place, under another name |
@@ -35,7 +35,7 @@ from myqueue.daemons.damage import TEXT_MAX, TOLD_MAX, name_about
 from myqueue.daemons.opening import replica_of
 from myqueue.daemons.replica import Defect
 from myqueue.errors import MyQueueError
-from myqueue.wal.kept import name_of
+from myqueue.wal.closed_groups import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine
     from myqueue.daemons.raft.types import Broken
     from myqueue.daemons.replica import Replica
-    from myqueue.wal.apart import Job
-    from myqueue.wal.groups import Group
+    from myqueue.wal.append.groups import Group
+    from myqueue.wal.space.background import Job
 
 AGAIN_MS: Final = 2000  # what the disk refused is tried again
 LOOK_MS: Final = 10_000  # between two looks whether people removed what is kept

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from myqueue import protocol
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
-from myqueue.wal.groups import Row
-from myqueue.wal.salvage import Salvage
+from myqueue.wal.append.groups import Row
+from myqueue.wal.space.evacuate import Salvage
 
 if TYPE_CHECKING:
     from myqueue.daemons.replica import Replica

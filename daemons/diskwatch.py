@@ -19,7 +19,7 @@ from myqueue import errors
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine
-    from myqueue.wal.journal import Journal
+    from myqueue.wal.append.journal import Journal
 
 STALL_MS: Final = 1500  # a disk that reports nothing for so long
 CHECK_MS: Final = 500  # between looks whether the folder is there

@@ -48,8 +48,8 @@ from myqueue.daemons.seam import Wire as Wire
 from myqueue.daemons.serving import Serving
 from myqueue.daemons.starts import Starts
 from myqueue.protocol import Envelope
+from myqueue.wal.append.writer import Persisted, Stopped
 from myqueue.wal.log import Log
-from myqueue.wal.writer import Persisted, Stopped
 
 BEHIND_MS = 100  # until an entry that could not be read is tried again
 Buffer = bytes | memoryview

@@ -38,7 +38,7 @@ from myqueue.errors import DiskFull, InvalidSetting, JournalStopped, MyQueueErro
 from myqueue.keys import DoorKeys
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.log import Log
-from myqueue.wal.tuning import allow_open_files, tune_process
+from myqueue.wal.process_tuning import allow_open_files, tune_process
 
 WRONG_USAGE, DISK_FAILED, INVARIANT_BROKEN = 2, 4, 5
 OPEN_FILES: Final = 65_536  # connections of clients, mostly

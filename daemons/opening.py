@@ -31,7 +31,7 @@ from myqueue.daemons.raft.membership import Configs
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.replica import APPLY_BYTES, CONFIG_KEY, Defect, Replica, as_entry, of_one_group
 from myqueue.errors import CorruptData, EntryMissing, MyQueueError
-from myqueue.wal.groups import Group
+from myqueue.wal.append.groups import Group
 from myqueue.wal.log import Log
 
 SNAPSHOT_PART_BYTES = 1 << 20

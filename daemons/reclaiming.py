@@ -1,6 +1,6 @@
 """The pace of reclaim: when a pass over the segments begins, and how fast it goes on.
 
-What may go is the log's to judge (`wal/reclaim`); here is only when. A pass begins soon
+What may go is the log's to judge (`wal/space/reclaim`); here is only when. A pass begins soon
 after anything happened that may have freed a segment: a log's start moved, a group was removed, a
 segment was sealed. Its steps are taken one in a tick. What it appends again competes with the
 messages for the disk, so it is bounded in bytes per second; files are read, renamed and removed in

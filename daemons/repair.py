@@ -1,9 +1,9 @@
 """Repair: what can't be read on our disk any more comes back from the other replicas.
 
 In: places that a start, a read or the scrubber found damaged. Out: the same entries, appended again
-at the end of the log; the damaged segment, emptied and gone (`wal/salvage`); and what people are
-told meanwhile. All groups of a daemon share its segments, so one bad place is first looked at for
-all of them. For every entry that is live and can't be read there is one way (`way_of`):
+at the end of the log; the damaged segment, emptied and gone (`wal/space/evacuate`); and what people
+are told meanwhile. All groups of a daemon share its segments, so one bad place is first looked at
+for all of them. For every entry that is live and can't be read there is one way (`way_of`):
 
 | way | when | what is done |
 |---|---|---|
@@ -51,12 +51,12 @@ from myqueue.daemons.diskwatch import has_reserve
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.host import Packet
 from myqueue.daemons.scrubbing import Scrubbing
-from myqueue.wal.salvage import Salvage
+from myqueue.wal.space.evacuate import Salvage
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine
     from myqueue.daemons.replica import Replica
-    from myqueue.wal.groups import Row
+    from myqueue.wal.append.groups import Row
 
 ASK_MS: Final = 250
 ASK_ENTRIES: Final = peerwire.LACKS_MAX  # at once

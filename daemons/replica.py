@@ -30,7 +30,7 @@ from myqueue.errors import (
     NotReady,
     StoreBroken,
 )
-from myqueue.wal.reader import Entry as Stored
+from myqueue.wal.read.reader import Entry as Stored
 
 if TYPE_CHECKING:
     from myqueue.wal.log import Log

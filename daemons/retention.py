@@ -29,7 +29,7 @@ from myqueue import errors
 from myqueue.daemons.feed import Feed
 from myqueue.daemons.partition import Partition, start_command
 from myqueue.daemons.raft.types import COMMAND, Item
-from myqueue.wal.groups import Row
+from myqueue.wal.append.groups import Row
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine

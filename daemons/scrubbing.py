@@ -2,8 +2,8 @@
 
 A bit that turned in a segment which nobody reads would stay unknown until its copies are damaged
 as well. So all segments are read again and again, at `scrub_bytes_per_s`, in a thread of its own
-(`wal/apart`), and every checksum is verified; a small log is read at most every `ROUND_MS`. What is
-found is for `repair`. The price is told in bytes, records included.
+(`wal/space/background`), and every checksum is verified; a small log is read at most every
+`ROUND_MS`. What is found is for `repair`. The price is told in bytes, records included.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue.wal.apart import Job
-from myqueue.wal.groups import Row
-from myqueue.wal.scrub import Scrub
+from myqueue.wal.append.groups import Row
+from myqueue.wal.space.background import Job
+from myqueue.wal.tools.scrub import Scrub
 
 if TYPE_CHECKING:
     from myqueue.daemons.engine import Engine

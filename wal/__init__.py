@@ -1,24 +1,15 @@
-"""The write-ahead log: everything myqueue promises rests here.
+"""The write-ahead log of a daemon: everything that myqueue promises rests here.
 
-A message is safe when, and only when, the journal says *persisted*. Read in this order:
+A message is safe when the journal reports it *persisted*, and not before. All groups of a daemon
+share one sequence of segments, one writer thread and one sync. `FORMAT.md` has the bytes,
+`DESIGN.md` the reasons.
 
-- `FORMAT.md`, `format`: what stands on disk, byte by byte; pure.
-- `files`: the seam to the operating system, the only place that syncs.
-- `layout`, `segments`, `spares`: where the next record goes; files prepared ahead of their use.
-- `writer`: one thread, one gathered write and one sync for all that waits.
-- `journal`: the loop's side: appends of many groups, laid out in order, and what became of them.
-- `groups`: what the records say about each group; the same code live and in recovery.
-- `scan`, `inventory`, `recovery`: reading after a crash; torn is not corrupt.
-- `store`, `storeview`, `storefile`, `index`: LMDB, which makes the log usable; all of it can be
-rebuilt.
-- `reader`, `search`, `replay`: entries by index or offset, where terms and times begin, and the
-applied state from the log alone.
-- `reclaim`, `inforce`, `apart`: when a segment may go; file work that the loop does not wait for.
-- `identity`, `reserve`, `log`: whose data it is, room for a start on a full disk, and all of the
-above behind one door; `forks`, `tuning`: the process.
-- `places`, `survey`, `overview`, `dump`, `check`, `judge`, `onebit`, `verify`, `storecheck`,
-`archive`: the log seen from outside, for people and other programs; nothing here but `storecheck`
-needs LMDB.
+In this folder: `format` (the bytes, pure), `files` (the seam to the operating system and the only
+place that syncs), `config`, `identity` (whose data it is), `closed_groups`, `fork_guard`,
+`process_tuning`, and `log`, which opens all of it for a daemon. The rooms: `append` writes,
+`recover` reads after a crash, `read` finds entries, `store` keeps tables that can be rebuilt,
+`space` frees segments, `tools` looks at a log from outside.
 
-`DESIGN.md` says why it is so.
+Comes in: entries of groups, in order. Goes out: what is persisted, and entries by index or offset.
+Daemons use `log`; the command line uses `tools`; analytics uses `format` alone.
 """

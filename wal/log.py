@@ -25,22 +25,22 @@ from myqueue.errors import (
     StoreBroken,
 )
 from myqueue.wal import format as f
-from myqueue.wal.apart import Apart
+from myqueue.wal.append.groups import Groups
+from myqueue.wal.append.journal import Journal
+from myqueue.wal.append.writer import Event, Persisted
+from myqueue.wal.closed_groups import Kept
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.files import RealFiles, lock_directory, unlock_directory
-from myqueue.wal.forks import stays_behind
-from myqueue.wal.groups import Groups
+from myqueue.wal.fork_guard import stays_behind
 from myqueue.wal.identity import FILE_NAME, Identity, claim
-from myqueue.wal.index import Index
-from myqueue.wal.journal import Journal
-from myqueue.wal.kept import Kept
-from myqueue.wal.reader import Reader
-from myqueue.wal.reclaim import SETTLE_MS, Reclaimer
-from myqueue.wal.recovery import UNSURE
-from myqueue.wal.reserve import Reserve
-from myqueue.wal.search import first_at_time, term_runs
-from myqueue.wal.store import Store, delete_store
-from myqueue.wal.writer import Event, Persisted
+from myqueue.wal.read.reader import Reader
+from myqueue.wal.read.term_search import first_at_time, term_runs
+from myqueue.wal.recover.recovery import UNSURE
+from myqueue.wal.space.background import Apart
+from myqueue.wal.space.reclaim import SETTLE_MS, Reclaimer
+from myqueue.wal.space.reserve import Reserve
+from myqueue.wal.store.index import Index
+from myqueue.wal.store.store import Store, delete_store
 
 BEGUN = "begun"  # a file that says that there is a log: without one, votes are lost (W7)
 

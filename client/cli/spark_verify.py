@@ -21,7 +21,7 @@ FINDINGS_SHOWN = 50
 @click.option("--stores/--no-stores", default=True, help="Compare stores of daemons that are down.")
 @click.option(
     "--store-state", multiple=True, metavar="FILE",
-    help="A store's state, made elsewhere by python -m myqueue.wal.storestate FOLDER.",
+    help="A store's state, made elsewhere by python -m myqueue.wal.store.dump FOLDER.",
 )  # fmt: skip
 @click.option("--html", metavar="FILE", help="Write the report as a page, too.")
 @output.json_option

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 import click
 
 from myqueue.cli.lazy import LazyGroup
-from myqueue.wal.places import Place, find_logs
+from myqueue.wal.tools.locate import Place, find_logs
 
 COMMANDS = {
     "ls": ("myqueue.cli.wal_ls:ls", "List the segments, with sizes, states and ranges."),

@@ -15,10 +15,10 @@ from myqueue.cli.wal import group_uid, opened, path_argument, span, when
 from myqueue.cli.wal_lines import as_line
 from myqueue.cli.wal_payload import decoded
 from myqueue.wal import format as f
-from myqueue.wal.dump import Dump, Found, Wanted
 from myqueue.wal.files import RealFiles
-from myqueue.wal.places import Place
-from myqueue.wal.survey import Finding
+from myqueue.wal.tools.dump import Dump, Found, Wanted
+from myqueue.wal.tools.locate import Place
+from myqueue.wal.tools.segments import Finding
 
 POLL_S = 0.1
 SETTLE_S = 0.02

@@ -10,8 +10,8 @@ from myqueue.cli import output
 from myqueue.cli.streams import quiet_pipe
 from myqueue.cli.wal import opened, path_argument, title, when
 from myqueue.wal import format as f
-from myqueue.wal.overview import Row, overview
-from myqueue.wal.places import Place
+from myqueue.wal.tools.listing import Row, overview
+from myqueue.wal.tools.locate import Place
 
 HEADS = (
     *("segment", "state", "used", "capacity", "records", "entries", "groups"),

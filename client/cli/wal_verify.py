@@ -11,12 +11,12 @@ import click
 
 from myqueue.cli import output
 from myqueue.cli.wal import line, opened, path_argument, title
-from myqueue.wal.archive import load_manifest, missing_from
-from myqueue.wal.check import Progress
-from myqueue.wal.places import Place
-from myqueue.wal.survey import CORRUPT, Finding
-from myqueue.wal.verify import Summary
-from myqueue.wal.verify import verify as verified
+from myqueue.wal.tools.archive import load_manifest, missing_from
+from myqueue.wal.tools.check_segment import Progress
+from myqueue.wal.tools.locate import Place
+from myqueue.wal.tools.segments import CORRUPT, Finding
+from myqueue.wal.tools.verify import Summary
+from myqueue.wal.tools.verify import verify as verified
 
 SETTLE_S = 0.05
 FINDINGS_MAX = 10_000
@@ -135,7 +135,7 @@ class _Paced:
     def findings(self, report: _Report, store: bool) -> Iterator[Finding]:
         place, files = self._place, self._files
         if store:
-            from myqueue.wal.storecheck import compare
+            from myqueue.wal.tools.check_store import compare
 
             rows = yield from compare(place, self._progress)
             report.store_entries = rows

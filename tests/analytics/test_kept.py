@@ -17,7 +17,7 @@ from myqueue.daemons.opening import snapshot_parts
 from myqueue.daemons.partition import start_command
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
-from myqueue.wal.storestate import lines
+from myqueue.wal.store.dump import lines
 
 NODES = (1, 2, 3)
 KEPT_FROM = 12  # place of an entry in the log

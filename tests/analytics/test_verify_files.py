@@ -26,7 +26,7 @@ from myqueue.daemons.partition import (
     take_command,
 )
 from myqueue.wal import format as f
-from myqueue.wal.storestate import lines
+from myqueue.wal.store.dump import lines
 
 Line = dict[str, Any]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from random import Random
 from time import perf_counter, thread_time
 
+from myqueue.wal.append.journal import Journal, JournalConfig
+from myqueue.wal.append.writer import Persisted, Stopped
 from myqueue.wal.files import RealFiles
-from myqueue.wal.journal import Journal, JournalConfig
 from myqueue.wal.log import Log
-from myqueue.wal.writer import Persisted, Stopped
 
 CONFIG = JournalConfig(soft_limit_bytes=1 << 30, queue_bytes_max=1 << 40)
 IDENTITY = ("bench", "broker-1", "broker")

@@ -19,7 +19,7 @@ from bench.bare import bare_latency_us, bare_seconds
 from bench.figures import Row, median, percentile
 from bench.journals import append_cost_us, fill, journal_seconds, latencies_us, open_log
 
-from myqueue.wal.tuning import tune_process
+from myqueue.wal.process_tuning import tune_process
 
 ROUNDS = 3
 Report = list[Row]
@@ -156,8 +156,8 @@ _RECOVER = """
 import sys, time
 from random import Random
 from myqueue.wal.files import RealFiles
-from myqueue.wal.groups import Groups
-from myqueue.wal.recovery import recover
+from myqueue.wal.append.groups import Groups
+from myqueue.wal.recover.recovery import recover
 
 began = time.perf_counter()
 out = recover(RealFiles(sys.argv[1]), Groups(), (0, 0), lambda ops, segment, position: None)

@@ -20,8 +20,8 @@ from kit.engine_rig import Net, Node
 from myqueue import errors
 from myqueue.daemons import peerwire, repair
 from myqueue.daemons.raft import types as t
-from myqueue.wal import reader
 from myqueue.wal.config import JournalConfig
+from myqueue.wal.read import reader
 
 SMALL = JournalConfig(segment_bytes=1 << 18, soft_limit_bytes=0, reserve_bytes=0)
 

@@ -24,7 +24,7 @@ from myqueue.daemons.liveness import Liveness
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
-from myqueue.wal.inforce import entry_again
+from myqueue.wal.space.live_records import entry_again
 
 CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0, reserve_bytes=0)
 GROUP, OTHER = 5, 6

@@ -18,7 +18,7 @@ from myqueue.daemons.closing import HINT_DEFECT, PACE_MS_MIN
 from myqueue.daemons.partition import Partition
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replica import Defect
-from myqueue.wal.index import Index
+from myqueue.wal.store.index import Index
 
 DEFECTS = [KeyError("x"), RecursionError("deep"), errors.FormatUnknown("a newer form")]
 OF_ALL = [OSError(5, "EIO"), MemoryError(), errors.JournalStopped("x"), errors.DiskFull("x")]

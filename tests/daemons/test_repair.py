@@ -35,8 +35,8 @@ from myqueue.daemons.liveness import DAMAGED_MAX
 from myqueue.daemons.liveness import _damaged as is_heard
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
-from myqueue.wal.groups import Row
-from myqueue.wal.salvage import Salvage
+from myqueue.wal.append.groups import Row
+from myqueue.wal.space.evacuate import Salvage
 
 
 @pytest.mark.parametrize("header", [False, True])

@@ -15,7 +15,7 @@ from myqueue import errors, protocol
 from myqueue.daemons import retention
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.retention import Cut, Goal, advance, goal_of
-from myqueue.wal.groups import Row
+from myqueue.wal.append.groups import Row
 
 SEGMENT = 64 << 20
 

@@ -13,7 +13,7 @@ from kit.damage_rig import GROUP
 from kit.engine_rig import Net
 
 from myqueue.wal import format as f
-from myqueue.wal.salvage import Salvage
+from myqueue.wal.space.evacuate import Salvage
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])

@@ -17,8 +17,8 @@ from sim.disk import SimDisk
 from sim.history import act
 from sim.rig import Rig, Watermark
 
-from myqueue.wal.groups import Groups
-from myqueue.wal.reclaim import append_records
+from myqueue.wal.append.groups import Groups
+from myqueue.wal.space.reclaim import append_records
 
 SEGMENT_BYTES = 4096
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from myqueue.errors import DiskFull
-from myqueue.wal.journal import JournalConfig
+from myqueue.wal.append.journal import JournalConfig
+from myqueue.wal.append.writer import Persisted, Stopped
 from myqueue.wal.log import Log
-from myqueue.wal.reserve import FILE_NAME
-from myqueue.wal.writer import Persisted, Stopped
+from myqueue.wal.space.reserve import FILE_NAME
 
 UID = 7
 

@@ -19,7 +19,7 @@ import pytest
 from faults.ledger import Ledger
 from faults.log_program import EXIT_CLEAN, EXIT_STOPPED, EXIT_STORE
 
-from myqueue.wal.journal import JournalConfig
+from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.log import Log
 
 PROGRAM = Path(__file__).with_name("log_program.py")

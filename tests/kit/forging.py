@@ -7,7 +7,7 @@ from typing import Any
 
 from myqueue.wal import format as f
 from myqueue.wal.files import RealFiles
-from myqueue.wal.survey import Segment, survey
+from myqueue.wal.tools.segments import Segment, survey
 
 
 def segments(daemon: Path) -> list[Segment]:

@@ -9,7 +9,7 @@ from myqueue import batch
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
 from myqueue.wal.files import RealFiles
-from myqueue.wal.survey import survey
+from myqueue.wal.tools.segments import survey
 
 
 class Row(NamedTuple):

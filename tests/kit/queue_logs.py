@@ -20,7 +20,7 @@ from myqueue.daemons.partition import Partition, commit_command
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
 from myqueue.errors import JournalBusy
-from myqueue.wal.journal import JournalConfig
+from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.log import Log
 
 WALL_MS = 1_700_000_000_000

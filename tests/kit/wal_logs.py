@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from myqueue.errors import JournalBusy
 from myqueue.wal import format as f
+from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.files import RealFiles
-from myqueue.wal.journal import JournalConfig
 from myqueue.wal.log import Log
-from myqueue.wal.survey import Finding, Segment, survey
-from myqueue.wal.verify import Summary, verify
+from myqueue.wal.tools.segments import Finding, Segment, survey
+from myqueue.wal.tools.verify import Summary, verify
 
 GROUPS = (0xA1, 0xB2, 2**64 - 5)
 SEGMENT_BYTES = 1 << 16

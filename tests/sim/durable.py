@@ -15,8 +15,8 @@ from sim.disk import SimDisk
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import AppendReply, Message, VoteReply, VoteRequest
 from myqueue.wal import format as f
-from myqueue.wal.groups import Op, Relocated
-from myqueue.wal.recovery import Recovered
+from myqueue.wal.append.groups import Op, Relocated
+from myqueue.wal.recover.recovery import Recovered
 
 
 def check_start(disk: SimDisk, found: Recovered, damaged: bool) -> None:

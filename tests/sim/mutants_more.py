@@ -13,8 +13,8 @@ from myqueue.daemons.raft.follower import Follower
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.progress import Progress
-from myqueue.wal.journal import Journal
-from myqueue.wal.store import View
+from myqueue.wal.append.journal import Journal
+from myqueue.wal.store.store import View
 
 
 def bug_commit_goes_back() -> list[Any]:

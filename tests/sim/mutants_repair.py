@@ -10,8 +10,8 @@ from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.repair import Repair
 from myqueue.wal import format as f
-from myqueue.wal import reader
-from myqueue.wal.journal import Journal
+from myqueue.wal.append.journal import Journal
+from myqueue.wal.read import reader
 
 
 def bug_who_lacks_entries_votes() -> list[Any]:

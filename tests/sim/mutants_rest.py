@@ -17,9 +17,9 @@ from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import Configs
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.replica import Replica
-from myqueue.wal import recovery
-from myqueue.wal.groups import Group
-from myqueue.wal.writer import Writer
+from myqueue.wal.append.groups import Group
+from myqueue.wal.append.writer import Writer
+from myqueue.wal.recover import recovery
 
 
 def bug_two_changes_at_once() -> list[Any]:

@@ -33,9 +33,9 @@ from myqueue.daemons.replica import Replica, refusals
 from myqueue.daemons.serving import Serving
 from myqueue.daemons.starts import Starts
 from myqueue.errors import EntryMissing
-from myqueue.wal.groups import Group
-from myqueue.wal.store import Store
-from myqueue.wal.writer import Persisted, Stopped
+from myqueue.wal.append.groups import Group
+from myqueue.wal.append.writer import Persisted, Stopped
+from myqueue.wal.store.store import Store
 
 if TYPE_CHECKING:
     from sim.world import World

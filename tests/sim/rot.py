@@ -26,9 +26,9 @@ from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.replica import Replica
 from myqueue.errors import CorruptData, NotReady
 from myqueue.wal import format as f
-from myqueue.wal.groups import Row
-from myqueue.wal.reader import Reader
-from myqueue.wal.writer import Persisted
+from myqueue.wal.append.groups import Row
+from myqueue.wal.append.writer import Persisted
+from myqueue.wal.read.reader import Reader
 
 if TYPE_CHECKING:
     from sim.process import Process

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from sim.disk import SimDisk
 
-from myqueue.wal.apart import Apart
-from myqueue.wal.groups import Row
-from myqueue.wal.index import Index
-from myqueue.wal.journal import Journal, JournalConfig
-from myqueue.wal.reader import Reader
-from myqueue.wal.reclaim import Reclaimer
-from myqueue.wal.search import term_runs
-from myqueue.wal.store import Store
+from myqueue.wal.append.groups import Row
+from myqueue.wal.append.journal import Journal, JournalConfig
+from myqueue.wal.read.reader import Reader
+from myqueue.wal.read.term_search import term_runs
+from myqueue.wal.space.background import Apart
+from myqueue.wal.space.reclaim import Reclaimer
+from myqueue.wal.store.index import Index
+from myqueue.wal.store.store import Store
 
 if TYPE_CHECKING:
     from sim.world import World

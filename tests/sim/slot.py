@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sim.disk import SimDisk
 
-from myqueue.wal.store import Store
+from myqueue.wal.store.store import Store
 
 if TYPE_CHECKING:
     from sim.process import Process

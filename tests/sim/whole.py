@@ -13,13 +13,13 @@ from typing import Any
 
 from sim.disk import SimDisk
 
-from myqueue.wal.groups import Group
-from myqueue.wal.index import Index
-from myqueue.wal.journal import Journal, JournalConfig
-from myqueue.wal.reader import Reader
-from myqueue.wal.reclaim import Reclaimer
-from myqueue.wal.store import Store
-from myqueue.wal.writer import Persisted
+from myqueue.wal.append.groups import Group
+from myqueue.wal.append.journal import Journal, JournalConfig
+from myqueue.wal.append.writer import Persisted
+from myqueue.wal.read.reader import Reader
+from myqueue.wal.space.reclaim import Reclaimer
+from myqueue.wal.store.index import Index
+from myqueue.wal.store.store import Store
 
 OWNER = bytes(range(16))
 GROUPS = 5

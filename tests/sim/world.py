@@ -32,7 +32,7 @@ from sim.slot import Slot
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.story import story
-from myqueue.wal.store import Store
+from myqueue.wal.store.store import Store
 
 SETTINGS = t.Settings(
     heartbeat_ms=50, election_timeout_ms_min=250, election_timeout_ms_max=500, retry_ms=150,

@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "analytics/",
         (
             *("pyspark", "pyarrow", "click", "myqueue.errors"),
-            *("myqueue.wal.format", "myqueue.wal.reader", "myqueue.analytics"),
+            *("myqueue.wal.format", "myqueue.wal.read.reader", "myqueue.analytics"),
         ),
     ),
     # A command's file is loaded when the command is called, so it may import what it works with;
@@ -52,7 +52,7 @@ ONE_IMPORTER: dict[str, tuple[str, ...]] = {
     # The third one measures bare ZeroMQ, for comparison.
     "zmq": ("daemons/transport.py", "client/connection.py", "client/cli/bench_floor.py"),
     "msgpack": ("client/protocol.py", "client/batch.py"),
-    "lmdb": ("wal/store.py",),
+    "lmdb": ("wal/store/store.py",),
     "flask": ("gateway/",),
     "prometheus_client": ("gateway/",),
     "pyspark": ("analytics/",),

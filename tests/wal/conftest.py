@@ -8,9 +8,9 @@ import pytest
 from sim.rig import UID, Rig
 from sim.whole import World
 
-from myqueue.wal import reclaim as reclaim_module
-from myqueue.wal.index import Index
-from myqueue.wal.store import Store
+from myqueue.wal.space import reclaim as reclaim_module
+from myqueue.wal.store.index import Index
+from myqueue.wal.store.store import Store
 
 
 @pytest.fixture

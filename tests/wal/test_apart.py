@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from myqueue.wal.apart import Apart
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.log import Log
+from myqueue.wal.space.background import Apart
 
 UID = 7
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from myqueue.errors import WrongProcess
-from myqueue.wal.journal import JournalConfig
+from myqueue.wal.append.journal import JournalConfig
+from myqueue.wal.append.writer import Persisted
 from myqueue.wal.log import Log
-from myqueue.wal.writer import Persisted
 
 GROUP = 5
 CONFIG = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0, reserve_bytes=0)

@@ -13,10 +13,10 @@ import pytest
 
 from myqueue.errors import DiskFull, StateInvalid, StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal import index as index_module
-from myqueue.wal.groups import Relocated
-from myqueue.wal.index import Index
-from myqueue.wal.store import Store
+from myqueue.wal.append.groups import Relocated
+from myqueue.wal.store import index as index_module
+from myqueue.wal.store.index import Index
+from myqueue.wal.store.store import Store
 
 GROUP = 7
 LAST = 2**64 - 1

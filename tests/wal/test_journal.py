@@ -15,7 +15,7 @@ from myqueue.errors import (
     RecordTooLarge,
 )
 from myqueue.wal import format as f
-from myqueue.wal.writer import Persisted
+from myqueue.wal.append.writer import Persisted
 
 
 def payload_of(rig: Rig, row: Any) -> bytes:

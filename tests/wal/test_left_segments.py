@@ -9,12 +9,12 @@ from sim.disk import AFTER, BEFORE, MIDDLE, Crash, SimDisk
 from sim.rig import Rig, newest_segment, recovered
 
 from myqueue.wal import format as f
+from myqueue.wal.append.journal import Journal, JournalConfig
 from myqueue.wal.files import RealFiles
-from myqueue.wal.journal import Journal, JournalConfig
 from myqueue.wal.log import Log
-from myqueue.wal.recovery import CORRUPT, recover
-from myqueue.wal.survey import Finding
-from myqueue.wal.verify import verify
+from myqueue.wal.recover.recovery import CORRUPT, recover
+from myqueue.wal.tools.segments import Finding
+from myqueue.wal.tools.verify import verify
 
 UID, OTHER = 7, 8
 PAYLOAD, HEADER = 80, 20  # from a record's position

@@ -21,10 +21,10 @@ from myqueue.errors import (
     StoreBroken,
 )
 from myqueue.wal import log as log_module
-from myqueue.wal.journal import JournalConfig
+from myqueue.wal.append.journal import JournalConfig
+from myqueue.wal.append.writer import Persisted, Stopped
 from myqueue.wal.log import Log
-from myqueue.wal.store import Store
-from myqueue.wal.writer import Persisted, Stopped
+from myqueue.wal.store.store import Store
 
 IDENTITY = ("cluster", "daemon", "broker")
 GROUP = 5
@@ -239,7 +239,7 @@ def test_leftovers_are_removed(log: Log, directory: Path) -> None:
 OPEN = """
 import sys
 from random import Random
-from myqueue.wal.journal import JournalConfig
+from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.log import Log
 config = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0, reserve_bytes=0)
 try:

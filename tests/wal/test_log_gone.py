@@ -10,12 +10,12 @@ import pytest
 from kit import wal_logs
 
 from myqueue.errors import JournalStopped
+from myqueue.wal.append.journal import JournalConfig
+from myqueue.wal.append.writer import Persisted
 from myqueue.wal.files import RealFiles
-from myqueue.wal.journal import JournalConfig
 from myqueue.wal.log import Log
-from myqueue.wal.recovery import recover
-from myqueue.wal.store import Store
-from myqueue.wal.writer import Persisted
+from myqueue.wal.recover.recovery import recover
+from myqueue.wal.store.store import Store
 
 OLD, NEW = 5, 6
 

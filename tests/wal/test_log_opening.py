@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from myqueue.errors import DirectoryUnusable, JournalStopped, StoreBroken
-from myqueue.wal import journal as journal_module
 from myqueue.wal import log as log_module
-from myqueue.wal import segments as segments_module
-from myqueue.wal import spares as spares_module
-from myqueue.wal import writer as writer_module
-from myqueue.wal.index import Index
-from myqueue.wal.journal import JournalConfig
+from myqueue.wal.append import journal as journal_module
+from myqueue.wal.append import preallocate as spares_module
+from myqueue.wal.append import segments as segments_module
+from myqueue.wal.append import writer as writer_module
+from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.log import Log
+from myqueue.wal.store.index import Index
 
 CONFIG = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0, reserve_bytes=0)
 

@@ -8,8 +8,8 @@ import pytest
 from sim.rig import Rig
 
 from myqueue.errors import EntryBackwards, EntryInvalid, JournalStopped, MisuseError, WrongThread
+from myqueue.wal.append.groups import Group
 from myqueue.wal.config import JournalConfig
-from myqueue.wal.groups import Group
 
 ONE, TWO = 1, 2
 
@@ -105,7 +105,7 @@ def test_an_interrupted_append_stops_the_journal(rig: Rig, monkeypatch: pytest.M
     """Whatever was acknowledged stays; nothing is written whose place may be wrong."""
     rig.journal.append(TWO, [entry(1, b"before")])
     rig.settle()
-    monkeypatch.setattr("myqueue.wal.layout.crc32", _interrupt)
+    monkeypatch.setattr("myqueue.wal.append.layout.crc32", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         rig.journal.append(ONE, [entry(1)])
     monkeypatch.undo()

@@ -13,10 +13,10 @@ from sim.whole import Model, World
 
 from myqueue.errors import CorruptData, EntryMissing, FormatUnknown, NotReady, PlaceInvalid
 from myqueue.wal import format as f
-from myqueue.wal.journal import JournalConfig
+from myqueue.wal.append.journal import JournalConfig
+from myqueue.wal.append.writer import Persisted
 from myqueue.wal.log import Log
-from myqueue.wal.reader import certain_records
-from myqueue.wal.writer import Persisted
+from myqueue.wal.read.reader import certain_records
 
 GROUP = 1
 

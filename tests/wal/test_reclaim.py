@@ -14,8 +14,8 @@ from sim.disk import AFTER, BEFORE, MIDDLE, Crash
 from sim.whole import World, drop, fill, quiet_world
 
 from myqueue.wal import format as f
-from myqueue.wal import reclaim
-from myqueue.wal.scan import Scan
+from myqueue.wal.read.scan import Scan
+from myqueue.wal.space import reclaim
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from sim.whole import World, drop, fill, quiet_world
 
 from myqueue.daemons.counts import Counts
 from myqueue.daemons.reclaiming import PASS_MS, Reclaiming
-from myqueue.wal import reclaim
-from myqueue.wal.apart import Apart
-from myqueue.wal.salvage import Salvage
+from myqueue.wal.space import reclaim
+from myqueue.wal.space.background import Apart
+from myqueue.wal.space.evacuate import Salvage
 
 
 def test_the_first_pass_of_a_process_waits_for_a_sync_as_well(worlds: Any) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from myqueue.errors import GroupUnknown
 from myqueue.wal import format as f
-from myqueue.wal.index import Index
-from myqueue.wal.journal import JournalConfig
+from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.log import Log
-from myqueue.wal.search import first_at_time, term_runs
-from myqueue.wal.store import Store
+from myqueue.wal.read.term_search import first_at_time, term_runs
+from myqueue.wal.store.index import Index
+from myqueue.wal.store.store import Store
 
 GROUP, LAST = 7, 2**64 - 1
 

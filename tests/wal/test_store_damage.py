@@ -10,8 +10,8 @@ from sim.ops import GROUP, record, ten
 
 from myqueue.errors import DiskFull, StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal import store as store_module
-from myqueue.wal.store import Store
+from myqueue.wal.store import store as store_module
+from myqueue.wal.store.store import Store
 
 
 @pytest.fixture

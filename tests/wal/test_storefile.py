@@ -16,10 +16,10 @@ import pytest
 
 from myqueue.errors import StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal import storefile
-from myqueue.wal.store import Store
-from myqueue.wal.storefile import STATE_FILE, check_file
-from myqueue.wal.storeview import TABLES
+from myqueue.wal.store import guard
+from myqueue.wal.store.guard import STATE_FILE, check_file
+from myqueue.wal.store.store import Store
+from myqueue.wal.store.view import TABLES
 
 PAGE = 4096
 GROUPS, ENTRIES = range(1, 6), range(1, 300)
@@ -27,7 +27,7 @@ GROUPS, ENTRIES = range(1, 6), range(1, 300)
 READ = """
 import sys
 from myqueue.errors import StoreBroken
-from myqueue.wal.store import Store
+from myqueue.wal.store.store import Store
 try:
     store = Store(sys.argv[1])
     with store.view() as view:
@@ -164,16 +164,16 @@ def test_after_another_boot_all_is_read_first(whole: Path, monkeypatch: pytest.M
     """L11: the machine may have lost power, so another process reads every value."""
     Store(str(whole)).close()
     checks = []
-    check = storefile._check_in_child
-    monkeypatch.setattr(storefile, "_check_in_child", lambda d: (checks.append(d), check(d)))
+    check = guard._check_in_child
+    monkeypatch.setattr(guard, "_check_in_child", lambda d: (checks.append(d), check(d)))
     Store(str(whole)).close()
     assert not checks
-    monkeypatch.setattr(storefile, "boot_id", lambda: b"another")
+    monkeypatch.setattr(guard, "boot_id", lambda: b"another")
     Store(str(whole)).close()
     assert len(checks) == 1
     Store(str(whole)).close()
     assert len(checks) == 1, "once for each boot"
-    monkeypatch.setattr(storefile, "boot_id", lambda: b"third")
+    monkeypatch.setattr(guard, "boot_id", lambda: b"third")
     zero_a_page(whole)
     with pytest.raises(StoreBroken):
         Store(str(whole))
@@ -194,8 +194,8 @@ def test_a_store_that_kills_its_process_is_found_out(whole: Path) -> None:
 def test_a_check_that_does_not_end_is_a_broken_store(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storefile, "CHECK_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(storefile, "CHECK_BYTES_PER_S", 1 << 60)
+    monkeypatch.setattr(guard, "CHECK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(guard, "CHECK_BYTES_PER_S", 1 << 60)
     with pytest.raises(StoreBroken, match="end"):
         Store(str(whole))
 

@@ -151,7 +151,7 @@ def test_wrong_usage(myq, daemon: Path, words: list[str]) -> None:
 def test_the_core_needs_no_library() -> None:
     """Other programs take it as plain files, to places where only Python is."""
     script = (
-        "import sys; from myqueue.wal import archive, dump, overview, verify;"
+        "import sys; from myqueue.wal.tools import archive, dump, listing as overview, verify;"
         "sys.exit(' '.join({'lmdb', 'click', 'zmq', 'msgpack'} & set(sys.modules)))"
     )
     done = subprocess.run(

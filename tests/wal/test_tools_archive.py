@@ -13,8 +13,8 @@ from kit.wal_logs import flip, make_log, nth
 
 from myqueue import cli
 from myqueue.wal import format as f
-from myqueue.wal.archive import PART, archive
 from myqueue.wal.files import RealFiles
+from myqueue.wal.tools.archive import PART, archive
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pytest
 from kit import wal_logs as t
 
 from myqueue import cli
-from myqueue.wal.dump import Dump, Found, Wanted
 from myqueue.wal.files import RealFiles
-from myqueue.wal.survey import Finding, survey
+from myqueue.wal.tools.dump import Dump, Found, Wanted
+from myqueue.wal.tools.segments import Finding, survey
 
 SECONDS = 2.0
 pytestmark = pytest.mark.slow

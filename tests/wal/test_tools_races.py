@@ -8,10 +8,10 @@ from kit import wal_logs as t
 from kit.wal_logs import make_log
 
 from myqueue.wal import format as f
-from myqueue.wal.dump import Dump, Found, Wanted
-from myqueue.wal.overview import overview
-from myqueue.wal.survey import Finding, Segment, listed
-from myqueue.wal.verify import Summary, verify
+from myqueue.wal.tools.dump import Dump, Found, Wanted
+from myqueue.wal.tools.listing import overview
+from myqueue.wal.tools.segments import Finding, Segment, listed
+from myqueue.wal.tools.verify import Summary, verify
 
 
 class Past(t.Folder):

@@ -9,10 +9,10 @@ from kit import wal_logs as t
 from kit.wal_logs import GROUPS, flip, make_log, nth, put, the_finding
 
 from myqueue.wal import format as f
+from myqueue.wal.append.groups import Groups
 from myqueue.wal.files import RealFiles
-from myqueue.wal.groups import Groups
-from myqueue.wal.onebit import mended, wrong_bit
-from myqueue.wal.recovery import recover
+from myqueue.wal.recover.recovery import recover
+from myqueue.wal.tools.bit_flip import mended, wrong_bit
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 LOOK = """
 import resource, sys
-from myqueue.wal.tuning import allow_open_files
+from myqueue.wal.process_tuning import allow_open_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
 told = allow_open_files(int(sys.argv[3]))
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

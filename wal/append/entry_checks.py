@@ -1,0 +1,84 @@
+"""What the loop hands to the journal, and what is refused before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from myqueue.errors import AppendGap, EntryBackwards, EntryInvalid, RecordTooLarge
+from myqueue.wal.append.groups import Group
+from myqueue.wal.files import Buffer
+
+# (index, term, offset, count, time_ms, entry type 0..15, chain, payload)
+Entry = tuple[int, int, int, int, int, int, int, Buffer]
+
+OFFSET_END = 2**64
+TIME_MAX = 2**64 - 1
+
+
+def check_entries(group: Group, entries: Sequence[Entry], relocated: bool, bytes_max: int) -> None:
+    """Each entry follows the one before, is not too large, and can be read back."""
+    if not entries:
+        raise AppendGap(f"an append to group {group.uid:x} without an entry")
+    if relocated:
+        expected, last_term, next_offset = entries[0][0], 0, 0
+    else:
+        expected, last_term, next_offset = group.last_index + 1, group.last_term, group.next_offset
+    try:
+        for index, term, offset, count, _, _, _, payload in entries:
+            if index != expected:
+                raise AppendGap(
+                    f"group {group.uid:x}: entry {index} does not follow entry {expected - 1}"
+                )
+            if term < last_term or offset < next_offset:
+                raise _backwards(group.uid, index, (last_term, term), (next_offset, offset))
+            if type(payload) is not bytes:
+                require_plain(payload)
+            if len(payload) > bytes_max:
+                raise RecordTooLarge(f"a record of {len(payload)} bytes; the limit is {bytes_max}")
+            last_term, next_offset = term, offset + count
+            expected += 1
+    except (TypeError, ValueError) as error:
+        raise EntryInvalid(f"an entry is not as it has to be: {error}") from error
+    if next_offset >= OFFSET_END:  # it never falls, so the last one tells for all
+        raise EntryInvalid(f"the group's next offset would be {next_offset}, above 2^64 - 1")
+
+
+def check_parts(parts: Iterable[bytes], bytes_max: int) -> list[bytes]:
+    """The parts of a snapshot, none of them too large."""
+    pieces = list(parts)
+    if not pieces or max(map(len, pieces)) > bytes_max:
+        raise RecordTooLarge(f"a snapshot has parts of 0 to {bytes_max} bytes, one at least")
+    return pieces
+
+
+def _backwards(
+    uid: int, index: int, terms: tuple[int, int], offsets: tuple[int, int]
+) -> EntryBackwards:
+    what, (before, now) = ("term", terms) if terms[1] < terms[0] else ("offset", offsets)
+    return EntryBackwards(f"group {uid:x}: entry {index} has {what} {now}, after {before}")
+
+
+def require_plain(payload: Buffer) -> None:
+    """A payload is a run of single bytes that nobody changes: `len` must be its size in bytes.
+
+    Frames of the network come as views; they are kept, not copied, and must not be written to. A
+    bytearray is refused, as it invites just that.
+    """
+    if isinstance(payload, memoryview) and payload.nbytes == len(payload) and payload.contiguous:
+        return
+    kind = type(payload).__name__
+    raise EntryInvalid(f"a payload is bytes or a view of single bytes, not {kind}")
+
+
+def within_range(clock_ms: Callable[[], int]) -> Callable[[], int]:
+    """The same clock, in whole milliseconds that a record can hold: a clock that was set to before
+    1970, or that counts in fractions, must not stop the log.
+    """
+
+    def clock() -> int:
+        try:
+            return min(max(0, int(clock_ms())), TIME_MAX)
+        except (ValueError, OverflowError):  # not a number at all
+            return 0
+
+    return clock

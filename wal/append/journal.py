@@ -1,0 +1,395 @@
+"""The loop's side of the log: appends of many groups become one ordered sequence of bytes.
+
+Data flow. The loop calls `append` and its sisters as often as it likes in a turn and `submit`
+once at the end; records are encoded here, at positions decided here, while the writer syncs what
+came before. When the writer is done, the loop finds `Persisted` events through `poll` (and a
+descriptor to wait on). No call waits for the disk. The journal never says "stored" when it took
+something, only when it is on disk.
+
+Who decides: the journal owns the layout (which segment, which position, when to rotate). Who does
+IO: the writer and the spares. A refused append (gap, too large, busy, disk full, stopped) changes
+nothing.
+
+Invariants: records of a segment are contiguous; a group's entries are appended in the order of
+their indices; `queued_bytes` is what was appended and is not yet reported as persisted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from threading import get_ident
+
+from myqueue.errors import (
+    AppendGap,
+    DiskFull,
+    EntryInvalid,
+    GroupExists,
+    GroupUnknown,
+    JournalBusy,
+    JournalStopped,
+    RecordTooLarge,
+    WrongProcess,
+    WrongThread,
+)
+from myqueue.wal import format as f
+from myqueue.wal.append import writer as w
+from myqueue.wal.append.entry_checks import Entry, check_entries, check_parts, within_range
+from myqueue.wal.append.groups import Group, Groups
+from myqueue.wal.append.layout import Layout
+from myqueue.wal.append.preallocate import Spares, SparesThread
+from myqueue.wal.append.segments import Segments
+from myqueue.wal.config import JournalConfig
+from myqueue.wal.files import Files
+from myqueue.wal.fork_guard import stays_behind, wrong_process
+from myqueue.wal.recover.inventory import SegmentFile
+from myqueue.wal.recover.recovery import Recovered, Sink, recover
+from myqueue.wal.space.reserve import Reserve
+
+SUBMIT_BYTES = 4 << 20  # a batch of this size does not wait for the end of the turn
+
+
+class Journal:
+    """One daemon's log. Used by one thread (the loop); see the module's docstring."""
+
+    def __init__(
+        self, files: Files, owner: bytes, config: JournalConfig, clock_ms: Callable[[], int],
+        random: Random, recovered: Recovered, threads: bool, reserve: Reserve | None = None,
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._clock_ms = clock_ms = within_range(clock_ms)
+        self.recovered = recovered
+        self.groups: Groups = recovered.groups
+        self.queued_bytes = 0
+        self.error: Exception | None = None
+        self.space_low = self._closed = False
+        self._thread = 0  # of the one thread that may use the journal
+        self.persisted_at = (0, 0)  # segment and position up to which all is on disk
+        self.rewound_at: dict[int, tuple[int, int]] = {}  # newest TRUNCATE or reset of each group
+        self._events: deque[w.Event] = deque()
+        self._signal = w.Signal()
+        self._record_max = min(config.record_bytes_max, config.segment_bytes // 4)
+        self.spares = Spares(
+            files, owner, config.segment_bytes, clock_ms, config.soft_limit_bytes,
+            lambda low: self._emit(w.SpaceLow(low)), reserve,
+        )  # fmt: skip
+        self.writer = w.Writer(files, self.spares, self._emit, recovered.flush_number)
+        self._segments = Segments(recovered, self.spares, config.segment_bytes, random)
+        self._settled = False  # nothing was written since the last mark that proves all before it
+        self._writer_thread: w.WriterThread | None = None
+        self._spares_thread: SparesThread | None = None
+        try:
+            self._layout = self._segments.resume(recovered)
+            self._segments.plan()
+            self.spares.check_space()  # before the first append is taken
+            if threads:
+                stays_behind(self)
+                self._writer_thread = w.WriterThread(self.writer)
+                self._spares_thread = SparesThread(self.spares, self.writer.fail)
+            self.settle()
+        except BaseException:
+            if self._writer_thread:
+                self._writer_thread.stop(config.close_timeout_s)
+            self._signal.close()
+            raise
+
+    @classmethod
+    def open(
+        cls, files: Files, owner: bytes, config: JournalConfig, clock_ms: Callable[[], int],
+        random: Random, *, groups: Groups | None = None, watermark: tuple[int, int] = (0, 0),
+        sink: Sink = lambda ops, segment, position: None, threads: bool = True,
+        reserve: Reserve | None = None,
+    ) -> Journal:  # fmt: skip
+        """Recover what is there, give it to `sink` from the watermark on, and go on behind it."""
+        recovered = recover(files, groups or Groups(), watermark, sink, owner=owner)
+        return cls(files, owner, config, clock_ms, random, recovered, threads, reserve)
+
+    # -- appending -----------------------------------------------------------------------------
+
+    def create_group(self, uid: int, description: bytes, *, again: bool = False) -> int:
+        """With `again` the same record of a group that exists, at a new place."""
+        if uid in self.groups.by_uid and not again:
+            raise GroupExists(f"group {uid:x} exists")
+        if not 0 < uid < 2**64:
+            raise GroupUnknown(f"a group's uid is between 1 and 2^64 - 1, not {uid}")
+        self._admit(urgent=True)
+        return self._record(f.GROUP_CREATED, uid, description, flags=f.RELOCATED if again else 0)
+
+    def remove_group(self, uid: int) -> int:
+        self.group(uid)
+        self._admit(urgent=True)
+        return self._record(f.GROUP_REMOVED, uid)
+
+    def append(
+        self, uid: int, entries: Sequence[Entry], *, urgent: bool = False, relocated: bool = False
+    ) -> int:
+        """Take entries that continue the group's log; returns the number of their (last) batch."""
+        group = self.group(uid)
+        self._admit(urgent or relocated)
+        check_entries(group, entries, relocated, self._record_max)
+        layout = self._layout
+        done, total = 0, len(entries)
+        flags = f.RELOCATED if relocated else 0
+        try:
+            while True:
+                done = layout.encode(uid, entries, done, flags)
+                if done == total:
+                    break
+                layout = self._rotate()
+        except BaseException as error:
+            self._interrupted(error, done > 0)
+            raise
+        last = entries[-1]
+        if not relocated or last[0] > group.last_index:
+            group.append(last[0], last[1], last[2] + last[3], last[6])
+        return self._taken()
+
+    def _interrupted(self, error: BaseException, partly: bool) -> None:
+        """An append ended by an exception. What it had encoded was taken back, so a wrong field
+        is the caller's error and no more. If a part went into an earlier segment, or the program
+        was interrupted, the books may be wrong: nothing is written any more.
+        """
+        if isinstance(error, struct.error | TypeError) and not partly:
+            raise EntryInvalid(f"an entry cannot be encoded: {error}") from error
+        self.error = RuntimeError(f"an append was interrupted: {error!r}")
+
+    def hard_state(
+        self, uid: int, term: int, vote: int, incomplete: bool = False, lacking: bool = False
+    ) -> int:
+        """Term and vote, in one record (R1); and whether acknowledged entries may be missing, or
+        are known by name and can't be read.
+        """
+        self.group(uid)
+        self._admit(urgent=True)
+        flags = f.INCOMPLETE * incomplete | f.LACKING * lacking
+        return self._record(f.HARD_STATE, uid, index=vote, term=term, flags=flags)
+
+    def commit_hint(self, uid: int, index: int) -> int:
+        self.group(uid)
+        self._admit(urgent=True)
+        return self._record(f.COMMIT, uid, index=index)
+
+    def truncate(self, uid: int, index: int, term: int, offset: int, chain: int = 0) -> int:
+        """Remove the entries from `index` on; the rest describes the entry before."""
+        group = self.group(uid)
+        if not group.first_index <= index <= group.last_index:
+            raise AppendGap(f"group {uid:x} has no entry {index} to truncate at")
+        self._admit(urgent=True)
+        return self._record(f.TRUNCATE, uid, index=index, term=term, offset=offset, chain=chain)
+
+    def start(
+        self, uid: int, index: int, term: int, offset: int, chain: int = 0, *, reset: bool = False
+    ) -> int:
+        """Move the log's start to `index`; with `reset` the log is emptied and goes on there."""
+        group = self.group(uid)
+        if not reset and not group.first_index <= index <= group.last_index + 1:
+            raise AppendGap(f"group {uid:x} cannot start at {index}: it ends at {group.last_index}")
+        self._admit(urgent=True)
+        flags = f.RESET if reset else 0
+        return self._record(
+            f.START, uid, index=index, term=term, offset=offset, chain=chain, flags=flags
+        )
+
+    def snapshot(self, uid: int, index: int, term: int, parts: Iterable[bytes]) -> int:
+        """The applied state of a group at `index`, in parts of at most the record limit."""
+        self.group(uid)
+        self._admit(urgent=True)
+        pieces = check_parts(parts, self._record_max)
+        number = 0
+        for count, piece in enumerate(pieces):
+            flags = f.LAST if count == len(pieces) - 1 else 0
+            number = self._record(
+                f.SNAPSHOT, uid, piece, index=index, term=term, count=count, flags=flags
+            )
+        return number
+
+    def _record(self, kind: int, uid: int, payload: bytes = b"", **fields: int) -> int:
+        """Any record but an ENTRY: seldom, so clarity comes first."""
+        payload = bytes(payload)
+        if len(payload) > self._record_max:
+            raise RecordTooLarge(
+                f"a record of {len(payload)} bytes; the limit is {self._record_max}"
+            )
+        layout = self._layout
+        if not layout.fits(uid, len(payload)):
+            layout = self._rotate()
+            layout.fits(uid, len(payload))
+        batch = layout.batch or layout.begin()
+        header = f.encode_record(
+            layout.seed, kind, layout.tail, payload, group=uid, time_ms=self._clock_ms(), **fields
+        )
+        record = f.record_at(header, 0, layout.tail, layout.seed)
+        if record is None:
+            raise ValueError(f"a record of kind {kind} does not survive its own encoding")
+        batch.buffers += (header, payload)
+        batch.records += 1
+        batch.ops.append((record, layout.number, payload))
+        layout.rows.note(record)
+        layout.tail = record.end
+        if f.footer_bits(kind, record.flags) & 1 << f.TRUNCATE:
+            self.rewound_at[uid] = (layout.number, record.position)
+        elif kind == f.GROUP_REMOVED:
+            self.rewound_at.pop(uid, None)
+        if kind == f.TRUNCATE:
+            batch.tails[uid] = (record.term, record.index - 1)
+        self.groups.apply(record, layout.number, payload)
+        return self._taken()
+
+    def group(self, uid: int) -> Group:
+        group = self.groups.by_uid.get(uid)
+        if group is None:
+            raise GroupUnknown(f"group {uid:x} does not exist in this journal")
+        return group
+
+    def _admit(self, urgent: bool) -> None:
+        """Refuse with a typed error rather than take what may have to wait for long."""
+        if self.error is not None:
+            self._refuse_child()
+            raise JournalStopped(f"the log stopped: {self.error}")
+        if self._closed:
+            raise JournalStopped("the journal is closed")
+        if get_ident() != self._thread:
+            if self._thread:
+                raise WrongThread("this journal is used by another thread")
+            self._thread = get_ident()
+        if urgent:
+            return
+        if self.spares.low:
+            raise DiskFull("the data disk is below its soft limit of free space")
+        if self.queued_bytes > self._config.queue_bytes_max:
+            raise JournalBusy(f"{self.queued_bytes} bytes wait for the disk")
+
+    def _taken(self) -> int:
+        """The number of the batch with the last record; a large one goes to the writer now."""
+        batch = self._layout.batch or self._layout.begin()
+        if self._layout.tail - batch.position > SUBMIT_BYTES:
+            self.submit()
+        return batch.number
+
+    # -- handing over --------------------------------------------------------------------------
+
+    def submit(self) -> None:
+        """End of the turn: what was appended goes to the writer."""
+        self._refuse_child()
+        batch = self._layout.take_batch()
+        if batch is not None and self.error is None:
+            self._hand_over(batch)
+
+    def settle(self) -> None:
+        """While there is nothing to do: a mark that proves the last records to be synced."""
+        if self._settled or self.queued_bytes or self._layout.batch or self.error is not None:
+            return
+        self._empty_batch(clean=False)
+
+    def _empty_batch(self, clean: bool) -> None:
+        layout = self._layout
+        if layout.tail + f.RECORD_HEADER_BYTES > layout.limit:
+            layout = self._rotate()
+        batch = layout.begin()
+        layout.batch = None
+        batch.clean = clean
+        self._hand_over(batch)
+        self._settled = True
+
+    def _hand_over(self, batch: w.Batch) -> None:
+        batch.time_ms = self._clock_ms()
+        self.queued_bytes += batch.end - batch.position
+        self._settled = False
+        self.writer.queue.put(batch)
+        used = batch.end
+        if self._spares_thread and used > self._config.spare_at_share * self._layout.capacity:
+            self._spares_thread.kick()
+
+    def fileno(self) -> int:
+        """Readable while events wait to be polled."""
+        return self._signal.fileno()
+
+    def poll(self) -> list[w.Event]:
+        """What happened since the last call; never waits. `Stopped` is the last event there is."""
+        self._refuse_child()
+        self._signal.clear()
+        events = []
+        while self._events:
+            event = self._events.popleft()
+            if self.error is not None:
+                continue  # W3: a flush was under way when another file failed
+            if isinstance(event, w.Persisted):
+                self.queued_bytes -= event.bytes
+                self.persisted_at = (event.segment, event.position)
+            elif isinstance(event, w.SpaceLow):
+                self.space_low = event.low
+            elif isinstance(event, w.Stopped):
+                self.error = event.error
+            events.append(event)
+        return events
+
+    def forked(self) -> None:
+        """In the child there is no writer, and the records on their way are the parent's."""
+        self.error = wrong_process()
+
+    def _refuse_child(self) -> None:
+        if isinstance(self.error, WrongProcess):
+            raise wrong_process()
+
+    def wake(self) -> None:
+        """Another part of the log has news for the loop."""
+        self._signal.set()
+
+    def _emit(self, event: w.Event) -> None:
+        self._events.append(event)
+        self._signal.set()
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Segment and position behind the last record that was appended."""
+        return self._layout.number, self._layout.tail
+
+    # -- segments ------------------------------------------------------------------------------
+
+    def leave_segment(self) -> None:
+        """Seal the open segment before it is full: nothing is to follow what is bad in it."""
+        self._rotate()
+
+    def _rotate(self) -> Layout:
+        """Seal the open segment and go on in the next; nothing here waits for the disk."""
+        old = self._layout
+        self.submit()
+        self._hand_over(old.sealing_batch())
+        self._layout = self._segments.advance(old.next_batch)
+        return self._layout
+
+    @property
+    def segments(self) -> dict[int, SegmentFile]:
+        return self._segments.by_number
+
+    def segment_name(self, number: int) -> tuple[str, int] | None:
+        """Name and uid of a segment, for readers; None once it was reclaimed."""
+        segment = self.segments.get(number)
+        return None if segment is None else (segment.name, segment.uid)
+
+    def forget_segment(self, number: int) -> None:
+        del self.segments[number]
+
+    def close(self) -> bool:
+        """Write what waits and a clean mark, then stop; False if the disk took too long.
+
+        True says that nobody writes any more, not that all was written: `writer.waiting` tells.
+        """
+        self._refuse_child()
+        self._closed = True
+        if self.error is None:
+            self.submit()
+            self._empty_batch(clean=True)
+        if self._spares_thread:
+            self._spares_thread.stop()
+        if self._writer_thread:
+            return self._writer_thread.stop(self._config.close_timeout_s)
+        while self.writer.step():
+            continue
+        return not self.writer.waiting
+
+    def close_signal(self) -> None:
+        """After the last poll: the descriptor goes."""
+        self._signal.close()

@@ -1,0 +1,209 @@
+"""Where the next record goes: the open segment, its tail, and what its footer will say.
+
+Pure bookkeeping. A segment always keeps room for its own end: a mark, the footer with a row for
+each group that has a record in it, and the trailer. `limit` is the position that records may
+reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+from myqueue.wal import format as f
+from myqueue.wal.append.entry_checks import Entry
+from myqueue.wal.append.groups import Relocated, RowTuple
+from myqueue.wal.append.writer import Batch
+
+_HEADER = f.RECORD_HEADER_BYTES
+
+
+class SegmentRows:
+    """Footer rows of one segment, kept while it is written (or read by recovery)."""
+
+    __slots__ = ("by_group",)
+
+    def __init__(self) -> None:
+        # group -> [first index, last index, first offset, next offset, last term, first time,
+        #           last time, entries, bytes, kinds]
+        self.by_group: dict[int, list[int]] = {}
+
+    def note(self, record: f.Record) -> None:
+        """Any record of a group."""
+        if record.kind == f.ENTRY:
+            self.entries(
+                record.group, record.index, record.index, record.offset,
+                record.offset + record.count, record.term, record.time_ms, record.time_ms, 1,
+                _HEADER + record.length,
+            )  # fmt: skip
+        else:
+            self.of(record.group)[9] |= f.footer_bits(record.kind, record.flags)
+
+    def of(self, group: int) -> list[int]:
+        row = self.by_group.get(group)
+        if row is None:
+            row = self.by_group[group] = [0] * 10
+        return row
+
+    def entries(
+        self, group: int, first_index: int, last_index: int, first_offset: int, next_offset: int,
+        last_term: int, first_time: int, last_time: int, entries: int, size: int,
+    ) -> None:  # fmt: skip
+        """A run of entries; relocated ones may be older than those before them."""
+        row = self.of(group)
+        if not row[7]:
+            row[0], row[2], row[5] = first_index, first_offset, first_time
+        elif first_index < row[0]:
+            row[0], row[2] = first_index, first_offset
+        if last_index >= row[1]:
+            row[1], row[3], row[4] = last_index, next_offset, last_term
+        if first_time < row[5]:
+            row[5] = first_time
+        if last_time > row[6]:
+            row[6] = last_time
+        row[7] += entries
+        row[8] += size
+        row[9] |= 1 << f.ENTRY
+
+    def footer(self) -> list[f.FooterRow]:
+        return [f.FooterRow(group, *row) for group, row in sorted(self.by_group.items())]
+
+    def footer_bytes(self) -> int:
+        """Room that the end of the segment needs: mark, footer, trailer."""
+        return 3 * _HEADER + len(self.by_group) * f.FOOTER_ROW_BYTES
+
+
+class Layout:
+    """The open segment and the open batch in it."""
+
+    __slots__ = (
+        "batch",
+        "capacity",
+        "left_at",
+        "limit",
+        "name",
+        "next_batch",
+        "number",
+        "rows",
+        "seed",
+        "tail",
+        "uid",
+    )
+
+    def __init__(
+        self, number: int, uid: int, capacity: int, tail: int, rows: SegmentRows, next_batch: int
+    ) -> None:
+        self.number, self.uid, self.capacity = number, uid, capacity
+        self.name, self.seed = f.segment_name(number, uid), f.segment_seed(uid)
+        self.tail, self.rows, self.next_batch = tail, rows, next_batch
+        self.limit = capacity - rows.footer_bytes()
+        self.left_at = 0  # of the segment before, for the first mark of this one
+        self.batch: Batch | None = None
+
+    def begin(self) -> Batch:
+        """Open a batch at the tail, its mark in front."""
+        batch = Batch(self.next_batch, self.number, self.name, self.seed, self.tail)
+        self.next_batch += 1
+        batch.left_at, self.left_at = self.left_at, 0
+        self.tail = batch.end
+        self.batch = batch
+        return batch
+
+    def take_batch(self) -> Batch | None:
+        """Close the open batch; None if there is none, or nothing is in it (its place is free
+        again).
+        """
+        batch, self.batch = self.batch, None
+        if batch is None:
+            return None
+        if not batch.records:
+            self.tail, self.left_at = batch.position, batch.left_at
+            return None
+        batch.end = self.tail
+        return batch
+
+    def fits(self, group: int, payload_bytes: int) -> bool:
+        """Whether one more record may go here; a group's first one costs a footer row as well."""
+        end = self.tail + _HEADER + payload_bytes + (_HEADER if self.batch is None else 0)
+        known = group in self.rows.by_group
+        if end > self.limit - (0 if known else f.FOOTER_ROW_BYTES):
+            return False
+        if not known:
+            self.rows.of(group)
+            self.limit -= f.FOOTER_ROW_BYTES
+        return True
+
+    def encode(self, uid: int, entries: Sequence[Entry], done: int, flags: int) -> int:
+        """Put entries from number `done` on into the batch, as many as fit. The journal's hot
+        loop.
+        """
+        if not self.fits(uid, len(entries[done][7])):
+            return done
+        pack_body, pack_crcs, crc = f.pack_body, f.pack_crcs, crc32
+        batch = self.batch or self.begin()
+        buffers, rows = batch.buffers, _rows_of(batch, bool(flags))
+        position, limit, seed, number = self.tail, self.limit, self.seed, self.number
+        first, began = done, position
+        buffers_before, rows_before = len(buffers), len(rows)
+        time_min, time_max = 2**64, 0
+        try:
+            for at in range(done, len(entries)):
+                index, term, offset, count, time_ms, entry_type, chain, payload = entries[at]
+                length = len(payload)
+                end = position + 72 + length
+                if end > limit:
+                    break
+                body = pack_body(
+                    0x514D, 1, entry_type << 4 | flags, length, position, count, uid, index, term,
+                    offset, time_ms, chain,
+                )  # fmt: skip
+                header_crc = crc(body, seed)
+                buffers += (pack_crcs(header_crc, crc(payload, header_crc)) + body, payload)
+                rows.append(
+                    (uid, index, number, position, length, count, offset, term, time_ms, chain)
+                )
+                if time_ms < time_min:
+                    time_min = time_ms
+                if time_ms > time_max:
+                    time_max = time_ms
+                position = end
+                done += 1
+        except BaseException:  # nothing of it may stay: what comes next would be at a wrong place
+            del buffers[buffers_before:], rows[rows_before:]
+            raise
+        head, last = entries[first], entries[done - 1]
+        self.rows.entries(
+            uid, head[0], last[0], head[2], last[2] + last[3], last[1], time_min, time_max,
+            done - first, position - began,
+        )  # fmt: skip
+        self.tail = position
+        batch.records += done - first
+        if not flags:
+            batch.tails[uid] = (last[1], last[0])
+        return done
+
+    def sealing_batch(self) -> Batch:
+        """The last batch of the segment: the footer, and the trailer that seals it."""
+        rows = self.rows.footer()
+        payload = f.encode_footer(rows)
+        batch = self.begin()
+        header = f.encode_record(self.seed, f.FOOTER, self.tail, payload, count=len(rows))
+        batch.buffers += (header, payload)
+        batch.records = 1
+        position = self.capacity - _HEADER
+        trailer = f.encode_record(self.seed, f.TRAILER, position, offset=self.tail)
+        batch.trailer = (position, trailer)
+        self.tail += len(header) + len(payload)
+        self.batch = None
+        batch.end = self.tail
+        return batch
+
+
+def _rows_of(batch: Batch, relocated: bool) -> list[RowTuple]:
+    """The list of rows that the batch's next entries go to."""
+    last = batch.ops[-1] if batch.ops else None
+    if isinstance(last, list) and isinstance(last, Relocated) == relocated:
+        return last
+    rows: list[RowTuple] = Relocated() if relocated else []
+    batch.ops.append(rows)
+    return rows

@@ -1,0 +1,75 @@
+"""Which segments there are, and which comes next.
+
+Numbers rise by one and are given out here only. The next segment is always decided in advance, so
+that records can be encoded for it (their checksums need its uid) before its file is there; the
+spares make the file meanwhile. Segments that were prepared before a crash and never used come
+first.
+"""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+from myqueue.wal import format as f
+from myqueue.wal.append.layout import Layout, SegmentRows
+from myqueue.wal.append.preallocate import Spares
+from myqueue.wal.recover.inventory import SegmentFile
+from myqueue.wal.recover.recovery import Recovered
+
+
+class Segments:
+    """The journal's segments, open one included, by number."""
+
+    def __init__(self, recovered: Recovered, spares: Spares, capacity: int, random: Random) -> None:
+        self.by_number: dict[int, SegmentFile] = dict(recovered.segments)
+        self._spares, self._capacity, self._random = spares, capacity, random
+        self._unused = sorted(segment.number for segment in recovered.spares)
+        self._next_number = recovered.next_number
+        self._planned: tuple[int, int] | None = None
+
+    def resume(self, recovered: Recovered) -> Layout:
+        """Where recovery says that the log goes on, or a first or fresh segment."""
+        last = self.by_number.get(recovered.number)
+        if last is not None and not last.sealed and not last.damaged:
+            tail, rows = recovered.position, recovered.rows
+            return Layout(last.number, last.uid, last.capacity, tail, rows, 1)
+        number, uid = self._next()
+        while self._spares.step():  # nobody waits for the log yet: time to write its zeros
+            continue
+        try:
+            self._spares.ready(number)
+        except OSError as error:  # the writer waits for room; what is there can be read
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self.by_number:
+                raise
+        layout = self._enter(number, uid, 1)
+        if last is not None and not last.sealed and number == last.number + 1:
+            layout.left_at = last.left_at = recovered.left_at
+        return layout
+
+    def advance(self, next_batch: int) -> Layout:
+        """The planned segment becomes the open one; another one is planned."""
+        number, uid = self._planned or self._next()
+        layout = self._enter(number, uid, next_batch)
+        self.plan()
+        return layout
+
+    def plan(self) -> None:
+        self._planned = self._next()
+
+    def _next(self) -> tuple[int, int]:
+        if self._unused:
+            number = self._unused.pop(0)
+            return number, self.by_number[number].uid
+        number, uid = self._next_number, self._random.getrandbits(64)
+        self._next_number += 1
+        self._spares.plan(number, uid)
+        return number, uid
+
+    def _enter(self, number: int, uid: int, next_batch: int) -> Layout:
+        segment = self.by_number.get(number)
+        if segment is None:
+            name, size = f.segment_name(number, uid), self._capacity
+            segment = self.by_number[number] = SegmentFile(name, number, uid, size, size)
+        rows = SegmentRows()
+        return Layout(number, uid, segment.capacity, f.SEGMENT_HEADER_BYTES, rows, next_batch)

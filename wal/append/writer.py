@@ -1,0 +1,267 @@
+"""One writer: everything that waits becomes one gathered write and one sync.
+
+In come batches from the loop, laid out and encoded; out go events: persisted, space is low or
+back, stopped. The writer decides nothing but how much to take at once. It runs as a thread
+(`WriterThread`) or is stepped by hand (`Writer.step`), which is what the simulator does.
+
+A failed write or sync ends it for good: after EIO nobody knows which pages reached the disk, and a
+later sync that succeeds does not tell. ENOSPC is different: nothing was promised, the batches
+wait, and the same bytes are written again at the same place when there is room.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
+from typing import NamedTuple
+from zlib import crc32
+
+from myqueue.wal import format as f
+from myqueue.wal.append.groups import Op
+from myqueue.wal.append.preallocate import Spares
+from myqueue.wal.files import IOV_MAX, Buffer, Files
+
+FLUSH_BYTES_MAX = 8 << 20
+JOIN_BELOW_BYTES = 1 << 10  # buffers smaller than this on average are cheaper copied than gathered
+SPACE_RETRY_S = 0.1
+
+
+class Batch:
+    """Consecutive records of one segment, a MARK in front; `buffers[0]` is the mark's place."""
+
+    __slots__ = (
+        "buffers", "clean", "end", "left_at", "number", "ops", "position", "records", "seed",
+        "segment", "segment_name", "tails", "time_ms", "trailer",
+    )  # fmt: skip
+
+    def __init__(
+        self, number: int, segment: int, segment_name: str, seed: int, position: int
+    ) -> None:
+        self.number, self.segment, self.segment_name = number, segment, segment_name
+        self.seed, self.position = seed, position
+        self.end = position + f.RECORD_HEADER_BYTES
+        self.buffers: list[Buffer] = [b""]
+        self.records, self.time_ms = 0, 0
+        self.clean = False
+        self.left_at = 0  # see FORMAT.md: of the segment before, in the first mark of this one
+        self.trailer: tuple[int, bytes] | None = None  # position and bytes, in a sealing batch
+        self.tails: dict[int, tuple[int, int]] = {}  # group -> (term, index) of its last entry
+        self.ops: list[Op] = []  # for the store: lists of rows, or (record, segment, payload)
+
+
+class Persisted(NamedTuple):
+    """All batches up to `batch` are on disk; `tails` are the (term, index) of the groups in
+    these.
+    """
+
+    batch: int
+    tails: dict[int, tuple[int, int]]
+    ops: list[Op]
+    segment: int
+    position: int
+    bytes: int
+    took_s: float
+
+
+class SpaceLow(NamedTuple):
+    """The disk is short of space (new records are refused), or no longer."""
+
+    low: bool
+
+
+class Stopped(NamedTuple):
+    """The disk failed; nothing will be written any more."""
+
+    error: Exception
+
+
+Event = Persisted | SpaceLow | Stopped
+
+
+class Signal:
+    """A flag that a poll loop can wait on; set by any thread, cleared by the loop.
+
+    A system call gives up the interpreter's lock, and getting it back costs more than the call.
+    So the kernel is told only when the flag changes: a set flag is not set again before the loop
+    clears it.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_set = False
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def set(self) -> None:
+        if not self._is_set:
+            self._is_set = True
+            os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> None:
+        """Call it before looking for what was announced: what comes later is announced again."""
+        if self._is_set:
+            try:
+                os.eventfd_read(self._fd)
+            except BlockingIOError:
+                return  # set, but the kernel was not told yet: the loop will wake once more
+            self._is_set = False
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Writer:
+    """Takes batches in order; see the module's docstring."""
+
+    def __init__(
+        self, files: Files, spares: Spares, emit: Callable[[Event], None], flush_number: int
+    ) -> None:
+        self._files, self._spares, self._emit = files, spares, emit
+        self.flush_number = flush_number
+        self.queue: SimpleQueue[Batch | None] = SimpleQueue()
+        self._pending: deque[Batch] = deque()  # taken from the queue, not yet on disk
+        self.flush_began_s: float | None = None  # monotonic; tells a watchdog of a slow disk
+        self.stopped = self.closing = False
+        self.out_of_room = False  # what is pending waits for space on the disk
+        self._has_begun = False  # something of this flush is in the file
+
+    def step(self) -> bool:
+        """Write and sync what waits; False if nothing did, or it could not be written."""
+        pending = self._pending
+        while not self.queue.empty():
+            self.accept(self.queue.get())
+        if not pending or self.stopped:
+            return False
+        batches = _one_flush(pending)
+        self.flush_began_s = began = monotonic()
+        try:
+            self._flush(batches)
+        except OSError as error:
+            self.flush_began_s = None
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._has_begun:
+                return False  # no file could be opened, and nothing was written: tried again
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self.fail(error)
+            else:
+                self.out_of_room = True
+                self._spares.set_low(True)
+            return False
+        self.flush_began_s = None
+        for _ in batches:
+            pending.popleft()
+        self._emit(_persisted(batches, monotonic() - began))
+        self.out_of_room = False  # after the report: who watches the disk sees that it works
+        return True
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._pending)
+
+    def accept(self, batch: Batch | None) -> None:
+        if batch is None:
+            self.closing = True
+        else:
+            self._pending.append(batch)
+
+    def fail(self, error: Exception) -> None:
+        if not self.stopped:
+            self.stopped = True
+            self._emit(Stopped(error))
+
+    def _flush(self, batches: list[Batch]) -> None:
+        first, last = batches[0], batches[-1]
+        self._has_begun = False
+        self._spares.ready(first.segment)
+        self.flush_number += 1
+        buffers: list[Buffer] = []
+        for batch in batches:
+            _fill_mark(batch, self.flush_number, first.position)
+            if batch.end - batch.position < JOIN_BELOW_BYTES * len(batch.buffers):
+                buffers.append(b"".join(batch.buffers))
+            else:
+                buffers.extend(batch.buffers)
+        if len(buffers) > IOV_MAX:
+            buffers = [b"".join(buffers)]  # one call with one sync, rather than several and a sync
+        self._files.write(first.segment_name, first.position, buffers, True)
+        self._has_begun = True
+        if last.trailer is not None:
+            position, trailer = last.trailer
+            self._files.write(last.segment_name, position, [trailer], True)
+
+
+def _one_flush(pending: deque[Batch]) -> list[Batch]:
+    """The longest run of waiting batches that one gathered write may hold.
+
+    An empty batch is there for its mark, which is to prove what stands before it: it goes alone.
+    """
+    batches: list[Batch] = []
+    total = 0
+    for batch in pending:
+        total += batch.end - batch.position
+        other = batch.segment != batches[0].segment if batches else False
+        if batches and (other or not batch.records or total > FLUSH_BYTES_MAX):
+            break
+        batches.append(batch)
+    return batches
+
+
+def _fill_mark(batch: Batch, flush_number: int, write_began: int) -> None:
+    """The mark is written last: only now it is known which flush the batch is part of."""
+    body = f.pack_body(
+        f.RECORD_MAGIC, f.MARK, f.CLEAN if batch.clean else 0, 0, batch.position, batch.records, 0,
+        flush_number, write_began, batch.end - batch.position - f.RECORD_HEADER_BYTES,
+        batch.time_ms, batch.left_at,
+    )  # fmt: skip
+    header_crc = crc32(body, batch.seed)
+    batch.buffers[0] = f.pack_crcs(header_crc, crc32(b"", header_crc)) + body
+
+
+def _persisted(batches: list[Batch], took_s: float) -> Persisted:
+    last = batches[-1]
+    size = last.end - batches[0].position
+    if len(batches) == 1:
+        tails, ops = last.tails, last.ops
+    else:
+        tails, ops = dict[int, tuple[int, int]](), list[Op]()
+        for batch in batches:
+            tails.update(batch.tails)
+            ops += batch.ops
+    return Persisted(last.number, tails, ops, last.segment, last.end, size, took_s)
+
+
+class WriterThread:
+    """Runs a `Writer` until it is stopped; everything handed over before is written first."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._thread = Thread(target=self._run, name="wal-writer", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """False if the disk kept the writer longer than that."""
+        self._writer.queue.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._write_all()
+        except Exception as error:  # a silent end of this thread would be a stall for ever
+            self._writer.fail(error)
+            raise
+
+    def _write_all(self) -> None:
+        writer, queue = self._writer, self._writer.queue
+        while not writer.stopped and not writer.closing:
+            try:
+                writer.accept(queue.get(timeout=SPACE_RETRY_S if writer.waiting else None))
+            except Empty:  # there was no room on the disk; perhaps there is now
+                pass
+            while writer.step():
+                pass

@@ -1,0 +1,152 @@
+"""Groups that their daemon closed: a note for each, and what stays of one that was replaced.
+
+A group is closed when it is contradicted (`daemons/closing.py`). It may be the one that is right,
+and have the only copy of what was acknowledged. So its daemon notes beside the log that it is
+closed, and a later start leaves it so. When another replica takes its place, the segments that hold
+its entries are linked into `kept/NAME/` before its removal: `myq wal dump` reads them there, and
+people remove the folder.
+
+The note is a small JSON file, `closed-GROUP-REPLICA`, in hexadecimal; one that can't be read still
+says that the group is closed. Everything here waits for the disk, so the daemon calls it apart from
+its loop, except for reading at a start.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from myqueue.wal.files import RealFiles
+from myqueue.wal.store.store import Store
+from myqueue.wal.store.view import LAST
+
+FOLDER: Final = "kept"
+NOTE: Final = "why.json"
+NOTE_BYTES_MAX: Final = 64 << 10
+ROWS_BYTES: Final = 1 << 20  # of entries, in one look at the store
+TRIES: Final = 20  # segments may be reclaimed while they are linked
+_CLOSED: Final = "closed-"
+
+
+def name_of(group: int, replica: int) -> str:
+    return f"{group:x}-{replica:x}"
+
+
+class Kept:
+    """In one daemon's directory; `base` is its files."""
+
+    def __init__(self, directory: str, base: RealFiles, store: Callable[[], Store]) -> None:
+        self._directory, self._base, self._store = directory, base, store
+
+    def notes(self) -> dict[str, dict[str, Any]]:
+        """Name -> what was noted of each group that is closed."""
+        out = {}
+        for name in self._base.list():
+            if name.startswith(_CLOSED) and not name.endswith(".new"):
+                out[name.removeprefix(_CLOSED)] = _read(os.path.join(self._directory, name))
+        return out
+
+    def note(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Durable when this returns."""
+        _write(self._base, _CLOSED + name, fields)
+
+    def forget(self, name: str) -> None:
+        if _CLOSED + name in self._base.list():
+            self._base.move(_CLOSED + name, None)
+            self._base.sync(None)
+
+    def folder(self, name: str) -> str:
+        return os.path.join(self._directory, FOLDER, name)
+
+    def all(self) -> dict[str, dict[str, Any]]:
+        """Name -> what was noted of each replica whose segments are kept here."""
+        folder, out = os.path.join(self._directory, FOLDER), {}
+        with suppress(FileNotFoundError):
+            for name in os.listdir(folder):
+                if os.path.exists(os.path.join(folder, name, NOTE)):
+                    out[name] = _read(os.path.join(folder, name, NOTE))
+        return out
+
+    def keep(
+        self, name: str, group: int, first: int, segments: Mapping[int, str],
+        fields: Mapping[str, Any],
+    ) -> int:  # fmt: skip
+        """Link the segments that hold entries of the group from `first` on; returns their number.
+
+        `segments`: the names of all that there were a moment ago. The store must know all entries
+        by now. OSError (EAGAIN) if entries were moved to a newer segment since: ask with new names.
+        """
+        folder = self.folder(name)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        wal = os.path.join(self._directory, "wal")
+        for _ in range(TRIES):
+            numbers = self._segments_of(group, first)
+            if max(numbers, default=0) > max(segments, default=0):
+                raise OSError(errno.EAGAIN, "entries are in a newer segment by now", folder)
+            # A number that is not named otherwise is of a file that was lost: nothing can be kept.
+            names = [segments[one] for one in sorted(numbers) if one in segments]
+            linked = [_link(wal, folder, one) for one in names]
+            if all(linked):
+                break  # none was reclaimed since the store was asked where the entries are
+        else:
+            raise OSError(errno.EAGAIN, "segments go while they are linked", folder)
+        files = RealFiles(folder)
+        try:
+            if NOTE not in files.list():
+                _write(files, NOTE, fields)
+            files.sync(None)
+        finally:
+            files.close()
+        for parent in (os.path.join(self._directory, FOLDER), self._directory):
+            files = RealFiles(parent)
+            try:
+                files.sync(None)
+            finally:
+                files.close()
+        return len(names)
+
+    def _segments_of(self, group: int, first: int) -> set[int]:
+        numbers: set[int] = set()
+        while True:
+            with self._store().view() as view:
+                rows = view.rows(group, first, LAST, ROWS_BYTES)
+            if not rows:
+                return numbers
+            numbers.update(row.segment for row in rows)
+            first = rows[-1].index + 1
+
+
+def _link(wal: str, folder: str, name: str) -> bool:
+    """False if it is not there any more."""
+    try:
+        os.link(os.path.join(wal, name), os.path.join(folder, name))
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        return os.path.exists(os.path.join(folder, name))
+    return True
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            found = json.loads(file.read(NOTE_BYTES_MAX))
+    except (OSError, ValueError):
+        return {}
+    return found if type(found) is dict else {}
+
+
+def _write(files: RealFiles, name: str, fields: Mapping[str, Any]) -> None:
+    raw = (json.dumps(dict(fields), indent=1) + "\n").encode()
+    new = name + ".new"
+    if new in files.list():
+        files.move(new, None)
+    files.create(new, len(raw))
+    files.write(new, 0, [raw], False)
+    files.sync(new)
+    files.move(new, name)
+    files.sync(None)

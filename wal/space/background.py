@@ -1,0 +1,89 @@
+"""File work that nobody waits for: it is done apart from the loop, one piece after the other.
+
+A rename with its directory's sync, the removal of a file, the footers of a thousand segments: each
+may take the disk longer than a heartbeat. So they are jobs of a thread of their own; whoever
+ordered one asks now and then whether it is done, and takes its result or its exception in his own
+thread. Without a thread a job is done at once, which is how tests step through a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Generic, TypeVar
+
+from myqueue.wal.fork_guard import stays_behind, wrong_process
+
+T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """One piece of work; `result` once it is `done`."""
+
+    __slots__ = ("_error", "_value", "_work", "done")
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self.done = False
+
+    def run(self) -> None:
+        try:
+            self._value = self._work()
+        except BaseException as error:  # the caller's, whatever it is
+            self._error = error
+        self.done = True
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]  # T may well be None
+
+
+class Apart:
+    """See the module's docstring. Jobs are done in their order."""
+
+    def __init__(self, threads: bool = False) -> None:
+        self._jobs: SimpleQueue[Job[object] | None] = SimpleQueue()
+        self._closing = Event()
+        self._thread: Thread | None = None
+        self._is_child = False
+        if threads:
+            stays_behind(self)
+            self._thread = Thread(target=self._run, name="wal-apart", daemon=True)
+            self._thread.start()
+
+    def start(self, work: Callable[[], T]) -> Job[T]:
+        if self._is_child:
+            raise wrong_process()
+        job = Job(work)
+        if self._thread is None:
+            job.run()
+        else:
+            self._jobs.put(job)  # type: ignore[arg-type]
+        return job
+
+    def pause(self, seconds: float) -> bool:
+        """Within a job: let others have the disk and the interpreter. False: end it soon."""
+        if self._thread is None:
+            return True
+        return not self._closing.wait(seconds)
+
+    def forked(self) -> None:
+        """The thread is the parent's."""
+        self._is_child = True
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """False if a job takes longer than that."""
+        if self._thread is None:
+            return True
+        self._closing.set()
+        self._jobs.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.run()

@@ -1,0 +1,145 @@
+"""Looking at LMDB's file before LMDB does, and from a distance.
+
+LMDB maps its file and trusts what it reads. A file that is shorter than its own meta page says
+ends the process with SIGBUS, a page of zeros ends it with SIGABRT; neither is an exception. So
+
+- the two meta pages are read first, with plain reads (no environment is open yet, so closing the
+  file drops nobody's locks, L5);
+- after the machine was restarted (it may have lost power, L11), and after the second start in a
+  row that followed no clean close (it may be the store that ends the process), and after a value
+  could not be read, a process of its own reads every value. If that one dies, the store is broken,
+  and nobody else died of it.
+
+A small file beside LMDB's holds the boot id and the number of opens since the last close. It
+needs no sync: if it is lost or old, the store is checked once more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from struct import Struct
+
+from myqueue.errors import StoreBroken
+
+STATE_FILE = "opened"
+OPENS_UNCHECKED_MAX = 2
+LOCKS_BYTES = 8192  # what LMDB makes of it for 126 readers
+CHECK_BYTES_PER_S = 1 << 20  # far below what any disk does; a check that hangs ends some time
+CHECK_TIMEOUT_S = 60.0
+_CHECK = "import sys; from myqueue.wal.store.store import check_store; check_store(sys.argv[1])"
+_META = Struct("<16xIIQQI")  # page header, then magic, version, address, map size, page size
+_TAIL = Struct("<QQ")  # last page in use, transaction id
+_TAIL_AT = 136
+_MAGIC = 0xBEEFC0DE
+
+
+def check_before_opening(directory: str) -> None:
+    """Raise StoreBroken unless it is safe to let LMDB open what is there."""
+    check_file(directory)
+    opens = _opens_since_close(directory)
+    if not os.path.exists(os.path.join(directory, "data.mdb")):
+        opens = 0
+    elif opens is None or opens >= OPENS_UNCHECKED_MAX:
+        _check_in_child(directory)
+        opens = 0
+    _allocate_locks(directory)
+    _note_opens(directory, opens + 1)
+
+
+def note_closed(directory: str) -> None:
+    with suppress(FileNotFoundError):  # somebody removed the directory
+        _note_opens(directory, 0)
+
+
+def note_broken(directory: str) -> None:
+    """The next start reads every value. Else a daemon that ends in order because of one of them
+    would meet it again, with every start.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(directory, STATE_FILE))
+
+
+def _opens_since_close(directory: str) -> int | None:
+    """None if that is not known, or was before the machine's last start."""
+    try:
+        with open(os.path.join(directory, STATE_FILE), "rb") as file:
+            boot, _, opens = file.read(100).partition(b" ")
+    except FileNotFoundError:
+        return None
+    return int(opens) if boot == boot_id() and opens.isdigit() else None
+
+
+def _note_opens(directory: str, opens: int) -> None:
+    try:
+        with open(os.path.join(directory, STATE_FILE), "wb") as file:
+            file.write(b"%s %d" % (boot_id(), opens))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise  # on a full disk the file is empty, and the next start checks the store
+
+
+def _allocate_locks(directory: str) -> None:
+    """LMDB maps its lock file; a page of it that cannot be had would end the process."""
+    fd = os.open(os.path.join(directory, "lock.mdb"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, LOCKS_BYTES)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+    finally:
+        os.close(fd)
+
+
+def _check_in_child(directory: str) -> None:
+    timeout_s = CHECK_TIMEOUT_S
+    timeout_s += os.path.getsize(os.path.join(directory, "data.mdb")) / CHECK_BYTES_PER_S
+    command = [sys.executable, "-P", "-c", _CHECK, directory]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise StoreBroken(f"{directory}: reading it does not come to an end") from error
+    if done.returncode:
+        last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise StoreBroken(f"{directory}: the check ended with {done.returncode}: {last_line}")
+
+
+def check_file(directory: str) -> None:
+    """Raise StoreBroken if the data file is there and cannot be what LMDB left."""
+    path = os.path.join(directory, "data.mdb")
+    try:
+        size = os.path.getsize(path)
+    except FileNotFoundError:
+        return
+    with open(path, "rb") as file:
+        head = file.read(_TAIL_AT + _TAIL.size)
+        page = _page_size(head, path)
+        file.seek(page)
+        second = file.read(_TAIL_AT + _TAIL.size)
+    metas = [meta for meta in (head, second) if _page_size(meta, path) == page]
+    newest = max(metas, key=lambda meta: _TAIL.unpack_from(meta, _TAIL_AT)[1])
+    last_page, _ = _TAIL.unpack_from(newest, _TAIL_AT)
+    if size < (last_page + 1) * page and last_page > 1:
+        raise StoreBroken(f"{path} has {size} bytes, its meta page names {(last_page + 1) * page}")
+
+
+def _page_size(meta: bytes, path: str) -> int:
+    if len(meta) < _TAIL_AT + _TAIL.size:
+        raise StoreBroken(f"{path} is cut short")
+    magic, _, _, _, page = _META.unpack_from(meta)
+    page = int(page)
+    if magic != _MAGIC or page not in (4096, 8192, 16384, 32768, 65536):
+        raise StoreBroken(f"{path} is damaged: a meta page is not LMDB's")
+    return page
+
+
+def boot_id() -> bytes:
+    """Changes when the machine starts anew; constant where the system does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().strip()
+    except OSError:
+        return b"unknown"

@@ -1,0 +1,351 @@
+"""Entries by index or offset, the newest included: the store, and before it what the store has
+not yet.
+
+The store commits in the background, a fraction of a second behind the log. Until then the rows of
+persisted entries wait here in memory, and look-ups see both. The loop calls `add` with what a
+`Persisted` event brought, the store's thread commits, and `poll` forgets what was committed.
+
+Invariant: for each group the waiting rows are consecutive and follow the store's last row that
+still holds; rows of the store that a waiting TRUNCATE, reset or removal takes away are not seen
+any more (`_cuts`). Relocated entries are not kept here, since their old place stays readable until
+the store knows the new one.
+
+A store that finds no room on its disk is tried again until there is some: nothing is lost, since
+the log has it all. Any other failure ends the thread and reaches the loop through `poll`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import NamedTuple
+
+from myqueue.errors import DiskFull, StateInvalid, WrongProcess
+from myqueue.wal import format as f
+from myqueue.wal.append.groups import Op, Relocated, Row, RowTuple
+from myqueue.wal.fork_guard import stays_behind, wrong_process
+from myqueue.wal.store.store import STATE_KEY_BYTES_MAX, StateChange, Store
+
+COMMIT_INTERVAL_S = 0.1
+COMMIT_ROWS_MAX = 20_000
+HURRY_WORKS = 1000  # additions that wait; from here on the store's thread takes no more pauses
+SPACE_RETRY_S = 0.5
+ALL = 2**64 - 1
+_INDEX, _OFFSET, _COUNT, _LENGTH = 1, 6, 5, 4
+
+
+class _Work(NamedTuple):
+    ops: list[Op]
+    segment: int
+    position: int
+    states: dict[int, StateChange]
+    sync: bool
+
+
+_STOP = _Work([], 0, 0, {}, False)
+
+
+class Index:
+    """Look-ups for the loop's thread; commits by a thread of its own, or by hand with `step`."""
+
+    def __init__(
+        self, store: Store, threads: bool, on_done: Callable[[], None],
+        on_full: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`on_full` is called by the store's thread whenever the disk has no room for a commit."""
+        self.store, self._on_full = store, on_full
+        self._recent: dict[int, list[RowTuple]] = {}  # group -> rows that the store has not yet
+        self._sent: deque[list[Op]] = deque()  # ops of each work on its way, oldest first
+        self._works_added = self._works_done = 0
+        # group -> [(rows of the store hold up to this index, until this work is in the store)]
+        self._cuts: dict[int, list[tuple[int, int]]] = {}
+        self._work: SimpleQueue[_Work] = SimpleQueue()
+        self._done: deque[tuple[int, int, int, bool]] = deque()
+        self._on_done = on_done
+        self._closing, self._hurry = Event(), Event()
+        self.error: Exception | None = None
+        self.added = self.committed = store.watermark
+        # What survives a power loss for certain. Of what the last process committed nobody knows.
+        self.durable = (0, 0)
+        self._thread = Thread(target=self._run, name="wal-store", daemon=True) if threads else None
+        if self._thread:
+            stays_behind(self)
+            self._thread.start()
+
+    # -- the loop's side -----------------------------------------------------------------------
+
+    def add(
+        self, ops: list[Op], segment: int, position: int,
+        states: dict[int, StateChange] | None = None, sync: bool = False,
+    ) -> None:  # fmt: skip
+        """Persisted ops in log order; with `sync`, `durable` reaches this position as well.
+
+        The watermark never goes back: what is in the store is not to be replayed over it.
+        """
+        self._refuse_child()
+        if states:
+            _check_states(states)
+        self._works_added += 1
+        for op in ops:
+            if isinstance(op, Relocated):
+                continue
+            if isinstance(op, list):
+                self._add_rows(op)
+            else:
+                self._add_record(op[0])
+        self.added = max(self.added, (segment, position))
+        self._sent.append(ops)
+        self._work.put(_Work(ops, *self.added, states or {}, sync))
+        if sync or self._works_added - self._works_done > HURRY_WORKS:
+            self._hurry.set()
+
+    def forked(self) -> None:
+        """In the child nothing is known any more: look-ups go to the store, which refuses."""
+        self.error = wrong_process()
+        self._recent.clear()
+        self._cuts.clear()
+
+    def _refuse_child(self) -> None:
+        if isinstance(self.error, WrongProcess):
+            raise wrong_process()
+
+    @property
+    def works_waiting(self) -> int:
+        """How many additions the store has not committed yet, as of the last `poll`."""
+        return self._works_added - self._works_done
+
+    def apply(self, states: dict[int, StateChange]) -> None:
+        """Applied state only, with the applied index that it belongs to."""
+        self.add([], *self.added, states)
+
+    def _add_rows(self, rows: list[RowTuple]) -> None:
+        recent = self._recent
+        for row in rows:
+            group_rows = recent.get(row[0])
+            if group_rows is None:
+                recent[row[0]] = [row]
+            elif row[_INDEX] == group_rows[-1][_INDEX] + 1:
+                group_rows.append(row)
+            elif row[_INDEX] > group_rows[-1][_INDEX]:
+                recent[row[0]] = [row]  # after a reset: what was before is not of this log
+
+    def _add_record(self, record: f.Record) -> None:
+        group = record.group
+        if record.kind == f.GROUP_REMOVED or (record.kind == f.START and record.flags & f.RESET):
+            self._recent.pop(group, None)
+            self._cuts.setdefault(group, []).append((-1, self._works_added))
+        elif record.kind == f.TRUNCATE:
+            self._cuts.setdefault(group, []).append((record.index - 1, self._works_added))
+            rows = self._recent.get(group)
+            if rows is not None:
+                del rows[max(0, record.index - rows[0][_INDEX]) :]
+                if not rows:
+                    del self._recent[group]
+
+    def _valid_to(self, group: int) -> int:
+        """The last index at which the store's rows of this group hold."""
+        cuts = self._cuts.get(group)
+        return min(valid_to for valid_to, _ in cuts) if cuts else ALL
+
+    def poll(self) -> None:
+        """Forget what is in the store by now; raises what made the store's thread stop."""
+        while self._done:
+            works, segment, position, durable = self._done.popleft()
+            self._works_done += works
+            self.committed = (segment, position)
+            if durable:
+                self.durable = (segment, position)
+            for _ in range(works):
+                for op in self._sent.popleft():
+                    if isinstance(op, list):
+                        self._forget(op)
+            self._cuts = {
+                group: left
+                for group, cuts in self._cuts.items()
+                if (left := [cut for cut in cuts if cut[1] > self._works_done])
+            }
+        if self.error is not None:
+            raise self.error
+
+    def _forget(self, rows: list[RowTuple]) -> None:
+        """Drop each of these very rows; an index that was truncated and written again stays."""
+        counts: dict[int, int] = {}
+        for row in rows:
+            waiting = self._recent.get(row[0])
+            if waiting is not None:
+                count = counts.get(row[0], 0)
+                if count < len(waiting) and waiting[count] is row:
+                    counts[row[0]] = count + 1
+        for group, count in counts.items():
+            del self._recent[group][:count]
+            if not self._recent[group]:
+                del self._recent[group]
+
+    def row(self, group: int, index: int) -> Row | None:
+        rows = self._recent.get(group)
+        if rows is not None and rows[0][_INDEX] <= index:
+            at = index - rows[0][_INDEX]
+            return Row(*rows[at]) if at < len(rows) else None
+        if index > self._valid_to(group):
+            return None
+        with self.store.view() as view:
+            return view.row(group, index)
+
+    def row_at_offset(self, group: int, offset: int) -> Row | None:
+        rows = self._recent.get(group)
+        if rows is not None and rows[0][_OFFSET] <= offset:
+            at = bisect_right(rows, offset, key=lambda row: row[_OFFSET]) - 1
+            while at > 0 and not rows[at][_COUNT]:
+                at -= 1  # entries without messages share the offset of the next one's first
+            row = Row(*rows[at])
+            return row if row.offset <= offset < row.offset + row.count else None
+        with self.store.view() as view:
+            found = view.row_at_offset(group, offset)
+        return found if found is None or found.index <= self._valid_to(group) else None
+
+    def rows(self, group: int, first_index: int, last_index: int, max_bytes: int) -> list[Row]:
+        """Rows of consecutive entries: at least one if there is one, then up to the limits."""
+        recent = self._recent.get(group)
+        newer_from = recent[0][_INDEX] if recent else last_index + 1
+        stored_to = min(last_index, newer_from - 1, self._valid_to(group))
+        out: list[Row] = []
+        if first_index <= stored_to:
+            with self.store.view() as view:
+                out = view.rows(group, first_index, stored_to, max_bytes)
+        size = sum(row.length for row in out)
+        at = out[-1].index + 1 if out else max(first_index, newer_from)
+        if recent is None or not newer_from <= at <= last_index:
+            return out
+        for row in recent[at - newer_from : last_index - newer_from + 1]:
+            size += row[_LENGTH]
+            if out and size > max_bytes:
+                break
+            out.append(Row(*row))
+        return out
+
+    def next_row(self, group: int, index: int) -> Row | None:
+        """The group's first row at or behind this index."""
+        recent = self._recent.get(group)
+        newer_from = recent[0][_INDEX] if recent else ALL + 1
+        stored_to = min(newer_from - 1, self._valid_to(group))
+        if index <= stored_to:
+            with self.store.view() as view:
+                stored = view.rows(group, index, stored_to, -1)
+            if stored:
+                return stored[0]
+        at = max(0, index - newer_from)
+        return Row(*recent[at]) if recent and at < len(recent) else None
+
+    def last_row(self, group: int) -> Row | None:
+        recent = self._recent.get(group)
+        if recent:
+            return Row(*recent[-1])
+        with self.store.view() as view:
+            return view.last_row(group, self._valid_to(group))
+
+    # -- the thread's side ---------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Commit all that waits, in one transaction; False if nothing does."""
+        first = self._next()
+        return self._commit(self._gather([first])) if first is not None else False
+
+    def _next(self) -> _Work | None:
+        try:
+            return self._work.get_nowait()
+        except Empty:
+            return None
+
+    def _gather(self, work: list[_Work]) -> list[_Work]:
+        """What waits, until the commit is large, or somebody waits for its sync."""
+        rows = sum(len(op) for op in work[0].ops if isinstance(op, list))
+        while rows < COMMIT_ROWS_MAX and not work[-1].sync:
+            more = self._next()
+            if more is None:
+                break
+            if more is _STOP:
+                self._work.put(_STOP)  # for the thread's loop, after this commit
+                break
+            work.append(more)
+            rows += sum(len(op) for op in more.ops if isinstance(op, list))
+        return work
+
+    def _commit(self, work: list[_Work]) -> bool:
+        ops = [op for one in work for op in one.ops]
+        states = _merged(work)
+        last = work[-1]
+        self.store.commit(ops, last.segment, last.position, states)
+        if last.sync:
+            self.store.sync()
+        self._done.append((len(work), last.segment, last.position, last.sync))
+        self._on_done()
+        return True
+
+    def _run(self) -> None:
+        try:
+            while (first := self._work.get()) is not _STOP:
+                # One long pause, not one for each addition: every time that this thread wakes up,
+                # the loop has to give it the interpreter.
+                if not first.sync:
+                    self._hurry.wait(COMMIT_INTERVAL_S)
+                self._hurry.clear()
+                self._commit_when_there_is_room(self._gather([first]))
+        except Exception as error:  # told to the loop by `poll`
+            self.error = error
+            self._on_done()
+
+    def _commit_when_there_is_room(self, work: list[_Work]) -> None:
+        while True:
+            try:
+                self._commit(work)
+                return
+            except DiskFull:
+                self._on_full()
+                if self._closing.wait(SPACE_RETRY_S):
+                    raise
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """Commit what was added, make it durable, stop; False if that took too long."""
+        self._refuse_child()
+        if self._thread is None:
+            while self.step():
+                pass
+            return True
+        self._closing.set()
+        self._hurry.set()
+        self._work.put(_STOP)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+
+def _check_states(states: dict[int, StateChange]) -> None:
+    """Here, where the caller can be told; in the store's thread it would look like damage."""
+    for group, (applied, puts, deletes) in states.items():
+        for number in (group, applied):
+            if not isinstance(number, int) or not 0 <= number <= ALL:
+                raise StateInvalid(f"group {group!r}, applied index {applied!r}")
+        for key in (*puts, *deletes):
+            if not isinstance(key, bytes) or len(key) > STATE_KEY_BYTES_MAX:
+                raise StateInvalid(f"group {group:x}: a key of state is not bytes, or too long")
+        if not all(isinstance(value, bytes) for value in puts.values()):
+            raise StateInvalid(f"group {group:x}: a value of state is not bytes")
+
+
+def _merged(works: list[_Work]) -> dict[int, StateChange]:
+    """Later changes win, key by key; the applied index is the last one's. What a removed replica
+    saved is not its successor's, which may be made before the store came to either (W13).
+    """
+    out: dict[int, StateChange] = {}
+    for work in works:
+        for op in work.ops:
+            if not isinstance(op, list) and op[0].kind == f.GROUP_REMOVED:
+                out.pop(op[0].group, None)
+        for group, (applied, puts, deletes) in work.states.items():
+            _, all_puts, all_deletes = out.get(group, (0, {}, []))
+            gone = set(deletes)
+            merged = {key: value for key, value in all_puts.items() if key not in gone} | puts
+            out[group] = (applied, merged, [*all_deletes, *deletes])
+    return out

@@ -1,0 +1,231 @@
+"""Everything that can be said of one segment by itself: records, marks, footer, trailer.
+
+`SegmentCheck.run` reads it once from start to end and yields what is wrong and how far it came.
+The loop over the records is kept short, since a log has millions of them. `follow` (a replay of
+the groups, say) is shown each record whose header is known, the damaged ones too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from myqueue.errors import FormatUnknown
+from myqueue.wal import format as f
+from myqueue.wal.append.layout import SegmentRows
+from myqueue.wal.tools.segments import CORRUPT, Finding, Segment
+from myqueue.wal.tools.verdict import Judge
+
+PROGRESS_BYTES = 4 << 20
+_FIELDS = f.FooterRow._fields
+
+
+class Progress(NamedTuple):
+    """How far the reading came; `done` and `total` are bytes."""
+
+    done: int
+    total: int
+    segment: str
+
+
+class Follower(Protocol):
+    """Is shown the records of groups, in order."""
+
+    def entry(self, segment: Segment, record: f.Record) -> Finding | None:
+        """An ENTRY."""
+
+    def other(self, segment: Segment, record: f.Record, payload: bytes) -> None:
+        """Any other record of a group."""
+
+
+def never() -> int:
+    """For `followed`: no later segment is known."""
+    return 0
+
+
+def nothing() -> None:
+    """For `wait` where no writer can be at work."""
+
+
+class SegmentCheck:
+    """One segment, read once; `run` may be called again to go on when the segment has grown."""
+
+    def __init__(
+        self, segment: Segment, follow: Follower | None = None, *, flush_before: int = 0,
+        followed: Callable[[], int] = never, wait: Callable[[], None] = nothing,
+    ) -> None:  # fmt: skip
+        """`flush_before` is the last flush number of the segments before, 0 if not known."""
+        self.segment, self._follow = segment, follow
+        self.scan = segment.scan()
+        self.judge = Judge(segment, self.scan, followed, wait)
+        self.rows = SegmentRows()
+        self.records = self.entries = self.marks = 0
+        self.footer: f.Record | None = None
+        self.footer_rows: list[f.FooterRow] | None = None
+        self.clean = True  # nothing corrupt was found in it
+        self.is_explained = True  # of every record the header is known
+        self.flush_number, self._flush_began, self._flush_here = flush_before, 0, False
+        # Of the batch that is read: its end, records counted before it, records announced.
+        self._batch: tuple[int, int, int] | None = None
+        self._seal_checked = False
+
+    def run(self) -> Iterator[Progress | Finding]:
+        """Findings as they are met, progress each few MiB and at the end."""
+        try:
+            yield from self._read()
+        except FormatUnknown as error:
+            yield self._corrupt(self.scan.position, str(error))
+            return
+        if self.judge.sealed and not self._seal_checked:
+            self._seal_checked = True
+            yield from self._check_seal()
+        yield Progress(self.scan.position, self.segment.capacity, self.segment.name)
+
+    def _read(self) -> Iterator[Progress | Finding]:
+        scan, segment, name = self.scan, self.segment, self.segment.name
+        note = self.rows.note
+        entry = self._follow.entry if self._follow else None
+        report_at = scan.position + PROGRESS_BYTES
+        while True:
+            for record, payload in scan.records():
+                self.records += 1
+                position = record.position
+                if record.kind == f.ENTRY:
+                    self.entries += 1
+                    note(record)
+                    if entry is not None:
+                        problem = entry(segment, record)
+                        if problem is not None:
+                            yield self._found(problem)
+                else:
+                    yield from self._other(record, payload)
+                if position >= report_at:
+                    yield Progress(position, segment.capacity, name)
+                    report_at = position + PROGRESS_BYTES
+            stop = self.judge.stopped(self.footer is not None)
+            if stop.finding is not None:
+                yield self._found(stop.finding)
+                self.is_explained &= stop.record is not None
+                if stop.again:
+                    yield from self._skipped(stop.record)
+            if not stop.again:
+                return
+
+    def _other(self, record: f.Record, payload: memoryview) -> Iterator[Finding]:
+        if record.kind == f.MARK:
+            yield from self._mark(record)
+            return
+        if self.footer is not None:
+            yield self._corrupt(record.position, "a record behind the footer", record)
+        if record.kind == f.FOOTER:
+            self.footer, self.footer_rows = record, f.decode_footer(bytes(payload))
+        elif record.group:
+            self.rows.note(record)
+            if self._follow is not None:
+                self._follow.other(self.segment, record, bytes(payload))
+        if self._batch is not None and record.position >= self._batch[0]:
+            self._batch = None
+            yield self._corrupt(record.position, "a record outside of any batch", record)
+
+    def _skipped(self, record: f.Record | None) -> Iterator[Finding]:
+        """A damaged record: its header may be known, and counts; what else is missing does not."""
+        self._batch = None
+        if record is None:
+            self._flush_here = False
+            return
+        if record.kind == f.FOOTER:
+            self.footer = record
+        elif record.kind == f.MARK:
+            yield from self._mark(record)
+        elif record.group:
+            self.rows.note(record)
+            if self._follow is None:
+                return
+            if record.kind == f.ENTRY:
+                problem = self._follow.entry(self.segment, record)
+                if problem is not None:
+                    yield self._found(problem)
+            else:
+                self._follow.other(self.segment, record, b"")
+
+    def _mark(self, mark: f.Record) -> Iterator[Finding]:
+        """Batches follow each other, flushes have rising numbers and begin with their first mark.
+
+        A batch may be shorter than its mark says: recovery cuts what was not synced.
+        """
+        number, began, position = mark.index, mark.term, mark.position
+        if self._batch is not None:
+            end, before, announced = self._batch
+            count = self.records - before - 1
+            if position > end:
+                yield self._corrupt(position, f"the batch before ended at position {end}")
+            elif position == end and count != announced:
+                what = f"the batch before has {count} records, its mark says {announced}"
+                yield self._corrupt(position, what)
+        self._batch = (mark.end + mark.offset, self.records, mark.count)
+        self.marks += 1
+        if began == position:
+            if number <= self.flush_number:
+                what = f"flush number {number} follows flush number {self.flush_number}"
+                yield self._corrupt(position, what)
+        elif self._flush_here and (number, began) != (self.flush_number, self._flush_began):
+            what = (
+                f"flush {number} began at position {began}, but the mark before is of flush "
+                f"{self.flush_number}, which began at {self._flush_began}"
+            )
+            yield self._corrupt(position, what)
+        self.flush_number = max(number, self.flush_number)
+        self._flush_began, self._flush_here = began, True
+
+    def _check_seal(self) -> Iterator[Finding]:
+        """The trailer names the footer, the footer names what was counted."""
+        trailer = self.segment.trailer()
+        if trailer is None:
+            return
+        place, footer, rows = trailer.position, self.footer, self.footer_rows
+        if footer is None:
+            what = f"the footer at position {trailer.offset} is not there"
+            if self.clean:
+                yield self._corrupt(place, what)
+        elif footer.position != trailer.offset:
+            what = f"the trailer names a footer at {trailer.offset}, it is at {footer.position}"
+            yield self._corrupt(place, what)
+        elif rows is not None and self.clean:  # else the footer tells once more what was told
+            if footer.count != len(rows):
+                what = f"the footer has {len(rows)} rows, its header says {footer.count}"
+                yield self._corrupt(footer.position, what)
+            yield from self._compare(footer, rows)
+
+    def _compare(self, footer: f.Record, rows: list[f.FooterRow]) -> Iterator[Finding]:
+        """Row by row, field by field."""
+        counted = {row.group: row for row in self.rows.footer()}
+        for row in rows:
+            found = counted.pop(row.group, None)
+            if found is None:
+                what = f"the footer has {row.entries} entries of a group that was not found"
+            elif found != row:
+                wrong = [
+                    f"{name} {said}, counted {seen}"
+                    for name, said, seen in zip(_FIELDS, row, found, strict=True)
+                    if said != seen
+                ]
+                what = f"the footer says {'; '.join(wrong)}"
+            else:
+                continue
+            yield self._corrupt(footer.position, what, group=row.group, index=row.first_index)
+        for group, found in counted.items():
+            what = "the footer has no row for this group"
+            yield self._corrupt(footer.position, what, group=group, index=found.first_index)
+
+    def _corrupt(
+        self, position: int, what: str, record: f.Record | None = None, *, group: int = 0,
+        index: int = 0,
+    ) -> Finding:  # fmt: skip
+        if record is not None:
+            group, index = record.group, record.index
+        return self._found(Finding(CORRUPT, self.segment.name, position, what, group, index))
+
+    def _found(self, finding: Finding) -> Finding:
+        if finding.verdict == CORRUPT:
+            self.clean = False
+        return finding

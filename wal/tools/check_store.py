@@ -1,0 +1,185 @@
+"""The store against the log that it was made from, while their daemon is down.
+
+Three questions: is the store readable at all; does every row of its index point to the entry that
+it describes; and has every entry that is in force, up to the store's watermark, its row. The
+daemon's lock is held meanwhile, and nothing is written.
+
+LMDB may end the process that meets a damaged page, so a process of its own reads everything first.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
+
+from myqueue.errors import DirectoryLocked, MisuseError, StoreBroken
+from myqueue.wal import format as f
+from myqueue.wal.append.groups import Group, Row
+from myqueue.wal.files import lock_directory, unlock_directory
+from myqueue.wal.store.guard import check_file
+from myqueue.wal.store.store import Store
+from myqueue.wal.store.view import View
+from myqueue.wal.tools.check_segment import Progress, SegmentCheck
+from myqueue.wal.tools.locate import Place
+from myqueue.wal.tools.segments import CORRUPT, Finding, Segment, survey
+from myqueue.wal.tools.verify import Replay
+
+NAME = "store"
+ROWS_BYTES = 1 << 20
+_CHECK = "import sys; from myqueue.wal.tools.check_store import read_all; read_all(sys.argv[1])"
+
+
+def compare(place: Place, progress: Callable[[Progress], None]) -> Generator[Finding, None, int]:
+    """Yields what is wrong, returns the number of rows compared. DirectoryLocked if the daemon is
+    running.
+    """
+    if place.daemon is None:
+        raise MisuseError(
+            f"{place.directory} has no store beside it", hint="Give the daemon's folder."
+        )
+    directory = os.path.join(place.daemon, NAME)
+    try:
+        lock = lock_directory(place.daemon)
+    except DirectoryLocked as error:
+        hint = "Stop the daemon to compare its store, or verify the log alone, without --store."
+        raise DirectoryLocked(str(error), hint=hint) from None
+    try:
+        if not os.path.exists(os.path.join(directory, "data.mdb")):
+            yield Finding(CORRUPT, NAME, 0, "there is no store; the daemon's start rebuilds it")
+            return 0
+        problem = _readable(directory)
+        if problem:
+            what = f"{problem}; delete the folder and start the daemon, which rebuilds it"
+            yield Finding(CORRUPT, NAME, 0, what)
+            return 0
+        store = Store(directory, read_only=True)
+        try:
+            return (yield from _compare(place, store, progress))
+        finally:
+            store.close()
+    finally:
+        unlock_directory(lock)
+
+
+def _readable(directory: str) -> str:
+    """Empty if another process could read all of it, else what happened to that process."""
+    try:
+        check_file(directory)
+    except StoreBroken as error:
+        return str(error)
+    command = [sys.executable, "-P", "-c", _CHECK, directory]
+    done = subprocess.run(command, capture_output=True, check=False)
+    last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return f"reading it ended with {done.returncode}: {last_line}" if done.returncode else ""
+
+
+def read_all(directory: str) -> None:
+    """What the other process runs."""
+    store = Store(directory, read_only=True)
+    store.check()
+    store.close()
+
+
+class _Matcher:
+    """Is shown the records of the log; looks for the row of each entry that is in force."""
+
+    def __init__(self, view: View, watermark: tuple[int, int]) -> None:
+        self._view, self._watermark = view, watermark
+        self.replay = Replay()
+        self.matched: dict[int, int] = {}
+
+    def entry(self, segment: Segment, record: f.Record) -> Finding | None:
+        if (segment.number, record.position) >= self._watermark:
+            return None
+        self.replay.entry(segment, record)
+        row = self._view.row(record.group, record.index)
+        if row is None or (row.segment, row.position) != (segment.number, record.position):
+            return None  # truncated, or stands elsewhere by now
+        self.matched[record.group] = self.matched.get(record.group, 0) + 1
+        wrong = [
+            name
+            for name in ("length", "count", "offset", "term", "time_ms", "chain")
+            if getattr(row, name) != getattr(record, name)
+        ]
+        if not wrong:
+            return None
+        what = f"the store's row of this entry differs in {', '.join(wrong)}"
+        return Finding(CORRUPT, segment.name, record.position, what, record.group, record.index)
+
+    def other(self, segment: Segment, record: f.Record, payload: bytes) -> None:
+        if (segment.number, record.position) < self._watermark:
+            self.replay.other(segment, record, payload)
+
+
+def _compare(
+    place: Place, store: Store, progress: Callable[[Progress], None]
+) -> Generator[Finding, None, int]:
+    files = place.open()
+    try:
+        with store.view() as view:
+            matcher = _Matcher(view, store.watermark)
+            segments = survey(files)
+            yield from _watermark_is_there(store.watermark, segments)
+            done, total = 0, sum(one.capacity for one in segments)
+            for segment in segments:
+                if segment.readable:
+                    check = SegmentCheck(segment, matcher)
+                    for event in check.run():
+                        # What is wrong with the log itself is told by the check of the log.
+                        if isinstance(event, Finding) and event.what.startswith("the store's"):
+                            yield event
+                done += segment.capacity
+                progress(Progress(done, total, segment.name))
+            yield from _groups(view, matcher, {one.number for one in segments})
+            return sum(matcher.matched.values())
+    finally:
+        files.close()
+
+
+def _watermark_is_there(watermark: tuple[int, int], segments: list[Segment]) -> Iterator[Finding]:
+    number, position = watermark
+    if number and number not in {one.number for one in segments}:
+        what = f"its watermark is position {position} of segment {number}, which is not there"
+        yield Finding(CORRUPT, NAME, 0, what)
+
+
+def _groups(view: View, matcher: _Matcher, numbers: set[int]) -> Iterator[Finding]:
+    """Group by group: state, rows that point nowhere, entries without a row."""
+    stored, logged = view.groups().by_uid, matcher.replay.groups.by_uid
+    for uid in sorted(stored.keys() | logged.keys()):
+        group, log = stored.get(uid), logged.get(uid)
+        if group is None or log is None:
+            where = "log, but not in the store" if group is None else "store, but not in the log"
+            yield Finding(CORRUPT, NAME, 0, f"this group is in the {where}", uid)
+            continue
+        for name in ("first_index", "last_index", "term", "vote", "snapshot_index"):
+            ours, theirs = getattr(group, name), getattr(log, name)
+            if ours != theirs and not log.damaged:
+                what = f"{name} is {ours} in the store, {theirs} in the log"
+                yield Finding(CORRUPT, NAME, 0, what, uid)
+        yield from _rows(view, group, matcher.matched.get(uid, 0), numbers)
+
+
+def _rows(view: View, group: Group, matched: int, numbers: set[int]) -> Iterator[Finding]:
+    uid, expected, rows = group.uid, group.first_index, 0
+    strays: list[Row] = []
+    while True:
+        portion = view.rows(uid, expected, group.last_index, ROWS_BYTES)
+        if not portion:
+            break
+        for row in portion:
+            if row.index != expected:
+                what = f"entries {expected} to {row.index - 1} have no row in the store"
+                yield Finding(CORRUPT, NAME, 0, what, uid, expected)
+            if row.segment not in numbers:
+                strays.append(row)
+            expected = row.index + 1
+        rows += len(portion)
+    for row in strays[:1]:
+        what = f"{len(strays)} rows point to segments that are not there, first {row.segment}"
+        yield Finding(CORRUPT, NAME, row.position, what, uid, row.index)
+    if rows - len(strays) != matched:
+        what = f"{rows - len(strays)} rows, of which {matched} point to the entry they describe"
+        yield Finding(CORRUPT, NAME, 0, what, uid)

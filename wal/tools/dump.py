@@ -1,0 +1,172 @@
+"""Records of a log one after another, for people and programs that look from outside.
+
+    dump = Dump(files, Wanted(group=7))
+    for found in dump.records(): ...      all that is there now
+    for found in dump.records(): ...      what came since
+
+Nothing is kept but the place that was reached, so memory does not depend on the log. What is read
+is verified; a damaged place is handed out as a `Finding`, and reading goes on behind it. The
+newest records may be in the system's memory only, not yet on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import NamedTuple
+
+from myqueue.wal import format as f
+from myqueue.wal.read.scan import footer_of
+from myqueue.wal.tools.check_segment import nothing
+from myqueue.wal.tools.segments import (
+    CORRUPT,
+    Finding,
+    Look,
+    Segment,
+    examine,
+    is_followed,
+    listed,
+    synced_to,
+)
+from myqueue.wal.tools.verdict import Judge
+
+HIGHEST = 2**64 - 1
+_WITH_INDEX = (f.ENTRY, f.TRUNCATE, f.COMMIT, f.SNAPSHOT, f.START)
+
+
+class Wanted(NamedTuple):
+    """Which records; ranges include both ends."""
+
+    group: int | None = None
+    kinds: frozenset[int] | None = None
+    indices: tuple[int, int] | None = None
+    offsets: tuple[int, int] | None = None
+    segment: int | None = None
+
+    def takes(self, record: f.Record) -> bool:
+        if self.group is not None and record.group != self.group:
+            return False
+        if self.kinds is not None and record.kind not in self.kinds:
+            return False
+        if self.indices is not None:
+            first, last = self.indices
+            if record.kind not in _WITH_INDEX or not first <= record.index <= last:
+                return False
+        if self.offsets is not None:
+            first, last = self.offsets
+            if record.kind != f.ENTRY or not record.count:
+                return False
+            return record.offset <= last and first < record.offset + record.count
+        return True
+
+    def may_be_in(self, rows: list[f.FooterRow]) -> bool:
+        """Whether a segment with this footer can hold any; what is not of a group always can."""
+        if self.group is None:
+            return True
+        row = next((row for row in rows if row.group == self.group), None)
+        if row is None:
+            return False
+        if self.kinds is not None and not any(row.kinds >> kind & 1 for kind in self.kinds):
+            return False
+        if self.offsets is not None:
+            first, last = self.offsets
+            return bool(row.entries) and row.first_offset <= last and first < row.next_offset
+        if self.indices is not None and self.kinds == frozenset([f.ENTRY]):
+            first, last = self.indices
+            return bool(row.entries) and row.first_index <= last and first <= row.last_index
+        return True
+
+
+class Found(NamedTuple):
+    """One record of one segment; the payload is valid until the next one is asked for."""
+
+    segment: Segment
+    record: f.Record
+    payload: memoryview
+
+
+class Dump:
+    """One reading of a log, from its start; each call of `records` goes on where the last ended."""
+
+    def __init__(self, look: Look, wanted: Wanted, wait: Callable[[], None] = nothing) -> None:
+        self._look, self._wanted, self._wait = look, wanted, wait
+        self._number = 0  # of the segment to be read next, or that is being read
+        self._reading: _Reading | None = None
+
+    def records(self) -> Iterator[Found | Finding]:
+        """Until the end of what is there; a torn place ends it without a word, it may grow."""
+        if self._reading is not None and not self._reading.has_news():
+            return
+        for number, uid, name, size in listed(self._look):
+            if number < self._number or self._wanted.segment not in (None, number):
+                continue
+            try:
+                if self._reading is None:
+                    segment = examine(self._look, name, number, uid, size)
+                    if segment.finding is not None and segment.is_used():
+                        yield segment.finding
+                    self._number = number
+                    self._reading = _Reading(segment, self._wanted, self._wait)
+                complete = yield from self._reading.run()
+            except FileNotFoundError:  # reclaimed
+                complete = True
+            if not complete:
+                return
+            self._number, self._reading = number + 1, None
+
+
+class _Reading:
+    """One segment, being read."""
+
+    def __init__(self, segment: Segment, wanted: Wanted, wait: Callable[[], None]) -> None:
+        self._segment, self._wanted = segment, wanted
+        self._scan = segment.scan()
+        self._judge = Judge(segment, self._scan, lambda: synced_to(segment), wait)
+        self._footer_seen = False
+
+    def has_news(self) -> bool:
+        """Asked often while nothing happens: is there a byte where the next record will begin?"""
+        try:
+            header = self._segment.read(self._scan.position, f.RECORD_HEADER_BYTES)
+            return any(header) or self._segment.trailer() is not None or self._is_followed()
+        except FileNotFoundError:
+            return True
+
+    def run(self) -> Generator[Found | Finding, None, bool]:
+        """All records that are there; returns whether no more will come to this segment."""
+        segment, judge = self._segment, self._judge
+        if not segment.readable or (judge.sealed and self._is_superfluous()):
+            return True
+        judge.refresh()
+        while True:
+            yield from self._read()
+            if judge.sealed:
+                trailer = segment.trailer()
+                if trailer is not None and self._wanted.takes(trailer):
+                    yield Found(segment, trailer, memoryview(b""))
+                return True
+            if not self._is_followed():
+                return False
+            if not judge.refresh():  # its trailer is damaged; the log went on all the same
+                return True
+
+    def _read(self) -> Iterator[Found | Finding]:
+        scan, takes = self._scan, self._wanted.takes
+        while True:
+            for record, payload in scan.records():
+                if record.kind == f.FOOTER:
+                    self._footer_seen = True
+                if takes(record):
+                    yield Found(self._segment, record, payload)
+            stop = self._judge.stopped(self._footer_seen)
+            if stop.finding is not None and stop.finding.verdict == CORRUPT:
+                yield stop.finding
+            if not stop.again:
+                return
+
+    def _is_superfluous(self) -> bool:
+        segment, trailer = self._segment, self._segment.trailer()
+        rows = footer_of(segment.read, segment.uid, trailer) if trailer is not None else None
+        return rows is not None and not self._wanted.may_be_in(rows)
+
+    def _is_followed(self) -> bool:
+        return is_followed(self._segment.look, self._segment.number)

@@ -1,0 +1,284 @@
+"""Reading a whole log to find out whether it is as it was written.
+
+    for event in verify(files):
+        Progress   how far it came
+        Finding    what is wrong, with segment, position, group and index
+        Summary    the last event: what was read, and the number of findings
+
+It prints nothing and writes nothing, so that a command, a scrubber inside of a daemon and other
+programs can use it; whoever takes the events decides about the pace. It runs beside a daemon that
+appends, rotates and reclaims. A torn tail is reported but is no failure: it was never promised.
+
+What one segment cannot tell is told here: that numbers follow, that no segment belongs to another
+disk, that a segment was sealed before the next one was begun, that flushes are in order, and that
+each group's entries continue each other. Entries that are not there were reclaimed, or appended
+again elsewhere, or lost; which of these is known only at the end of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from myqueue.wal import format as f
+from myqueue.wal.append.groups import Groups
+from myqueue.wal.tools.check_segment import Progress, SegmentCheck, nothing
+from myqueue.wal.tools.segments import (
+    CORRUPT,
+    TORN,
+    Finding,
+    Look,
+    Segment,
+    foreign,
+    left_at,
+    survey,
+    synced_to,
+)
+from myqueue.wal.tools.verdict import bit_of_payload, mended_record
+
+__all__ = ["Finding", "Progress", "Summary", "verify"]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What was read. `corrupt` of 0 means that every byte that was promised is there."""
+
+    segments: int = 0
+    sealed: int = 0
+    unused: int = 0
+    reclaimed: int = 0  # that went away while the log was read
+    records: int = 0
+    entries: int = 0
+    groups: int = 0
+    bytes: int = 0
+    torn: int = 0
+    corrupt: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.corrupt
+
+
+def verify(
+    look: Look, owner: bytes | None = None, wait: Callable[[], None] = nothing
+) -> Iterator[Progress | Finding | Summary]:
+    """Check all; `owner` is the disk's uuid, if known. `wait` lets a running writer finish a
+    record, it should take some hundredths of a second.
+    """
+    run = _Run(look, owner, wait)
+    for event in run.all():
+        if isinstance(event, Finding):
+            if event.verdict == CORRUPT:
+                run.summary.corrupt += 1
+            else:
+                run.summary.torn += 1
+        yield event
+    yield run.summary
+
+
+class Replay:
+    """The groups as the records tell them, and where a jump in a group's indices was met."""
+
+    def __init__(self) -> None:
+        self.groups = Groups()
+        self._jumps: dict[tuple[int, int], tuple[Segment, int]] = {}
+
+    def entry(self, segment: Segment, record: f.Record) -> Finding | None:
+        group = self.groups.by_uid.get(record.group)
+        index = record.index
+        if group is not None and index == group.last_index + 1 and not record.flags & f.RELOCATED:
+            group.append(index, record.term, record.offset + record.count, record.chain)
+            return None
+        if group is not None and index > group.last_index + 1:
+            self._jumps[record.group, index - 1] = (segment, record.position)
+        problem = self.groups.entry(record)
+        if problem is None:
+            return None
+        return Finding(CORRUPT, segment.name, record.position, problem, record.group, index)
+
+    def other(self, segment: Segment, record: f.Record, payload: bytes) -> None:
+        self.groups.apply(record, segment.number, payload)
+
+    def missing(self, holes: list[tuple[int, int]]) -> Iterator[Finding]:
+        """Entries that are nowhere, with the record that stands where they should have been."""
+        for uid, group in sorted(self.groups.by_uid.items()):
+            for first, last in group.missing:
+                jumps = [jump for jump in self._jumps if jump[0] == uid and jump[1] >= last]
+                segment, position = self._jumps[min(jumps)]
+                what = f"entries {first} to {last} are missing before this record"
+                for begin, end in holes:
+                    if begin < segment.number:
+                        which = f"segment {begin}" if begin == end else f"segments {begin} to {end}"
+                        what += f"; {which} is not there" if begin == end else f"; {which} are not"
+                yield Finding(CORRUPT, segment.name, position, what, uid, first)
+
+
+class _Run:
+    """One pass over a log."""
+
+    def __init__(self, look: Look, owner: bytes | None, wait: Callable[[], None]) -> None:
+        self._look, self._owner, self._wait = look, owner, wait
+        self.summary = Summary()
+        self._replay = Replay()
+        self._last: SegmentCheck | None = None  # of the segment before, if its records were read
+        self._flush_number = 0
+        self._seen = 0  # number of the last segment that was taken
+        self._unsealed = ""  # a segment that was not sealed although the log went on
+        self._holes: list[tuple[int, int]] = []  # numbers of segments that are not there
+        self._done = self._total = 0
+
+    def all(self) -> Iterator[Progress | Finding]:
+        segments = survey(self._look)
+        while True:
+            strangers = foreign(segments, self._owner)
+            self._total += sum(one.capacity for one in segments)
+            vanished = self.summary.reclaimed
+            for segment in segments:
+                yield from self._segment(segment, strangers.get(segment.name))
+            if self.summary.reclaimed == vanished:
+                break
+            # What made it superfluous stands before or behind the end that was known so far.
+            if self._last is not None and not self._last.judge.sealed:
+                yield from self._once_more(self._last)
+            segments = [one for one in survey(self._look) if one.number > self._seen]
+        self.summary.groups = len(self._replay.groups.by_uid)
+        if self._last is not None:
+            self._close(self._last)
+            try:
+                yield from _trailer_remains(self._last.segment)
+            except FileNotFoundError:  # reclaimed, so it was sealed
+                pass
+        yield from self._replay.missing(self._holes)
+
+    def _segment(self, segment: Segment, stranger: Finding | None) -> Iterator[Progress | Finding]:
+        base = self._done
+        try:
+            yield from self._judged(segment, stranger)
+        except FileNotFoundError:
+            self.summary.reclaimed += 1
+        self._done = base + segment.capacity
+        yield Progress(self._done, self._total, segment.name)
+
+    def _judged(self, segment: Segment, stranger: Finding | None) -> Iterator[Progress | Finding]:
+        previous, unused = self._last, not segment.is_used()
+        if previous is not None and not unused:
+            yield from self._seal_of(previous)
+        if unused and previous is not None and not _is_sealed(previous):
+            self.summary.segments += 1
+            self.summary.unused += 1
+            yield from _spare(segment)
+            return
+        yield from self._place(segment)
+        self.summary.segments += 1
+        finding = stranger or segment.finding
+        if finding is not None:
+            yield finding
+        if stranger is not None or not segment.readable:
+            return
+        if previous is not None:
+            self._close(previous)
+        check = self._last = SegmentCheck(
+            segment, self._replay, flush_before=self._flush_number,
+            followed=lambda: synced_to(segment), wait=self._wait,
+        )  # fmt: skip
+        yield from self._go_on(check)
+
+    def _go_on(self, check: SegmentCheck) -> Iterator[Progress | Finding]:
+        """Read a segment, from its start or from where it ended when it was read before."""
+        base = self._done
+        for event in check.run():
+            if isinstance(event, Progress):
+                event = Progress(base + event.done, self._total, event.segment)
+            yield event
+        self._flush_number = check.flush_number
+
+    def _once_more(self, check: SegmentCheck) -> Iterator[Progress | Finding]:
+        try:
+            check.judge.refresh()
+            yield from self._go_on(check)
+        except FileNotFoundError:
+            self.summary.reclaimed += 1
+
+    def _seal_of(self, previous: SegmentCheck) -> Iterator[Progress | Finding]:
+        """The log went on in a later segment, so the one before is sealed and complete."""
+        if previous.judge.sealed:
+            return
+        if _is_sealed(previous):  # it was the open one when it was read
+            yield from self._once_more(previous)
+            return
+        segment = previous.segment
+        left = left_at(segment)
+        if left:
+            if previous.scan.position < left:  # it may have grown since it was read
+                yield from self._once_more(previous)
+            if previous.scan.position < left and previous.clean:
+                what = "records that were synced are not there"
+                yield Finding(CORRUPT, segment.name, previous.scan.position, what)
+            return
+        position = segment.capacity - f.RECORD_HEADER_BYTES
+        self._unsealed = segment.name
+        previous.judge.sealed = True  # as it should be; told once
+        what = "the trailer is missing or damaged, but the log went on in a later segment"
+        byte, bit = _bit_of_trailer(segment, position)
+        yield Finding(CORRUPT, segment.name, position, what, byte=byte, bit=bit)
+
+    def _place(self, segment: Segment) -> Iterator[Finding]:
+        """A number that is not there was reclaimed, which happens to sealed segments only."""
+        number, before = segment.number, self._seen
+        self._seen = number
+        if not before or number == before + 1:
+            return
+        if number == before:
+            yield Finding(CORRUPT, segment.name, 0, f"segment number {number} is there twice")
+            return
+        self._holes.append((before + 1, number - 1))
+        if self._unsealed:
+            what = f"segments {before + 1} to {number - 1} before it are missing"
+            yield Finding(CORRUPT, segment.name, 0, what)
+
+    def _close(self, check: SegmentCheck) -> None:
+        """Count a segment that will not be read any further."""
+        summary = self.summary
+        summary.sealed += check.judge.sealed
+        summary.records += check.records
+        summary.entries += check.entries
+        summary.bytes += check.scan.position
+
+
+def _is_sealed(check: SegmentCheck) -> bool:
+    """By now; what was reclaimed was sealed before."""
+    try:
+        return check.judge.refresh()
+    except FileNotFoundError:
+        return True
+
+
+def _spare(segment: Segment) -> Iterator[Finding]:
+    """Prepared for later use: a right header, then zeros. Nothing was promised in it."""
+    if segment.finding is not None:
+        old = segment.finding
+        yield Finding(TORN, old.segment, old.position, f"unused segment: {old.what}")
+    scan = segment.scan()
+    last = scan.last_nonzero()
+    if last > scan.position:
+        size = last - scan.position
+        what = f"{size} bytes of a write that was not synced, in an unused segment"
+        yield Finding(TORN, segment.name, scan.position, what)
+
+
+def _trailer_remains(segment: Segment) -> Iterator[Finding]:
+    """Of the last segment: a seal that a crash kept from being written, recovery writes it."""
+    position = segment.capacity - f.RECORD_HEADER_BYTES
+    if segment.trailer() is None and any(segment.read(position, f.RECORD_HEADER_BYTES)):
+        byte, bit = _bit_of_trailer(segment, position)
+        what = "the trailer is incomplete"
+        yield Finding(TORN, segment.name, position, what, byte=byte, bit=bit)
+
+
+def _bit_of_trailer(segment: Segment, position: int) -> tuple[int, int]:
+    seed = f.segment_seed(segment.uid)
+    record = f.record_at(segment.read(position, f.RECORD_HEADER_BYTES), 0, position, seed)
+    if record is not None:
+        return bit_of_payload(segment, record)
+    found = mended_record(segment, position, seed)
+    return (-1, -1) if found is None else found[1]
