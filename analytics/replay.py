@@ -1,5 +1,5 @@
 """A partition's state, rebuilt from the steps of its log: the second implementation of what
-`daemons/partition.py` does, written from its description and the protocol's.
+`daemons/partition/machine.py` does, written from its description and the protocol's.
 
 Steps of one replica come in by index; what comes out are the rows that the daemon's store should
 hold at the applied index, and findings about producers' sequences: per producer and epoch they

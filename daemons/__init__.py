@@ -1,5 +1,12 @@
 """The processes of a cluster: managers, which keep its metadata, and brokers, which keep messages.
 
-At this version there is `raft/`, the consensus core, a pure computation. What is to come: the state
-machines of partitions and of the cluster, and the one loop that runs them.
+`main` puts a daemon together; `config` has its settings, `clock` its clocks, `event_log` its lines
+for people, `metrics` its numbers. `interfaces` and `state_machine` are the seams between the rooms:
+`network` receives and sends, `raft` decides, `replication` runs the groups of this daemon on its
+log, `repair` brings back what a disk lost. A broker is `broker` over `partition`, a manager is
+`manager` over `metadata`. `agent` starts daemons on this machine.
+
+Comes in: requests of clients and messages of peers. Goes out: answers, always after the log has
+persisted what they promise. A broker and a manager know each other by messages only. No other
+folder imports daemons, except commands of `client/cli` that work on this machine.
 """

@@ -6,8 +6,9 @@ address that is taken is told at once; nobody is heard before all is recovered.
 
 Ends: 0 after SIGTERM or SIGINT (leaders hand over, the log is closed), 1 with one line when it
 can't start, 2 when its settings are wrong, 4 when the disk failed, 5 when an invariant did not hold
-that is of no group (of those that are, the group is closed alone, see `closing.py`). The last two
-must not be "handled": a daemon that does not trust its disk or its log must not go on.
+that is of no group (of those that are, the group is closed alone, see
+`daemons/replication/close_group.py`). The last two must not be "handled": a daemon that does not
+trust its disk or its log must not go on.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from typing import Any, Final
 import click
 
 from myqueue import __version__, protocol
-from myqueue.daemons.broker import Broker
+from myqueue.daemons.broker.broker import Broker
 from myqueue.daemons.clock import RealClock
 from myqueue.daemons.config import SETTINGS, DaemonConfig, load
-from myqueue.daemons.engine import Engine, Owner
-from myqueue.daemons.floods import Floods
-from myqueue.daemons.logging import Logger
-from myqueue.daemons.loop import Loop
-from myqueue.daemons.manager import Manager
+from myqueue.daemons.event_log import Logger
+from myqueue.daemons.manager.manager import Manager
+from myqueue.daemons.network.flood_limit import Floods
+from myqueue.daemons.network.loop import Loop
+from myqueue.daemons.network.sockets import Transport
 from myqueue.daemons.raft.types import Broken, Settings
-from myqueue.daemons.transport import Transport
+from myqueue.daemons.replication.engine import Engine, Owner
 from myqueue.errors import DiskFull, InvalidSetting, JournalStopped, MyQueueError
 from myqueue.keys import DoorKeys
 from myqueue.wal.config import JournalConfig
@@ -136,7 +137,7 @@ class Daemon:
             self.tell("warning", "recovery-finding", finding=str(finding))
         for uid, why in engine.refused.items():
             self.tell("error", "replica-stays-out", group=f"{uid:x}", why=why)
-        # A broker is ready when it has joined (`joining.py`).
+        # A broker is ready when it has joined (`daemons/broker/join_status.py`).
         event = "ready" if self.config.kind == "manager" else "listening"
         self.tell(
             "info", event, listen=self.config.listen, peers=self.config.peer_listen,

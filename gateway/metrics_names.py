@@ -1,6 +1,6 @@
 """Every metric that daemons' own numbers become: its name, its kind, and what it means.
 
-Daemons count under the names that STATS has on the wire (`daemons/counts.py`, `PROTOCOL.md`).
+Daemons count under the names that STATS has on the wire (`daemons/metrics.py`, `PROTOCOL.md`).
 Here each of them gets a line of help, so that no number is exported that nobody can explain: the
 tests compare this table with the sources of the daemons, and METRICS.md with what is exported.
 A number of a newer daemon, which this table does not know, is exported under its own name.

@@ -1,10 +1,10 @@
 """Groups that their daemon closed: a note for each, and what stays of one that was replaced.
 
-A group is closed when it is contradicted (`daemons/closing.py`). It may be the one that is right,
-and have the only copy of what was acknowledged. So its daemon notes beside the log that it is
-closed, and a later start leaves it so. When another replica takes its place, the segments that hold
-its entries are linked into `kept/NAME/` before its removal: `myq wal dump` reads them there, and
-people remove the folder.
+A group is closed when it is contradicted (`daemons/replication/close_group.py`). It may be the one
+that is right, and have the only copy of what was acknowledged. So its daemon notes beside the log
+that it is closed, and a later start leaves it so. When another replica takes its place, the
+segments that hold its entries are linked into `kept/NAME/` before its removal: `myq wal dump` reads
+them there, and people remove the folder.
 
 The note is a small JSON file, `closed-GROUP-REPLICA`, in hexadecimal; one that can't be read still
 says that the group is closed. Everything here waits for the disk, so the daemon calls it apart from

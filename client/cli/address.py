@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from myqueue.daemons.local import Folder
+from myqueue.daemons.agent.cluster_folder import Folder
 from myqueue.errors import InvalidSetting, Unreachable
 
 DATA = "myq-data"

@@ -20,7 +20,7 @@ from myqueue.admin import Admin
 from myqueue.cli import FAILED, address, bench_nemesis, bench_run, output
 from myqueue.cli.bench_floor import zeromq
 from myqueue.cli.bench_parts import STAMP_BYTES, sync_floor
-from myqueue.daemons.local import Folder
+from myqueue.daemons.agent.cluster_folder import Folder
 from myqueue.errors import InvalidRequest, UnknownTopic
 from myqueue.session import Session
 

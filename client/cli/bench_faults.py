@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 from myqueue.admin import Admin
 from myqueue.cli import wellness
 from myqueue.consumer import Consumer
-from myqueue.daemons import local, supervisor
-from myqueue.daemons.local import Cluster, Daemon, Folder
+from myqueue.daemons.agent import cluster_folder, supervisor
+from myqueue.daemons.agent.cluster_folder import Cluster, Daemon, Folder
 from myqueue.errors import MyQueueError, TimedOut, TooFewBrokers, UnknownTopic, Unreachable
 from myqueue.producer import Producer
 
@@ -134,11 +134,18 @@ class Nemesis(threading.Thread):
 
     def _victim(self, daemons: list[Daemon]) -> Daemon:
         """A leader as often as not; a manager now and then."""
-        kind = self._random.choice((local.BROKER, local.BROKER, local.BROKER, local.MANAGER))
+        kind = self._random.choice(
+            (
+                cluster_folder.BROKER,
+                cluster_folder.BROKER,
+                cluster_folder.BROKER,
+                cluster_folder.MANAGER,
+            )
+        )
         able = [one for one in daemons if one.kind == kind and one.state == supervisor.RUNNING]
         if not able:
             raise Unreachable(f"no {kind} runs on this machine")
-        if kind == local.BROKER and self._random.random() < 0.5:
+        if kind == cluster_folder.BROKER and self._random.random() < 0.5:
             leaders = {row["leader"] for row in self._rows()}
             able = [one for one in able if one.id in leaders] or able
         return self._random.choice(able)
@@ -160,7 +167,7 @@ class Nemesis(threading.Thread):
 
     def _drain(self, cluster: Cluster) -> str | None:
         """One of ours; what somebody else is draining is left alone."""
-        ours = {one.id for one in cluster.of_kind(local.BROKER)}
+        ours = {one.id for one in cluster.of_kind(cluster_folder.BROKER)}
         active = [row["node"] for row in self._admin.brokers() if row["state"] == "active"]
         able = [node for node in active if node in ours]
         if not able:
@@ -173,7 +180,7 @@ class Nemesis(threading.Thread):
             return None
         finally:  # an order whose answer was lost may have been done, too
             self._take_back(number)
-        return f"{local.BROKER}-{number}"
+        return f"{cluster_folder.BROKER}-{number}"
 
     def _take_back(self, number: int) -> None:
         end = time.monotonic() + WELL_S

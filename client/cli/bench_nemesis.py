@@ -23,7 +23,7 @@ from myqueue.admin import Admin
 from myqueue.cli import address
 from myqueue.cli.bench_faults import WELL_S, Hurt, Nemesis
 from myqueue.consumer import Consumer
-from myqueue.daemons.local import Folder
+from myqueue.daemons.agent.cluster_folder import Folder
 from myqueue.delivery import RecordMetadata
 from myqueue.errors import InvalidRequest, MyQueueError, TimedOut, Unreachable
 from myqueue.producer import Producer

@@ -13,7 +13,7 @@ from myqueue.agent import Agent
 from myqueue.cli import address, asking, output, progress, wellness
 from myqueue.cli.waiting import Line
 from myqueue.config import addresses
-from myqueue.daemons.local import BROKER, Folder
+from myqueue.daemons.agent.cluster_folder import BROKER, Folder
 from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, UnknownBroker, Unreachable
 
 REGISTERED_S = 60.0

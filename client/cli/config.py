@@ -9,8 +9,8 @@ import click
 from myqueue.cli import address, asking, output
 from myqueue.cli.topic import read_settings
 from myqueue.config import ConsumerSettings, ProducerSettings, SessionSettings, rows
-from myqueue.daemons.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS
 from myqueue.daemons.config import SETTINGS
+from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS
 from myqueue.gateway.config import SETTINGS as GATEWAY_SETTINGS
 
 CLIENTS = {

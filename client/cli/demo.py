@@ -26,8 +26,8 @@ from myqueue.cli.bench_faults import send_signal
 from myqueue.cli.offsets import ranges
 from myqueue.cli.waiting import Line
 from myqueue.consumer import Consumer
-from myqueue.daemons import local, supervisor
-from myqueue.daemons.local import Folder
+from myqueue.daemons.agent import cluster_folder, supervisor
+from myqueue.daemons.agent.cluster_folder import Folder
 from myqueue.delivery import RecordMetadata
 from myqueue.errors import MyQueueError, TimedOut, Unreachable
 from myqueue.message import Message
@@ -161,7 +161,7 @@ def kill_leader(admin: Admin, folder: Folder, topic: str) -> str:
     """SIGKILL to the broker that leads the partition; its name."""
     leader = until(lambda: leader_of(admin, topic), f"no leader of {topic}")
     cluster = folder.load()
-    for daemon in cluster.of_kind(local.BROKER) if cluster else ():
+    for daemon in cluster.of_kind(cluster_folder.BROKER) if cluster else ():
         if daemon.id == leader and daemon.pid and cluster and cluster.pid:
             send_signal(daemon, cluster.pid, signal.SIGKILL)
             return daemon.name

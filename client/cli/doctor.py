@@ -18,8 +18,8 @@ import click
 
 from myqueue.cli import FAILED, address, output
 from myqueue.cli.installing import install_command
-from myqueue.daemons import local
-from myqueue.daemons.local import Folder
+from myqueue.daemons.agent import cluster_folder
+from myqueue.daemons.agent.cluster_folder import Folder
 from myqueue.errors import TroubleError
 from myqueue.wal.files import RealFiles
 
@@ -93,7 +93,7 @@ def ports(data: str) -> Iterator[Found]:
         yield Found("ports", GOOD, "the cluster of this folder is using them")
         return
     try:
-        local.check_ports(local.plan(folder.load(), None, None, None))
+        cluster_folder.check_ports(cluster_folder.plan(folder.load(), None, None, None))
     except TroubleError as error:
         yield Found("ports", WARNING, str(error), error.hint)
     else:

@@ -10,7 +10,7 @@ import click
 
 from myqueue.cli import address
 from myqueue.cli.waiting import Line
-from myqueue.daemons.local import Folder
+from myqueue.daemons.agent.cluster_folder import Folder
 from myqueue.errors import TimedOut, TroubleError
 
 STOP_S = 20.0

@@ -11,7 +11,7 @@ import click
 from myqueue.admin import Admin
 from myqueue.cli import FAILED, address, asking, output, wellness
 from myqueue.cli.wellness import Problem
-from myqueue.daemons.local import Cluster, Folder
+from myqueue.daemons.agent.cluster_folder import Cluster, Folder
 from myqueue.errors import MyQueueError
 
 TIMEOUT_S = 5.0

@@ -14,7 +14,7 @@ from myqueue.analytics.catalog import MANAGERS_GROUP, Catalog, Group
 from myqueue.analytics.logs import Log, walked
 from myqueue.analytics.planning import Wanted, entry_tasks
 from myqueue.analytics.rows import chosen
-from myqueue.daemons.metadata import Metadata
+from myqueue.daemons.metadata.machine import Metadata
 from myqueue.wal import format as f
 
 SPLIT_BYTES = 1 << 30

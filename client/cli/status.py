@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from myqueue.cli import UNREACHABLE, address, output, wellness
-from myqueue.daemons import supervisor
-from myqueue.daemons.local import Cluster, Folder
+from myqueue.daemons.agent import supervisor
+from myqueue.daemons.agent.cluster_folder import Cluster, Folder
 
 TIMEOUT_S = 3.0
 

@@ -1,8 +1,8 @@
 """`myq up`: a cluster on this machine, from nothing to healthy.
 
-The work is done by the agent (`daemons/node.py`), a process of its own: this one has clients, and
-threads with them, and whoever ties children to its life must have none. In the foreground the
-agent ends with this process, however that ends; with --detach it stays.
+The work is done by the agent (`daemons/agent/agent.py`), a process of its own: this one has
+clients, and threads with them, and whoever ties children to its life must have none. In the
+foreground the agent ends with this process, however that ends; with --detach it stays.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from myqueue.cli import address, output, wellness
 from myqueue.cli.installing import install_command
 from myqueue.cli.streams import quiet_pipe
 from myqueue.cli.waiting import Line
-from myqueue.daemons import config, local, supervisor
-from myqueue.daemons.local import Cluster, Folder
+from myqueue.daemons import config
+from myqueue.daemons.agent import cluster_folder, supervisor
+from myqueue.daemons.agent.cluster_folder import Cluster, Folder
 from myqueue.errors import DirectoryLocked, DiskFull, InvalidSetting, MyQueueError, TroubleError
 from myqueue.settings import typed
 from myqueue.wal.config import JournalConfig
@@ -139,10 +140,10 @@ def refuse(
             hint="Use it ('myq status'), stop it ('myq down'), or give another --data.",
         )
     try:
-        cluster = local.plan(folder.load(), managers, brokers, port_base, gateway)
+        cluster = cluster_folder.plan(folder.load(), managers, brokers, port_base, gateway)
     except InvalidSetting as error:
         raise click.UsageError(f"{error}. {error.hint}") from None
-    local.check_ports(cluster)
+    cluster_folder.check_ports(cluster)
 
 
 def check_room(folder: Folder, managers: int | None, brokers: int | None) -> None:
@@ -153,7 +154,7 @@ def check_room(folder: Folder, managers: int | None, brokers: int | None) -> Non
         value = os.environ.get(f"MYQ_{name.upper()}", settings[name].default)
         return int(typed(settings[name], value))
 
-    cluster = local.plan(folder.load(), managers, brokers, None)
+    cluster = cluster_folder.plan(folder.load(), managers, brokers, None)
     new = [one for one in cluster.daemons if not (folder.data / one.name).exists()]
     each = setting("segment_bytes") + JournalConfig().reserve_bytes
     place = folder.data
@@ -176,7 +177,7 @@ def check_room(folder: Folder, managers: int | None, brokers: int | None) -> Non
 
 def start_agent(folder: Folder, words: list[str], detach: bool) -> subprocess.Popen[bytes]:
     folder.node.mkdir(mode=0o700, parents=True, exist_ok=True)
-    command = [sys.executable, "-P", "-m", "myqueue.daemons.node", *words]
+    command = [sys.executable, "-P", "-m", "myqueue.daemons.agent.agent", *words]
     tie = functools.partial(supervisor.die_with_parent, os.getpid(), signal.SIGTERM)
     with (folder.node / "node.log").open("ab") as log:
         return subprocess.Popen(
@@ -241,7 +242,7 @@ def can_be_used(cluster: Cluster) -> bool:
             admin.problems()
     except MyQueueError:
         return False
-    return known >= {daemon.id for daemon in cluster.of_kind(local.BROKER)}
+    return known >= {daemon.id for daemon in cluster.of_kind(cluster_folder.BROKER)}
 
 
 def give_up_on_the_dying(folder: Folder, cluster: Cluster) -> None:
@@ -278,7 +279,10 @@ def look(folder: Folder) -> str:
 
 def tell(cluster: Cluster, data: str, detach: bool, amiss: str) -> None:
     """Where it is, and what to do with it."""
-    managers, brokers = cluster.of_kind(local.MANAGER), cluster.of_kind(local.BROKER)
+    managers, brokers = (
+        cluster.of_kind(cluster_folder.MANAGER),
+        cluster.of_kind(cluster_folder.BROKER),
+    )
     where = "" if data == address.DATA else f" --data {data}"
     how = "runs, but is NOT healthy" if amiss else "is healthy"
     click.echo(f"Cluster {cluster.cluster} {how}. Its data is in {data}.")

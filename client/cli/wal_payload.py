@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Any, Final, NamedTuple, TypeVar
 
 from myqueue import batch, protocol
-from myqueue.daemons import partition
+from myqueue.daemons.partition import machine
 from myqueue.daemons.raft.types import COMMAND, DATA
 from myqueue.errors import BatchInvalid
 from myqueue.wal import format as f
@@ -158,22 +158,22 @@ class _Rows(NamedTuple):
 
 _NUMBER, _TEXT = protocol.is_int, protocol.is_text
 _ROWS: Final = {
-    partition.COMMIT: _Rows(
+    machine.COMMIT: _Rows(
         "COMMIT", ("consumer", "offset", "member_epoch", "assignment_epoch"),
         protocol.list_of(protocol.row(_TEXT, _NUMBER, _NUMBER, _NUMBER)),
     ),
-    partition.TAKE: _Rows(
+    machine.TAKE: _Rows(
         "TAKE", ("consumer", "key", "most", "nothing_too"),
         protocol.list_of(protocol.row(_TEXT, protocol.is_key, _NUMBER, protocol.is_bool)),
     ),
-    partition.FORGET: _Rows(
+    machine.FORGET: _Rows(
         "FORGET", ("consumer", "member_epoch", "assignment_epoch"),
         protocol.list_of(protocol.row(_TEXT, _NUMBER, _NUMBER)),
     ),
 }  # fmt: skip
 _PLAIN: Final = {  # operations without rows
-    partition.START: ("START", ("offset", "index", "bytes_gone")),
-    partition.KEY_STEP: ("KEY_STEP", ()),
+    machine.START: ("START", ("offset", "index", "bytes_gone")),
+    machine.KEY_STEP: ("KEY_STEP", ()),
 }  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def _of_partition(operation: Any, fields: list[Any], room: Room) -> Value | None
     if known is None or len(fields) != 1 or type(fields[0]) is not list:
         return None
     rows = fields[0]
-    if operation == partition.TAKE:  # the last field came later
+    if operation == machine.TAKE:  # the last field came later
         rows = [[*row, False] if type(row) is list and len(row) == 3 else row for row in rows]
     if not known.fit(rows):
         return None

@@ -11,8 +11,8 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from myqueue.admin import Admin
-from myqueue.daemons import local
-from myqueue.daemons.local import Cluster
+from myqueue.daemons.agent import cluster_folder
+from myqueue.daemons.agent.cluster_folder import Cluster
 from myqueue.errors import MyQueueError
 
 NAMED_MAX = 3  # partitions in one sentence
@@ -45,7 +45,9 @@ def problems(
             told, brokers = admin.problems(), admin.brokers()
         except MyQueueError as error:
             return [Problem(True, f"no manager leads: {error}")]
-    expected = {daemon.id for daemon in cluster.of_kind(local.BROKER)} if cluster else set()
+    expected = (
+        {daemon.id for daemon in cluster.of_kind(cluster_folder.BROKER)} if cluster else set()
+    )
     missing = sorted(expected - {row["node"] for row in brokers})
     return [
         *(Problem(False, f"broker {node} is not registered") for node in missing),

@@ -8,7 +8,7 @@ only. Read it in this order:
 2. `quorum`, `log`, `progress`, `membership`: arithmetic and books.
 3. `node`: what all roles share, and the table of their changes.
 4. `follower`, `candidate`, `leader`: what each role does with each message.
-5. `host`: all groups of a process, so that ten thousand quiet ones cost nothing.
+5. `groups`: all groups of a process, so that ten thousand quiet ones cost nothing.
 
 How a caller turns the crank, once a turn:
 

@@ -15,9 +15,9 @@ from myqueue.analytics.logs import find_logs
 from myqueue.analytics.planning import Wanted, committed_ranges, entry_tasks
 from myqueue.analytics.rows import chosen
 from myqueue.analytics.stats import stats
-from myqueue.daemons.opening import snapshot_parts
-from myqueue.daemons.partition import Partition
+from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.replication.open_group import snapshot_parts
 
 NODES = (1, 2, 3)
 

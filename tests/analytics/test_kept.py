@@ -13,9 +13,9 @@ from kit.queue_logs import TERM, Broker, Topic, replica_id, write_replica
 from kit.verifying import A, everything, ledger, verified
 
 from myqueue import protocol
-from myqueue.daemons.opening import snapshot_parts
-from myqueue.daemons.partition import start_command
+from myqueue.daemons.partition.machine import start_command
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.replication.open_group import snapshot_parts
 from myqueue.wal import format as f
 from myqueue.wal.store.dump import lines
 

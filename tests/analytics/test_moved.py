@@ -22,10 +22,10 @@ from kit.verifying import everything, ledger, verified
 from myqueue.analytics.catalog import make_catalog
 from myqueue.analytics.logs import find_logs
 from myqueue.analytics.planning import Wanted, committed_ranges
-from myqueue.daemons.opening import snapshot_parts
-from myqueue.daemons.partition import Partition
+from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.membership import encode_config
+from myqueue.daemons.replication.open_group import snapshot_parts
 from myqueue.wal import format as f
 
 NODES = (1, 2, 3)

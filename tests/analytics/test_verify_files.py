@@ -18,8 +18,8 @@ from myqueue import batch, protocol
 from myqueue.analytics import replay
 from myqueue.analytics.report import Report
 from myqueue.analytics.verify import Asked, verify
-from myqueue.daemons import taken
-from myqueue.daemons.partition import (
+from myqueue.daemons.partition import old_takes
+from myqueue.daemons.partition.machine import (
     commit_command,
     forget_command,
     key_step_command,
@@ -207,7 +207,7 @@ def test_takes_fencing_and_forgetting_are_rebuilt_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second implementation of the partition's state, against the first one."""
-    monkeypatch.setattr(taken, "OLDER_MAX", 70)
+    monkeypatch.setattr(old_takes, "OLDER_MAX", 70)
     monkeypatch.setattr(replay, "OLDER_TAKES_MAX", 70)
     topic = Topic("a", A)
     topic.noop()

@@ -17,7 +17,7 @@ from bench.figures import Row, median
 from kit.batches import make_batch
 from kit.broker_seam import GROUP, World
 
-from myqueue.daemons.partition import Partition
+from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.types import DATA, Entry, Item
 

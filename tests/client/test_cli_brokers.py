@@ -15,8 +15,8 @@ from kit.agents import myq, one_of_each
 from myqueue import Agent
 from myqueue.admin import Admin
 from myqueue.cli import broker
-from myqueue.daemons import errands, local
-from myqueue.daemons.local import Folder
+from myqueue.daemons.agent import cluster_folder, requests
+from myqueue.daemons.agent.cluster_folder import Folder
 from myqueue.errors import (
     BrokerInUse,
     InvalidSetting,
@@ -57,7 +57,7 @@ def test_p4_a_broker_is_added_drained_and_removed(home: Path) -> None:
     assert sorted(rows(home)) == [2]
     cluster = Folder(home / "myq-data").load()
     assert cluster is not None
-    assert [daemon.name for daemon in cluster.of_kind(local.BROKER)] == ["broker-2"]
+    assert [daemon.name for daemon in cluster.of_kind(cluster_folder.BROKER)] == ["broker-2"]
     assert (home / "myq-data" / "broker-1.removed-1").is_dir()
     assert "no broker 7" in myq(home, "broker", "remove", "7", code=1)
 
@@ -147,7 +147,7 @@ def test_p4_when_a_broker_of_another_machine_may_be_stopped_is_waited_for(
 def test_p4_one_of_its_managers_names_the_cluster_of_this_machine(home: Path) -> None:
     cluster = Folder(home / "myq-data").load()
     assert cluster is not None
-    [manager] = cluster.of_kind(local.MANAGER)
+    [manager] = cluster.of_kind(cluster_folder.MANAGER)
     data = str(home / "myq-data")
     assert broker.agent_of(manager.address, data) is not None
     assert broker.agent_of(f"tcp://{manager.address}/", data) is not None
@@ -169,19 +169,19 @@ def test_without_a_cluster_it_says_how_brokers_are_added_elsewhere(tmp_path: Pat
 
 
 def test_numbers_of_brokers_that_went_leave_holes() -> None:
-    cluster = local.plan(None, 1, 3, 0)
+    cluster = cluster_folder.plan(None, 1, 3, 0)
     cluster.daemons = [one for one in cluster.daemons if one.name != "broker-2"]
-    again = local.plan(cluster, None, None, None)
-    assert [one.id for one in again.of_kind(local.BROKER)] == [1, 3]
-    more = local.plan(cluster, None, 4, None)
-    assert [one.id for one in more.of_kind(local.BROKER)] == [1, 3, 4, 5]
-    added = local.one_more_broker(again)
+    again = cluster_folder.plan(cluster, None, None, None)
+    assert [one.id for one in again.of_kind(cluster_folder.BROKER)] == [1, 3]
+    more = cluster_folder.plan(cluster, None, 4, None)
+    assert [one.id for one in more.of_kind(cluster_folder.BROKER)] == [1, 3, 4, 5]
+    added = cluster_folder.one_more_broker(again)
     assert (added.name, added.address != "127.0.0.1:0") == ("broker-4", True)
-    elsewhere = local.one_more_broker(again, taken=[1, 3, 4, 5, 9])
+    elsewhere = cluster_folder.one_more_broker(again, taken=[1, 3, 4, 5, 9])
     assert elsewhere.name == "broker-6", "numbers that brokers on other machines have are left out"
     again.daemons *= 60
     with pytest.raises(InvalidSetting, match="are not possible"):
-        local.one_more_broker(again)
+        cluster_folder.one_more_broker(again)
 
 
 def test_what_is_no_errand_is_taken_away(tmp_path: Path) -> None:
@@ -190,6 +190,6 @@ def test_what_is_no_errand_is_taken_away(tmp_path: Path) -> None:
     (folder.node / "errand-1.json").write_text("[]")
     (folder.node / "errand-2.json").write_text("{")
     (folder.node / "errand-3.json").write_text('{"errand": "x"}')
-    found = list(errands.waiting(folder))
+    found = list(requests.waiting(folder))
     assert [(path.name, what) for path, what in found] == [("done-3.json", {"errand": "x"})]
     assert list(folder.node.iterdir()) == []

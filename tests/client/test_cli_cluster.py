@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from myqueue.daemons.local import Folder
+from myqueue.daemons.agent.cluster_folder import Folder
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from myqueue.cli import consume, main, produce, streams, up
-from myqueue.daemons.local import Folder
+from myqueue.daemons.agent.cluster_folder import Folder
 from myqueue.errors import DiskFull
 from myqueue.message import Message
 

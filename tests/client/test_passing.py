@@ -18,7 +18,7 @@ import pytest
 from kit.batches import unreadable
 
 from myqueue import batch, errors, taking
-from myqueue.daemons.positions import DONE, Positions
+from myqueue.daemons.partition.positions import DONE, Positions
 from myqueue.errors import BatchUnreadable, TimedOut
 from myqueue.message import Message
 from myqueue.passing import Skipped

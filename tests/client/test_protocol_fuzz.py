@@ -22,8 +22,8 @@ import pytest
 import zmq
 
 from myqueue import batch, errors, protocol
-from myqueue.daemons import peerwire
 from myqueue.daemons.raft.types import replica_id
+from myqueue.daemons.replication import packets as peerwire
 from myqueue.errors import BatchInvalid, InvalidRequest
 
 KEY = b"k" * 16

@@ -1,4 +1,4 @@
-"""A PACKET is looked at twice: as an envelope, and by `peerwire`, before consensus sees any of it.
+"""A PACKET is looked at twice: as an envelope, and by `packets`, before consensus sees any of it.
 
 M5 and M3: each number is one and in its range, flags are flags, rows of entries follow each other;
 whatever else comes is Malformed. A number that is a text would be noticed by the core as well, but
@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myqueue import protocol
-from myqueue.daemons import peerwire
-from myqueue.daemons.loop import Loop
+from myqueue.daemons.interfaces import Peer
+from myqueue.daemons.network.loop import Loop
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.host import Beat, BeatReply, Leads, Packet
-from myqueue.daemons.seam import Peer
+from myqueue.daemons.raft.groups import Beat, BeatReply, Leads, Packet
+from myqueue.daemons.replication import packets
 from myqueue.errors import IdentityMismatch, InvalidRequest
 
 ME, YOU = t.replica_id(1, 7), t.replica_id(2, 8)
@@ -39,13 +39,13 @@ BEATS = [Beat(3, 4, 1, 2**64 - 1, [(9, ME, 5, 3)]), BeatReply(4, True), Leads([(
 
 
 def sent(packet: Packet) -> tuple[list[Any], list[Any]]:
-    ((envelope, *frames),) = peerwire.encode(packet, peerwire.RowCache())
+    ((envelope, *frames),) = packets.encode(packet, packets.RowCache())
     return protocol.decode(bytes(envelope)), list(frames)
 
 
 def malformed(envelope: list[Any], frames: list[Any]) -> None:
-    with pytest.raises(peerwire.Malformed):
-        peerwire.decode(envelope, frames)
+    with pytest.raises(packets.Malformed):
+        packets.decode(envelope, frames)
 
 
 def check_types(value: Any) -> None:
@@ -69,8 +69,8 @@ def check_types(value: Any) -> None:
 def decoded(envelope: list[Any], frames: list[Any]) -> None:
     """Refused as what it is, or of the right types throughout."""
     try:
-        packet = peerwire.decode(envelope, frames)
-    except peerwire.Malformed:
+        packet = packets.decode(envelope, frames)
+    except packets.Malformed:
         return
     for one in (*packet.messages, *packet.beats):
         check_types(one)
@@ -83,7 +83,7 @@ ODD: list[Any] = [None, True, "1", b"1", 1.0, -1, 2**63, 2**64 - 1, [], {}, [[1]
 def test_each_field_of_a_message(message: t.Message) -> None:
     """M5"""
     envelope, frames = sent(Packet([message]))
-    assert peerwire.decode(envelope, frames).messages == [message]
+    assert packets.decode(envelope, frames).messages == [message]
     fields = envelope[protocol.FIELDS][0]
     for place, good in enumerate(fields):
         for value in ODD:
@@ -147,7 +147,7 @@ def test_each_field_of_an_entry(place: int) -> None:
 @pytest.mark.parametrize("beat", BEATS, ids=lambda one: type(one).__name__)
 def test_each_field_of_a_beat(beat: Any) -> None:
     envelope, frames = sent(Packet([], [beat]))
-    assert peerwire.decode(envelope, frames).beats == [beat]
+    assert packets.decode(envelope, frames).beats == [beat]
     fields = envelope[protocol.FIELDS + 1][0]
     for place, good in enumerate(fields):
         for value in [*ODD, [[1, 2, 3]], [[1, 2, 3, "4"]], [[1, 2, 3, True]], [[1, 2, 3, 4, 5]]]:
@@ -163,19 +163,19 @@ def test_each_field_of_a_beat(beat: Any) -> None:
 def test_who_speaks_for_whom() -> None:
     """A member may not speak for the replicas of another one."""
     envelope, _ = sent(Packet(list(MESSAGES), list(BEATS)))
-    assert peerwire.is_from(envelope, 1)
-    assert not peerwire.is_from(envelope, 2)
+    assert packets.is_from(envelope, 1)
+    assert not packets.is_from(envelope, 2)
     for stranger in (
         Packet([t.TimeoutNow(9, YOU, ME, 5)]),
         Packet([], [Leads([(9, YOU, ME, 5)])]),
         Packet([], [Beat(3, 4, 1, 0, [(9, YOU, 5, 3)])]),
     ):
         envelope, _ = sent(stranger)
-        assert not peerwire.is_from(envelope, 1) and peerwire.is_from(envelope, 2)
+        assert not packets.is_from(envelope, 1) and packets.is_from(envelope, 2)
     for odd in ODD:
-        assert not peerwire.is_from([1, protocol.PACKET, 0, [odd], []], 1)
-        assert type(odd) is list or not peerwire.is_from([1, protocol.PACKET, 0, [], [odd]], 1)
-        assert not peerwire.is_from([1, protocol.PACKET, 0, [[6, 9, odd, YOU, 5]], []], 1)
+        assert not packets.is_from([1, protocol.PACKET, 0, [odd], []], 1)
+        assert type(odd) is list or not packets.is_from([1, protocol.PACKET, 0, [], [odd]], 1)
+        assert not packets.is_from([1, protocol.PACKET, 0, [[6, 9, odd, YOU, 5]], []], 1)
 
 
 def test_who_may_speak_of_consensus() -> None:
@@ -211,16 +211,14 @@ _things = st.recursive(
 @settings(max_examples=120, deadline=None)
 def test_random_packets(messages: list[Any], beats: list[Any]) -> None:
     envelope = [1, protocol.PACKET, 0, messages, beats]
-    peerwire.is_from(envelope, 1)
+    packets.is_from(envelope, 1)
     decoded(envelope, [b"one"])
 
 
 @given(st.data())
 @settings(max_examples=250, deadline=None)
 def test_damaged_packets(data: st.DataObject) -> None:
-    ((envelope, *frames),) = peerwire.encode(
-        Packet(list(MESSAGES), list(BEATS)), peerwire.RowCache()
-    )
+    ((envelope, *frames),) = packets.encode(Packet(list(MESSAGES), list(BEATS)), packets.RowCache())
     raw = bytearray(envelope)
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -229,5 +227,5 @@ def test_damaged_packets(data: st.DataObject) -> None:
     except InvalidRequest:
         return
     if found[protocol.KIND] == protocol.PACKET:
-        peerwire.is_from(found, 1)
+        packets.is_from(found, 1)
         decoded(found, frames[: data.draw(st.integers(0, len(frames)))])

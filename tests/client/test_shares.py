@@ -8,7 +8,7 @@ import pytest
 from kit.partition_log import A, B, Bench, PartitionLog, offsets
 
 from myqueue import errors
-from myqueue.daemons.positions import Positions
+from myqueue.daemons.partition.positions import Positions
 from myqueue.message import TopicPartition
 from myqueue.prefetch import Fence, Fetch, Lookup
 from myqueue.protocol import NO_OFFSET

@@ -12,11 +12,12 @@ from kit.broker_seam import GROUP, World
 
 from myqueue import errors, protocol
 from myqueue.batch import KEYED_EPOCH
-from myqueue.daemons import ageing, keys
-from myqueue.daemons.keys import KEY_AGE_MS, STEP_MS, STEPS, key_of
-from myqueue.daemons.partition import Partition, key_step_command
+from myqueue.daemons.broker import key_ageing
+from myqueue.daemons.partition import keyed_batches
+from myqueue.daemons.partition.keyed_batches import KEY_AGE_MS, STEP_MS, STEPS, key_of
+from myqueue.daemons.partition.machine import Partition, key_step_command
+from myqueue.daemons.partition.producers import NEW
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.sessions import NEW
 
 FIRST_BIT = 1 << 63
 MINUTE_MS = 60_000
@@ -148,7 +149,7 @@ def test_a_step_that_is_refused_comes_later(world: World) -> None:
 def test_many_partitions_do_not_step_all_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ageing, "STEPS_MAX", 3)
+    monkeypatch.setattr(key_ageing, "STEPS_MAX", 3)
     groups = [GROUP, *range(200, 207)]
     for group in groups[1:]:
         world.engine.lead(world.add(group))
@@ -245,7 +246,7 @@ def test_a_restore_from_one_without_steps_forgets_them() -> None:
 
 
 def test_the_number_of_keys_is_bounded_though_nobody_steps(monkeypatch: Any) -> None:
-    monkeypatch.setattr(keys, "KEYS_MAX", 3)
+    monkeypatch.setattr(keyed_batches, "KEYS_MAX", 3)
     log = Log()
     log.step()
     for number in range(9):

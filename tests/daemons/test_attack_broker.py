@@ -10,7 +10,7 @@ from kit.batches import WALL_MS
 from kit.broker_seam import World, config
 
 from myqueue import batch, errors
-from myqueue.daemons.broker import Broker
+from myqueue.daemons.broker.broker import Broker
 from myqueue.daemons.config import SETTINGS, check
 
 

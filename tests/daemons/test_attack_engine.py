@@ -8,8 +8,8 @@ from kit.engine_rig import Net, Node
 from kit.wal_logs import flip
 
 from myqueue import protocol
-from myqueue.daemons.diskwatch import STALL_MS
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.replication.disk_health import STALL_MS
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
 

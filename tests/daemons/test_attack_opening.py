@@ -10,8 +10,8 @@ import pytest
 from kit import wal_logs
 from kit.engine_rig import Net, Node
 
-from myqueue.daemons import opening
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.replication import open_group
 from myqueue.errors import EntryMissing, IdentityMismatch, NotReady, StoreBroken
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
@@ -123,7 +123,7 @@ def test_what_only_can_t_be_read_now_is_not_cut_off(
         with monkeypatch.context() as patch:
             patch.setattr(log.reader, "entries", fails)
             with pytest.raises(type(trouble)):
-                opening._examine(log, group, applied=3)
+                open_group._examine(log, group, applied=3)
         assert group.last_index == last and not group.incomplete and not group.lacking
 
 
@@ -193,7 +193,7 @@ def test_a_group_that_can_t_be_opened_keeps_no_other_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """W6: it is refused and says why, and gets a new replica."""
-    real = opening._catch_up
+    real = open_group._catch_up
 
     def catch_up(log: Any, group: Any, *rest: Any) -> None:
         if group.uid == GROUP:
@@ -207,7 +207,7 @@ def test_a_group_that_can_t_be_opened_keeps_no_other_from_starting(
         net.write(3, GROUP + 1)
         node = net.nodes[1]
         with monkeypatch.context() as broken:
-            broken.setattr(opening, "_catch_up", catch_up)
+            broken.setattr(open_group, "_catch_up", catch_up)
             node.restart()
         assert list(node.engine.replicas) == [GROUP + 1]
         assert str(error) in node.engine.refused[GROUP]

@@ -18,8 +18,9 @@ from kit.damage_rig import GROUP, LOST, OTHER, SCRUB
 from kit.engine_rig import Net, Node
 
 from myqueue import errors
-from myqueue.daemons import peerwire, repair
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.repair import coordinator as repair
+from myqueue.daemons.replication import packets
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.read import reader
 
@@ -219,10 +220,10 @@ def test_an_entry_that_is_of_the_log_no_more_is_not_taken(
         log = node.replica(GROUP).node.log
         monkeypatch.setattr(type(log), "has", lambda self, index, term: False)
         ours, theirs = node.replica(GROUP).replica_id, leader.replica(GROUP).replica_id
-        node.engine.repair.given(peerwire.Have(GROUP, theirs, ours, 1, entry))
+        node.engine.repair.given(packets.Have(GROUP, theirs, ours, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 0
         monkeypatch.undo()
-        node.engine.repair.given(peerwire.Have(GROUP, theirs, ours, 1, entry))
+        node.engine.repair.given(packets.Have(GROUP, theirs, ours, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 1
 
 

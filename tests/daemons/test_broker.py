@@ -12,9 +12,9 @@ from kit.batches import WALL_MS, forged, make_batch, unreadable
 from kit.broker_seam import GROUP, World
 
 from myqueue import batch, errors, protocol
-from myqueue.daemons import feed, producing
-from myqueue.daemons.engine import Client
+from myqueue.daemons.broker import produce, proposals
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.replication.engine import Client
 
 KEY = b"k" * 16
 
@@ -309,8 +309,8 @@ def test_an_epoch_that_was_refused_leaves_the_older_one_fenced(world: World) -> 
 
 def test_bytes_in_flight_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(make_batch())
-    monkeypatch.setattr(producing, "CLIENT_BYTES_MAX", 2 * size)
-    monkeypatch.setattr(producing, "DAEMON_BYTES_MAX", 3 * size)
+    monkeypatch.setattr(produce, "CLIENT_BYTES_MAX", 2 * size)
+    monkeypatch.setattr(produce, "DAEMON_BYTES_MAX", 3 * size)
     world.engine.apply_at_once = False
     (busy,) = world.produce(*(make_batch() for _ in range(3)))
     assert busy[1] == errors.Busy.code and busy[4] == {"retry_ms": 50}
@@ -340,7 +340,7 @@ def test_a_producer_in_full_flow_takes_little_memory(world: World) -> None:
         world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch(1, 9, number)])
         world.engine.end_turn()
         world.engine.apply(world.replica, max(2, world.replica.log.last_index - 3))
-    assert len(world.broker._feeds[GROUP].ahead[9].where) <= feed.WHERE_MAX + 1
+    assert len(world.broker._feeds[GROUP].ahead[9].where) <= proposals.WHERE_MAX + 1
 
 
 # -- positions ------------------------------------------------------------------------------------

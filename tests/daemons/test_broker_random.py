@@ -9,9 +9,9 @@ from kit.batches import make_batch
 from kit.broker_seam import GROUP, World
 
 from myqueue import errors, protocol
-from myqueue.daemons.engine import Client
+from myqueue.daemons.partition.producers import IDENTITY
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.sessions import IDENTITY
+from myqueue.daemons.replication.engine import Client
 
 WINDOW = 8
 RETRIED = {

@@ -18,10 +18,10 @@ from kit.damage_rig import stored
 from kit.engine_rig import Net, Node
 
 from myqueue import protocol
-from myqueue.daemons.closing import HINT
-from myqueue.daemons.damage import TOLD_MAX
-from myqueue.daemons.liveness import Liveness
+from myqueue.daemons.manager.cluster_view import Liveness
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.repair.damage import TOLD_MAX
+from myqueue.daemons.replication.close_group import HINT
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.space.live_records import entry_again

@@ -8,7 +8,7 @@ import pytest
 from kit.manager_rig import Cluster, FakeBroker
 
 from myqueue import errors, protocol
-from myqueue.daemons.coordinator import (
+from myqueue.daemons.manager.group_sessions import (
     GATHER_MS_MAX,
     QUIET_MS,
     RESET_MS_MAX,

@@ -7,9 +7,9 @@ from kit.manager_rig import Cluster
 from kit.moving import Moving
 
 from myqueue import protocol
-from myqueue.daemons.deeds import TOLD
-from myqueue.daemons.metadata import command
-from myqueue.daemons.operations import _BY_NAME
+from myqueue.daemons.manager.audit_log import TOLD
+from myqueue.daemons.metadata.machine import command
+from myqueue.daemons.metadata.operations import _BY_NAME
 from myqueue.daemons.raft.types import COMMAND, Item
 
 

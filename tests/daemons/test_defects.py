@@ -14,10 +14,10 @@ from kit.damage_rig import stored
 from kit.engine_rig import Net, Node
 
 from myqueue import errors
-from myqueue.daemons.closing import HINT_DEFECT, PACE_MS_MIN
-from myqueue.daemons.partition import Partition
+from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.replica import Defect
+from myqueue.daemons.replication.close_group import HINT_DEFECT, PACE_MS_MIN
+from myqueue.daemons.replication.replica import Defect
 from myqueue.wal.store.index import Index
 
 DEFECTS = [KeyError("x"), RecursionError("deep"), errors.FormatUnknown("a newer form")]

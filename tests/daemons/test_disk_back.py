@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.moving import Moving
 
-from myqueue.daemons.orders import Orders, outlived
+from myqueue.daemons.manager.broker_orders import Orders, outlived
 
 MINUTE = 60_000
 

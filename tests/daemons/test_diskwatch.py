@@ -10,8 +10,8 @@ import pytest
 from kit.engine_rig import Net, Node
 
 from myqueue import errors
-from myqueue.daemons.diskwatch import STALL_MS
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.replication.disk_health import STALL_MS
 from myqueue.wal.config import JournalConfig
 
 CONFIG = JournalConfig(segment_bytes=64 << 10, soft_limit_bytes=0, reserve_bytes=0)

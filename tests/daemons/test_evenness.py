@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from myqueue.daemons import placement
-from myqueue.daemons.evenness import better_leaders, is_uneven, next_move
+from myqueue.daemons.manager.balancer.balance import better_leaders, is_uneven, next_move
+from myqueue.daemons.metadata import placement
 
 
 def test_within_a_tenth_or_one_is_even() -> None:

@@ -7,8 +7,8 @@ from kit.batches import WALL_MS, make_batch
 from kit.broker_seam import GROUP, World
 
 from myqueue import errors, protocol
-from myqueue.daemons import fetching
-from myqueue.daemons.partition import start_command
+from myqueue.daemons.broker import fetch
+from myqueue.daemons.partition.machine import start_command
 from myqueue.daemons.raft import types as t
 
 LOTS = 1 << 20
@@ -97,7 +97,7 @@ def test_at_least_one_batch_then_the_limit(world: World) -> None:
 def test_no_more_frames_than_a_message_may_have(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "FRAMES_MAX", 3)
+    monkeypatch.setattr(fetch, "FRAMES_MAX", 3)
     world.produce(*(make_batch(1) for _ in range(5)))
     world.ask(protocol.FETCH, 9_000, LOTS, LOTS, [[GROUP, 1], [GROUP, 0]])
     ((envelope, frames),) = world.turn()
@@ -191,7 +191,7 @@ def test_rounds_of_a_removed_group_are_forgotten(world: World) -> None:
 
 
 def test_waiters_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "CLIENT_WAITERS_MAX", 2)
+    monkeypatch.setattr(fetch, "CLIENT_WAITERS_MAX", 2)
     for _ in range(2):
         world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 0]])
     with pytest.raises(errors.Busy):

@@ -8,7 +8,7 @@ from kit.engine_rig import GROUP, Net
 
 from myqueue import protocol
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.serving import FILL_AHEAD_MS
+from myqueue.daemons.replication.catch_up import FILL_AHEAD_MS
 from myqueue.wal.config import JournalConfig
 
 CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0)

@@ -10,9 +10,15 @@ import pytest
 import zmq
 from kit.processes import free_ports, wait_for
 
-from myqueue.daemons import floods as module
-from myqueue.daemons.floods import Floods, cut, machine_bytes, received_bytes, room_bytes
-from myqueue.daemons.transport import Transport
+from myqueue.daemons.network import flood_limit as module
+from myqueue.daemons.network.flood_limit import (
+    Floods,
+    cut,
+    machine_bytes,
+    received_bytes,
+    room_bytes,
+)
+from myqueue.daemons.network.sockets import Transport
 
 MIB = 1 << 20
 

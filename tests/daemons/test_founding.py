@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from kit.manager_rig import Cluster
 
-from myqueue.daemons.founding import BEAT_MS, TOLD_MS, Founding, is_blank
-from myqueue.daemons.liveness import MANAGER_SILENT_MS, Liveness
+from myqueue.daemons.manager.cluster_view import MANAGER_SILENT_MS, Liveness
+from myqueue.daemons.manager.founding import BEAT_MS, TOLD_MS, Founding, is_blank
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import Configs
 from myqueue.daemons.raft.node import RaftNode

@@ -11,12 +11,14 @@ from kit.broker_seam import GROUP, World
 
 from myqueue import batch, errors, protocol
 from myqueue.batch import KEYED_EPOCH
-from myqueue.daemons import keys, producing, taken
-from myqueue.daemons.keys import KEY_REUSED, Keys, key_of
-from myqueue.daemons.partition import Partition, take_command
-from myqueue.daemons.positions import Positions
+from myqueue.daemons.broker import produce
+from myqueue.daemons.partition import keyed_batches
+from myqueue.daemons.partition import old_takes as taken
+from myqueue.daemons.partition.keyed_batches import KEY_REUSED, Keys, key_of
+from myqueue.daemons.partition.machine import Partition, take_command
+from myqueue.daemons.partition.positions import Positions
+from myqueue.daemons.partition.producers import NEW
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.sessions import NEW
 
 FIRST_BIT = 1 << 63
 
@@ -40,14 +42,14 @@ def test_a_known_key_has_its_first_offset() -> None:
 
 
 def test_keys_are_bounded_by_number_and_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "KEYS_MAX", 3)
+    monkeypatch.setattr(keyed_batches, "KEYS_MAX", 3)
     known = Keys()
     for key in range(5):
         known.record(key, 1, key, WALL_MS)
     assert [known.judge(key, 1) for key in range(5)] == [NEW, NEW, 2, 3, 4]
     rows, gone = known.take_changes()
     assert set(rows) == {2, 3, 4} and gone == [0, 1]
-    known.record(9, 1, 50, WALL_MS + keys.KEY_AGE_MS + 1)
+    known.record(9, 1, 50, WALL_MS + keyed_batches.KEY_AGE_MS + 1)
     assert len(known) == 1 and known.take_changes()[1] == [2, 3, 4]
 
 
@@ -81,7 +83,7 @@ def test_a_repeat_of_what_is_on_its_way_waits_for_it(world: World) -> None:
     assert world.turn() == [] and len(world.engine.proposals[-1][1]) == 1
     two = world.ask(protocol.PRODUCE, [GROUP] * 2, frames=[keyed(1), keyed(1, 9)])
     ((refused, _),) = world.turn()
-    assert refused[3] == [[two + 1, errors.KeyReused.code, 0, 0, producing._REUSED]]
+    assert refused[3] == [[two + 1, errors.KeyReused.code, 0, 0, produce._REUSED]]
     world.engine.apply(world.replica)
     ((envelope, _),) = world.turn()
     assert sorted(row[:3] for row in envelope[3]) == [[one, 0, 0], [one + 1, 0, 0], [two, 0, 0]]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kit.manager_rig import FakeBroker
 
-from myqueue.daemons.liveness import SILENT_MS, Activity, Liveness
+from myqueue.daemons.manager.cluster_view import SILENT_MS, Activity, Liveness
 from myqueue.errors import InvalidRequest
 
 

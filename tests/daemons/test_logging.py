@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from myqueue.daemons.logging import BURST, WINDOW_MS, Logger
+from myqueue.daemons.event_log import BURST, WINDOW_MS, Logger
 
 
 class Told:

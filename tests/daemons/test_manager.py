@@ -9,11 +9,11 @@ import pytest
 from kit.manager_rig import Cluster, FakeEngine, config_of
 
 from myqueue import errors, protocol
-from myqueue.daemons.manager import GROUP, READ_MS, UPDATE_MS, Manager
-from myqueue.daemons.metadata import Metadata
+from myqueue.daemons.manager.manager import GROUP, READ_MS, UPDATE_MS, Manager
+from myqueue.daemons.manager.pending import WAITING_MAX
+from myqueue.daemons.metadata.group_records import Team
+from myqueue.daemons.metadata.machine import Metadata
 from myqueue.daemons.raft.types import COMMAND, Item
-from myqueue.daemons.team_rows import Team
-from myqueue.daemons.waiting import WAITING_MAX
 
 KEY = b"k" * 16
 

@@ -8,8 +8,8 @@ import pytest
 from kit.manager_rig import Cluster, FakeBroker
 
 from myqueue import errors, protocol
-from myqueue.daemons.duties import SETTLED_MS, TRANSFER_AGAIN_MS, TRANSFERS_MAX
-from myqueue.daemons.liveness import SILENT_MS
+from myqueue.daemons.manager.balancer.controller import SETTLED_MS, TRANSFER_AGAIN_MS, TRANSFERS_MAX
+from myqueue.daemons.manager.cluster_view import SILENT_MS
 
 
 def led_by(cluster: Cluster, topic: str) -> list[int]:

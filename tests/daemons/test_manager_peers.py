@@ -6,8 +6,8 @@ import pytest
 from kit.manager_rig import Cluster, FakeBroker
 
 from myqueue import errors, protocol
-from myqueue.daemons.liveness import url
-from myqueue.daemons.metadata import command
+from myqueue.daemons.manager.cluster_view import url
+from myqueue.daemons.metadata.machine import command
 
 _WHEREABOUTS = ("disk", "address", "peer", "host")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raft.replicas import Solo
 
-from myqueue.daemons.members import NOWHERE, Standing, next_step
+from myqueue.daemons.broker.reconcile_members import NOWHERE, Standing, next_step
 from myqueue.daemons.raft.membership import change_problem
 from myqueue.daemons.raft.quorum import majority
 from myqueue.daemons.raft.types import DATA, Config, Item, node_of, replica_id

@@ -8,10 +8,10 @@ import pytest
 from kit.metadata_rig import CLUSTER, Rig, broker
 
 from myqueue import errors, protocol
-from myqueue.daemons.arguments import TOPIC_SETTINGS, defaults
-from myqueue.daemons.metadata import Metadata, command
+from myqueue.daemons.metadata.arguments import TOPIC_SETTINGS, defaults
+from myqueue.daemons.metadata.machine import Metadata, command
+from myqueue.daemons.metadata.tables import CONSUMER, PRODUCER, Tables, row_key
 from myqueue.daemons.raft.types import COMMAND, NOOP
-from myqueue.daemons.tables import CONSUMER, PRODUCER, Tables, row_key
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.metadata_rig import CLUSTER, Rig, plain, random_script, what_it_comes_to
 
-from myqueue.daemons.machine import Changes
-from myqueue.daemons.metadata import Metadata
+from myqueue.daemons.metadata.machine import Metadata
+from myqueue.daemons.metadata.tables import RESULTS_MAX, Tables
 from myqueue.daemons.raft.types import Broken
-from myqueue.daemons.tables import RESULTS_MAX, Tables
+from myqueue.daemons.state_machine import Changes
 
 
 class Store:

@@ -7,9 +7,9 @@ from kit.manager_rig import WALL_MS
 from kit.moving import Moving
 
 from myqueue import errors
-from myqueue.daemons.beats import TAKEOVER_MS
-from myqueue.daemons.moves import settled
-from myqueue.daemons.plan import SETTLED_MS
+from myqueue.daemons.manager.balancer.moves import settled
+from myqueue.daemons.manager.balancer.plan import SETTLED_MS
+from myqueue.daemons.manager.heartbeats import TAKEOVER_MS
 from myqueue.daemons.raft.types import node_of
 
 MINUTE = 60_000
@@ -226,7 +226,7 @@ def midway() -> tuple[Moving, int]:
 
 
 def propose(cluster: Moving, *move: int) -> None:
-    from myqueue.daemons.metadata import command
+    from myqueue.daemons.metadata.machine import command
     from myqueue.daemons.raft.types import COMMAND, Item
 
     payload = command(b"", "move_replicas", {"moves": [list(move)]})
@@ -287,7 +287,7 @@ def test_old_news_of_a_move_settle_nothing() -> None:
     tables = cluster.tables
     before = tables.partition(group).leaving[:]
     arguments = {"group": group, "moved": 1, "gone": [list(before[0])], "done": True}
-    from myqueue.daemons.metadata import command
+    from myqueue.daemons.metadata.machine import command
     from myqueue.daemons.raft.types import COMMAND, Item
 
     for moved, left in ((1, before), (tables.partition(group).moved, [])):

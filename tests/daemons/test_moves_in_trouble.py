@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from kit.moving import Moving
 
-from myqueue.daemons.metadata import Metadata
-from myqueue.daemons.moves import STILL_MS
+from myqueue.daemons.manager.balancer.moves import STILL_MS
+from myqueue.daemons.metadata.machine import Metadata
 from myqueue.daemons.raft.types import node_of
 
 MINUTE = 60_000

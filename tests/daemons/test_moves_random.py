@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kit.moving import Moving
 
-from myqueue.daemons.beats import TAKEOVER_MS
+from myqueue.daemons.manager.balancer.backoff import AGAIN_MS_MAX
+from myqueue.daemons.manager.heartbeats import TAKEOVER_MS
 from myqueue.daemons.raft.types import node_of
-from myqueue.daemons.shunned import AGAIN_MS_MAX
 
 
 class Troubled:

@@ -10,8 +10,8 @@ from kit.batches import make_batch
 
 from myqueue import errors, protocol
 from myqueue.batch import KEYED_EPOCH
-from myqueue.daemons import keys, positions, taken
-from myqueue.daemons.partition import (
+from myqueue.daemons.partition import keyed_batches, old_takes, positions
+from myqueue.daemons.partition.machine import (
     Partition,
     commit_command,
     forget_command,
@@ -179,7 +179,7 @@ def test_take_moves_and_repeats() -> None:
 def test_take_remembers_16_keys_for_each_consumer_and_some_older_ones_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(taken, "OLDER_MAX", 3)
+    monkeypatch.setattr(old_takes, "OLDER_MAX", 3)
     group = Group()
     group.data(40)
     for number in range(20):
@@ -260,9 +260,9 @@ def test_replicas_stay_equal_however_they_are_saved(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One applies all; the other is saved, loaded, restored and fed in other portions (R20, R27)"""
-    monkeypatch.setattr(keys, "KEYS_MAX", 7)
+    monkeypatch.setattr(keyed_batches, "KEYS_MAX", 7)
     monkeypatch.setattr(positions, "KEYS_MAX", 2)
-    monkeypatch.setattr(taken, "OLDER_MAX", 9)
+    monkeypatch.setattr(old_takes, "OLDER_MAX", 9)
     random, log, plain, other = Random(seed), RaftLog(), Partition(), Partition()
     store: dict[bytes, bytes] = {}
     sequences: dict[int, int] = {}

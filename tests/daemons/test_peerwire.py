@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from myqueue import errors, protocol
-from myqueue.daemons import peerwire
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.host import Beat, BeatReply, Leads, Packet
+from myqueue.daemons.raft.groups import Beat, BeatReply, Leads, Packet
+from myqueue.daemons.replication import packets
 
-SIZES = (0, 1, 100, 5000, peerwire.OWN_FRAME_BYTES - 1, peerwire.OWN_FRAME_BYTES, 100_000)
+SIZES = (0, 1, 100, 5000, packets.OWN_FRAME_BYTES - 1, packets.OWN_FRAME_BYTES, 100_000)
 
 
 def number(random: Random) -> int:
@@ -51,8 +51,8 @@ def packet(random: Random) -> Packet:
     ]
     head = (number(random), number(random), number(random), number(random))
     beside = [
-        peerwire.Lack(*head, [number(random) for _ in range(random.randrange(1, 5))]),
-        peerwire.Have(*head, entries_after(random, number(random) // 2, 1)[0]),
+        packets.Lack(*head, [number(random) for _ in range(random.randrange(1, 5))]),
+        packets.Have(*head, entries_after(random, number(random) // 2, 1)[0]),
     ]
     messages = [message(random) for _ in range(random.randrange(8))]
     return Packet(messages, beats, beside[: random.randrange(3)])
@@ -60,8 +60,8 @@ def packet(random: Random) -> Packet:
 
 def over_the_wire(sent: Packet) -> Packet:
     out = Packet()
-    for frames in peerwire.encode(sent, peerwire.RowCache()):
-        got = peerwire.decode(protocol.decode(frames[0]), frames[1:])
+    for frames in packets.encode(sent, packets.RowCache()):
+        got = packets.decode(protocol.decode(frames[0]), frames[1:])
         out.messages += got.messages
         out.beside += got.beside
         out.beats += got.beats
@@ -81,60 +81,60 @@ def test_a_large_packet_travels_in_several_messages() -> None:
     for append, entries in zip(many, small, strict=True):
         append.entries = entries
     sent = Packet(list(many))
-    parts = list(peerwire.encode(sent, peerwire.RowCache()))
+    parts = list(packets.encode(sent, packets.RowCache()))
     assert len(parts) > 1
     assert max(len(frames[0]) for frames in parts) < protocol.ENVELOPE_BYTES_MAX
     assert over_the_wire(sent) == sent
 
 
-@pytest.mark.parametrize("size", [100, 2 << 10, peerwire.OWN_FRAME_BYTES - 1])
+@pytest.mark.parametrize("size", [100, 2 << 10, packets.OWN_FRAME_BYTES - 1])
 def test_many_groups_that_lag_fit_into_frames(size: int) -> None:
     """Z6: each sends a follower that is back 1 MiB in the same turn, of batches that are small."""
     data = bytes(size)
     entries = [(at, 3, 2 * at, 2, 1, t.DATA, 7, data) for at in range(1, (1 << 20) // size)]
     sent = Packet([t.Append(group, 2, 3, 4, 0, 0, 0, entries, 0) for group in range(40)])
-    for frames in peerwire.encode(sent, peerwire.RowCache()):
+    for frames in packets.encode(sent, packets.RowCache()):
         assert max(map(len, frames)) <= protocol.FRAME_BYTES_MAX // 2
     assert over_the_wire(sent) == sent
 
 
 def test_rows_are_packed_once_for_all_followers() -> None:
-    cache, entries = peerwire.RowCache(), entries_after(Random(1), 4, 3)
+    cache, entries = packets.RowCache(), entries_after(Random(1), 4, 3)
     assert cache.rows(1, entries) is cache.rows(1, list(entries))
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_a_damaged_packet_is_malformed_and_nothing_else(seed: int) -> None:
     random = Random(seed)
-    for frames in peerwire.encode(packet(random), peerwire.RowCache()):
+    for frames in packets.encode(packet(random), packets.RowCache()):
         raw = bytearray(frames[0])
         for _ in range(random.randrange(1, 6)):
             raw[random.randrange(len(raw))] = random.randrange(256)
         cut = random.randrange(len(frames))
         try:
-            peerwire.decode(protocol.decode(bytes(raw)), frames[1 : 1 + cut])
-        except (peerwire.Malformed, errors.InvalidRequest):
+            packets.decode(protocol.decode(bytes(raw)), frames[1 : 1 + cut])
+        except (packets.Malformed, errors.InvalidRequest):
             pass  # what is meant; a packet that still makes sense is as good
 
 
 def test_missing_payloads_are_noticed() -> None:
-    for size in (100, peerwire.OWN_FRAME_BYTES):
+    for size in (100, packets.OWN_FRAME_BYTES):
         sent = t.Append(1, 2, 3, 4, 0, 0, 0, [(1, 3, 0, 1, 5, 0, 9, b"x" * size)], 0)
-        (frames,) = peerwire.encode(Packet([sent]), peerwire.RowCache())
-        with pytest.raises(peerwire.Malformed):
-            peerwire.decode(protocol.decode(frames[0]), [])
+        (frames,) = packets.encode(Packet([sent]), packets.RowCache())
+        with pytest.raises(packets.Malformed):
+            packets.decode(protocol.decode(frames[0]), [])
 
 
-@pytest.mark.parametrize("more", [-1, 0, 1, peerwire.OWN_FRAME_BYTES])
+@pytest.mark.parametrize("more", [-1, 0, 1, packets.OWN_FRAME_BYTES])
 def test_a_state_is_not_limited_by_the_size_of_a_frame(
     monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     """R20: sent in several frames, each as small as frames have to be; together they are one."""
-    size = 2 * peerwire.OWN_FRAME_BYTES
-    monkeypatch.setattr(peerwire, "STATE_FRAME_BYTES", size)
+    size = 2 * packets.OWN_FRAME_BYTES
+    monkeypatch.setattr(packets, "STATE_FRAME_BYTES", size)
     state = Random(more).randbytes(3 * size + more)
     snapshot = t.Snapshot(7, 2, t.Config((1, 2)), 5, 1, 40, 9, state)
     sent = Packet([t.InstallSnapshot(1, 2, 3, 4, snapshot), t.TimeoutNow(1, 2, 3, 4)])
-    (frames,) = peerwire.encode(sent, peerwire.RowCache())
+    (frames,) = packets.encode(sent, packets.RowCache())
     assert max(map(len, frames)) <= size
     assert over_the_wire(sent) == sent

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myqueue.daemons.placement import Load, place
+from myqueue.daemons.metadata.placement import Load, place
 
 
 def cluster(hosts: int, on_each: int) -> list[Load]:

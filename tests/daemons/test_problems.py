@@ -5,8 +5,8 @@ from __future__ import annotations
 from kit.manager_rig import Cluster
 
 from myqueue.cli import wellness
-from myqueue.daemons.liveness import SILENT_MS
-from myqueue.daemons.views import PROBLEMS_MAX
+from myqueue.daemons.manager.cluster_view import SILENT_MS
+from myqueue.daemons.manager.queries import PROBLEMS_MAX
 from myqueue.gateway.console.troubles import of_problems
 
 

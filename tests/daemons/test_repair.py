@@ -29,12 +29,12 @@ from kit.damage_rig import (
 from kit.engine_rig import Net, Node
 
 from myqueue import errors
-from myqueue.daemons import peerwire
-from myqueue.daemons.damage import Damaged, Lacking, Way, is_the_entry, leader_step, way_of
-from myqueue.daemons.liveness import DAMAGED_MAX
-from myqueue.daemons.liveness import _damaged as is_heard
+from myqueue.daemons.manager.cluster_view import DAMAGED_MAX
+from myqueue.daemons.manager.cluster_view import _damaged as is_heard
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
+from myqueue.daemons.repair.damage import Damaged, Lacking, Way, is_the_entry, leader_step, way_of
+from myqueue.daemons.replication import packets
 from myqueue.wal.append.groups import Row
 from myqueue.wal.space.evacuate import Salvage
 
@@ -258,10 +258,10 @@ def test_a_wrong_entry_is_not_taken(tmp_path: Path) -> None:
         lose(net, [node])
         ours, theirs = node.replica(GROUP).replica_id, leader.replica(GROUP).replica_id
         wrong = (*entry[:7], bytes(len(entry[t.PAYLOAD]) - 1) + b"y")
-        node.engine.repair.given(peerwire.Have(GROUP, theirs, ours, 1, wrong))
+        node.engine.repair.given(packets.Have(GROUP, theirs, ours, 1, wrong))
         assert node.engine.counts["entries_given_wrong_total"] == 1
         assert node.engine.counts["entries_repaired_total"] == 0
-        node.engine.repair.given(peerwire.Have(GROUP, theirs, ours, 1, entry))
+        node.engine.repair.given(packets.Have(GROUP, theirs, ours, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 1
 
 
@@ -276,7 +276,7 @@ def test_an_entry_that_retention_took_is_not_taken(tmp_path: Path) -> None:
         replica = node.replica(GROUP)
         assert node.engine.starts.move(replica, LOST + 1)
         theirs = leader.replica(GROUP).replica_id
-        node.engine.repair.given(peerwire.Have(GROUP, theirs, replica.replica_id, 1, entry))
+        node.engine.repair.given(packets.Have(GROUP, theirs, replica.replica_id, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 0
         net.until("on disk", lambda: stored(node))
         node.close()
@@ -311,7 +311,7 @@ def test_what_is_asked_of_whom(tmp_path: Path) -> None:
         replica = leader.replicas[GROUP]
         others = [one for one in replica.node.config.members if one != replica.replica_id]
         ask: Callable[[int, list[int]], None] = lambda who, at: leader.repair.asked(  # noqa: E731
-            peerwire.Lack(GROUP, who, replica.replica_id, 1, at)
+            packets.Lack(GROUP, who, replica.replica_id, 1, at)
         )
         net.cut = set(net.ways())
         leader.propose(replica, [t.Item(1, 1, t.DATA, bytes(100))])

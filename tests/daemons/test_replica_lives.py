@@ -11,11 +11,11 @@ import pytest
 from kit.engine_rig import GROUP, Net, Node
 
 from myqueue import errors, protocol
-from myqueue.daemons import members as module
-from myqueue.daemons.members import Members
-from myqueue.daemons.partition import Partition
+from myqueue.daemons.broker import reconcile_members as module
+from myqueue.daemons.broker.reconcile_members import Members
+from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.replica import Replica
+from myqueue.daemons.replication.replica import Replica
 from myqueue.wal.config import JournalConfig
 
 CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0)

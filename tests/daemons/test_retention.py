@@ -12,9 +12,9 @@ from kit.broker_seam import GROUP, World
 from kit.orders import answer, orders
 
 from myqueue import errors, protocol
-from myqueue.daemons import retention
+from myqueue.daemons.broker import retention
+from myqueue.daemons.broker.retention import Cut, Goal, advance, goal_of
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.retention import Cut, Goal, advance, goal_of
 from myqueue.wal.append.groups import Row
 
 SEGMENT = 64 << 20

@@ -12,9 +12,9 @@ from kit.engine_rig import Net
 from kit.processes import free_ports
 
 from myqueue import errors, protocol
-from myqueue.daemons.loop import Loop
-from myqueue.daemons.rivals import HOLD_MS, PROBE_MS, RIVAL_MS
-from myqueue.daemons.transport import Transport
+from myqueue.daemons.network.loop import Loop
+from myqueue.daemons.network.rivals import HOLD_MS, PROBE_MS, RIVAL_MS
+from myqueue.daemons.network.sockets import Transport
 from myqueue.wal.config import JournalConfig
 
 CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0, reserve_bytes=0)

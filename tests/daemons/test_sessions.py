@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from myqueue import batch
-from myqueue.daemons import sessions
-from myqueue.daemons.sessions import FENCED, IDENTITY, NEW, OUT_OF_SEQUENCE, Sessions
+from myqueue.daemons.partition import producers
+from myqueue.daemons.partition.producers import FENCED, IDENTITY, NEW, OUT_OF_SEQUENCE, Sessions
 
 
 def test_identity_is_where_the_batch_has_it() -> None:
@@ -57,7 +57,7 @@ def test_the_last_64_batches_are_remembered() -> None:
 
 
 def test_least_recently_written_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "PRODUCERS_MAX", 3)
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 3)
     known = Sessions()
     for index, producer in enumerate((1, 2, 3, 1, 4), 1):
         known.record(producer, 0, 1 if index == 4 else 0, 1, index, index)

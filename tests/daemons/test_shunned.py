@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kit.moving import Moving
 
-from myqueue.daemons.members import Standing
+from myqueue.daemons.broker.reconcile_members import Standing
+from myqueue.daemons.manager.balancer.backoff import Pauses
 from myqueue.daemons.raft.types import Config, node_of
-from myqueue.daemons.shunned import Pauses
 
 MINUTE = 60_000
 

@@ -10,9 +10,9 @@ import pytest
 from kit import wal_logs
 from kit.engine_rig import GROUP, Net, Node
 
-from myqueue.daemons import starts
-from myqueue.daemons.partition import start_command
+from myqueue.daemons.partition.machine import start_command
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.replication import log_prefix
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
 
@@ -104,7 +104,7 @@ def test_a_log_that_is_being_filled_waits(tmp_path: Path, monkeypatch: pytest.Mo
         move(net, 300)
         net.until("cut", lambda: first_index(leader) == 300)
         with monkeypatch.context() as patch:
-            patch.setattr(starts.Starts, "_is_worth_it", lambda *_: False)
+            patch.setattr(log_prefix.Starts, "_is_worth_it", lambda *_: False)
             move(net, 420)
             net.cut = set()
             ours = away.replica()
@@ -135,7 +135,7 @@ def test_a_large_state_waits_until_the_cut_is_worth_it(tmp_path: Path) -> None:
         move(net, 20)
         begin = net.clock.now
         net.until("later, in any case", lambda: net.turn(1000) or first_index(node) == 20)
-        assert net.clock.now - begin >= starts.LATEST_MS
+        assert net.clock.now - begin >= log_prefix.LATEST_MS
 
 
 def test_half_a_snapshot_does_not_hold_segments(tmp_path: Path) -> None:

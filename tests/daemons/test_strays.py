@@ -7,8 +7,8 @@ from typing import Any
 from kit.manager_rig import Cluster, FakeBroker
 from kit.moving import Moving
 
-from myqueue.daemons.metadata import command
-from myqueue.daemons.orders import STRAY_AGAIN_MS
+from myqueue.daemons.manager.broker_orders import STRAY_AGAIN_MS
+from myqueue.daemons.metadata.machine import command
 from myqueue.daemons.raft.types import COMMAND, Item
 
 MINUTE = 60_000

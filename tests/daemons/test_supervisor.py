@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from myqueue.daemons import supervisor as s
+from myqueue.daemons.agent import supervisor as s
 
 TINY = str(Path(__file__).with_name("tiny.py"))
 
@@ -245,7 +245,7 @@ def test_lines(line: str, expected: tuple[str, str, str]) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
-from myqueue.daemons import supervisor as s
+from myqueue.daemons.agent import supervisor as s
 made = s.Supervisor([s.Program("x", sys.argv[2:])], Path(sys.argv[1]), lambda *words: None)
 made.start()
 while True:

@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 
 from myqueue import errors
-from myqueue.daemons import local, node
-from myqueue.daemons.local import Cluster, Folder
+from myqueue.daemons.agent import agent as node
+from myqueue.daemons.agent import cluster_folder
+from myqueue.daemons.agent.cluster_folder import Cluster, Folder
 
 TINY = str(Path(__file__).with_name("tiny.py"))
 
 # The agent as it is, with the program of the tests in the place of the daemons.
 AGENT = """
 import sys
-from myqueue.daemons import local, node
+from myqueue.daemons.agent import cluster_folder as local, agent as node
 folder = local.Folder(sys.argv[1])
 with folder.locked():
     cluster = local.plan(folder.load(), 1, 2, 0)
@@ -36,7 +37,7 @@ def ports(cluster: Cluster) -> list[int]:
 
 
 def test_a_new_cluster_has_the_documented_ports() -> None:
-    cluster = local.plan(None, None, None, None)
+    cluster = cluster_folder.plan(None, None, None, None)
     assert ports(cluster) == [
         *(9092, 9192, 9093, 9193, 9094, 9194),
         *(9292, 9392, 9293, 9393, 9294, 9394),
@@ -47,16 +48,16 @@ def test_a_new_cluster_has_the_documented_ports() -> None:
         "broker-2",
     ]
     assert cluster.address == "tcp://127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
-    assert cluster.cluster != local.plan(None, None, None, None).cluster
+    assert cluster.cluster != cluster_folder.plan(None, None, None, None).cluster
 
 
 def test_an_old_cluster_goes_on_as_it_was_and_may_grow() -> None:
-    old = local.plan(None, 1, 2, 20_000)
-    again = local.plan(old, None, None, None)
+    old = cluster_folder.plan(None, 1, 2, 20_000)
+    again = cluster_folder.plan(old, None, None, None)
     assert (again.cluster, ports(again)) == (old.cluster, ports(old))
-    more = local.plan(old, 1, 4, None)
+    more = cluster_folder.plan(old, 1, 4, None)
     assert ports(more) == [*ports(old), 20_202, 20_302, 20_203, 20_303]
-    moved = local.plan(old, None, None, 21_000)
+    moved = cluster_folder.plan(old, None, None, 21_000)
     assert (moved.cluster, ports(moved)[0]) == (old.cluster, 21_000)
 
 
@@ -72,37 +73,37 @@ def test_an_old_cluster_goes_on_as_it_was_and_may_grow() -> None:
 def test_what_can_not_be_is_refused(
     managers: int | None, brokers: int | None, base: int | None, said: str
 ) -> None:
-    old = local.plan(None, 3, 3, None)
+    old = cluster_folder.plan(None, 3, 3, None)
     with pytest.raises(errors.InvalidSetting, match=said):
-        local.plan(old, managers, brokers, base)
+        cluster_folder.plan(old, managers, brokers, base)
 
 
 def test_chosen_ports_are_free_and_kept() -> None:
-    cluster = local.plan(None, 3, 3, 0)
+    cluster = cluster_folder.plan(None, 3, 3, 0)
     assert len(set(ports(cluster))) == 12
-    assert all(port in local.CHOSEN_PORTS for port in ports(cluster))
-    local.check_ports(cluster)
-    more = local.plan(cluster, None, 4, None)
+    assert all(port in cluster_folder.CHOSEN_PORTS for port in ports(cluster))
+    cluster_folder.check_ports(cluster)
+    more = cluster_folder.plan(cluster, None, 4, None)
     assert ports(more)[:12] == ports(cluster)
     assert len(set(ports(more))) == 14
-    assert ports(local.plan(cluster, None, None, 0)) != ports(cluster)
+    assert ports(cluster_folder.plan(cluster, None, None, 0)) != ports(cluster)
 
 
 def test_a_port_that_is_taken_is_named_with_the_flag() -> None:
-    cluster = local.plan(None, 1, 1, 0)
+    cluster = cluster_folder.plan(None, 1, 1, 0)
     with socket.create_server(("127.0.0.1", ports(cluster)[3])) as door:
         with pytest.raises(errors.TroubleError, match="the peers' door of broker-1") as caught:
-            local.check_ports(cluster)
+            cluster_folder.check_ports(cluster)
         assert str(door.getsockname()[1]) in str(caught.value)
     assert "--port-base" in caught.value.hint
-    local.check_ports(cluster)
+    cluster_folder.check_ports(cluster)
 
 
 def test_the_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "data")
     assert folder.load() is None
     assert folder.holder() is None
-    cluster = local.plan(None, 1, 1, 0)
+    cluster = cluster_folder.plan(None, 1, 1, 0)
     with folder.locked():
         (folder.node / "cluster.json.new").write_text("what a crash left")
         folder.save(cluster)
@@ -114,7 +115,7 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_daemon(tmp_path: Path) -> None:
-    folder, cluster = Folder(tmp_path / 'a "b" é'), local.plan(None, 2, 1, 20_000)
+    folder, cluster = Folder(tmp_path / 'a "b" é'), cluster_folder.plan(None, 2, 1, 20_000)
     settings = tomllib.loads(node.settings_of(cluster.daemons[2], cluster, folder))
     assert settings == {
         "id": 1,
@@ -210,7 +211,7 @@ def test_an_agent_that_was_killed_leaves_nothing_running(agent: Agent) -> None:
 
 def test_the_command_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     config = tmp_path / "node.toml"
-    command = [sys.executable, "-m", "myqueue.daemons.node", "--config", str(config)]
+    command = [sys.executable, "-m", "myqueue.daemons.agent.agent", "--config", str(config)]
     for text, said in (("brokersss = 3\n", "brokersss: no such setting"), ("x", "node.toml: ")):
         config.write_text(text)
         done = subprocess.run(command, capture_output=True, text=True, check=False)

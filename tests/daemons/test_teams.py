@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kit.metadata_rig import Rig
 
 from myqueue import errors
-from myqueue.daemons import sharing
-from myqueue.daemons.tables import SHARES, TEAM, Tables
-from myqueue.daemons.team_rows import Team
+from myqueue.daemons.metadata import assignment
+from myqueue.daemons.metadata.group_records import Team
+from myqueue.daemons.metadata.tables import SHARES, TEAM, Tables
 
 
 class Group:
@@ -95,7 +95,7 @@ def test_members_that_start_together_are_dealt_out_once() -> None:
 
 def test_a_decision_that_was_cut_short_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members with different wishes: the managers are asked again until it is even."""
-    monkeypatch.setattr(sharing, "MOVES_MAX", 5)
+    monkeypatch.setattr(assignment, "MOVES_MAX", 5)
     group = Group(30)
     group.rig.run("create_topic", topic="u", partitions=1)
     first = group.join("t", "u")

@@ -9,7 +9,7 @@ from kit.engine_rig import Net
 from kit.manager_rig import Cluster
 
 from myqueue import errors
-from myqueue.daemons.duties import SETTLED_MS, TRANSFER_AGAIN_MS
+from myqueue.daemons.manager.balancer.controller import SETTLED_MS, TRANSFER_AGAIN_MS
 from myqueue.daemons.raft import types as t
 from myqueue.wal.config import JournalConfig
 

@@ -4,14 +4,14 @@ import zlib
 
 import pytest
 
-from myqueue.daemons import zap
+from myqueue.daemons.network import admission
 
 
 class Keys:
-    peers = (zap.z85(b"P" * 32), b"")
+    peers = (admission.z85(b"P" * 32), b"")
 
     def __init__(self, **admitted: bytes) -> None:
-        self.admitted = {zap.z85(public): name for name, public in admitted.items()}
+        self.admitted = {admission.z85(public): name for name, public in admitted.items()}
 
     def admits(self, public: bytes) -> str | None:
         return self.admitted.get(public)
@@ -33,7 +33,7 @@ def request(domain: bytes, public: bytes, mechanism: bytes = b"CURVE") -> list[b
     ],
 )
 def test_a_key_opens_one_door(domain: bytes, public: bytes, name: bytes | None) -> None:
-    reply, good = zap.answer(request(domain, public), Keys(app=b"a" * 32))
+    reply, good = admission.answer(request(domain, public), Keys(app=b"a" * 32))
     assert reply[:3] == [b"1.0", b"7", b"200" if name else b"400"]
     assert good == (name is not None) and reply[4] == (name or b"")
 
@@ -51,10 +51,10 @@ def test_a_key_opens_one_door(domain: bytes, public: bytes, name: bytes | None) 
     ],
 )
 def test_whatever_else_is_asked_is_refused(asked: list[bytes]) -> None:
-    reply, good = zap.answer(asked, Keys(app=b"a" * 32))
+    reply, good = admission.answer(asked, Keys(app=b"a" * 32))
     assert not good and reply[2] == b"400" and len(reply) == 6
 
 
 def test_z85_as_its_specification_has_it() -> None:
-    assert zap.z85(bytes.fromhex("864fd26fb559f75b")) == b"HelloWorld"
-    assert len({zap.z85(zlib.crc32(b"%d" % n).to_bytes(4, "big")) for n in range(999)}) == 999
+    assert admission.z85(bytes.fromhex("864fd26fb559f75b")) == b"HelloWorld"
+    assert len({admission.z85(zlib.crc32(b"%d" % n).to_bytes(4, "big")) for n in range(999)}) == 999

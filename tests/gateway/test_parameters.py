@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myqueue.daemons.arguments import TOPIC_SETTINGS
+from myqueue.daemons.metadata.arguments import TOPIC_SETTINGS
 from myqueue.errors import InvalidName, InvalidRequest, Malformed, MyQueueError
 from myqueue.gateway import names
 from myqueue.gateway.parameters import (

@@ -14,12 +14,12 @@ from typing import Any
 from kit.batches import WALL_MS
 
 from myqueue import errors, protocol
-from myqueue.daemons.broker import Broker
-from myqueue.daemons.counts import Counts
-from myqueue.daemons.engine import Client
-from myqueue.daemons.partition import Partition
+from myqueue.daemons.broker.broker import Broker
+from myqueue.daemons.metrics import Counts
+from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import RaftLog
+from myqueue.daemons.replication.engine import Client
 
 GROUP = 77
 

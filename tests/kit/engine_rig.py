@@ -13,10 +13,10 @@ from random import Random
 from typing import Any
 
 from myqueue import protocol
-from myqueue.daemons.engine import Engine
-from myqueue.daemons.partition import Partition
+from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.replica import Replica
+from myqueue.daemons.replication.engine import Engine
+from myqueue.daemons.replication.replica import Replica
 from myqueue.wal.log import Log
 
 WALL_MS = 1_700_000_000_000

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from myqueue import protocol
 from myqueue.daemons.config import SETTINGS, DaemonConfig, check
-from myqueue.daemons.counts import Counts
-from myqueue.daemons.manager import GROUP, Manager
+from myqueue.daemons.manager.manager import GROUP, Manager
+from myqueue.daemons.metrics import Counts
 from myqueue.daemons.raft.types import NOOP, Config, Item, Role, replica_id
 from myqueue.errors import EntryMissing, MyQueueError, NotReady
 

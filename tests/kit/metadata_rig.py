@@ -12,8 +12,8 @@ import sys
 from random import Random
 from typing import Any
 
-from myqueue.daemons.metadata import Metadata, command
-from myqueue.daemons.operations import CLIENT_OPERATIONS
+from myqueue.daemons.metadata.machine import Metadata, command
+from myqueue.daemons.metadata.operations import CLIENT_OPERATIONS
 from myqueue.daemons.raft.types import COMMAND, CONFIG, NOOP, Entry
 from myqueue.errors import MyQueueError
 

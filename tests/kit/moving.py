@@ -12,9 +12,9 @@ from typing import Any
 
 from kit.manager_rig import WALL_MS, Cluster, FakeBroker
 
-from myqueue.daemons.duties import SETTLED_MS
-from myqueue.daemons.members import Standing, next_step
-from myqueue.daemons.metadata import command
+from myqueue.daemons.broker.reconcile_members import Standing, next_step
+from myqueue.daemons.manager.balancer.controller import SETTLED_MS
+from myqueue.daemons.metadata.machine import command
 from myqueue.daemons.raft.types import COMMAND, Config, Item, node_of, replica_id
 
 

@@ -15,10 +15,10 @@ from time import monotonic, sleep
 from typing import Any
 
 from myqueue import batch, protocol
-from myqueue.daemons.opening import describe
-from myqueue.daemons.partition import Partition, commit_command
+from myqueue.daemons.partition.machine import Partition, commit_command
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
+from myqueue.daemons.replication.open_group import describe
 from myqueue.errors import JournalBusy
 from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.log import Log

@@ -14,7 +14,7 @@ from random import Random
 from raft import wording
 from raft.disk import Disk, Start, reopen
 
-from myqueue.daemons.raft.host import Host, Packet
+from myqueue.daemons.raft.groups import Host, Packet
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     CHAIN,

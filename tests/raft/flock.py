@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from myqueue.daemons.raft.host import Host, Packet
+from myqueue.daemons.raft.groups import Host, Packet
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import Configs
 from myqueue.daemons.raft.node import RaftNode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from raft.flock import Flock
 
-from myqueue.daemons.raft.host import Beat, Packet
+from myqueue.daemons.raft.groups import Beat, Packet
 from myqueue.daemons.raft.types import (
     DATA,
     NOOP,

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from raft.flock import Flock
 
-from myqueue.daemons.raft import host as host_module
-from myqueue.daemons.raft.host import Beat, BeatReply, Host, Leads, Packet
+from myqueue.daemons.raft import groups as host_module
+from myqueue.daemons.raft.groups import Beat, BeatReply, Host, Leads, Packet
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     DATA,

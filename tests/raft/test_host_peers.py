@@ -6,7 +6,7 @@ import pytest
 from raft.flock import Flock
 from raft.test_host import GROUPS, check_digests, propose
 
-from myqueue.daemons.raft.host import Beat, Leads, Packet
+from myqueue.daemons.raft.groups import Beat, Leads, Packet
 from myqueue.daemons.raft.types import (
     NOBODY,
     Append,

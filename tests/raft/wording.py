@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from myqueue.daemons.raft.host import Beat, BeatReply, Leads
+from myqueue.daemons.raft.groups import Beat, BeatReply, Leads
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     CONFIG,

@@ -52,7 +52,7 @@ class Ledger:
 
 
 class LedgerMachine:
-    """A ledger as the daemons' state machines are (`daemons/machine.py`)."""
+    """A ledger as the daemons' state machines are (`daemons/state_machine.py`)."""
 
     bytes_gone = 0
 

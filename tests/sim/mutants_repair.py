@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from myqueue.daemons import peerwire
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.repair import Repair
+from myqueue.daemons.repair.coordinator import Repair
+from myqueue.daemons.replication import packets
 from myqueue.wal import format as f
 from myqueue.wal.append.journal import Journal
 from myqueue.wal.read import reader
@@ -62,7 +62,7 @@ def bug_whole_again_too_early() -> list[Any]:
 def bug_repair_takes_what_it_is_given() -> list[Any]:
     """W16: what a peer gives is appended without a look at its term and digest."""
 
-    def given(self: Repair, have: peerwire.Have) -> None:
+    def given(self: Repair, have: packets.Have) -> None:
         lacking, index = self.lacks.get(have.group), have.entry[t.INDEX]
         if lacking is not None and index in lacking.entries and index not in lacking.given:
             self._engine.log.journal.append(have.group, [have.entry], relocated=True)

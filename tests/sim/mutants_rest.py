@@ -16,7 +16,7 @@ from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import Configs
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.replica import Replica
+from myqueue.daemons.replication.replica import Replica
 from myqueue.wal.append.groups import Group
 from myqueue.wal.append.writer import Writer
 from myqueue.wal.recover import recovery

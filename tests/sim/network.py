@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from myqueue.daemons.raft.host import Packet
+from myqueue.daemons.raft.groups import Packet
 
 if TYPE_CHECKING:
     from sim.world import World

@@ -22,16 +22,22 @@ from sim.durable import Durable
 from sim.machine import Command, Ledger, LedgerMachine
 from sim.simlog import SimLog
 
-from myqueue.daemons import peerwire
-from myqueue.daemons.counts import Counts
-from myqueue.daemons.opening import Opening, Refused, new_group, open_group, snapshot_parts
+from myqueue.daemons.metrics import Counts
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.host import Host, Packet
+from myqueue.daemons.raft.groups import Host, Packet
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.repair import Repair
-from myqueue.daemons.replica import Replica, refusals
-from myqueue.daemons.serving import Serving
-from myqueue.daemons.starts import Starts
+from myqueue.daemons.repair.coordinator import Repair
+from myqueue.daemons.replication import packets as peerwire
+from myqueue.daemons.replication.catch_up import Serving
+from myqueue.daemons.replication.log_prefix import Starts
+from myqueue.daemons.replication.open_group import (
+    Opening,
+    Refused,
+    new_group,
+    open_group,
+    snapshot_parts,
+)
+from myqueue.daemons.replication.replica import Replica, refusals
 from myqueue.errors import EntryMissing
 from myqueue.wal.append.groups import Group
 from myqueue.wal.append.writer import Persisted, Stopped

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from sim.checkers import Violation, check, hash_of
 
-from myqueue.daemons.peerwire import Have
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.replica import Replica
+from myqueue.daemons.replication.packets import Have
+from myqueue.daemons.replication.replica import Replica
 from myqueue.errors import CorruptData, NotReady
 from myqueue.wal import format as f
 from myqueue.wal.append.groups import Row

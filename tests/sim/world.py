@@ -30,8 +30,8 @@ from sim.rot import Rot
 from sim.slot import Slot
 
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.describe import story
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.raft.story import story
 from myqueue.wal.store.store import Store
 
 SETTINGS = t.Settings(

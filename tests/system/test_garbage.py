@@ -27,7 +27,7 @@ from kit.processes import Cluster, Name, free_ports
 from kit.traffic import Reader, Writer, judge, wait_until_read
 
 from myqueue import batch, errors, protocol
-from myqueue.daemons.transport import Transport
+from myqueue.daemons.network.sockets import Transport
 from myqueue.producer import Producer
 
 GROWTH_MAX = 50 << 20  # of a daemon's memory

@@ -50,7 +50,7 @@ PUBLIC_MODULES = ("errors", "testing")
 
 ONE_IMPORTER: dict[str, tuple[str, ...]] = {
     # The third one measures bare ZeroMQ, for comparison.
-    "zmq": ("daemons/transport.py", "client/connection.py", "client/cli/bench_floor.py"),
+    "zmq": ("daemons/network/sockets.py", "client/connection.py", "client/cli/bench_floor.py"),
     "msgpack": ("client/protocol.py", "client/batch.py"),
     "lmdb": ("wal/store/store.py",),
     "flask": ("gateway/",),
@@ -59,7 +59,7 @@ ONE_IMPORTER: dict[str, tuple[str, ...]] = {
     "pyarrow": ("analytics/",),
     "click": (
         "client/cli/",
-        *("daemons/main.py", "daemons/node.py", "gateway/main.py", "analytics/main.py"),
+        *("daemons/main.py", "daemons/agent/agent.py", "gateway/main.py", "analytics/main.py"),
     ),
 }
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sim.whole import World, drop, fill, quiet_world
 
-from myqueue.daemons.counts import Counts
-from myqueue.daemons.reclaiming import PASS_MS, Reclaiming
+from myqueue.daemons.metrics import Counts
+from myqueue.daemons.replication.reclaim_pace import PASS_MS, Reclaiming
 from myqueue.wal.space import reclaim
 from myqueue.wal.space.background import Apart
 from myqueue.wal.space.evacuate import Salvage

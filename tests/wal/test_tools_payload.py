@@ -22,10 +22,10 @@ from kit.queue_logs import WALL_MS, Broker, Topic, make_entry
 from myqueue import batch, cli, protocol
 from myqueue.cli.wal_lines import as_line
 from myqueue.cli.wal_payload import decoded
-from myqueue.daemons import partition
-from myqueue.daemons.opening import describe
+from myqueue.daemons.partition import machine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.membership import encode_config
+from myqueue.daemons.replication.open_group import describe
 from myqueue.wal import format as f
 
 KEY = bytes(range(16))
@@ -182,11 +182,11 @@ def test_a_batch_that_its_producer_did_not_make() -> None:
 
 def test_commands_of_a_partition(dump) -> None:
     commands = [
-        partition.commit_command([["c1", 12, 3, 4], ["c2", protocol.NO_OFFSET, 5, 6]]),
-        partition.take_command([["c1", KEY, 10, True], ["c2", KEY, 1]]),
-        partition.start_command(100, 20, 4096),
-        partition.forget_command([["c1", 3, 4]]),
-        partition.key_step_command(),
+        machine.commit_command([["c1", 12, 3, 4], ["c2", protocol.NO_OFFSET, 5, 6]]),
+        machine.take_command([["c1", KEY, 10, True], ["c2", KEY, 1]]),
+        machine.start_command(100, 20, 4096),
+        machine.forget_command([["c1", 3, 4]]),
+        machine.key_step_command(),
     ]
     payloads = [(t.COMMAND, one, 0) for one in commands]
     found = of_json(dump(payloads, "--json", "--kind", "ENTRY"))
@@ -218,7 +218,7 @@ def test_commands_of_a_partition(dump) -> None:
 
 
 def test_rows_are_shown_whole_or_not() -> None:
-    command = partition.commit_command([[f"consumer-{one}", one, 1, 1] for one in range(100)])
+    command = machine.commit_command([[f"consumer-{one}", one, 1, 1] for one in range(100)])
     found = shown(t.COMMAND, command, most=20)
     assert found["cut"] is True and found["command"]["count"] == 100
     assert [row["consumer"] for row in found["command"]["rows"]] == ["consumer-0", "consumer-1"]
@@ -277,7 +277,7 @@ def test_what_nobody_knows_stays_as_it_is() -> None:
     keys = msgpack.packb([b"", "seen", {1: 2}])
     for payload in (newer, deep, many, keys, msgpack.packb([True, []]), b"\x90", b"\x92\x01"):
         assert shown(t.COMMAND, payload) == {"hex": payload.hex(), "cut": False}
-    command = partition.start_command(1, 2, 3)
+    command = machine.start_command(1, 2, 3)
     assert shown(t.DATA, command)["hex"] == shown(t.CONFIG, command)["hex"] == command.hex()
     config = encode_config(t.Config((1, 2), (3,)))
     assert shown(t.CONFIG, config) == {"text": "[[1, 2], [3]]", "cut": False}
@@ -323,8 +323,8 @@ def test_a_batch_of_nothing_but_lists_or_maps_says_why_it_is_not_opened(item: by
 
 REAL = [
     KEYED, batch.make([[b"abc"] * 3, [b"k"] * 3, None, None], WALL_MS, codec=batch.ZLIB),
-    partition.commit_command([["c1", 12, 3, 4]]), partition.take_command([["c1", KEY, 10, True]]),
-    partition.start_command(1, 2, 3), partition.key_step_command(),
+    machine.commit_command([["c1", 12, 3, 4]]), machine.take_command([["c1", KEY, 10, True]]),
+    machine.start_command(1, 2, 3), machine.key_step_command(),
     Script().entry("seen", producers=[[1, 2]])[t.PAYLOAD],
     describe(5, t.Config((5, 6), (7,)), protocol.pack(["orders", 0, 9, {}])),
 ]  # fmt: skip

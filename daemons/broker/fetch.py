@@ -1,0 +1,300 @@
+"""FETCH: committed batches out of the log, and the room where those wait who found nothing.
+
+Only what is applied is served: it is committed, and on our own disk. Any replica may serve, so
+nobody asks here who leads (C5). Batches go out as they came in; fresh ones are in the memory of
+the group's log, old ones are read from disk and verified: a batch that fails its checksum is an
+error of its part, never data (W16). An offset that is not in the partition is an error as well,
+never silently another one (C6). But who is behind, or leads no more and does not know it, must not
+call an offset wrong that it has only not heard of: above the end it waits, and just a leader says
+no, after a round of heartbeats that began when it was asked (R10).
+
+A request that finds less than it wants waits in the room, under each group that it asked for. What
+a group gains is subtracted from what its waiters still miss; who misses nothing is answered when
+the turn ends, by reading again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from myqueue import errors, protocol
+from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.raft.types import COUNT, DATA, INDEX, OFFSET, PAYLOAD, TIME, TYPE, Entry
+
+if TYPE_CHECKING:
+    from myqueue.daemons.replication.engine import Client, Engine
+    from myqueue.daemons.replication.replica import Replica
+
+WAIT_MS_MAX: Final = 30_000
+BYTES_MAX: Final = 32 << 20  # in one answer, but for a single larger batch
+FRAMES_MAX: Final = protocol.FRAMES_MAX - 1
+PARTS_MAX: Final = 4096
+WAITERS_MAX: Final = 16_384
+CLIENT_WAITERS_MAX: Final = 1024
+SLOT_MS: Final = 50  # deadlines are looked at so often
+CONTEXTS_FROM: Final = 1 << 48  # of read rounds; smaller ones are of other questions
+
+Buffer = bytes | memoryview
+
+
+def read_batches(
+    replica: Replica, offset: int, end: int, bytes_max: int, frames_max: int, at_least_one: bool
+) -> list[Entry]:
+    """Entries with messages offset … end - 1, the first of which may begin before `offset`.
+
+    Raises EntryMissing or CorruptData if not even the first can be had.
+    """
+    index = replica.index_at_offset(offset)
+    if index is None:
+        raise errors.EntryMissing(f"offset {offset} is not in the log")
+    applied = replica.machine.applied_index
+    out: list[Entry] = []
+    entries_max = 0
+    while index <= applied and len(out) < frames_max and (bytes_max > 0 or at_least_one):
+        if offset >= end:
+            break
+        # An entry has a message at least; among commands, which have none, look further each time.
+        entries_max = min(frames_max - len(out), max(2 * entries_max, end - offset))
+        last = min(applied, index + entries_max - 1)
+        try:
+            entries = replica.read(index, last, max(bytes_max, 1))
+        except errors.MyQueueError:
+            if not out:
+                raise
+            break  # what is whole is served; who asks for the next gets the error
+        index = entries[-1][INDEX] + 1
+        for entry in entries:
+            if entry[TYPE] != DATA:
+                continue
+            size = len(entry[PAYLOAD])
+            if entry[OFFSET] >= end or (size > bytes_max and not at_least_one):
+                return out
+            at_least_one = False
+            bytes_max -= size
+            out.append(entry)
+            offset = entry[OFFSET] + entry[COUNT]
+    return out
+
+
+class Waiter:
+    """One FETCH. `missing`: bytes that have to come before it is answered early."""
+
+    __slots__ = (
+        "bytes_max", "bytes_min", "client", "confirmed", "deadline", "missing", "parts", "request",
+        "slot",
+    )  # fmt: skip
+
+    def __init__(self, client: Client, envelope: protocol.Envelope, now: int) -> None:
+        _, _, self.request, wait_ms, self.bytes_min, bytes_max, self.parts = envelope
+        self.client = client
+        self.deadline = now + min(wait_ms, WAIT_MS_MAX)
+        self.bytes_max = min(bytes_max, BYTES_MAX)
+        self.bytes_min = min(self.bytes_min, self.bytes_max)
+        self.missing = 0
+        self.confirmed: set[int] = set()  # groups that we led for certain after it was asked
+        self.slot: int = -(-self.deadline // SLOT_MS)
+
+
+class _Answer:
+    """What was found for a request: rows of parts, and their batches."""
+
+    __slots__ = ("bytes", "failed", "frames", "messages", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+        self.frames: list[Buffer] = []
+        self.bytes = self.messages = 0
+        self.failed = False
+
+
+class Fetching:
+    """See the module's docstring."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._room: dict[int, dict[Waiter, None]] = {}  # by group
+        self._seen: dict[int, int] = {}  # group in the room -> its bytes when last looked at
+        self._woken: dict[int, None] = {}  # groups that gained something in this turn
+        self._slots: dict[int, dict[Waiter, None]] = {}  # by deadline
+        self._waiters: dict[Client, int] = {}
+        self._rounds: dict[int, tuple[Waiter, int]] = {}  # context -> (who, group)
+        self._contexts = CONTEXTS_FROM
+        self.waiting = 0
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def request(self, client: Client, envelope: protocol.Envelope) -> None:
+        now = self._engine.now
+        waiter = Waiter(client, envelope, now)
+        if not 0 < len(waiter.parts) <= PARTS_MAX:
+            raise errors.InvalidRequest(f"{len(waiter.parts)} parts; 1 to {PARTS_MAX} are allowed")
+        answer = self._look(waiter)
+        enough = answer.bytes >= waiter.bytes_min or len(answer.frames) == FRAMES_MAX
+        above = [] if enough or answer.failed else self._above_the_end(waiter)
+        if enough or answer.failed or (waiter.deadline <= now and not above):
+            self._reply(waiter, answer)
+            return
+        if self.waiting >= WAITERS_MAX or self._waiters.get(client, 0) >= CLIENT_WAITERS_MAX:
+            raise errors.Busy("too many requests wait for messages")
+        self._enter(waiter, waiter.bytes_min - answer.bytes)
+        for replica in above:
+            self._confirm(waiter, replica)
+
+    def _above_the_end(self, waiter: Waiter) -> list[Replica]:
+        """What it asks for that is not there, of groups that we lead, as far as we know."""
+        return [
+            replica
+            for group, offset in waiter.parts
+            if (replica := self._engine.replicas[group]).is_ready
+            and offset > cast(Partition, replica.machine).end
+        ]
+
+    def _confirm(self, waiter: Waiter, replica: Replica) -> None:
+        """Above our end: is this still the end of all?"""
+        self._contexts += 1
+        try:
+            self._engine.read(replica, self._contexts)
+        except errors.MyQueueError:
+            return  # it leads no more; the request waits, as at any other replica
+        self._rounds[self._contexts] = waiter, replica.uid
+
+    def read_ready(self, context: int) -> None:
+        waiter, group = self._rounds.pop(context, (None, 0))
+        if waiter is not None and waiter in self._room.get(group, ()):
+            waiter.confirmed.add(group)
+            waiter.missing = 0
+            self._woken[group] = None
+
+    def lost(self, group: int) -> None:
+        """It leads no more: rounds that are under way will not end."""
+        for context in [one for one, (_, of) in self._rounds.items() if of == group]:
+            del self._rounds[context]
+
+    def _look(self, waiter: Waiter) -> _Answer:
+        answer = _Answer()
+        for group, offset in waiter.parts:
+            replica = self._engine.replicas.get(group)
+            if replica is None:
+                answer.failed = True
+                code = errors.UnknownPartition.code
+                answer.rows.append([group, code, 0, 0, [], None])
+                continue
+            machine = cast(Partition, replica.machine)
+            start, end = machine.start, machine.end
+            if offset == end or (offset > end and group not in waiter.confirmed):
+                answer.rows.append([group, 0, start, end, [], None])
+            elif offset < start or offset > end:
+                answer.failed = True
+                code = errors.OffsetOutOfRange.code
+                answer.rows.append([group, code, start, end, [], None])
+            else:
+                self._read_part(waiter, answer, replica, machine, offset)
+        return answer
+
+    def _read_part(
+        self, waiter: Waiter, answer: _Answer, replica: Replica, machine: Partition, offset: int
+    ) -> None:
+        left, frames_left = waiter.bytes_max - answer.bytes, FRAMES_MAX - len(answer.frames)
+        start, end = machine.start, machine.end
+        details: dict[str, Any] | None = None
+        try:
+            found = read_batches(replica, offset, end, left, frames_left, not answer.frames)
+        except errors.EntryMissing:  # it is being filled, behind a state that a leader installed
+            code, details = errors.NotReady.code, {"retry_ms": 50}
+        except errors.MyQueueError as error:
+            self._engine.counts["reads_failed_total"] += 1
+            code, details = error.code, {"message": str(error)}
+        else:
+            batches = [[entry[OFFSET], entry[TIME]] for entry in found]
+            frames = [entry[PAYLOAD] for entry in found]
+            answer.rows.append([replica.uid, 0, start, end, batches, None])
+            answer.frames += frames
+            answer.bytes += sum(map(len, frames))
+            answer.messages += sum(entry[COUNT] for entry in found)
+            return
+        answer.failed = True
+        answer.rows.append([replica.uid, code, start, end, [], details])
+
+    def _reply(self, waiter: Waiter, answer: _Answer) -> None:
+        counts = self._engine.counts
+        counts["fetched_batches_total"] += len(answer.frames)
+        counts["fetched_bytes_total"] += answer.bytes
+        counts["fetched_messages_total"] += answer.messages
+        head = protocol.encode(protocol.FETCHED, waiter.request, answer.rows)
+        self._engine.reply(waiter.client, [head, *answer.frames])
+
+    # -- the room ------------------------------------------------------------------------------
+
+    def _enter(self, waiter: Waiter, missing: int) -> None:
+        waiter.missing = missing
+        for group, _ in waiter.parts:
+            there = self._room.get(group)
+            if there is None:
+                there = self._room[group] = {}
+                machine = cast(Partition, self._engine.replicas[group].machine)
+                self._seen[group] = machine.bytes_total
+            there[waiter] = None
+        self._slots.setdefault(waiter.slot, {})[waiter] = None
+        self._waiters[waiter.client] = self._waiters.get(waiter.client, 0) + 1
+        self.waiting += 1
+
+    def _leave(self, waiter: Waiter) -> None:
+        for group, _ in waiter.parts:
+            there = self._room.get(group)
+            if there is not None:
+                there.pop(waiter, None)
+                if not there:
+                    del self._room[group], self._seen[group]
+        slot = self._slots.get(waiter.slot)
+        if slot is not None:
+            slot.pop(waiter, None)
+            if not slot:
+                del self._slots[waiter.slot]
+        left = self._waiters[waiter.client] - 1
+        if left:
+            self._waiters[waiter.client] = left
+        else:
+            del self._waiters[waiter.client]
+        self.waiting -= 1
+
+    def applied(self, group: int) -> None:
+        if group in self._room:
+            self._woken[group] = None
+
+    def removed(self, group: int) -> None:
+        """No longer here: its waiters are told at once."""
+        self.lost(group)
+        for waiter in self._room.get(group, ()):
+            waiter.missing = 0
+        if group in self._room:
+            self._woken[group] = None
+
+    def end_turn(self) -> None:
+        """Answer those for whom enough came."""
+        if not self._woken:
+            return
+        woken, self._woken = self._woken, {}
+        for group in woken:
+            there, replica = self._room.get(group), self._engine.replicas.get(group)
+            if there is None:
+                continue
+            gained = 0
+            if replica is not None:
+                machine = cast(Partition, replica.machine)
+                gained = machine.bytes_total - self._seen[group]
+                self._seen[group] = machine.bytes_total
+            for waiter in list(there):
+                waiter.missing -= gained
+                if waiter.missing <= 0:
+                    self._answer(waiter)
+
+    def tick(self, now: int) -> None:
+        """Those who waited long enough get what there is."""
+        for slot in [slot for slot in self._slots if slot * SLOT_MS <= now]:
+            for waiter in self._slots.pop(slot):
+                self._answer(waiter)
+
+    def _answer(self, waiter: Waiter) -> None:
+        answer = self._look(waiter)
+        self._leave(waiter)
+        self._reply(waiter, answer)

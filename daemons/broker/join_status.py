@@ -1,0 +1,74 @@
+"""Whether this broker belongs to its cluster, and if not, why: said until somebody mends it.
+
+A broker has joined when a manager answers its beats with orders for this life of the process: then
+it is registered. Until then nothing is asked of it, so "ready" would be a lie. As long as no
+manager knows it, it logs `not-joined` with what is known of each manager, after five seconds and
+then ever more seldom (`daemons/repeated_warnings.py`): no answer, keys that do not fit, another
+cluster, a refusal, or no word of being registered. It also says if the managers name some that its
+settings do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from myqueue.daemons.repeated_warnings import Pauses
+
+if TYPE_CHECKING:
+    from myqueue.daemons.broker.manager_link import Reports
+    from myqueue.daemons.replication.engine import Engine
+
+PATIENCE_MS: Final = 5000
+_HINT: Final = (
+    "Compare --cluster, --keys and --managers of this broker with those of the managers;"
+    " the managers' logs name what they refused."
+)
+_UNNAMED_HINT: Final = "Name all managers by --managers at this broker, and start it again."
+
+
+class Joining:
+    """See the module's docstring."""
+
+    def __init__(self, engine: Engine, reports: Reports, tell: Callable[..., None]) -> None:
+        self._engine, self._reports, self._tell = engine, reports, tell
+        self._pauses = Pauses()
+        self._alone_since = -1  # -1: not looked yet
+        self.has_joined = False
+        self._was_ready = False
+
+    def tick(self, now: int) -> None:
+        if self._reports.knowing(now):
+            if not self.has_joined:
+                self._tell("info", "joined-again" if self._was_ready else "ready")
+            self.has_joined = self._was_ready = True
+            self._alone_since = now
+            self._pauses.forget("alone")
+        elif self._alone_since < 0:
+            self._alone_since = now
+        elif now - self._alone_since >= PATIENCE_MS:
+            self.has_joined = False
+            if self._pauses.due("alone", now):
+                self._tell("warning", "not-joined", why=self.why(now), do=_HINT)
+        unnamed = self._reports.unnamed_managers()
+        if unnamed and self._pauses.due("unnamed", now):
+            named = ", ".join(map(str, unnamed))
+            self._tell("warning", "managers-unnamed", managers=named, do=_UNNAMED_HINT)
+
+    def why(self, now: int) -> str:
+        """Manager by manager."""
+        return "; ".join(
+            f"manager {node} at {address}: {self._of(node, now)}"
+            for node, address in self._reports.managers()
+        )
+
+    def _of(self, node: int, now: int) -> str:
+        refusal = self._reports.refusal_of(node)
+        if refusal:
+            return f"it refuses us: {refusal}"
+        trouble = self._engine.link_trouble(("manager", node))
+        if trouble:
+            return trouble
+        if self._reports.is_answered(node, now):
+            return "it answers, but no leader of the managers has registered this broker"
+        return "it does not answer"

@@ -1,0 +1,197 @@
+"""What can be asked of a broker without changing anything: OFFSETS, WHERE, STATUS, STATS.
+
+Start, end and bytes of a partition are told by any replica, as it knows them. A consumer's
+position is told by the leader alone, after a round of heartbeats that began when it was asked
+(R10): a position that a consumer once saw never seems to have gone back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from myqueue import errors, protocol
+from myqueue.daemons.broker.commit_take import check_consumer
+from myqueue.daemons.broker.proposals import Details
+from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.raft.describe import story as raft_story
+
+if TYPE_CHECKING:
+    from myqueue.daemons.replication.engine import Client, Engine
+    from myqueue.daemons.replication.replica import Replica
+
+GROUPS_MAX: Final = 2000  # in one STATUS
+CONSUMERS_MAX: Final = 100  # in one WHERE
+READS_WAITING_MAX: Final = 16_384
+
+Refusal = Callable[[int], tuple[int, Details]]
+
+
+class _Offsets:
+    """An OFFSETS: one row for each of its groups, filled in as they become known."""
+
+    __slots__ = ("client", "consumer", "missing", "request", "rows", "time_ms")
+
+    def __init__(self, client: Client, envelope: protocol.Envelope) -> None:
+        _, _, self.request, self.consumer, self.time_ms, groups = envelope
+        self.client = client
+        self.rows: list[list[Any]] = [[] for _ in groups]
+        self.missing = len(groups)
+
+
+class Queries:
+    """See the module's docstring."""
+
+    def __init__(self, engine: Engine, refusal: Refusal) -> None:
+        self._engine, self._refusal = engine, refusal
+        self._reads: dict[int, tuple[_Offsets, int, int]] = {}  # context -> (who, place, group)
+        self._contexts = 0  # never used twice in the life of the process
+
+    # -- OFFSETS -------------------------------------------------------------------------------
+
+    def offsets(self, client: Client, envelope: protocol.Envelope) -> None:
+        asks, groups = _Offsets(client, envelope), envelope[5]
+        if asks.consumer is not None:
+            check_consumer(asks.consumer)
+            if len(self._reads) + len(groups) > READS_WAITING_MAX:
+                raise errors.Busy("too many questions wait for a round of heartbeats")
+        if not groups:
+            self._finish(asks)
+        for place, group in enumerate(groups):
+            replica = self._engine.replicas.get(group)
+            if replica is None:
+                row = [group, errors.UnknownPartition.code, 0, 0, None, None, 0]
+                self._fill(asks, place, row)
+            elif asks.consumer is None:
+                self._fill(asks, place, self._row(asks, replica))
+            else:
+                self._begin_read(asks, place, replica)
+
+    def _begin_read(self, asks: _Offsets, place: int, replica: Replica) -> None:
+        self._contexts += 1
+        self._reads[self._contexts] = asks, place, replica.uid
+        try:
+            self._engine.read(replica, self._contexts)
+        except errors.MyQueueError as error:
+            del self._reads[self._contexts]
+            self._fill(asks, place, self._refused(replica, error.code))
+
+    def read_ready(self, context: int) -> None:
+        waiting = self._reads.pop(context, None)
+        if waiting is None:
+            return
+        asks, place, group = waiting
+        replica = self._engine.replicas.get(group)
+        if replica is not None:
+            self._fill(asks, place, self._row(asks, replica))
+
+    def lost(self, group: int) -> None:
+        """It leads no more, or is gone: reads that wait will not become ready."""
+        lost = [context for context, (_, _, of) in self._reads.items() if of == group]
+        for context in lost:
+            asks, place, _ = self._reads.pop(context)
+            code, _details = self._refusal(group)
+            replica = self._engine.replicas.get(group)
+            row = [group, code, 0, 0, None, None, 0]
+            self._fill(asks, place, row if replica is None else self._refused(replica, code))
+
+    def _row(self, asks: _Offsets, replica: Replica) -> list[Any]:
+        machine, code, at_time = cast(Partition, replica.machine), 0, None
+        position = None if asks.consumer is None else machine.positions.offset(asks.consumer)
+        if asks.time_ms is not None:
+            try:
+                at_time = replica.offset_at_time(asks.time_ms)
+            except errors.MyQueueError as error:
+                code = error.code
+        if at_time is not None:
+            at_time = max(at_time, machine.start)
+        return [
+            replica.uid,
+            code,
+            machine.start,
+            machine.end,
+            position,
+            at_time,
+            machine.bytes_kept,
+        ]
+
+    def _refused(self, replica: Replica, code: int) -> list[Any]:
+        machine = cast(Partition, replica.machine)
+        return [replica.uid, code, machine.start, machine.end, None, None, machine.bytes_kept]
+
+    def _fill(self, asks: _Offsets, place: int, row: list[Any]) -> None:
+        asks.rows[place] = row
+        asks.missing -= 1
+        if not asks.missing:
+            self._finish(asks)
+
+    def _finish(self, asks: _Offsets) -> None:
+        answer = protocol.encode(protocol.POSITIONS, asks.request, asks.rows)
+        self._engine.reply(asks.client, [answer])
+
+    # -- for people and for metrics ------------------------------------------------------------
+
+    def where(self, client: Client, envelope: protocol.Envelope) -> None:
+        _, _, request, group, offset = envelope
+        replica = self._engine.replicas.get(group)
+        if replica is None:
+            raise errors.UnknownPartition(f"no replica of group {group} is here")
+        machine = cast(Partition, replica.machine)
+        if not machine.start <= offset < machine.end:
+            raise errors.OffsetOutOfRange(
+                f"offset {offset} is not in {machine.start}..{machine.end}"
+            )
+        found = replica.where(offset)
+        found["node"] = self._engine.node
+        found["past"] = machine.positions.past(offset, CONSUMERS_MAX)
+        self._info(client, request, found)
+
+    def status(self, client: Client, envelope: protocol.Envelope) -> None:
+        _, _, request, group = envelope
+        engine = self._engine
+        if group:
+            replica = engine.replicas.get(group)
+            if replica is None:
+                raise errors.UnknownPartition(f"no replica of group {group} is here")
+            self._info(client, request, {"node": engine.node, **story(replica)})
+            return
+        groups = [brief(one) for one in islice(engine.replicas.values(), GROUPS_MAX)]
+        self._info(
+            client, request,
+            {
+                "daemon": "broker", "node": engine.node, "incarnation": engine.incarnation,
+                "groups": groups, "groups_total": len(engine.replicas),
+                "refused": {str(one): why for one, why in islice(engine.refused.items(), 100)},
+                "repair": engine.repair.status(), "closed": engine.closing.told(),
+                "closed_total": engine.closing.total,
+            },
+        )  # fmt: skip
+
+    def stats(self, client: Client, envelope: protocol.Envelope, gauges: dict[str, int]) -> None:
+        engine = self._engine
+        known = {"daemon": "broker", "node": engine.node, "gauges": gauges}
+        self._info(client, envelope[2], known | engine.counts.as_map())
+
+    def _info(self, client: Client, request: int, answer: dict[str, Any]) -> None:
+        self._engine.reply(client, [protocol.encode(protocol.INFO, request, answer)])
+
+
+def brief(replica: Replica) -> dict[str, Any]:
+    """One group in a line, for lists."""
+    machine, node = cast(Partition, replica.machine), replica.node
+    return {
+        "group": replica.uid, "leads": replica.is_leader, "term": node.term,
+        "leader": replica.leader_node, "start": machine.start, "end": machine.end,
+        "bytes": machine.bytes_kept, "commit": node.commit_index, "applied": machine.applied_index,
+    }  # fmt: skip
+
+
+def story(replica: Replica) -> dict[str, Any]:
+    """All about one group, for people."""
+    machine = cast(Partition, replica.machine)
+    return {
+        **raft_story(replica.node), **brief(replica), "ready": replica.is_ready,
+        "role": replica.node.role.name.lower(), "producers": len(machine.sessions),
+        "consumers": len(machine.positions), "last_time_ms": machine.time_ms,
+    }  # fmt: skip

@@ -1,0 +1,193 @@
+"""Retention: which of the oldest messages of a partition go; its leader decides, all follow.
+
+A topic's `retention_bytes` and `retention_ms` say how much of each partition is kept. The leader
+looks once a second, walks over the oldest rows of the index as far as they have to go, and proposes
+the new start as a START entry: offset, index of its entry, bytes before it. Every replica applies
+that entry at the same place, so starts agree, and only rise (`partition/machine`); the space comes
+back when the log has followed (`replication/log_prefix`) and its segments are removed
+(`replication/reclaim_pace`).
+
+    settings, bytes kept, time ─▶ `goal_of` ─▶ rows of the index ─▶ `advance` ─▶ Cut ─▶ START
+
+Whole batches go, the oldest first, and never so many that less than `retention_bytes` would be
+kept. Not each for itself: a start is moved for an eighth of what is kept, or half a segment.
+
+Old settings must not delete what new ones keep. A broker that was started a moment ago knows the
+settings of a time when its groups were made, and one that hears no manager may follow those of
+yesterday. So nothing goes unless a majority of managers answered within the last seconds
+(`Reports.is_current`). Nor must a wrong clock: time is the leader's wall clock, but never ahead of
+what managers say (`Reports.agreed_wall_ms`), and stamps that are ahead of it only keep messages. A
+leader whose clock is behind gives its messages stamps that are too old, as in any such queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from myqueue import errors
+from myqueue.daemons.broker.proposals import Feed
+from myqueue.daemons.partition.machine import Partition, start_command
+from myqueue.daemons.raft.types import COMMAND, Item
+from myqueue.wal.append.groups import Row
+
+if TYPE_CHECKING:
+    from myqueue.daemons.replication.engine import Engine
+
+LOOK_MS: Final = 1000
+ROWS_MAX: Final = 1000  # looked at in one tick, in all groups together
+ENTRIES_MAX: Final = 20_000  # that one START lets go
+COARSE: Final = 8  # a start is moved for an eighth of what is kept …
+AGE_STEP_MS_MAX: Final = 60_000  # … or a minute; and half a segment
+
+
+class Goal(NamedTuple):
+    """Until when messages go: so many bytes, and all that are older."""
+
+    bytes: int
+    before_ms: int
+
+
+class Cut(NamedTuple):
+    """A start: the entry, its offset, and the bytes of batches between the old start and it."""
+
+    index: int  # type: ignore[assignment]  # tuple.index is not used
+    offset: int
+    bytes: int
+
+
+def goal_of(
+    settings: dict[str, Any], kept: int, oldest_ms: int, now_ms: int, segment_bytes: int
+) -> Goal | None:
+    """What has to go of a partition that keeps so many bytes; None: nothing, for now."""
+    limit, age_ms = settings.get("retention_bytes", 0), settings.get("retention_ms", 0)
+    excess, before_ms = 0, 0
+    if limit and kept - limit >= max(1, min(limit // COARSE, segment_bytes // 2)):
+        excess = kept - limit
+    if age_ms and oldest_ms < now_ms - age_ms - min(age_ms // COARSE, AGE_STEP_MS_MAX):
+        before_ms = now_ms - age_ms
+    return Goal(excess, before_ms) if excess or before_ms else None
+
+
+def advance(cut: Cut, rows: list[Row], goal: Goal) -> tuple[Cut, bool]:
+    """Move on over these rows; True: the first one that stays was found."""
+    index, offset, gone = cut
+    for row in rows:
+        if not row.count:
+            continue  # a command goes with the messages around it
+        if gone + row.length > goal.bytes and row.time_ms >= goal.before_ms:
+            return Cut(index, offset, gone), True
+        index, offset, gone = row.index + 1, row.offset + row.count, gone + row.length
+    return Cut(index, offset, gone), False
+
+
+class _Walk:
+    """One partition, on the way to its new start."""
+
+    __slots__ = ("begin", "cut", "goal", "next_index", "settings", "term")
+
+    def __init__(self, feed: Feed, goal: Goal, settings: dict[str, Any]) -> None:
+        self.term, self.goal, self.settings = feed.term, goal, dict(settings)
+        self.begin = self.next_index = feed.machine.start_index
+        self.cut = Cut(feed.machine.start_index, feed.machine.start, 0)
+
+
+class Retention:
+    """See the module's docstring. `leading` are the feeds that may be proposed to."""
+
+    def __init__(
+        self, engine: Engine, leading: dict[int, Feed], settings: dict[int, dict[str, Any]],
+        segment_bytes: int, is_current: Callable[[int], bool], agreed_wall_ms: Callable[[int], int],
+    ) -> None:  # fmt: skip
+        self._engine, self._leading, self._settings = engine, leading, settings
+        self._segment_bytes, self._is_current = segment_bytes, is_current
+        self._agreed_wall_ms = agreed_wall_ms
+        self._look_at = 0
+        self._queue: deque[int] = deque()
+        self._walks: dict[int, _Walk] = {}
+        self._oldest: dict[int, tuple[int, int]] = {}  # group -> (start, stamp of what is there)
+        self._proposed: dict[int, tuple[int, int]] = {}  # group -> (term, index of the START)
+
+    def tick(self, now: int) -> None:
+        if not self._queue and now >= self._look_at:
+            self._look_at = now + LOOK_MS
+            self._queue.extend(one for one in self._leading if self._is_limited(one))
+            for known in (self._walks, self._oldest, self._proposed):
+                for group in [one for one in known if one not in self._leading]:
+                    del known[group]
+        if not self._queue or not self._is_current(now):
+            self._queue.clear()
+            self._walks.clear()  # what was old by old settings need not be so any more
+            return
+        left = ROWS_MAX
+        while self._queue and left > 0:
+            group = self._queue.popleft()
+            feed = self._leading.get(group)
+            if feed is not None and not self._waits(group, feed):
+                left -= 1 + self._look(group, feed, left)
+
+    def _is_limited(self, group: int) -> bool:
+        settings = self._settings.get(group, {})
+        return bool(settings.get("retention_bytes") or settings.get("retention_ms"))
+
+    def _waits(self, group: int, feed: Feed) -> bool:
+        """A START of this term is on its way: one after the other, each from where the last led."""
+        term, index = self._proposed.get(group, (0, 0))
+        if term == feed.term and feed.machine.applied_index < index:
+            return True
+        self._proposed.pop(group, None)
+        return False
+
+    def _look(self, group: int, feed: Feed, rows_max: int) -> int:
+        """Go on with this partition; how many rows were looked at."""
+        machine, walk = feed.machine, self._walks.get(group)
+        settings = self._settings.get(group, {})
+        if walk is not None and (walk.term, walk.settings) != (feed.term, settings):
+            walk = None
+        if walk is None or walk.begin != machine.start_index:
+            goal = self._goal(group, machine)
+            if goal is None:
+                self._walks.pop(group, None)
+                return 0
+            walk = self._walks[group] = _Walk(feed, goal, settings)
+        last = min(machine.applied_index, walk.next_index + rows_max - 1)
+        rows = self._engine.log.index.rows(group, walk.next_index, last, 1 << 62)
+        if not rows or rows[0].index != walk.next_index:
+            del self._walks[group]  # not on disk yet, or damaged: looked at again
+            return 1
+        walk.cut, is_over = advance(walk.cut, rows, walk.goal)
+        walk.next_index = rows[-1].index + 1
+        much = walk.next_index - walk.begin >= ENTRIES_MAX
+        if is_over or much or walk.next_index > machine.applied_index:
+            del self._walks[group]
+            if walk.cut.offset > machine.start:
+                self._propose(group, feed, walk.cut)
+        else:
+            self._queue.append(group)  # with the next tick
+        return len(rows)
+
+    def _goal(self, group: int, machine: Partition) -> Goal | None:
+        if machine.start == machine.end:
+            return None
+        settings, oldest_ms = self._settings.get(group, {}), 0
+        if settings.get("retention_ms"):
+            start, oldest_ms = self._oldest.get(group, (-1, 0))
+            if start != machine.start:
+                row = self._engine.log.index.row_at_offset(group, machine.start)
+                if row is None:
+                    return None
+                oldest_ms = row.time_ms
+                self._oldest[group] = machine.start, oldest_ms
+        now_ms = self._agreed_wall_ms(self._engine.now)
+        return goal_of(settings, machine.bytes_kept, oldest_ms, now_ms, self._segment_bytes)
+
+    def _propose(self, group: int, feed: Feed, cut: Cut) -> None:
+        feed.stamp = max(self._engine.wall_ms(), feed.stamp)
+        item = Item(0, feed.stamp, COMMAND, start_command(cut.offset, cut.index, cut.bytes))
+        try:
+            index = self._engine.propose(feed.replica, [item], urgent=True)
+        except errors.MyQueueError:
+            return  # it leads no more, or hands over: looked at again
+        self._proposed[group] = feed.term, index
+        self._engine.counts["retention_starts_total"] += 1

@@ -1,0 +1,346 @@
+"""Operations on brokers and on replicas: register, drain, remove; move a replica, and settle it.
+
+How an operation is made is told in `operations.py`. A move of a replica changes who *should* hold
+it: the new one is drawn, the old one is *leaving*. The rest is done by the group itself, step by
+step (`daemons/broker/reconcile_members.py`), and when its leader reports that a leaving one is no
+member any more, `settle_replicas` lets its broker remove it. Each of these names exactly what it
+means, so that a proposal that comes late, or twice, changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myqueue.daemons.metadata import placement
+from myqueue.daemons.metadata.arguments import Arguments
+from myqueue.daemons.metadata.records import ACTIVE, DRAINING, BrokerRow, Partition
+from myqueue.daemons.metadata.tables import Tables
+from myqueue.daemons.metadata.topics import Answer, Call, host_of
+from myqueue.errors import BrokerInUse, IdentityMismatch, TooFewBrokers, UnknownBroker
+
+NAMED_MAX = 5  # partitions in one sentence
+TOLD_MAX = 100  # in one result
+
+# -- daemons --------------------------------------------------------------------------------------
+
+
+def whereabouts(args: Arguments) -> tuple[int, str, str, str, str]:
+    """Which daemon it is, and where."""
+    node, disk = args.number("node", low=1, high=(1 << 31) - 1), args.text("disk")
+    address, peer, host = args.text("address"), args.text("peer"), args.text("host", "")
+    return node, disk, address, peer, host
+
+
+def register_broker(call: Call, args: Arguments) -> Answer:
+    """A broker that is new, began a new life, or is elsewhere. Its orders name this life.
+
+    With another disk it is the same broker without its replicas: what was drawn before is lost,
+    and is drawn anew, never used again under its old name (W7).
+    """
+    new = BrokerRow(*whereabouts(args), call.time_ms, version=call.index)
+    new.life = args.number("life", 0)
+    args.done()
+    tables = call.tables
+    if tables.removed.get(new.node) == new.disk:
+        raise IdentityMismatch(f"broker {new.node} was removed, with disk {new.disk}")
+    before, drawn = tables.brokers.get(new.node), tables.counters.incarnation
+    new.life_from = drawn
+    if before is None or before.disk != new.disk:
+        # What is to leave may be wanted again, and would be made empty under a name that voted.
+        is_known = tables.held[new.node] or tables.left[new.node]
+        new.disk_from = drawn if is_known else 0
+    else:
+        new.since_ms, new.disk_from = before.since_ms, before.disk_from
+        if before.life == new.life:
+            new.life_from = before.life_from
+    new.state = before.state if before is not None else new.state
+    tables.put_broker(new)
+    here = (new.address, new.peer, new.host)
+    if before is None or here != (before.address, before.peer, before.host):
+        tables.bump(tables.brokers, call.index)  # all of them are told where it is
+    return {"node": new.node}
+
+
+def _broker(call: Call, node: int) -> BrokerRow:
+    broker = call.tables.brokers.get(node)
+    if broker is None:
+        raise UnknownBroker(f"there is no broker {node}")
+    return broker
+
+
+def drain_broker(call: Call, args: Arguments) -> Answer:
+    """From now on it gives its replicas away, as long as others can take them.
+
+    Who asks again is not told of brokers that have fallen silent since: it goes on when they speak.
+    """
+    node, avoid = args.number("node"), args.numbers("avoid")
+    args.done()
+    tables, broker = call.tables, _broker(call, node)
+    silent = set(avoid) if broker.state != DRAINING else set()
+    active = {one.node for one in tables.brokers.values() if one.state == ACTIVE} - {node}
+    others = len(active - silent)
+    wide = [topic.name for _, topic in sorted(tables.topics.items()) if topic.replication > others]
+    if wide:
+        listed = ", ".join(wide[:NAMED_MAX]) + (" …" if len(wide) > NAMED_MAX else "")
+        away = ", ".join(map(str, sorted(active & silent)))
+        raise TooFewBrokers(
+            f"without broker {node} there are {others} brokers to hold replicas"
+            + (f" (of the others, {away} is silent)" if away else "")
+            + f": too few for {listed}",
+            hint="Start those that are silent, or add a broker first."
+            if away
+            else "Add a broker first.",
+        )
+    broker.state = DRAINING
+    tables.put_broker(broker)
+    return {"node": node, "replicas": len(tables.held[node])}
+
+
+def undrain_broker(call: Call, args: Arguments) -> Answer:
+    node = args.number("node")
+    args.done()
+    broker = _broker(call, node)
+    broker.state = ACTIVE
+    call.tables.put_broker(broker)
+    return {"node": node}
+
+
+def remove_broker(call: Call, args: Arguments) -> Answer:
+    """One that holds nothing; with `force` whatever it holds. What it alone holds is lost then; of
+    what is `stranded` others have replicas, which are no majority: they wait for more of them.
+    """
+    node, force, avoid = args.number("node"), args.flag("force", False), args.numbers("avoid")
+    waiting = set(args.numbers("stranded"))
+    args.done()
+    tables = call.tables
+    _broker(call, node)
+    groups = sorted(tables.held[node] | tables.left[node])
+    only = [group for group in groups if _is_only(tables, group, node)]
+    stranded = [group for group in groups if group in waiting and group not in only]
+    if len(tables.brokers) == 1 and not force:
+        raise BrokerInUse(
+            f"broker {node} is the only one: without it there is no place for any message",
+            hint="Add another one first, or insist (force).",
+        )
+    if groups and not force:
+        missed = _what_is_missed(tables, only, stranded)
+        more = f"; {missed}" if missed else ""
+        raise BrokerInUse(f"broker {node} holds {len(groups)} replicas{more}")
+    for group in groups:
+        partition = tables.partition(group)
+        if partition is not None and group not in only:
+            _without(call, partition, node, avoid)
+    result = {
+        "node": node, "replicas": len(groups), "lost": len(only), "stranded": len(stranded),
+        "lost_partitions": _names(tables, only)[:TOLD_MAX],
+        "stranded_partitions": _names(tables, stranded)[:TOLD_MAX],
+        "missed": _what_is_missed(tables, only, stranded),
+    }  # fmt: skip
+    tables.remove_broker(node)
+    tables.bump(tables.brokers, call.index)
+    return result
+
+
+def _what_is_missed(tables: Tables, only: list[int], stranded: list[int]) -> str:
+    texts = []
+    if only:
+        texts.append(f"it alone has {_named(tables, only)}, whose messages are lost without it")
+    if stranded:
+        texts.append(
+            f"without it too few replicas of {_named(tables, stranded)} answer: nobody can read or "
+            "write there until their other brokers are back"
+        )
+    return "; ".join(texts)
+
+
+def _is_only(tables: Tables, group: int, node: int) -> bool:
+    partition = tables.partition(group)
+    return partition is not None and partition.nodes == [node] and not partition.leaving
+
+
+def _names(tables: Tables, groups: list[int]) -> list[str]:
+    places = [(topic.name, number) for topic, number in map(tables.groups.__getitem__, groups)]
+    return [f"{name}/{number}" for name, number in sorted(places)]
+
+
+def _named(tables: Tables, groups: list[int]) -> str:
+    named = _names(tables, groups)
+    return ", ".join(named[:NAMED_MAX]) + (
+        f" and {len(named) - NAMED_MAX:,} more" if len(named) > NAMED_MAX else ""
+    )
+
+
+def _without(call: Call, partition: Partition, node: int, avoid: list[int]) -> None:
+    """Its replica there is made anew elsewhere, or is one fewer if there is no other broker."""
+    tables = call.tables
+    for place, replica in enumerate(partition.replicas):
+        if replica[0] != node:
+            continue
+        if not partition.moved:  # it may not be founded yet, and then only its founders can
+            partition.founders = list(partition.replicas)
+        to = _back(tables, partition, node, avoid) or _spare(tables, partition, node, avoid)
+        if to:
+            _move(call, partition, place, to)
+        elif len(partition.replicas) > 1:
+            with tables.changing(partition):
+                partition.leaving.append(partition.replicas.pop(place))
+                partition.moved, partition.is_moving = call.index, True
+            tables.bump(partition.all_nodes, call.index)
+        return
+
+
+def _back(tables: Tables, partition: Partition, node: int, avoid: list[int]) -> int:
+    """Who was to leave and has not left, and may stay instead; 0: nobody."""
+    for one, drawn in partition.leaving:
+        row = tables.brokers.get(one)
+        is_here = row is not None and row.state == ACTIVE and row.disk_from <= drawn
+        if is_here and one not in (node, *partition.nodes, *avoid):
+            return one
+    return 0
+
+
+def _spare(tables: Tables, partition: Partition, node: int, avoid: list[int]) -> int:
+    """A broker that could take one more replica of it; 0: there is none."""
+    most, silent = tables.settings["replicas_per_broker_max"], set(avoid)
+    taken = set(partition.all_nodes)
+    loads = [
+        placement.Load(one.node, host_of(one), len(tables.held[one.node]))
+        for one in tables.brokers.values()
+        if one.state == ACTIVE and one.node not in silent and len(tables.held[one.node]) < most
+    ]
+    hosts = [
+        host_of(tables.brokers[one])
+        for one in partition.nodes
+        if one != node and one in tables.brokers
+    ]
+    return placement.place_another(
+        [one for one in loads if one.node not in taken and one.node != node], hosts
+    )
+
+
+def forget_gone(call: Call, args: Arguments) -> Answer:
+    """A broker that follows orders of this version no longer holds replicas that were to go."""
+    node, groups, version = args.number("node"), args.numbers("groups"), args.number("version")
+    args.done()
+    tables = call.tables
+    for group in groups:
+        gone = tables.gone.get(group)
+        if gone is not None:
+            gone.replicas = [one for one in gone.replicas if one[0] != node or one[2] > version]
+            tables.put_gone(gone)
+    return {}
+
+
+# -- replicas -------------------------------------------------------------------------------------
+
+
+def move_replicas(call: Call, args: Arguments) -> Answer:
+    """`moves`: [group, node, incarnation, to]; `to` the same node: made anew there; node 0: one
+    more, for a partition that has fewer than its topic promises.
+
+    A move of a replica that is not wanted any more, or to where one is already, is passed over.
+    """
+    moves = args.rows("moves", 4)
+    args.done()
+    tables, done = call.tables, 0
+    most = tables.settings["replicas_per_broker_max"]
+    for group, node, incarnation, to in moves:
+        partition, broker = tables.partition(group), tables.brokers.get(to)
+        if partition is None or broker is None:
+            continue
+        known = (node, incarnation) in partition.replicas if node else group in tables.thin
+        if not known:
+            continue
+        if to != node:
+            full = len(tables.held[to]) >= most or broker.state != ACTIVE
+            if full or to in partition.nodes or (not node and to in partition.all_nodes):
+                continue
+        if node:
+            _move(call, partition, partition.replicas.index((node, incarnation)), to)
+        else:
+            _one_more(call, partition, to)
+        done += 1
+    return {"moved": done}
+
+
+def _move(call: Call, partition: Partition, place: int, to: int) -> None:
+    """One that was to leave and is wanted again keeps its name: its data were not removed, or it
+    would not be among those that leave.
+    """
+    tables, before = call.tables, partition.replicas[place]
+    # Of several there, the newest is the one that `_back` and the plan mean.
+    leaves = [one for one in partition.leaving if one[0] == to != before[0]]
+    back = max(leaves, default=None)
+    new = back or _draw(tables, to)
+    with tables.changing(partition):
+        partition.leaving = [one for one in partition.leaving if one != back] + [before]
+        partition.replicas[place] = new
+        partition.moved, partition.is_moving = call.index, True
+    tables.bump(partition.all_nodes, call.index)
+    _even_leader(tables, partition)
+
+
+def _one_more(call: Call, partition: Partition, to: int) -> None:
+    tables = call.tables
+    new = _draw(tables, to)
+    with tables.changing(partition):
+        partition.replicas.append(new)
+        partition.moved, partition.is_moving = call.index, True
+    tables.bump(partition.all_nodes, call.index)
+
+
+def _draw(tables: Tables, node: int) -> tuple[int, int]:
+    """A replica that never was."""
+    tables.counters.incarnation += 1
+    tables.put_counters()
+    return node, tables.counters.incarnation - 1
+
+
+def _even_leader(tables: Tables, partition: Partition) -> None:
+    first, *others = partition.nodes
+    best = min(others, key=lambda one: (tables.led[one], one), default=first)
+    if tables.led[best] + 1 < tables.led[first]:
+        _prefer(tables, partition, best)
+
+
+def _prefer(tables: Tables, partition: Partition, node: int) -> None:
+    with tables.changing(partition):
+        place = partition.nodes.index(node)
+        partition.replicas.insert(0, partition.replicas.pop(place))
+
+
+def settle_replicas(call: Call, args: Arguments) -> Answer:
+    """What the leader of a group reports of its members, as of the last move (`moved`).
+
+    `gone`: leaving replicas that are no members any more. `done`: the members are exactly those
+    that are wanted.
+    """
+    group, moved, done = args.number("group"), args.number("moved"), args.flag("done", False)
+    pairs = set(args.pairs("gone"))
+    args.done()
+    tables = call.tables
+    partition = tables.partition(group)
+    if partition is None or partition.moved != moved or not partition.is_moving:
+        return {}
+    gone = [one for one in partition.leaving if one in pairs]
+    nodes = partition.all_nodes
+    with tables.changing(partition):
+        partition.leaving = [one for one in partition.leaving if one not in pairs]
+        partition.is_moving = bool(partition.leaving) or not done
+        if not partition.is_moving:
+            partition.founders = []
+    known = [one for one in gone if one[0] in tables.brokers]
+    if known:
+        tables.add_gone(group, known, call.index)
+        tables.bump(nodes, call.index)
+    return {}
+
+
+def prefer_replica(call: Call, args: Arguments) -> Answer:
+    """Another of the wanted replicas should lead."""
+    group, node = args.number("group"), args.number("node")
+    args.done()
+    partition: Any = call.tables.partition(group)
+    if partition is not None and node in partition.nodes[1:]:
+        _prefer(call.tables, partition, node)
+    return {}

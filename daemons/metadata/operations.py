@@ -1,0 +1,210 @@
+"""What the entries of the managers' log do to the tables, one function for each operation.
+
+An operation gets a `Call` (the tables, the entry's index and time, who asks) and its arguments. It
+first looks at everything, refusing by an error of `myqueue.errors`, and only then changes anything:
+a refusal leaves no trace. It returns a map, the result. There is no clock and no random here; uids
+come from a hash over the entry, replicas' incarnations from a counter (R27).
+
+`CLIENT_OPERATIONS` may be asked for by clients; all others are made by the managers themselves.
+Those on topics are in `topics.py`, on brokers and replicas in `brokers.py`, on consumer groups in
+`groups.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from myqueue.daemons.metadata import brokers, groups, topics
+from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, Arguments, changed_settings
+from myqueue.daemons.metadata.records import NO_PARTITION, Consumer, ManagerRow, Producer
+from myqueue.daemons.metadata.tables import CONSUMER, PRODUCER, Tables
+from myqueue.daemons.metadata.topics import Answer, Call
+from myqueue.errors import (
+    Busy,
+    IdentityMismatch,
+    InvalidRequest,
+    UnknownClient,
+    UnknownPartition,
+    Unsupported,
+)
+
+UNUSED_PRODUCER_MS: Final = 3_600_000  # one without name and topic that may make room
+
+# -- producers and consumers ----------------------------------------------------------------------
+
+
+def register_producer(call: Call, args: Arguments) -> Answer:
+    name, create, avoid = args.name("topic"), args.flag("create", True), args.numbers("avoid")
+    partition = args.number("partition", NO_PARTITION, low=NO_PARTITION)
+    args.done()
+    tables = call.tables
+    unused = _producers_to_forget(call)
+    topic = tables.topics.get(name)
+    created = topic is None and create
+    if topic is not None or created:
+        _check_partition(name, partition, len(topic.partitions) if topic is not None else 1)
+    topic = topics.create(call, name, 1, 0, {}, avoid) if created else call.topic(name)
+    _forget(tables, unused)
+    producer = _new_producer(call, "", topic.uid, 0, partition)
+    return {
+        "producer_id": producer.id, "epoch": 0, "topic_uid": topic.uid, "created": created,
+    }  # fmt: skip
+
+
+def _check_partition(topic: str, partition: int, count: int) -> None:
+    """The partition that a client is registered with has to be there."""
+    if partition >= count:
+        raise UnknownPartition(f"{topic} has partitions 0 to {count - 1}, not {partition}")
+
+
+def open_producer(call: Call, args: Arguments) -> Answer:
+    """A session: by id, by name, or a new one. Its epoch fences all sessions before (C4)."""
+    number, name = args.number("producer_id", 0), args.name("name", "")
+    args.done()
+    tables = call.tables
+    known = number or tables.producer_names.get(name, 0)
+    if not known:
+        _forget(tables, _producers_to_forget(call))
+        producer = _new_producer(call, name, 0, 1)
+        return {"producer_id": producer.id, "epoch": 1}
+    found = tables.producers.get(known)
+    if found is None:
+        raise UnknownClient(f"there is no producer {known}")
+    if name and found.name != name:
+        raise InvalidRequest(f"producer {known} is not the one named {name!r}")
+    found.epoch += 1
+    found.seen_ms = max(found.seen_ms, call.time_ms)
+    tables.put_producer(found)
+    return {"producer_id": found.id, "epoch": found.epoch}
+
+
+def _new_producer(
+    call: Call, name: str, topic_uid: int, epoch: int, partition: int = NO_PARTITION
+) -> Producer:
+    tables = call.tables
+    producer = Producer(tables.counters.producer, name, topic_uid, epoch, call.time_ms, partition)
+    tables.counters.producer += 1
+    tables.put_counters()
+    tables.put_producer(producer)
+    return producer
+
+
+def _producers_to_forget(call: Call) -> list[Producer]:
+    """Nothing while there is room; else some that nobody misses. Busy if there are none.
+
+    Each start of an application opens a producer, most never come back: without an end, state
+    would grow for ever (S4). Brokers know their sessions by themselves.
+    """
+    tables = call.tables
+    most = tables.settings["producers_max"]
+    if len(tables.producers) < most:
+        return []
+    old = [
+        one for one in tables.producers.values()
+        if not one.name and not one.topic_uid and one.seen_ms + UNUSED_PRODUCER_MS < call.time_ms
+    ]  # fmt: skip
+    old.sort(key=lambda one: (one.seen_ms, one.id))
+    old = old[: max(1, most // 100, len(tables.producers) - most + 1)]
+    if len(tables.producers) - len(old) >= most:
+        raise Busy(f"{most} producers are known already", hint="Raise producers_max.")
+    return old
+
+
+def _forget(tables: Tables, producers: list[Producer]) -> None:
+    for producer in producers:
+        tables.remove_producer(producer)
+
+
+def register_consumer(call: Call, args: Arguments) -> Answer:
+    name, partition = args.name("topic"), args.number("partition", NO_PARTITION, low=NO_PARTITION)
+    args.done()
+    topic, tables = call.topic(name), call.tables
+    _check_partition(name, partition, len(topic.partitions))
+    if len(tables.consumers) >= tables.settings["consumers_max"]:
+        raise Busy("as many consumers as may be are registered", hint="Raise consumers_max.")
+    consumer = Consumer(tables.counters.consumer, topic.uid, call.time_ms, partition)
+    tables.counters.consumer += 1
+    tables.put_counters()
+    tables.put_consumer(consumer)
+    return {
+        "consumer_id": consumer.id, "topic_uid": topic.uid,
+        "partitions": list(range(len(topic.partitions))),
+    }  # fmt: skip
+
+
+def seen(call: Call, args: Arguments) -> Answer:
+    """Activity of clients, in batches; ids that are not known are no news."""
+    producers, consumers = args.pairs("producers"), args.pairs("consumers")
+    args.done()
+    tables = call.tables
+    for kind, table, pairs in (
+        (PRODUCER, tables.producers, producers), (CONSUMER, tables.consumers, consumers),
+    ):  # fmt: skip
+        clients: Any = table
+        for number, time_ms in pairs:
+            client = clients.get(number)
+            if client is not None and client.seen_ms < time_ms:
+                client.seen_ms = time_ms
+                tables.touch(kind, number)
+    return {}
+
+
+# -- daemons --------------------------------------------------------------------------------------
+
+
+def register_manager(call: Call, args: Arguments) -> Answer:
+    """Never one with another disk (W7): it may have forgotten votes."""
+    new = ManagerRow(*brokers.whereabouts(args), call.time_ms)
+    args.done()
+    before = call.tables.managers.get(new.node)
+    if before is not None and before.disk != new.disk:
+        raise IdentityMismatch(f"manager {new.node} has disk {before.disk}, not {new.disk}")
+    new.since_ms = before.since_ms if before is not None else new.since_ms
+    call.tables.put_manager(new)
+    return {"node": new.node}
+
+
+def alter_cluster(call: Call, args: Arguments) -> Answer:
+    given = args.settings()
+    args.done()
+    tables = call.tables
+    tables.settings = changed_settings(CLUSTER_SETTINGS, tables.settings, given)
+    tables.put_counters()
+    return {"settings": dict(tables.settings)}
+
+
+Operation = Callable[[Call, Arguments], Answer]
+_FOR_CLIENTS: tuple[Operation, ...] = (
+    topics.create_topic, topics.delete_topic, topics.alter_topic, topics.grow_topic,
+    register_producer, register_consumer, open_producer, alter_cluster,
+    brokers.drain_broker, brokers.undrain_broker, brokers.remove_broker,
+    groups.join_group, groups.leave_group, groups.begin_reset, groups.end_reset,
+    groups.remove_group,
+)  # fmt: skip
+_FOR_MANAGERS: tuple[Operation, ...] = (
+    topics.grow_by_threshold, seen, register_manager, brokers.register_broker,
+    brokers.forget_gone, brokers.move_replicas, brokers.settle_replicas, brokers.prefer_replica,
+    groups.balance_groups, groups.release_shares, groups.expire_members,
+)  # fmt: skip
+_BY_NAME: Final = {one.__name__: one for one in _FOR_CLIENTS + _FOR_MANAGERS}
+CLIENT_OPERATIONS: Final = tuple(one.__name__ for one in _FOR_CLIENTS)
+# These may make a topic or a group, by a name that a client gives.
+CREATING: Final = {
+    "create_topic": "topic", "register_producer": "topic",
+    "join_group": "group", "begin_reset": "group",
+}  # fmt: skip
+PLACING: Final = (
+    "create_topic", "grow_topic", "register_producer", "grow_by_threshold", "remove_broker",
+    "drain_broker",
+)  # fmt: skip
+
+
+def run(call: Call, operation: Any, arguments: Any) -> Answer:
+    """The result; a refusal is raised, and nothing was changed then."""
+    found = _BY_NAME.get(operation) if type(operation) is str else None
+    if found is None:
+        raise Unsupported(f"there is no operation {operation!r}")
+    if type(arguments) is not dict:
+        raise InvalidRequest(f"the arguments of {operation} are not a map")
+    return found(call, Arguments(str(operation), arguments))

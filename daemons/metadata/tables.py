@@ -1,0 +1,369 @@
+"""The tables of the metadata, and each of them as rows for the store.
+
+Topics with their partitions, brokers, managers, producers, consumers, the replicas that brokers
+still have to remove, counters and settings, and the results of the last requests. Operations
+(`operations.py`) change them only through the methods here, which note the row that changed, so
+that `changes` hands over just these.
+
+A row's key is a letter and one or two numbers, big-endian; its value is packed fields. Partitions
+are in rows of 64, so that a big topic that grows by one writes one small row. A snapshot is all
+rows. What can be counted from the rows (who holds what, names to ids) is kept beside them and
+never saved.
+
+Invariants: every partition's group is in `groups`, and in `held` of each broker that has a replica;
+`led[node]` counts the partitions whose first replica is on the node; results are in the order of
+their entries. Nothing that goes out may depend on the order of a dict that was loaded (R27).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from myqueue.daemons.metadata import group_records
+from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS, defaults
+from myqueue.daemons.metadata.group_records import Share, Team
+from myqueue.daemons.metadata.records import (
+    NO_PARTITION,
+    BrokerRow,
+    Consumer,
+    Counters,
+    Gone,
+    ManagerRow,
+    Partition,
+    Producer,
+    Result,
+    Topic,
+)
+from myqueue.daemons.state_machine import Changes
+from myqueue.protocol import pack, unpack
+
+CHUNK: Final = 64  # partitions in a row
+RESULTS_MAX: Final = 10_000
+
+COUNTERS, TOPIC, PARTITIONS, BROKER, MANAGER = b"c", b"t", b"p", b"b", b"m"
+PRODUCER, CONSUMER, GONE, RESULT = b"r", b"o", b"x", b"k"
+REMOVED, TEAM, SHARES = b"d", b"g", b"s"
+
+
+def row_key(kind: bytes, *numbers: int) -> bytes:
+    return kind + b"".join(number.to_bytes(8, "big") for number in numbers)
+
+
+class Tables:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.settings = defaults(CLUSTER_SETTINGS)
+        self.topics: dict[str, Topic] = {}
+        self.by_uid: dict[int, Topic] = {}
+        self.brokers: dict[int, BrokerRow] = {}
+        self.managers: dict[int, ManagerRow] = {}
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.gone: dict[int, Gone] = {}
+        self.removed: dict[int, str] = {}  # brokers that were removed: node -> disk
+        self.results: dict[int, Result] = {}  # by index, oldest first
+        self.teams: dict[str, Team] = {}  # consumer groups
+        self.teams_by_uid: dict[int, Team] = {}
+        self.unbalanced: set[str] = set()  # teams
+        # Counted from the above.
+        self.groups: dict[int, tuple[Topic, int]] = {}
+        self.held: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups
+        self.left: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups it is to leave
+        self.moving: set[int] = set()  # groups
+        self.thin: set[int] = set()  # groups with fewer replicas than their topic promises
+        self.led: defaultdict[int, int] = defaultdict(int)
+        self.producer_names: dict[str, int] = {}
+        self.result_keys: dict[bytes, int] = {}  # key -> index
+        self.changed: set[bytes] = set()
+        self.layout = 0  # rises in this object whenever partitions come or go
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def touch(self, kind: bytes, *numbers: int) -> None:
+        self.changed.add(row_key(kind, *numbers))
+
+    def add_topic(self, topic: Topic) -> None:
+        self.topics[topic.name] = self.by_uid[topic.uid] = topic
+        self.touch(TOPIC, topic.uid)
+
+    def add_partition(self, topic: Topic, partition: Partition) -> None:
+        number = len(topic.partitions)
+        topic.partitions.append(partition)
+        self.groups[partition.group] = (topic, number)
+        self.layout += 1
+        self._count(partition)
+        self.touch(PARTITIONS, topic.uid, number // CHUNK)
+
+    def _count(self, partition: Partition) -> None:
+        group = partition.group
+        for node, _ in partition.replicas:
+            self.held[node].add(group)
+        for node, _ in partition.leaving:
+            self.left[node].add(group)
+        self.led[partition.nodes[0]] += 1
+        if partition.is_moving:
+            self.moving.add(group)
+        if len(partition.replicas) < self.groups[group][0].replication:
+            self.thin.add(group)
+
+    def _discount(self, partition: Partition) -> None:
+        group = partition.group
+        for node, _ in partition.replicas:
+            self.held[node].discard(group)
+        for node, _ in partition.leaving:
+            self.left[node].discard(group)
+        self.led[partition.nodes[0]] -= 1
+        self.moving.discard(group)
+        self.thin.discard(group)
+
+    def partition(self, group: int) -> Partition | None:
+        found = self.groups.get(group)
+        return found[0].partitions[found[1]] if found else None
+
+    @contextmanager
+    def changing(self, partition: Partition) -> Iterator[None]:
+        """Within, its replicas may be changed; what is counted follows."""
+        topic, number = self.groups[partition.group]
+        self._discount(partition)
+        yield
+        self._count(partition)
+        self.touch(PARTITIONS, topic.uid, number // CHUNK)
+
+    def remove_topic(self, topic: Topic) -> None:
+        """The topic, its partitions, and the clients that were registered for it."""
+        del self.topics[topic.name], self.by_uid[topic.uid]
+        self.layout += 1
+        self.touch(TOPIC, topic.uid)
+        for number, partition in enumerate(topic.partitions):
+            del self.groups[partition.group]
+            self._discount(partition)
+            self.touch(PARTITIONS, topic.uid, number // CHUNK)
+        for producer in [one for one in self.producers.values() if one.topic_uid == topic.uid]:
+            self.remove_producer(producer)
+        for consumer in [one for one in self.consumers.values() if one.topic_uid == topic.uid]:
+            del self.consumers[consumer.id]
+            self.touch(CONSUMER, consumer.id)
+
+    def put_broker(self, broker: BrokerRow) -> None:
+        self.brokers[broker.node] = broker
+        self.touch(BROKER, broker.node)
+
+    def remove_broker(self, node: int) -> None:
+        """It is known as removed from now on; other daemons of this number are welcome."""
+        self.removed[node] = self.brokers.pop(node).disk
+        for gone in [one for one in self.gone.values() if node in one.nodes]:
+            gone.replicas = [one for one in gone.replicas if one[0] != node]
+            self.put_gone(gone)
+        self.touch(BROKER, node)
+        self.touch(REMOVED, node)
+
+    def put_manager(self, manager: ManagerRow) -> None:
+        self.managers[manager.node] = manager
+        self.touch(MANAGER, manager.node)
+
+    def put_producer(self, producer: Producer) -> None:
+        self.producers[producer.id] = producer
+        if producer.name:
+            self.producer_names[producer.name] = producer.id
+        self.touch(PRODUCER, producer.id)
+
+    def remove_producer(self, producer: Producer) -> None:
+        del self.producers[producer.id]
+        if producer.name:
+            del self.producer_names[producer.name]
+        self.touch(PRODUCER, producer.id)
+
+    def put_consumer(self, consumer: Consumer) -> None:
+        self.consumers[consumer.id] = consumer
+        self.touch(CONSUMER, consumer.id)
+
+    def add_gone(self, group: int, replicas: Iterable[tuple[int, int]], index: int) -> None:
+        """These are to be removed as well."""
+        gone = self.gone.get(group) or Gone(group, [])
+        gone.replicas += [(node, incarnation, index) for node, incarnation in sorted(replicas)]
+        self.put_gone(gone)
+
+    def put_gone(self, gone: Gone) -> None:
+        """Forgotten when nobody is left."""
+        if gone.replicas:
+            self.gone[gone.group] = gone
+        else:
+            self.gone.pop(gone.group, None)
+        self.touch(GONE, gone.group)
+
+    def bump(self, nodes: Iterable[int], index: int) -> None:
+        """What these brokers are ordered is another thing now."""
+        for node in nodes:
+            broker = self.brokers.get(node)
+            if broker is not None and broker.version != index:
+                broker.version = index
+                self.touch(BROKER, node)
+
+    def put_team(self, team: Team) -> None:
+        """With all its shares."""
+        self.teams[team.name] = self.teams_by_uid[team.uid] = team
+        (self.unbalanced.add if team.unbalanced else self.unbalanced.discard)(team.name)
+        self.touch(TEAM, team.uid)
+        for topic in {one.topic_uid for one in team.shares.values()}:
+            self.touch(SHARES, team.uid, topic)
+
+    def remove_share(self, team: Team, share: Share) -> None:
+        del team.shares[share.group]
+        self.touch(SHARES, team.uid, share.topic_uid)
+
+    def remove_team(self, team: Team) -> None:
+        self.put_team(team)
+        del self.teams[team.name], self.teams_by_uid[team.uid]
+        self.unbalanced.discard(team.name)
+
+    def put_counters(self) -> None:
+        self.touch(COUNTERS)
+
+    def remember(self, result: Result) -> None:
+        self.results[result.index] = result
+        self.result_keys[result.key] = result.index
+        self.touch(RESULT, result.index)
+        if len(self.results) > RESULTS_MAX:
+            oldest = self.results.pop(next(iter(self.results)))
+            del self.result_keys[oldest.key]
+            self.touch(RESULT, oldest.index)
+
+    def known_result(self, key: bytes) -> bytes | None:
+        index = self.result_keys.get(key)
+        return None if index is None else self.results[index].outcome
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def take_changes(self) -> Changes:
+        puts: dict[bytes, bytes] = {}
+        deletes: list[bytes] = []
+        for key in sorted(self.changed):
+            value = self.row(key)
+            if value is None:
+                deletes.append(key)
+            else:
+                puts[key] = value
+        self.changed.clear()
+        return puts, deletes
+
+    def row_keys(self) -> Iterator[bytes]:
+        yield row_key(COUNTERS)
+        for topic in self.by_uid.values():
+            yield row_key(TOPIC, topic.uid)
+            for chunk in range(-(-len(topic.partitions) // CHUNK)):
+                yield row_key(PARTITIONS, topic.uid, chunk)
+        for team in self.teams.values():
+            yield row_key(TEAM, team.uid)
+            for uid in {one.topic_uid for one in team.shares.values()}:
+                yield row_key(SHARES, team.uid, uid)
+        for kind, numbers in (
+            (BROKER, self.brokers), (MANAGER, self.managers), (PRODUCER, self.producers),
+            (CONSUMER, self.consumers), (GONE, self.gone), (RESULT, self.results),
+            (REMOVED, self.removed),
+        ):  # fmt: skip
+            for number in numbers:
+                yield row_key(kind, number)
+
+    def row(self, key: bytes) -> bytes | None:
+        """The value of a row; None if there is no such row (any more)."""
+        fields = self._fields(key[:1], *_numbers(key))
+        return None if fields is None else pack(fields)
+
+    def _fields(self, kind: bytes, number: int = 0, chunk: int = 0) -> list[Any] | None:
+        if kind == COUNTERS:
+            counters = self.counters
+            return [counters.producer, counters.consumer, counters.incarnation, self.settings]
+        if kind in (TOPIC, PARTITIONS):
+            topic = self.by_uid.get(number)
+            if topic is None:
+                return None
+            if kind == TOPIC:
+                t = topic
+                return [t.uid, t.name, t.replication, t.created_ms, t.settings]
+            part = topic.partitions[chunk * CHUNK : (chunk + 1) * CHUNK]
+            return [
+                [one.group, one.replicas, one.leaving, one.moved, one.is_moving]
+                + ([one.founders] if one.founders else []) for one in part
+            ] or None  # fmt: skip
+        if kind in (TEAM, SHARES):
+            team = self.teams_by_uid.get(number)
+            if team is None:
+                return None
+            return (
+                group_records.packed(team)
+                if kind == TEAM
+                else group_records.packed_shares(team, chunk)
+            )
+        if kind == REMOVED:
+            disk = self.removed.get(number)
+            return None if disk is None else [number, disk]
+        table: Any = {
+            BROKER: self.brokers, MANAGER: self.managers, PRODUCER: self.producers,
+            CONSUMER: self.consumers, GONE: self.gone, RESULT: self.results,
+        }[kind]  # fmt: skip
+        found = table.get(number)
+        if found is None:
+            return None
+        fields = [getattr(found, name) for name in found.__slots__]
+        if kind in (PRODUCER, CONSUMER) and found.partition == NO_PARTITION:
+            fields.pop()  # so rows that an earlier version wrote are equal, byte by byte
+        return fields
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[tuple[bytes, bytes]]) -> Tables:
+        """What the rows say, in whatever order they come."""
+        tables = cls()
+        kinds: defaultdict[bytes, list[tuple[bytes, list[Any]]]] = defaultdict(list)
+        for key, value in sorted(rows):
+            kinds[key[:1]].append((key, unpack(value)))
+        for _, (producer, consumer, incarnation, settings) in kinds[COUNTERS]:
+            tables.counters = Counters(producer, consumer, incarnation)
+            tables.settings = with_defaults(CLUSTER_SETTINGS, settings)
+        for _, (uid, name, replication, created_ms, settings) in kinds[TOPIC]:
+            settings = with_defaults(TOPIC_SETTINGS, settings)
+            tables.add_topic(Topic(uid, name, replication, created_ms, settings))
+        for key, partitions in kinds[PARTITIONS]:
+            topic = tables.by_uid[_numbers(key)[0]]
+            for group, replicas, leaving, moved, is_moving, *more in partitions:
+                wanted, going, founders = (
+                    [(node, drawn) for node, drawn in names]
+                    for names in (replicas, leaving, more[0] if more else ())
+                )
+                known = Partition(group, wanted, going, moved, is_moving, founders)
+                tables.add_partition(topic, known)
+        for _, fields in kinds[BROKER]:
+            tables.put_broker(BrokerRow(*fields))
+        for _, fields in kinds[MANAGER]:
+            tables.put_manager(ManagerRow(*fields))
+        for _, fields in kinds[PRODUCER]:
+            tables.put_producer(Producer(*fields))
+        for _, fields in kinds[CONSUMER]:
+            tables.put_consumer(Consumer(*fields))
+        for _, (group, gone) in kinds[GONE]:
+            tables.put_gone(Gone(group, [tuple(one) for one in gone]))
+        for _, fields in kinds[TEAM]:
+            tables.put_team(group_records.opened(fields))
+        for key, rows in kinds[SHARES]:
+            uid, topic_uid = _numbers(key)
+            shares = tables.teams_by_uid[uid].shares
+            for group, *rest in rows:
+                shares[group] = Share(group, topic_uid, *rest)
+        tables.removed = dict(fields for _, fields in kinds[REMOVED])
+        for _, fields in kinds[RESULT]:
+            tables.remember(Result(*fields))
+        tables.changed.clear()
+        return tables
+
+
+def with_defaults(known: Any, saved: dict[str, int]) -> dict[str, int]:
+    """Settings that this version added get their defaults."""
+    return defaults(known) | saved
+
+
+def _numbers(key: bytes) -> list[int]:
+    return [int.from_bytes(key[at : at + 8], "big") for at in range(1, len(key), 8)]

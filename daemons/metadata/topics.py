@@ -1,0 +1,194 @@
+"""Operations on topics: create, delete, alter, grow; and `Call`, what every operation is given.
+
+How an operation is made is told in `operations.py`. What the brokers have to do comes of it by
+itself: each broker's row carries the index of the last entry that changed something for it
+(`Tables.bump`), and its orders are made from the tables.
+
+`avoid` is put among the arguments by the leader: brokers that are silent right now, which get no
+new replicas as long as the others suffice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from myqueue.daemons.metadata import placement
+from myqueue.daemons.metadata.arguments import (
+    PARTITIONS_PER_CALL,
+    REPLICATION_DEFAULT,
+    REPLICATION_MAX,
+    TOPIC_SETTINGS,
+    Arguments,
+    changed_settings,
+    defaults,
+)
+from myqueue.daemons.metadata.records import ACTIVE, BrokerRow, Partition, Topic
+from myqueue.daemons.metadata.tables import Tables
+from myqueue.errors import InvalidRequest, TooFewBrokers, TopicExists, UnknownTopic
+
+Answer = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Call:
+    """One entry that is being applied."""
+
+    tables: Tables
+    cluster: str
+    index: int
+    time_ms: int
+    key: bytes
+    drawn: int = 0
+
+    def uid(self) -> int:
+        """63 bits that no other entry draws, not even one of an earlier cluster of this name.
+
+        At least 2^62, so that they never meet numbers that are given by hand, like the managers'
+        own group.
+        """
+        while True:
+            seed = f"{self.cluster}\0{self.index}\0{self.drawn}\0{self.time_ms}\0"
+            self.drawn += 1
+            digest = blake2b(seed.encode() + self.key, digest_size=8).digest()
+            uid = int.from_bytes(digest, "big") >> 2 | 1 << 62
+            tables = self.tables
+            if uid not in tables.groups and uid not in tables.gone and uid not in tables.by_uid:
+                return uid
+
+    def topic(self, name: str) -> Topic:
+        topic = self.tables.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return topic
+
+
+# -- topics ---------------------------------------------------------------------------------------
+
+
+def create_topic(call: Call, args: Arguments) -> Answer:
+    name = args.name("topic")
+    count = args.number("partitions", 1, 1, PARTITIONS_PER_CALL)
+    replication = args.number("replication", 0, 0, REPLICATION_MAX)
+    settings = args.settings()
+    avoid = args.numbers("avoid")
+    args.done()
+    if name in call.tables.topics:
+        raise TopicExists(f"topic {name!r} exists already")
+    topic = create(call, name, count, replication, settings, avoid)
+    return {"topic_uid": topic.uid, "partitions": [one.group for one in topic.partitions]}
+
+
+def create(
+    call: Call, name: str, count: int, replication: int, given: dict[Any, Any], avoid: list[int]
+) -> Topic:
+    settings = changed_settings(TOPIC_SETTINGS, defaults(TOPIC_SETTINGS), given)
+    brokers = sum(one.state == ACTIVE for one in call.tables.brokers.values())
+    replication = replication or max(1, min(REPLICATION_DEFAULT, brokers))
+    chosen = _choose(call.tables, count, replication, avoid)
+    topic = Topic(call.uid(), name, replication, call.time_ms, settings)
+    call.tables.add_topic(topic)
+    _add(call, topic, chosen)
+    return topic
+
+
+def _choose(tables: Tables, count: int, replication: int, avoid: list[int]) -> list[list[int]]:
+    """Nodes for new partitions; changes nothing."""
+    if not count:
+        return []
+    room = tables.settings["partitions_max"] - len(tables.groups)
+    if count > room:
+        raise InvalidRequest(
+            f"{count} more partitions; the cluster has room for {max(0, room)}",
+            hint="Delete topics that nobody needs, or raise partitions_max.",
+        )
+    most = tables.settings["replicas_per_broker_max"]
+    loads = [
+        placement.Load(one.node, host_of(one), len(tables.held[one.node]), tables.led[one.node])
+        for one in sorted(tables.brokers.values(), key=lambda one: one.node)
+        if one.state == ACTIVE and len(tables.held[one.node]) < most
+    ]
+    if len(loads) < replication:
+        full = len(tables.brokers) - len(loads)
+        raise TooFewBrokers(
+            f"{replication} replicas need as many brokers; {len(loads)} are known"
+            + (f", and {full} that can take no more" if full else "")
+        )
+    silent = set(avoid)
+    awake = [one for one in loads if one.node not in silent]
+    chosen = placement.place(awake if len(awake) >= replication else loads, count, replication)
+    new: dict[int, int] = {}
+    for nodes in chosen:
+        for node in nodes:
+            new[node] = new.get(node, 0) + 1
+            if len(tables.held[node]) + new[node] > most:
+                raise TooFewBrokers(f"broker {node} would hold more than {most} replicas")
+    return chosen
+
+
+def host_of(broker: BrokerRow) -> str:
+    """A broker without a label stands for itself: nothing is known of where it is."""
+    return broker.host or f"broker {broker.node}"
+
+
+def _add(call: Call, topic: Topic, chosen: list[list[int]]) -> list[int]:
+    tables, numbers = call.tables, []
+    for nodes in chosen:
+        replicas = []
+        for node in nodes:
+            replicas.append((node, tables.counters.incarnation))
+            tables.counters.incarnation += 1
+        numbers.append(len(topic.partitions))
+        tables.add_partition(topic, Partition(call.uid(), replicas))
+        tables.bump(nodes, call.index)
+    tables.put_counters()
+    return numbers
+
+
+def delete_topic(call: Call, args: Arguments) -> Answer:
+    name = args.name("topic")
+    args.done()
+    topic = call.topic(name)
+    for partition in topic.partitions:
+        replicas = {*partition.replicas, *partition.leaving}
+        call.tables.add_gone(partition.group, replicas, call.index)
+        call.tables.bump(partition.all_nodes, call.index)
+    call.tables.remove_topic(topic)
+    return {"topic_uid": topic.uid}
+
+
+def alter_topic(call: Call, args: Arguments) -> Answer:
+    name, given = args.name("topic"), args.settings()
+    args.done()
+    topic = call.topic(name)
+    topic.settings = changed_settings(TOPIC_SETTINGS, topic.settings, given)
+    call.tables.add_topic(topic)
+    for partition in topic.partitions:
+        call.tables.bump(partition.all_nodes, call.index)
+    return {"settings": dict(topic.settings)}
+
+
+def grow_topic(call: Call, args: Arguments) -> Answer:
+    """By `count`, or to `to` partitions in all; that many already: nothing is added."""
+    name = args.name("topic")
+    count = args.number("count", 1, 1, PARTITIONS_PER_CALL)
+    to = args.number("to", 0)
+    avoid = args.numbers("avoid")
+    args.done()
+    topic = call.topic(name)
+    if to:
+        count = max(0, to - len(topic.partitions))
+        if count > PARTITIONS_PER_CALL:
+            raise InvalidRequest(f"{count} partitions at once; the limit is {PARTITIONS_PER_CALL}")
+    return {"partitions": _add(call, topic, _choose(call.tables, count, topic.replication, avoid))}
+
+
+def grow_by_threshold(call: Call, args: Arguments) -> Answer:
+    """One more, if it has still as many as when the leader saw that it is due."""
+    uid, seen, avoid = args.number("topic_uid"), args.number("partitions"), args.numbers("avoid")
+    args.done()
+    topic = call.tables.by_uid.get(uid)
+    if topic is None or len(topic.partitions) != seen:
+        return {"partitions": []}
+    return {"partitions": _add(call, topic, _choose(call.tables, 1, topic.replication, avoid))}

@@ -1,0 +1,386 @@
+"""The turn: the one place where the order of things lives.
+
+    wait ▶ journal's news ▶ peers ▶ links ▶ clients ▶ ticks
+         ▶ owner.before_turn_ends ▶ engine.end_turn ▶ owner.end_turn
+
+One thread runs this and decides everything. It never waits for a disk: the journal reports when it
+is done. Peers come before clients, and of clients only so much is taken in one turn, so that
+consensus goes on under any flood (decision 6). Whatever a client sends, it gets an answer or is
+counted as dropped; nothing that comes from a socket ends the process. A broken invariant of
+consensus closes its group alone (`daemons/replication/close_group.py`); one of no group, and a
+failed disk, end it.
+
+So not everybody may speak of consensus. Without keys a greeting is only a claim; a PACKET is heard
+from a daemon of our kind that
+
+- we reached ourselves, at the address that the settings or the managers name, and that answered
+  with the same node and disk as the greeting;
+- is a member of a group that is here;
+- speaks for replicas on its own node only;
+- has the one connection of its number to this door: the first that greeted keeps it while it
+  stands, and a process that ends loses it at once.
+
+Whoever makes up a node or a disk is refused; who reads a member's disk from the wire and repeats it
+is taken for that member while that one is not connected. Against intent only keys help: with them
+nobody comes in by the peers' door who does not hold the peers' key (S1), and without them doors are
+on loopback (S5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from myqueue import __version__, errors, protocol
+from myqueue.daemons.network.rivals import Rivals
+from myqueue.daemons.network.sockets import Transport, describe
+from myqueue.daemons.raft.types import Broken, node_of
+from myqueue.daemons.repeated_warnings import Pauses
+from myqueue.daemons.replication import packets
+from myqueue.daemons.replication.engine import Client, Engine, Owner, Peer
+
+TICK_MS = 50
+QUIET_TICK_MS = 150  # while no group waits for a time: as often as beats are due
+CLIENT_MESSAGES = 256  # taken from the clients' door in one turn
+CLIENT_BYTES = 8 << 20
+PEER_MESSAGES = 1024
+PEER_BYTES = 64 << 20
+PEER_KINDS = (protocol.GREET, protocol.PACKET, protocol.BEAT, protocol.UPDATE)
+CLIENT_KINDS = frozenset(
+    (
+        *(protocol.HELLO, protocol.STATUS, protocol.STATS, protocol.ROUTE, protocol.UPDATE),
+        *(protocol.READ, protocol.ALIVE, protocol.MEMBER, protocol.PRODUCE, protocol.FETCH),
+        *(protocol.COMMIT, protocol.TAKE, protocol.OFFSETS, protocol.WHERE),
+    )
+)
+NODE_END = 1 << 31
+TEXT_MAX = 300  # of what somebody calls itself, and is kept
+REFUSAL_MAX = 2000  # characters
+CUTS_TOLD_MAX = 20  # lines at once
+PEERS_MAX = 4096  # connections that greeted, and stand
+DAEMONS = ("manager", "broker")
+Log = Callable[..., None]
+
+
+class Loop:
+    """One daemon's turn after turn; `run` returns when it was asked to stop, or raises."""
+
+    def __init__(
+        self, engine: Engine, owner: Owner, transport: Transport, cluster: str, log: Log
+    ) -> None:
+        self.engine, self.owner, self.transport = engine, owner, transport
+        self._cluster, self._log = cluster, log
+        self._peers: dict[bytes, Peer] = {}
+        self._disks: dict[tuple[str, int], str] = {}  # of daemons that answered on our links
+        self._connected: dict[tuple[str, int], bytes] = {}  # the identity of each daemon's link
+        self._pauses = Pauses()
+        self._rivals = Rivals(engine.rivals)
+        self._members: set[int] = set()  # nodes that share, or shared, a group with us
+        self._next_tick = 0
+        self._again = False
+        self._stop_at: int | None = None  # asked to stop: leaders hand over until then
+        transport.probe = self._greeted_back(0)
+        transport.known_peers = self._known_peers
+        transport.watch(engine.log.journal.fileno())
+
+    # -- the turn ------------------------------------------------------------------------------
+
+    def run(self, stop_asked: Callable[[], bool], stop_within_ms: int = 3000) -> None:
+        engine = self.engine
+        while True:
+            self.turn()
+            if engine.failure is not None:
+                raise errors.JournalStopped(f"the disk failed: {engine.failure}")
+            if self._stop_at is None:
+                if stop_asked():
+                    self._stop_at = engine.now + stop_within_ms
+                    self.owner.stopping(engine.now)
+                    self._again = True
+            elif engine.now >= self._stop_at or not self._leads_anything():
+                break
+        engine.end_turn()
+
+    def _leads_anything(self) -> bool:
+        replicas = self.engine.replicas.values()
+        return any(one.is_leader and len(one.node.config.voters) > 1 for one in replicas)
+
+    def turn(self) -> None:
+        engine, transport = self.engine, self.transport
+        wait_ms = 0 if self._again else max(0, self._next_tick - engine.clock.now_ms())
+        transport.wait(wait_ms)
+        now = engine.now = transport.now = engine.clock.now_ms()
+        engine.journal_news()
+        for identity, envelope, frames in transport.from_peers(PEER_MESSAGES, PEER_BYTES):
+            self._from_peer(identity, envelope, frames)
+        for kind, node in transport.broken_links():
+            if kind == engine.kind:
+                engine.host.disconnected(node, now)
+        for peer, frame in transport.from_links():
+            self._from_link(peer, frame)
+        for identity, envelope, frames in transport.from_clients(CLIENT_MESSAGES, CLIENT_BYTES):
+            self._from_client(transport.client(identity), envelope, frames)
+        if now >= self._next_tick:
+            self._next_tick = now + (QUIET_TICK_MS if engine.host.is_quiet else TICK_MS)
+            transport.tick(now)
+            self._tell_refused(now)
+            self._rivals.tick(now)
+            self._tell_cuts()
+            engine.tick()
+            self.owner.tick(now)
+            if not engine.log.journal.queued_bytes:
+                engine.log.journal.settle()
+        self.owner.before_turn_ends(now)
+        self._again = engine.end_turn()
+        self.owner.end_turn(now)
+
+    def _tell_refused(self, now: int) -> None:
+        """Handshakes that failed; ZeroMQ does not say whose."""
+        for door, count in zip(
+            ("clients", "peers"), self.transport.handshakes_refused(), strict=True
+        ):
+            if count and self._pauses.due(("handshake", door), now):
+                self._log(
+                    "warning", "handshake-refused", door=door,
+                    total=self.engine.counts["handshakes_refused_total"],
+                    why="another key, or no key",
+                )  # fmt: skip
+
+    def _tell_cuts(self) -> None:
+        """Each connection that was cut to keep memory; of very many the largest."""
+        cuts, self.transport.cuts = self.transport.cuts, []
+        cuts.sort(key=lambda one: -one.received_bytes)
+        for one in cuts[:CUTS_TOLD_MAX]:
+            self._log(
+                "warning", "connection-cut", peer=one.address, bytes=one.received_bytes,
+                why="messages that wait to be read took too much memory, most of them from here",
+            )  # fmt: skip
+        if cuts[CUTS_TOLD_MAX:]:
+            self._log("warning", "connections-cut", more=len(cuts) - CUTS_TOLD_MAX)
+
+    def _known_peers(self) -> list[bytes]:
+        """Connections of daemons that were met on their own door, too: no stranger's claim."""
+        return [
+            one for one, it in self._peers.items() if self._disks.get((it.kind, it.node)) == it.disk
+        ]
+
+    # -- the clients' door ---------------------------------------------------------------------
+
+    def _from_client(self, client: Client, frame: bytes, frames: list[Any] | None) -> None:
+        counts = self.engine.counts
+        counts["requests_total"] += 1
+        request: int | None = None
+        try:
+            envelope = protocol.decode(frame)
+            request = envelope[protocol.REQUEST]
+            kind = envelope[protocol.KIND]
+            if kind not in CLIENT_KINDS:
+                name = protocol.name_of(kind)
+                raise errors.Unsupported(f"{name} is not a request of this door", request=request)
+            if frames is None:
+                raise errors.InvalidRequest(f"more than {protocol.FRAMES_MAX} frames")
+            if kind == protocol.HELLO:
+                self._hello(client, envelope)
+            else:
+                self.owner.request(client, envelope, frames)
+        except errors.MyQueueError as error:
+            if isinstance(error, errors.InvalidRequest):
+                counts["requests_invalid_total"] += 1
+                request = error.request if request is None else request
+            if request is None:
+                counts["requests_dropped_total"] += 1
+                return
+            self._refuse(client, request, error)
+        except Broken:
+            raise
+        except Exception as error:  # a mistake of ours must not become everybody's outage
+            counts["requests_crashed_total"] += 1
+            self._log("error", "request-crashed", client=client.name, error=repr(error), trace=True)
+            if request is not None:
+                self._refuse(client, request, errors.Internal(repr(error)))
+
+    def _refuse(self, client: Client, request: int, error: errors.MyQueueError) -> None:
+        self.transport.reply(client, [self._refusal(request, error)])
+
+    def _refusal(self, request: int, error: errors.MyQueueError) -> bytes:
+        component = error.component or f"{self.engine.kind} {self.engine.node}"
+        text = str(error)[:REFUSAL_MAX]
+        return protocol.encode(
+            protocol.ERROR, request, error.code, text, component, describe(error)
+        )
+
+    def _hello(self, client: Client, envelope: protocol.Envelope) -> None:
+        _, _, request, name, cluster = envelope
+        if cluster not in ("", self._cluster):
+            raise errors.ClusterMismatch(f"this is cluster {self._cluster!r}, not {cluster!r}")
+        client.name = name[:TEXT_MAX] or client.name
+        limits = {"frame_bytes": protocol.FRAME_BYTES_MAX, "frames": protocol.FRAMES_MAX}
+        answer = protocol.encode(
+            protocol.WELCOME, request, self._cluster, self.engine.kind, self.engine.node,
+            __version__, limits,
+        )  # fmt: skip
+        self.transport.reply(client, [answer])
+
+    # -- the peers' door -----------------------------------------------------------------------
+
+    def _from_peer(self, identity: bytes, frame: bytes, frames: list[Any] | None) -> None:
+        counts = self.engine.counts
+        request: int | None = None
+        try:
+            envelope = protocol.decode(frame)
+            kind, request = envelope[protocol.KIND], envelope[protocol.REQUEST]
+            peer = self._peers.get(identity)
+            if frames is None:
+                raise errors.InvalidRequest(f"more than {protocol.FRAMES_MAX} frames")
+            if kind == protocol.GREET:
+                self._greet(identity, envelope)
+            elif peer is None:
+                raise errors.GreetFirst("this door hears only who has greeted")
+            elif kind == protocol.PACKET and peer.kind == self.engine.kind:
+                self._check_authority(peer, envelope)
+                self.engine.packet(peer.node, envelope, frames)
+            elif kind in PEER_KINDS:
+                self.owner.peer_request(peer, envelope, frames)
+            else:
+                raise errors.Unsupported(f"{protocol.name_of(kind)} is not for this door")
+        except errors.MyQueueError as error:
+            counts["peer_messages_refused_total"] += 1
+            if isinstance(error, errors.InvalidRequest) and request is None:
+                request = error.request
+            if request is None:
+                counts["peer_messages_dropped_total"] += 1
+            else:
+                self.transport.answer_peer(identity, self._refusal(request, error))
+        except Broken:
+            raise
+        except Exception as error:
+            counts["peer_messages_crashed_total"] += 1
+            self._log("error", "peer-message-crashed", error=repr(error), trace=True)
+
+    def _check_authority(self, peer: Peer, envelope: protocol.Envelope) -> None:
+        """Whether this one may speak of consensus; see the module's docstring."""
+        node = peer.node
+        if self._disks.get((peer.kind, node)) != peer.disk:
+            raise errors.IdentityMismatch(f"{peer.name} was not met on its own door")
+        if node not in self._members:
+            for replica in self.engine.replicas.values():
+                self._members.update(map(node_of, replica.node.config.members))
+            if node not in self._members:
+                raise errors.IdentityMismatch(f"{peer.name} is a member of no group here")
+        if not packets.is_from(envelope, node):
+            raise errors.IdentityMismatch(f"{peer.name} speaks for another node")
+
+    def _greet(self, identity: bytes, envelope: protocol.Envelope) -> None:
+        try:
+            self._take_in(identity, envelope)
+        except errors.MyQueueError as error:
+            self.engine.counts["greetings_refused_total"] += 1
+            _, _, _, _, kind, node, _, _, address, _ = envelope
+            peer, at = f"{kind} {node}"[:TEXT_MAX], address[:TEXT_MAX]
+            if times := self._pauses.due((peer, at, str(error)), self.engine.now):
+                self._log("warning", "peer-refused", peer=peer, at=at, why=str(error), times=times)
+            raise
+
+    def _take_in(self, identity: bytes, envelope: protocol.Envelope) -> None:
+        _, _, request, cluster, kind, node, disk, incarnation, address, _software = envelope
+        if cluster != self._cluster:
+            text = f"this is cluster {self._cluster!r}, not {cluster[:TEXT_MAX]!r}"
+            raise errors.ClusterMismatch(text)
+        if kind not in DAEMONS or not 0 < node < NODE_END or len(disk) > TEXT_MAX:
+            raise errors.InvalidRequest("no manager and no broker greets like this")
+        problem = self.owner.greeted(kind, node, disk)
+        if (kind, node) == (self.engine.kind, self.engine.node):
+            problem = f"this is {kind} {node} itself; a daemon has a number of its own"
+        if problem:
+            raise errors.IdentityMismatch(problem)
+        peer = Peer(identity, kind, node, disk, incarnation, address[:TEXT_MAX])
+        self._check_alone(identity, peer)
+        if identity not in self._peers and len(self._peers) >= PEERS_MAX:
+            self._forget_peers()
+        self._peers[identity] = peer
+        self._connected[kind, node] = identity
+        self.transport.answer_peer(identity, self._greeted_back(request))
+
+    def _greeted_back(self, request: int) -> bytes:
+        engine = self.engine
+        return protocol.encode(
+            protocol.GREETED, request, self._cluster, engine.kind, engine.node,
+            engine.log.identity.disk, engine.incarnation,
+        )  # fmt: skip
+
+    def _check_alone(self, identity: bytes, new: Peer) -> None:
+        """A daemon has one connection to this door, which ends with its process. As long as it
+        stands, nobody else is heard under its number, whatever it knows of it.
+        """
+        number = new.kind, new.node
+        other, now = self._connected.get(number, identity), self.engine.now
+        peer = self._peers.get(other)
+        if other == identity:
+            return
+        if peer is not None and number != (peer.kind, peer.node):
+            peer = None
+        if peer is not None and self._rivals.is_probe_due(new, peer, now):
+            if not self.transport.stands(other):
+                del self._peers[other]
+                self._rivals.ended(peer, now)
+                peer = None
+            elif new.incarnation != peer.incarnation:
+                self._rivals.knocked(new, peer, now)
+        if peer is None:
+            if self._rivals.is_held(new, now):
+                raise errors.Busy(f"{new.name} lost its connection a moment ago, and may come back")
+            return
+        if new.incarnation == peer.incarnation:  # its link broke, and this end does not know
+            raise errors.Busy(f"the connection of {peer.name} from before stands still")
+        raise errors.IdentityMismatch(
+            f"{peer.name} is connected already, from {peer.address}, and this is another process:"
+            " a copy of its folder, or its number given twice. Stop one of them for good"
+        )
+
+    def _forget_peers(self) -> None:
+        """Connections come and go. Those that stand keep their place."""
+        stands = self.transport.stands
+        self._peers = {one: it for one, it in self._peers.items() if stands(one)}
+        self._connected = {(it.kind, it.node): one for one, it in self._peers.items()}
+        if len(self._peers) >= PEERS_MAX:
+            raise errors.Busy(f"{PEERS_MAX} daemons are connected here already")
+
+    # -- links ---------------------------------------------------------------------------------
+
+    def _from_link(self, peer: tuple[str, int], frame: bytes) -> None:
+        try:
+            envelope = protocol.decode(frame)
+        except errors.MyQueueError:
+            self.engine.counts["link_messages_invalid_total"] += 1
+            return
+        kind = envelope[protocol.KIND]
+        if kind == protocol.GREETED:
+            self._greeted(peer, envelope)
+        elif kind == protocol.ERROR and envelope[3] == errors.GreetFirst.code:
+            self.transport.greet(peer)
+        else:
+            self._answered(peer, envelope)
+
+    def _answered(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
+        try:
+            self.owner.peer_answer(peer, envelope)
+        except (errors.MyQueueError, Broken):
+            raise
+        except Exception as error:
+            self.engine.counts["link_messages_crashed_total"] += 1
+            self._log("error", "link-message-crashed", error=repr(error), trace=True)
+
+    def _greeted(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
+        _, _, _, cluster, kind, node, disk, _incarnation = envelope
+        problem = self.owner.greeted(kind, node, disk)
+        if cluster != self._cluster or (kind, node) != peer:
+            problem = f"{kind} {node} of cluster {cluster!r} answered"
+        if problem:
+            self.transport.refuse_link(peer, problem)
+            name = f"{peer[0]} {peer[1]}"
+            if times := self._pauses.due((name, problem), self.engine.now):
+                self._log("warning", "link-refused", peer=name, why=problem, times=times)
+            return
+        self._disks[peer] = disk
+        self.transport.greeted(peer)
+        if kind == self.engine.kind:
+            self.engine.host.connected(node, self.engine.now)

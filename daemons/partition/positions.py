@@ -1,0 +1,188 @@
+"""How far each consumer of a partition is: commits, takes, and who may move what.
+
+A position is the offset of the next message that a consumer wants. It stands in the partition's
+own state, next to the data, and moves by replicated commands only. The rules (C7, PROTOCOL.md
+section 5), applied alike on every replica:
+
+- A commit carries the assignment epoch of the partition and the epoch of the member. Lower than
+  what is known is FENCED: its sender lost the partition. They are compared in this order, since a
+  new assignment may go to a member with a lower epoch of its own.
+- Within one assignment a position never goes back: a lower offset is answered with the current
+  one. A higher assignment epoch may set any offset (reset).
+- A commit of NO_OFFSET moves nothing: it only makes its epochs known, so that those who had the
+  partition before are fenced from then on. Its sender learns the position, NO_OFFSET if none.
+- What is forgotten is as if it had never been, epochs and takes too; who is fenced can't ask for
+  it.
+- Nobody may be past the end of the partition.
+- A take moves the position over the next messages and remembers, by the request's key, which they
+  were: the last `KEYS_MAX` keys per consumer, and of all consumers the last that are older
+  (`old_takes.py`). A take that found nothing is not remembered, unless it asks for that: who looks
+  into several partitions with one key goes the same way again.
+
+Pure; the callers give the partition's start and end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from myqueue import errors, protocol
+from myqueue.daemons.partition.old_takes import OlderTakes
+
+KEYS_MAX: Final = 16
+CONSUMERS_MAX: Final = 100_000
+
+DONE: Final = 0
+_FENCED: Final = errors.Fenced.code
+_OUT_OF_RANGE: Final = errors.OffsetOutOfRange.code
+_FULL: Final = errors.Busy.code
+
+
+class Position:
+    """One consumer. `taken`: key -> (first, next), oldest first."""
+
+    __slots__ = ("assignment", "member", "offset", "taken")
+
+    def __init__(
+        self, offset: int | None, member: int = 0, assignment: int = 0,
+        taken: Iterable[list[Any]] = (),
+    ) -> None:  # fmt: skip
+        self.offset, self.member, self.assignment = offset, member, assignment
+        self.taken: dict[bytes, tuple[int, int]] = {
+            key: (first, behind) for key, first, behind in taken
+        }
+
+    def packed(self) -> list[Any]:
+        taken = [[key, first, behind] for key, (first, behind) in self.taken.items()]
+        return [self.offset, self.member, self.assignment, taken]
+
+
+class Positions:
+    """All consumers of one partition."""
+
+    __slots__ = ("_by_consumer", "_changed", "_forgotten", "older")
+
+    def __init__(self) -> None:
+        self.older = OlderTakes()
+        self._by_consumer: dict[str, Position] = {}
+        self._changed: dict[str, None] = {}
+        self._forgotten: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_consumer)
+
+    def offset(self, consumer: str) -> int | None:
+        """None: it never committed nor took."""
+        known = self._by_consumer.get(consumer)
+        return None if known is None else known.offset
+
+    def past(self, offset: int, most: int) -> dict[str, int]:
+        """Consumers that are done with this message, at most so many."""
+        found: dict[str, int] = {}
+        for consumer, known in self._by_consumer.items():
+            if known.offset is not None and known.offset > offset:
+                if len(found) == most:
+                    break
+                found[consumer] = known.offset
+        return found
+
+    def commit(
+        self, consumer: str, offset: int, member: int, assignment: int, end: int
+    ) -> tuple[int, int]:
+        """(code, the position afterwards)"""
+        known = self._by_consumer.get(consumer)
+        current = 0 if known is None else known.offset or 0
+        fences = offset == protocol.NO_OFFSET
+        if known is None:
+            if len(self._by_consumer) >= CONSUMERS_MAX:
+                return _FULL, current
+        elif (assignment, member) < (known.assignment, known.member):
+            return _FENCED, current
+        if offset > end and not fences:
+            return _OUT_OF_RANGE, current
+        if known is None:
+            known = self._new(consumer, None)
+        first = known.offset is None
+        if not fences and (first or offset > current or assignment > known.assignment):
+            known.offset = offset
+        known.member, known.assignment = member, assignment
+        self._changed[consumer] = None
+        return DONE, protocol.NO_OFFSET if known.offset is None else known.offset
+
+    def _new(self, consumer: str, offset: int | None) -> Position:
+        self._forgotten.pop(consumer, None)
+        known = self._by_consumer[consumer] = Position(offset)
+        return known
+
+    def forget(self, consumer: str, member: int, assignment: int) -> tuple[int, int]:
+        """(code, no position)"""
+        known = self._by_consumer.get(consumer)
+        if known is not None:
+            if (assignment, member) < (known.assignment, known.member):
+                return _FENCED, known.offset or 0
+            del self._by_consumer[consumer]
+            self._changed.pop(consumer, None)
+            self._forgotten[consumer] = None
+            self.older.forget(consumer)
+        return DONE, protocol.NO_OFFSET
+
+    def taken(self, consumer: str, key: bytes) -> tuple[int, int] | None:
+        """What a take with this key got before."""
+        known = self._by_consumer.get(consumer)
+        found = None if known is None else known.taken.get(key)
+        return found or self.older.find(consumer, key)
+
+    def next_to_take(self, consumer: str, start: int) -> int:
+        """A consumer without a position begins at the start; so does one that fell behind it."""
+        known = self._by_consumer.get(consumer)
+        return start if known is None or known.offset is None else max(known.offset, start)
+
+    def take(
+        self, consumer: str, key: bytes, most: int, start: int, end: int, nothing_too: bool = False
+    ) -> tuple[int, int, int]:
+        """(code, first, next): the messages first … next - 1 are the asker's now."""
+        before = self.taken(consumer, key)
+        if before is not None:
+            return DONE, *before
+        first = self.next_to_take(consumer, start)
+        behind = max(first, min(first + most, end))
+        if behind == first and not nothing_too:
+            return DONE, first, first
+        known = self._by_consumer.get(consumer)
+        if known is None:
+            if len(self._by_consumer) >= CONSUMERS_MAX:
+                return _FULL, first, first
+            known = self._new(consumer, behind)
+        known.offset = behind
+        known.taken[key] = (first, behind)
+        if len(known.taken) > KEYS_MAX:
+            oldest = next(iter(known.taken))
+            self.older.add(consumer, oldest, *known.taken.pop(oldest))
+        self._changed[consumer] = None
+        return DONE, first, behind
+
+    # -- saving --------------------------------------------------------------------------------
+
+    def take_changes(self) -> tuple[dict[str, bytes], list[str]]:
+        """Consumers that moved since the last call, and those that are no more."""
+        known = self._by_consumer
+        rows = {one: protocol.pack(known[one].packed()) for one in self._changed}
+        gone = list(self._forgotten)
+        self._changed, self._forgotten = {}, {}
+        return rows, gone
+
+    def packed(self) -> list[list[Any]]:
+        return [[one, *self._by_consumer[one].packed()] for one in sorted(self._by_consumer)]
+
+    def become(self, packed: list[list[Any]], *, changed: bool) -> None:
+        """These and no others. `changed`: hand all of it over to the store, and what it replaces"""
+        before = self._by_consumer
+        self._by_consumer = {consumer: Position(*rest) for consumer, *rest in packed}
+        if changed:
+            self._forgotten.update(dict.fromkeys(before))
+            self._changed = dict.fromkeys(self._by_consumer)
+            for consumer in self._changed:
+                self._forgotten.pop(consumer, None)
+        else:
+            self._changed, self._forgotten = {}, {}

@@ -1,0 +1,400 @@
+"""Repair: what can't be read on our disk any more comes back from the other replicas.
+
+In: places that a start, a read or the scrubber found damaged. Out: the same entries, appended again
+at the end of the log; the damaged segment, emptied and gone (`wal/space/evacuate`); and what people
+are told meanwhile. All groups of a daemon share its segments, so one bad place is first looked at
+for all of them. For every entry that is live and can't be read there is one way (`way_of`):
+
+| way | when | what is done |
+|---|---|---|
+| GONE | not of the log any more, or before its start | nothing |
+| MEMORY | still in the memory of the core's log | appended again at once |
+| PEERS | anything else: it is committed, since what is not stays in memory | asked for |
+
+Of an entry that is asked for, its index, term, place among the offsets and digest are known from
+the index; only its bytes are lost. So whoever has it may give it, and what comes is compared with
+all of that before it is believed. Until then the replica is *lacking* (R2): it neither votes, nor
+stands, nor counts, in a note on its disk too. A leader that lacks something asks first, since that
+takes milliseconds; after a second it hands over (`leader_step`). If the same entries are lost on a
+majority, nobody leads: the partition stands still and says why, until one that has them is back.
+
+Reads of such an entry are told to come again; after `HOPE_MS` they are told why not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue import errors
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.groups import Packet
+from myqueue.daemons.repair.damage import (
+    HOPE_MS,
+    LOOKS_MAX,
+    TOLD_MAX,
+    Damaged,
+    Lacking,
+    Way,
+    hopeless,
+    is_the_entry,
+    leader_step,
+    named,
+    needed_from,
+    note_reader,
+    tell_all,
+    tell_mended,
+    way_of,
+)
+from myqueue.daemons.repair.scrub_pace import Scrubbing
+from myqueue.daemons.replication import packets
+from myqueue.daemons.replication.disk_health import has_reserve
+from myqueue.wal.space.evacuate import Salvage
+
+if TYPE_CHECKING:
+    from myqueue.daemons.replication.engine import Engine
+    from myqueue.daemons.replication.replica import Replica
+    from myqueue.wal.append.groups import Row
+
+ASK_MS: Final = 250
+ASK_ENTRIES: Final = packets.LACKS_MAX  # at once
+GIVE_BYTES: Final = 4 << 20  # in answer to one question
+STEPS_MAX: Final = 4  # of emptying a segment, in a tick
+REWRITE_BYTES_PER_S: Final = 16 << 20
+AT_ONCE: Final = 4  # segments
+TURN_LOOKS: Final = 1000  # at entries, of all groups
+LATER_MS: Final = 5000  # between looks whether older segments went
+AGAIN_MS: Final = 1000  # between looks whether records can be written again
+
+
+class Repair:
+    """See the module's docstring. Called by the engine, in the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.damaged: dict[int, Damaged] = {}
+        self.lacks: dict[int, Lacking] = {}
+        self.mended: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
+        self._back: dict[tuple[int, int], tuple[int, int]] = {}  # from memory -> where it stood
+        self._missing: set[int] = set()  # numbers of segments that the store knows of
+        self.scrubbing = Scrubbing(engine, self.found, self.is_missing)
+
+    # -- noticing ------------------------------------------------------------------------------
+
+    def before_groups_open(self) -> None:
+        """What recovery found, before any replica speaks: whose entries stand there?"""
+        log = self._engine.log
+        recovered = log.journal.recovered
+        places = {one.segment: one for one in recovered.findings if one.verdict == "corrupt"}
+        for number, segment in sorted(recovered.segments.items()):
+            if segment.damaged and number in log.journal.segments:
+                place = places.get(segment.name)
+                position, what = (place.position, place.what) if place else (0, "left unfinished")
+                self.found(number, position, "start", what)
+                for row in self.damaged[number].salvage.examine():
+                    log.journal.groups.by_uid[row.group].damaged = True
+
+    def groups_are_open(self) -> None:
+        """Lacking replicas wait for what they lack, all that was met is examined for it; whoever
+        lacks nothing is told so.
+        """
+        gone = set(self._engine.log.reader.met_in) - set(self._engine.log.journal.segments)
+        self._take_met()
+        if gone:
+            self.scrubbing.look_now()
+        for uid, replica in self._engine.replicas.items():
+            if replica.node.lacking:
+                self.lacks.setdefault(uid, Lacking(self._engine.now)).is_all_known = False
+                self._mend(uid, self._engine.now)
+
+    def found(self, number: int, position: int, how: str, what: str) -> None:
+        """Something in a segment can't be read."""
+        engine = self._engine
+        segment = engine.log.journal.segments.get(number)
+        if segment is None or number in self.damaged:
+            return
+        segment.damaged = True
+        salvage = Salvage(engine.log, number, self._new_snapshot)
+        one = self.damaged[number] = Damaged(segment.name, position, how, what, salvage)
+        one.since_ms = engine.wall_ms()
+        engine.counts["damage_found_total"] += 1
+        engine.report(
+            "warning", "damage-found", segment=segment.name, position=position, by=how, what=what
+        )
+
+    def _take_met(self) -> None:
+        """What readers met since the last look."""
+        reader = self._engine.log.reader
+        while reader.met_in:
+            number, one = reader.met_in.popitem()
+            self.found(number, one.position, "read", one.what)
+        while reader.met:
+            one = reader.met.popleft()
+            self._lack(one.group, one.index, (one.segment, one.position))
+
+    def _new_snapshot(self, uid: int) -> bool:
+        replica = self._engine.replicas.get(uid)
+        return replica is not None and self._engine.starts.snapshot_again(replica)
+
+    def is_missing(self, row: Row) -> None:
+        """An entry of a segment that is not there."""
+        if row.segment not in self._missing:
+            self._missing.add(row.segment)
+            self._engine.counts["damage_found_total"] += 1
+            self._engine.report("warning", "segment-missing", segment=row.segment)
+        self._lack(row.group, row.index, (row.segment, row.position))
+
+    # -- what is lost --------------------------------------------------------------------------
+
+    def _lack(self, uid: int, index: int, place: tuple[int, int]) -> None:
+        """An entry can't be read; unless it was only promised by a row that is old by now."""
+        engine = self._engine
+        replica, lacking = engine.replicas.get(uid), self.lacks.get(uid)
+        if replica is None or (lacking is not None and index in lacking.entries):
+            return
+        row = engine.log.index.row(uid, index)
+        if row is None or (row.segment, row.position) != place:
+            return
+        note_reader(self.damaged, place[0], replica)
+        log = replica.node.log
+        way = way_of(index, needed_from(replica), log.last_index, log.memory_first)
+        if way is Way.MEMORY and self._back.get((uid, index)) != place:
+            self._back[uid, index] = place
+            engine.log.journal.append(uid, log.in_memory(index, index) or [], relocated=True)
+            engine.counts["entries_repaired_total"] += 1
+        elif way is Way.PEERS:
+            if lacking is None:
+                lacking = self.lacks[uid] = Lacking(engine.now)
+            lacking.add(index, place)
+            if not replica.node.lacking:
+                self._set_lacking(replica, lacking=True)
+
+    def _set_lacking(self, replica: Replica, *, lacking: bool) -> None:
+        engine = self._engine
+        engine.host.touch(replica.uid)
+        try:
+            replica.node.follower.lacks(lacking, engine.now, engine.host.out)
+        except t.Broken as error:
+            engine.host.breaks(replica.uid, error)
+
+    def _is_whole(self, replica: Replica) -> None:
+        self._set_lacking(replica, lacking=False)
+        replica.given_up = False
+        self._engine.refused.pop(replica.uid, None)
+
+    # -- the turn ------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> None:
+        self._take_met()
+        busy = 0
+        for number, one in sorted(self.damaged.items()):
+            busy += not one.salvage.is_held_up
+            if one.salvage.is_held_up or busy <= AT_ONCE:
+                self._empty(number, one, now)
+        looks = TURN_LOOKS
+        for uid in list(self.lacks):
+            looks -= self._mend(uid, now) + 1
+            if looks <= 0:
+                break
+            if uid in self.lacks:  # the others first, next time
+                self.lacks[uid] = self.lacks.pop(uid)
+        self.scrubbing.tick(now)
+
+    def _empty(self, number: int, one: Damaged, now: int) -> None:
+        if now < one.next_step or self._engine.log.journal.error is not None:
+            return
+        salvage, before = one.salvage, one.salvage.relocated_bytes
+        try:
+            for _ in range(STEPS_MAX):
+                done = salvage.relocated_bytes
+                if next(one.steps, self) is self:
+                    self._is_gone(number, one)
+                    return
+                if salvage.relocated_bytes == done:
+                    break
+        except (OSError, errors.MyQueueError) as error:  # what was done is whole: once more, later
+            one.failed = str(error)
+            one.steps, one.next_step = salvage.run(), now + LATER_MS
+            return
+        one.failed = ""
+        wrote = salvage.relocated_bytes - before
+        self._engine.counts["rewritten_bytes_total"] += wrote
+        one.next_step = now + wrote * 1000 // REWRITE_BYTES_PER_S
+        if salvage.is_waiting:
+            one.next_step = now + LATER_MS
+        elif salvage.waits_for:
+            one.next_step = now + AGAIN_MS
+            if not one.is_told:
+                one.is_told = True
+                self._engine.report(
+                    "warning", "damage-waits", segment=one.name, waits_for=salvage.waits_for
+                )
+        for _ in range(min(len(salvage.untold), LOOKS_MAX)):
+            row = salvage.untold.popleft()
+            self._lack(row.group, row.index, (row.segment, row.position))
+
+    def _is_gone(self, number: int, one: Damaged) -> None:
+        engine = self._engine
+        del self.damaged[number]
+        self._back = {k: place for k, place in self._back.items() if place[0] != number}
+        engine.segment_is_gone()
+        engine.counts["damage_repaired_total"] += 1
+        took_ms = engine.wall_ms() - one.since_ms
+        self.mended.append(tell_mended(one, took_ms))
+        engine.report("info", "damage-repaired", segment=one.name, took_ms=took_ms)
+
+    def _mend(self, uid: int, now: int) -> int:
+        """How many look-ups that took."""
+        replica, lacking = self._engine.replicas.get(uid), self.lacks[uid]
+        if replica is None:
+            del self.lacks[uid]
+            return 0
+        lacking.forget_outside(needed_from(replica), replica.node.log.last_index)
+        looks = 0
+        for index in list(islice(lacking.given, LOOKS_MAX)):
+            looks += 1
+            if self._is_back(replica, index, lacking):
+                lacking.forget(index)
+            elif index in lacking.given:
+                break  # the store takes them in the order in which they were appended
+        if now >= lacking.next_ask:
+            lacking.next_ask = now + ASK_MS
+            looks += self._ask(replica, lacking)
+        if not lacking.entries and not self._is_looking(lacking):
+            del self.lacks[uid]
+            self._is_whole(replica)
+            return looks
+        if now - lacking.heard >= HOPE_MS and lacking.entries and not replica.given_up:
+            self._give_up_hope(replica, lacking)
+        if replica.is_leader:
+            self._make_way(replica, lacking, leader_step(now - lacking.since))
+        return looks
+
+    def _is_looking(self, lacking: Lacking) -> bool:
+        """Whether more may turn out to be lacking."""
+        looks = [one.salvage for one in self.damaged.values()]
+        if any(one.untold for one in looks):
+            return True
+        return not (lacking.is_all_known or all(one.is_examined for one in looks))
+
+    def _is_back(self, replica: Replica, index: int, lacking: Lacking) -> bool:
+        log, index_of = self._engine.log, self._engine.log.index
+        row = index_of.row(replica.uid, index)
+        if row is None or (row.segment, row.position) == lacking.entries[index]:
+            return False
+        try:
+            log.reader.at(row)
+        except errors.MyQueueError as error:
+            if not error.retriable:  # it is lost there, too
+                lacking.add(index, (row.segment, row.position))
+            return False
+        return True
+
+    def _ask(self, replica: Replica, lacking: Lacking) -> int:
+        """One member after the other, the leader first."""
+        node = replica.node
+        others = [one for one in node.config.members if one != node.replica]
+        wanted = lacking.wanted(ASK_ENTRIES)
+        looks = len(wanted)
+        for index in list(wanted):
+            if self._is_back(replica, index, lacking):
+                lacking.forget(index)
+                wanted.remove(index)
+        lacking.awaited, lacking.given_bytes = set(wanted), 0
+        if not others or not wanted or not has_reserve(self._engine.log.journal):
+            return looks
+        others.sort(key=lambda one: (one != node.leader, one))
+        target = others[lacking.asked % len(others)]
+        lacking.asked += 1
+        ask = packets.Lack(replica.uid, node.replica, target, node.term, sorted(wanted))
+        self._engine.send_beside({t.node_of(target): Packet(beside=[ask])})
+        return looks
+
+    def _give_up_hope(self, replica: Replica, lacking: Lacking) -> None:
+        replica.given_up = True
+        number, _ = next(iter(lacking.entries.values()))
+        named = self._engine.log.journal.segment_name(number)
+        why = hopeless(lacking, named[0] if named else str(number), replica.node.applied_index)
+        self._engine.refused[replica.uid] = why
+        self._engine.report("error", "damage-not-repaired", group=f"{replica.uid:x}", why=why)
+
+    def _make_way(self, replica: Replica, lacking: Lacking, step: str) -> None:
+        engine = self._engine
+        if step == "hand over" and not lacking.is_handed_over:
+            followers = replica.node.leading.followers
+            able = [one for one in replica.node.config.voters
+                    if one in followers and not followers[one].recovering]  # fmt: skip
+            for one in sorted(able, key=lambda one: -followers[one].match_index):
+                with suppress(errors.MyQueueError):
+                    engine.transfer(replica, t.node_of(one))
+                    lacking.is_handed_over = True
+                    return
+        elif step == "step down":
+            engine.host.touch(replica.uid)
+            replica.node.step_down(engine.now, engine.host.out)
+
+    # -- peers ---------------------------------------------------------------------------------
+
+    def asked(self, ask: packets.Lack) -> None:
+        """Another replica lacks entries that we may have."""
+        replica = self._engine.replicas.get(ask.group)
+        if replica is None or replica.replica_id != ask.target:
+            return
+        node, size = replica.node, 0
+        if ask.source not in node.config.members:
+            return
+        # Who has it need not know that it is committed: who asks knows its term and digest.
+        last, messages = node.log.persisted_index, list[packets.Have]()
+        for index in ask.indexes:
+            if not node.log.first_index <= index <= last or size > GIVE_BYTES:
+                continue
+            with suppress(errors.MyQueueError):
+                entry = replica.read(index, index, 1)[0]
+                size += len(entry[t.PAYLOAD])
+                messages.append(packets.Have(ask.group, node.replica, ask.source, node.term, entry))
+        if messages:
+            self._engine.counts["entries_given_total"] += len(messages)
+            self._engine.send_beside({t.node_of(ask.source): Packet(beside=messages)})
+
+    def given(self, have: packets.Have) -> None:
+        """An entry that we asked for, if it is the one."""
+        engine, index = self._engine, have.entry[t.INDEX]
+        replica, lacking = engine.replicas.get(have.group), self.lacks.get(have.group)
+        if replica is None or lacking is None or replica.replica_id != have.target:
+            return
+        if index not in lacking.entries or index in lacking.given:
+            return
+        row, log = engine.log.index.row(have.group, index), replica.node.log
+        before = engine.log.index.row(have.group, index - 1)
+        if index == log.first_index:
+            chain = log.start_chain
+        elif before is not None and index > log.first_index:
+            chain = before.chain
+        else:
+            return  # behind the record of a new start it would move that back, in a replay
+        # The row may be old: the log may have another entry there by now, on its way to the store.
+        is_ours = log.has(index, have.entry[t.TERM])
+        if row is None or not is_ours or not is_the_entry(row, chain, have.entry):
+            engine.counts["entries_given_wrong_total"] += 1
+            return
+        engine.log.journal.append(have.group, [have.entry], relocated=True)
+        lacking.was_given(index, len(have.entry[t.PAYLOAD]), engine.now)
+        engine.counts["entries_repaired_total"] += 1
+        if not lacking.awaited:  # the next ones, at the pace of all that is written again
+            pace_ms = lacking.given_bytes * 1000 // REWRITE_BYTES_PER_S
+            lacking.next_ask = min(lacking.next_ask, engine.now + pace_ms)
+
+    # -- for people ----------------------------------------------------------------------------
+
+    def told(self, *, harmless: bool = False) -> list[dict[str, Any]]:
+        """For beats and STATUS. `harmless`: what is whole and waits for older segments as well."""
+        now, wall_ms = self._engine.now, self._engine.wall_ms()
+        return tell_all(self.damaged, self.lacks, now, wall_ms, harmless=harmless)
+
+    def status(self) -> dict[str, Any]:
+        damaged = named(self.told(harmless=True), self._engine.replicas)
+        return {
+            "damaged": damaged, "mended": list(self.mended), "scrub": self.scrubbing.status()
+        }  # fmt: skip

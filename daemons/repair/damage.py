@@ -1,0 +1,256 @@
+"""What is damaged on this disk, and what follows from it: the values and decisions of
+`coordinator`.
+
+Nothing here reads or sends anything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue import protocol
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.log import chained
+from myqueue.wal.append.groups import Row
+from myqueue.wal.space.evacuate import Salvage
+
+if TYPE_CHECKING:
+    from myqueue.daemons.replication.replica import Replica
+
+LOOKS_MAX: Final = 256  # at entries of one group, at once
+HOPE_MS: Final = 10_000  # after which nobody is told any more that it is a matter of moments
+TOLD_MAX: Final = 20
+TEXT_MAX: Final = 300
+NAMED_MAX: Final = 10  # partitions of one segment
+LEAD_MS: Final = 1000  # that a leader may lack something; then it makes way
+
+
+class Way(Enum):
+    GONE = 0
+    MEMORY = 1
+    PEERS = 2
+
+
+def way_of(index: int, first: int, last: int, memory_first: int) -> Way:
+    """How an entry that can't be read comes back; the log is first … last."""
+    if not first <= index <= last:
+        return Way.GONE
+    return Way.MEMORY if index >= memory_first else Way.PEERS
+
+
+def leader_step(lacking_ms: int) -> str:
+    """What a leader does that has lacked something for so long."""
+    if lacking_ms < LEAD_MS:
+        return ""
+    return "hand over" if lacking_ms < 2 * LEAD_MS else "step down"
+
+
+def needed_from(replica: Replica) -> int:
+    """What lies before it is nobody's any more, though it may not be cut off yet."""
+    start = replica.machine.start_index
+    return max(replica.node.log.first_index, min(start, replica.node.applied_index + 1))
+
+
+def is_the_entry(row: Row, chain_before: int, entry: t.Entry) -> bool:
+    """Whether this is what the index says that was lost."""
+    index, term, offset, count, time_ms, _, chain, payload = entry
+    return (
+        (index, term, offset, count, time_ms, chain, len(payload))
+        == (row.index, row.term, row.offset, row.count, row.time_ms, row.chain, row.length)
+        and chained(chain_before, term, payload) == chain
+    )  # fmt: skip
+
+
+class Damaged:
+    """One segment with something in it that can't be read."""
+
+    def __init__(self, name: str, position: int, found: str, what: str, salvage: Salvage) -> None:
+        self.name, self.position, self.found, self.what = name, position, found, what
+        self.salvage = salvage
+        self.steps: Iterator[None] = salvage.run()
+        self.next_step = 0
+        self.since_ms = 0  # wall clock, for people
+        self.failed = ""
+        self.is_told = False  # that it waits for something
+        self.groups: dict[int, str] = {}  # that could not read something of it, and their names
+
+
+class Lacking:
+    """What one group lacks: index -> where it stood; and which of it was given again."""
+
+    def __init__(self, now: int, *, is_all_known: bool = True) -> None:
+        self.since = self.heard = self.next_ask = now
+        self.asked = 0
+        self.entries: dict[int, tuple[int, int]] = {}  # index -> segment and position
+        self.given: dict[int, None] = {}  # in the order in which they were appended again
+        self.awaited: set[int] = set()  # of those that were asked for last
+        self.given_bytes = 0  # since then
+        self.is_all_known = is_all_known  # else segments are still being examined
+        self.is_handed_over = False
+        self._queue: deque[int] = deque()
+        self._first = self._last = 0  # of the log, as of the last look
+
+    def add(self, index: int, place: tuple[int, int]) -> None:
+        self.entries[index] = place
+        self.given.pop(index, None)
+        self._queue.append(index)
+
+    def forget(self, index: int) -> None:
+        del self.entries[index]
+        self.given.pop(index, None)
+
+    def forget_outside(self, first: int, last: int) -> None:
+        """What is of the log no more."""
+        if first > self._first or last < self._last:
+            for index in [one for one in self.entries if not first <= one <= last]:
+                self.forget(index)
+        self._first, self._last = first, last
+
+    def was_given(self, index: int, size: int, now: int) -> None:
+        self.given[index] = None
+        self.awaited.discard(index)
+        self.given_bytes += size
+        self.heard = now
+
+    def wanted(self, count: int) -> list[int]:
+        """The next to ask for: each in its turn, so that none that nobody has is in the way."""
+        out: list[int] = []
+        for _ in range(min(len(self._queue), LOOKS_MAX)):
+            index = self._queue.popleft()
+            if index in self.entries and index not in self.given:
+                self._queue.append(index)
+                out.append(index)
+                if len(out) == count:
+                    break
+        return out
+
+
+# -- for people --------------------------------------------------------------------------------
+
+
+def hopeless(lacking: Lacking, segment: str, applied: int) -> str:
+    """What to do when nobody who answers has the entries."""
+    _, position = next(iter(lacking.entries.values()))
+    text = (
+        f"{len(lacking.entries)} entries can't be read, the first in {segment} at position "
+        f"{position}, and no replica that answers has them: start the brokers of the other replicas"
+    )
+    if any(index > applied for index in lacking.entries):
+        text += "; if they run, start this one again: it then takes their state"
+    return text
+
+
+def tell(
+    damaged: dict[int, Damaged], lacks: dict[int, Lacking], now: int, *, harmless: bool
+) -> list[dict[str, Any]]:
+    """Segments that are damaged, in short texts; `harmless`: those that only wait as well."""
+    some = [(number, one) for number, one in sorted(damaged.items())
+            if harmless or not one.salvage.is_waiting]  # fmt: skip
+    out = []
+    for number, one in some[:TOLD_MAX]:
+        groups = _lacking_in(number, lacks)
+        state = _state(one, [lacks[uid] for uid in groups], now)
+        out.append(
+            {"segment": one.name, "position": one.position, "found": one.found,
+             "what": one.what[:TEXT_MAX], "since_ms": one.since_ms, "state": state[:TEXT_MAX],
+             "groups": groups}
+        )  # fmt: skip
+    return out
+
+
+def tell_mended(one: Damaged, took_ms: int) -> dict[str, Any]:
+    return {
+        "segment": one.name, "position": one.position, "found": one.found, "what": one.what,
+        "found_ms": one.since_ms, "took_ms": took_ms,
+        "partitions": list(one.groups.values())[:NAMED_MAX],
+    }  # fmt: skip
+
+
+def named(rows: list[dict[str, Any]], replicas: Mapping[int, Replica]) -> list[dict[str, Any]]:
+    """With the names of whom the groups are that lack something."""
+    for row in rows:
+        known = (replicas[uid] for uid in row["groups"][:NAMED_MAX] if uid in replicas)
+        row["partitions"] = list(map(_name_of, known))
+    return rows
+
+
+def note_reader(damaged: dict[int, Damaged], number: int, replica: Replica) -> None:
+    """Of this segment it could not read something."""
+    if number in damaged:
+        damaged[number].groups[replica.uid] = _name_of(replica)
+
+
+def _name_of(replica: Replica) -> str:
+    """For people. What a group is about is its topic and number, and for managers a word."""
+    return name_about(replica.about)
+
+
+def name_about(about: bytes) -> str:
+    """The partition that a group was created for; of the managers' group, its one word."""
+    try:
+        topic, number, *_ = protocol.unpack(about)
+    except (ValueError, TypeError):
+        return bytes(about).decode(errors="replace")
+    return f"{topic}/{number}"
+
+
+def tell_all(
+    damaged: dict[int, Damaged], lacks: dict[int, Lacking], now: int, wall_ms: int, *,
+    harmless: bool,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """What is damaged and what is missing. Of a beat with more of them nothing would be taken."""
+    rows = tell(damaged, lacks, now, harmless=harmless)
+    return (rows + tell_missing(damaged, lacks, now, wall_ms))[:TOLD_MAX]
+
+
+def tell_missing(
+    damaged: dict[int, Damaged], lacks: dict[int, Lacking], now: int, wall_ms: int
+) -> list[dict[str, Any]]:
+    """The same of segments that are not there at all: their entries alone tell of them."""
+    found = dict[int, tuple[int, Lacking]]()
+    for lacking in list(lacks.values())[:TOLD_MAX]:
+        for index, (number, position) in islice(lacking.entries.items(), LOOKS_MAX):
+            if number not in damaged and index not in lacking.given:
+                found.setdefault(number, (position, lacking))
+    out = []
+    for number, (position, lacking) in sorted(found.items())[:TOLD_MAX]:
+        groups = _lacking_in(number, lacks)
+        out.append(
+            {"segment": f"segment {number}", "position": position, "found": "index",
+             "what": "the segment is gone", "since_ms": wall_ms - (now - lacking.since),
+             "state": _lost([lacks[uid] for uid in groups], now), "groups": groups}
+        )  # fmt: skip
+    return out
+
+
+def _lacking_in(number: int, lacks: dict[int, Lacking]) -> list[int]:
+    """Groups that lack something which stood in this segment."""
+    return [
+        uid for uid, lacking in list(lacks.items())[:TOLD_MAX]
+        if any(place[0] == number for place in lacking.entries.values())
+    ]  # fmt: skip
+
+
+def _state(one: Damaged, missing: list[Lacking], now: int) -> str:
+    if one.failed:
+        return f"tried again soon: {one.failed}"
+    if one.salvage.is_waiting:
+        return "whole again; what is left goes with older segments"
+    if not one.salvage.is_examined:
+        return "being examined"
+    if one.salvage.waits_for:
+        return f"waits for {one.salvage.waits_for}"
+    if not missing:
+        return "being emptied"
+    return _lost(missing, now)
+
+
+def _lost(missing: list[Lacking], now: int) -> str:
+    hopeless = any(now - lacking.heard >= HOPE_MS for lacking in missing)
+    count = sum(len(lacking.entries) for lacking in missing)
+    where = "no replica that answers has them" if hopeless else "asked for"
+    return f"{count} entries of {len(missing)} groups are lost here; {where}"

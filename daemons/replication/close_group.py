@@ -1,0 +1,316 @@
+"""A group that contradicts itself, or is contradicted by what others send, is closed: it alone.
+
+Its core raised `Broken`: somebody has forgotten what was committed (a disk that was rolled back, an
+old copy of a data folder), or a bug, or a bit in memory. Nobody here can tell who is right, so the
+replica stops: it neither votes, nor counts, nor answers, nor acknowledges, and nothing of the turn
+in which that was found leaves this daemon. All other groups go on.
+
+| what | how |
+|---|---|
+| a start leaves it closed | a note beside the log (`wal/closed_groups.py`) |
+| people are told | the log, STATUS (`refused`), beats, and from there `myq health` |
+| the partition gets its copies back | the beat calls it lost: where the others have a leader and \
+are a majority without it, another replica takes its place, under another name |
+| nothing acknowledged is thrown away | it may be the one that is right: its segments are linked \
+into `kept/` before its removal is obeyed; people look at them and remove the folder |
+
+A group that this program can't go on with (`replica.Defect`: its machine fails) is closed in the
+same way, with one difference. Nobody contradicts it, so it is not noted: each start tries again,
+and the version that can apply what is in the log opens it. A replica of the same group that is
+closed once more in one life of the daemon is removed later each time (`PACE_MS_MIN`): what the
+replacement is filled with may close it again, and that must not go round and round.
+
+The managers' group is closed like any other. Its process stays: it says in STATUS and in its beats
+why it takes no part. Were it to end, its supervisor would start it again and again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue import protocol
+from myqueue.daemons.repair.damage import TEXT_MAX, TOLD_MAX, name_about
+from myqueue.daemons.replication.open_group import replica_of
+from myqueue.daemons.replication.replica import Defect
+from myqueue.errors import MyQueueError
+from myqueue.wal.closed_groups import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from myqueue.daemons.raft.types import Broken
+    from myqueue.daemons.replication.engine import Engine
+    from myqueue.daemons.replication.replica import Replica
+    from myqueue.wal.append.groups import Group
+    from myqueue.wal.space.background import Job
+
+AGAIN_MS: Final = 2000  # what the disk refused is tried again
+LOOK_MS: Final = 10_000  # between two looks whether people removed what is kept
+PACE_MS_MIN, PACE_MS_MAX = 30_000, 3_600_000  # until one that was closed again is removed
+HINT: Final = (
+    "Was a disk or a data folder set back to an older copy, here or on the brokers of the other"
+    " replicas? The files of this replica are kept. Another one takes its place as soon as the"
+    " others have a leader."
+)
+HINT_MANAGER: Final = (
+    "Was a disk or a data folder set back to an older copy, here or on another manager? Leave this"
+    " manager as it is, and keep its folder: the others go on without it as long as they are a"
+    " majority. Nothing replaces a manager yet: with an empty folder the others refuse it, and"
+    " without its note it is closed again. Put no other files under managers that went on: brokers"
+    " follow what these recorded. To have all managers again, found a new cluster and copy the"
+    " messages into it."
+)
+HINT_DEFECT: Final = (
+    "This program fails at what its log or its state says. Start the version of myqueue that wrote"
+    " it: each start tries again. The files are kept. Another replica of a partition takes its"
+    " place as soon as the others have a leader."
+)
+
+
+@dataclass(slots=True)
+class Closed:
+    """One replica that was closed."""
+
+    group: int
+    replica: int
+    partition: str
+    why: str
+    since_ms: int
+    first: int  # entries before this one are not in question
+    is_noted: bool = False  # on the disk
+    kept: int = -1  # segments that were linked; -1: none yet
+    reached: tuple[int, int] | None = None  # what the store has to know before that
+    may_go_at: int = 0  # by the engine's clock
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "group": self.group, "replica": self.replica, "partition": self.partition,
+            "why": self.why, "since_ms": self.since_ms, "first": self.first,
+        }  # fmt: skip
+
+
+class Closing:
+    """See the module's docstring. Called by the engine, in the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.closed: dict[int, Closed] = {}
+        self._kept: dict[str, dict[str, Any]] = {}  # what stayed of replicas that were replaced
+        self._jobs: list[tuple[str, Job[Any], Callable[[Any], None]]] = []
+        self._next_try = self._next_look = self._told_from = 0
+        self._times: dict[int, int] = {}  # group -> how often it was closed in this life
+        self._going: dict[int, str] = {}  # group -> note of a replica that is being removed
+
+    # -- at a start ----------------------------------------------------------------------------
+
+    def before_groups_open(self) -> None:
+        self._kept = self._engine.log.kept.all()
+        self._notes = self._engine.log.kept.notes()
+
+    def was_closed(self, group: Group) -> str:
+        """Why this group stays closed, as an earlier life of the daemon noted; "": it does not."""
+        replica = replica_of(group)
+        note = self._notes.pop(name_of(group.uid, replica), None)
+        if note is None:
+            return ""
+        self.closed[group.uid] = Closed(
+            group.uid, replica, str(note.get("partition", f"group {group.uid:x}")),
+            str(note.get("why", "the note that says why can't be read")),
+            _number(note, "since_ms"), _number(note, "first"), is_noted=True,
+        )  # fmt: skip
+        return self.closed[group.uid].why
+
+    def groups_are_open(self) -> None:
+        """Notes of replicas that are not here any more say nothing."""
+        for name in self._notes:
+            self._do("forget", partial(self._engine.log.kept.forget, name), _nothing)
+        self._notes = {}
+
+    # -- closing -------------------------------------------------------------------------------
+
+    def close(self, replica: Replica, error: Broken) -> Closed:
+        node = replica.node
+        why = str(error) if isinstance(error, Defect) else f"it contradicts: {error}"
+        name = name_about(replica.about)
+        is_defect = isinstance(error, Defect)
+        one = Closed(
+            replica.uid, replica.replica_id, name, why, self._engine.wall_ms(), error.index,
+            is_noted=is_defect,
+        )  # fmt: skip
+        self._close(
+            one, is_defect=is_defect, term=node.term, leader=replica.leader_node,
+            commit=node.commit_index,
+        )  # fmt: skip
+        return one
+
+    def contradicts_itself(self, group: Group, why: str, *, is_defect: bool = False) -> None:
+        """What a start finds: it can't be opened, and all of it stays as it is. It is not noted:
+        each start finds it again, or finds that it is well.
+        """
+        try:
+            _, _, _, about = protocol.unpack(group.created or b"")
+            name = name_about(about)
+        except (ValueError, TypeError):
+            name = f"group {group.uid:x}"
+        wall_ms, replica = self._engine.wall_ms(), replica_of(group)
+        one = Closed(group.uid, replica, name, why, wall_ms, 0, is_noted=True)
+        self._close(one, is_defect=is_defect)
+
+    def _close(self, one: Closed, *, is_defect: bool, **more: int) -> None:
+        engine = self._engine
+        self.closed[one.group] = one
+        times = self._times[one.group] = self._times.get(one.group, 0) + 1
+        if times > 1:
+            pace_ms = PACE_MS_MIN << min(times - 2, 10)
+            one.may_go_at = engine.now + min(pace_ms, PACE_MS_MAX)
+        engine.counts["groups_closed_total"] += 1
+        hint = HINT_MANAGER if engine.kind == "manager" else HINT
+        engine.report(
+            "error", "group-closed", group=f"{one.group:x}", partition=one.partition, why=one.why,
+            **more, do=HINT_DEFECT if is_defect else hint,
+        )  # fmt: skip
+        if not one.is_noted:
+            self._note(one)
+
+    def _note(self, one: Closed) -> None:
+        def noted(_: Any) -> None:
+            one.is_noted = True
+
+        name = name_of(one.group, one.replica)
+        self._do("note", partial(self._engine.log.kept.note, name, one.fields()), noted)
+
+    # -- its removal ---------------------------------------------------------------------------
+
+    def may_go(self, uid: int) -> bool:
+        """Whether a replica may be removed: one that is closed when its segments are kept. The
+        order comes again until then.
+        """
+        one = self.closed.get(uid)
+        if one is None or one.kept >= 0:
+            return True
+        if self._engine.now < one.may_go_at:
+            return False
+        index, now = self._engine.log.index, self._engine.now
+        if one.reached is None:
+            one.reached = index.added
+        if index.committed < one.reached or now < self._next_try or self._is_busy("keep"):
+            return False
+
+        def kept(segments: int) -> None:
+            one.kept = segments
+            self._kept[name] = one.fields()
+            self._next_look = 0
+            self._engine.report(
+                "warning", "closed-group-kept", group=f"{one.group:x}", partition=one.partition,
+                folder=log.kept.folder(name), segments=segments,
+            )  # fmt: skip
+
+        log, name = self._engine.log, name_of(one.group, one.replica)
+        names = {number: segment.name for number, segment in log.journal.segments.items()}
+        self._do(
+            "keep",
+            partial(log.kept.keep, name, one.group, one.first, names, one.fields()), kept,
+        )  # fmt: skip
+        return False
+
+    def removed(self, uid: int) -> None:
+        """Its removal is on the way to the disk. The note stays until then: a start that finds the
+        replica must find it closed.
+        """
+        one = self.closed.pop(uid, None)
+        if one is not None:
+            self._going[uid] = name_of(one.group, one.replica)
+
+    def is_gone(self, uid: int) -> None:
+        """The removal of a replica is on the disk."""
+        name = self._going.pop(uid, None)
+        if name is not None:
+            self._do("forget", partial(self._engine.log.kept.forget, name), _nothing)
+
+    # -- work of the disk ----------------------------------------------------------------------
+
+    def _do(self, what: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self._jobs.append((what, self._engine.log.apart.start(work), then))
+
+    def _is_busy(self, what: str) -> bool:
+        return any(one == what for one, _, _ in self._jobs)
+
+    def tick(self, now: int) -> None:
+        jobs, self._jobs = self._jobs, []
+        for what, job, then in jobs:
+            if not job.done:
+                self._jobs.append((what, job, then))
+                continue
+            try:
+                then(job.result())
+            except (OSError, MyQueueError) as error:
+                self._next_try = now + AGAIN_MS
+                self._engine.report(
+                    "warning", "closed-group-not-noted", doing=what, error=str(error),
+                    do="It is tried again. Make room on the disk, if it has none.",
+                )  # fmt: skip
+        if now >= self._next_try and not self._is_busy("note"):
+            for one in self.closed.values():
+                if not one.is_noted:
+                    self._next_try = now + AGAIN_MS
+                    self._note(one)
+        is_due = self._next_look == 0 or (now >= self._next_look and self._kept)
+        if is_due and not self._is_busy("look"):
+            self._next_look = now + LOOK_MS
+            self._do("look", self._engine.log.kept.all, self._saw)
+
+    def _saw(self, kept: dict[str, dict[str, Any]]) -> None:
+        self._kept = dict(sorted(kept.items()))
+
+    # -- for people ----------------------------------------------------------------------------
+
+    def told(self, first: int = 0) -> list[dict[str, Any]]:
+        """Some rows of the list, from `first` on: replicas that are closed, then those of which
+        segments are kept.
+        """
+        rows = []
+        for one in self._all()[first : first + TOLD_MAX]:
+            if isinstance(one, Closed):
+                rows.append(one.fields() | {"kept": ""})
+                continue
+            note = self._kept[one]
+            rows.append(
+                {"group": _number(note, "group"), "replica": _number(note, "replica"),
+                 "partition": str(note.get("partition", one)), "why": str(note.get("why", "")),
+                 "since_ms": _number(note, "since_ms"),
+                 "kept": self._engine.log.kept.folder(one)}
+            )  # fmt: skip
+        names = ("group", "replica", "partition", "why", "since_ms", "kept")
+        return [
+            {name: row[name][:TEXT_MAX] if type(row[name]) is str else row[name] for name in names}
+            for row in rows
+        ]
+
+    def next_told(self) -> dict[str, Any]:
+        """For a broker's beat: the next rows, so that all were told after some beats."""
+        total, first = self.total, self._told_from
+        if first >= total:
+            first = 0
+        rows = self.told(first)
+        self._told_from = first + len(rows)
+        return {"closed": rows, "closed_from": first, "closed_total": total}
+
+    @property
+    def total(self) -> int:
+        return len(self._all()) if self.closed or self._kept else 0
+
+    def _all(self) -> list[Closed | str]:
+        """The closed ones, and names of what is kept of others."""
+        here = {name_of(one.group, one.replica) for one in self.closed.values()}
+        return [*self.closed.values(), *(name for name in self._kept if name not in here)]
+
+
+def _number(note: dict[str, Any], name: str) -> int:
+    value = note.get(name)
+    return value if type(value) is int and 0 <= value < 1 << 64 else 0
+
+
+def _nothing(_: Any) -> None:
+    """It is done."""

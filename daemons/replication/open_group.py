@@ -1,0 +1,255 @@
+"""From what the log recovered to replicas that can take part: a group's way through a start.
+
+In: the groups of the journal, the store's rows, the entries. Out: a `Replica` for each group that
+may take part, and for each that may not the reason, which `health` shows. What is decided here:
+
+1. *doubtful* (any record may be missing, the newest vote among them): the replica stays out. It
+   has to come back under a new replica id (R2), which only the managers can give it.
+2. *damaged*: all of its log is read. Entries that can't be read and are applied, so committed, are
+   left to `repair/coordinator`; the replica is lacking until they are back. What is not applied and
+   can't be read, or is not there at all, is cut off with all behind it, and comes from the peers;
+   then the replica is recovering (R2) until it has again all that it acknowledged.
+3. The machine is loaded as the store saved it, or from a newer snapshot, and then applies what the
+   log knows to be committed. So a daemon that reaches nobody still knows what it knew (reads of
+   old data go on), and a store that was deleted is built anew by the same few lines.
+4. A snapshot that can't be read, and a log that does not reach back to the state: stays out (W20).
+5. A group that this program can't open, whatever the reason, stays out alone. Troubles of the disk,
+   of the store and of memory are those of all groups: they end the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from myqueue import protocol
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.log import RaftLog
+from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.node import RaftNode
+from myqueue.daemons.replication.replica import (
+    APPLY_BYTES,
+    CONFIG_KEY,
+    Defect,
+    Replica,
+    as_entry,
+    of_one_group,
+)
+from myqueue.daemons.state_machine import Machine
+from myqueue.errors import CorruptData, EntryMissing, MyQueueError
+from myqueue.wal.append.groups import Group
+from myqueue.wal.log import Log
+
+SNAPSHOT_PART_BYTES = 1 << 20
+MakeMachine = Callable[[int, bytes], Machine]  # (group, about) -> an empty machine
+
+
+class Opening(NamedTuple):
+    """What all groups of a daemon have in common."""
+
+    log: Log
+    settings: t.Settings
+    random: Random
+    heard: dict[int, int]
+    make_machine: MakeMachine
+
+
+class Refused(Exception):
+    """This replica can't take part; the text says why."""
+
+
+def describe(replica: int, config: t.Config, about: bytes) -> bytes:
+    """What the journal notes when a group is created."""
+    return protocol.pack([replica, config.voters, config.learners, about])
+
+
+def replica_of(group: Group) -> int:
+    """Whose log that is; 0 if the record that says so is lost."""
+    try:
+        return int(protocol.unpack(group.created)[0]) if group.created is not None else 0
+    except (ValueError, TypeError, IndexError):
+        return 0
+
+
+def open_group(opening: Opening, group: Group, now: int) -> Replica:
+    """A group that was here before the start."""
+    if group.doubtful or group.created is None:
+        raise Refused("records of it may be missing, its newest vote too; it needs a new replica")
+    try:
+        return _open(opening, group, group.created, now)
+    except (CorruptData, EntryMissing) as error:
+        raise Refused(f"what it needs to start can't be read: {error}") from error
+    except Defect as error:
+        raise Refused(f"it can't be opened: {error}") from error
+    except t.Broken as error:  # one group must not keep all others from starting
+        raise Refused(f"its state and its log do not fit together: {error}") from error
+    except (Refused, MyQueueError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise Refused(f"it can't be opened: {error!r}") from Defect(repr(error))
+
+
+def _open(opening: Opening, group: Group, created: bytes, now: int) -> Replica:
+    log = opening.log
+    replica, voters, learners, about = protocol.unpack(created)
+    configs = Configs(0, t.Config(tuple(voters), tuple(learners)))
+    machine = opening.make_machine(group.uid, about)
+    saved_config = _load(log, group, machine, configs)
+    if machine.applied_index < group.first_index - 1:
+        raise Refused(f"its state ends before its log begins at {group.first_index} (W20)")
+    if group.damaged or group.incomplete or group.lacking or not _ends_well(log, group):
+        _examine(log, group, machine.applied_index)
+    _catch_up(log, group, machine, configs)
+    raft_log = _raft_log(log, group)
+    node = RaftNode(
+        group.uid, replica, configs, raft_log, term=group.term, vote=group.vote,
+        applied_index=machine.applied_index, commit_index=group.commit_index,
+        settings=opening.settings, random=opening.random, heard=opening.heard, now=now,
+        recovering=group.incomplete, lacking=group.lacking,
+    )  # fmt: skip
+    found = Replica(node, machine, about, log)
+    found.saved_config = saved_config
+    found.commit_saved = group.commit_index  # the state may be ahead of it
+    found.dirty = True
+    return found
+
+
+def new_group(
+    opening: Opening, uid: int, replica: int, config: t.Config, about: bytes, now: int
+) -> Replica:
+    """A group that this daemon has never held; its creation is on the way to the disk."""
+    opening.log.journal.create_group(uid, describe(replica, config, about))
+    node = RaftNode(
+        uid, replica, Configs(0, config), RaftLog(lookup=_lookup(opening.log, uid)), term=0,
+        vote=0, applied_index=0, commit_index=0, settings=opening.settings,
+        random=opening.random, heard=opening.heard, now=now,
+    )  # fmt: skip
+    return Replica(node, opening.make_machine(uid, about), about, opening.log)
+
+
+def _load(log: Log, group: Group, machine: Machine, configs: Configs) -> t.Config | None:
+    """State as the store has it, or the newest snapshot if that is ahead.
+
+    Returns the configuration that belongs to it, if it is the one in the store: whatever comes
+    later, from the log or out of a snapshot, is still to be saved (R16).
+    """
+    uid = group.uid
+    with log.store.view() as view:
+        applied = view.applied_index(uid)
+        rows = dict(view.states(uid)) if applied else {}
+    row, saved = rows.pop(CONFIG_KEY, None), None
+    if row is not None:
+        voters, learners = protocol.unpack(row)
+        saved = t.Config(tuple(voters), tuple(learners))
+        configs.installed(0, saved)
+    with of_one_group("its state in the store can't be loaded"):
+        machine.load(applied, rows.items())
+    if group.snapshot_parts and group.snapshot_index > applied:
+        raw = b"".join(log.reader.snapshot(group))
+        voters, learners, state = protocol.unpack(raw)
+        with of_one_group("its snapshot can't be loaded"):
+            machine.restore(state)
+        configs.installed(group.snapshot_index, t.Config(tuple(voters), tuple(learners)))
+        return None
+    return saved
+
+
+def _catch_up(log: Log, group: Group, machine: Machine, configs: Configs) -> None:
+    """Apply what is known to be committed; learn the members from what is not."""
+    committed = min(group.commit_index, group.last_index)
+    at = max(machine.applied_index + 1, group.first_index)
+    while at <= group.last_index:
+        last = committed if at <= committed else group.last_index
+        try:
+            found = log.reader.entries(group.uid, at, last, APPLY_BYTES)
+        except CorruptData:  # which recovery had no reason to look at
+            _examine(log, group, machine.applied_index)
+            if at <= group.last_index:
+                raise
+            break
+        entries = [as_entry(one) for one in found]
+        configs.appended(entries)
+        if at <= committed:
+            with of_one_group(f"entries from {at} on can't be applied", at):
+                machine.apply(entries)
+        at = entries[-1][t.INDEX] + 1
+
+
+def _raft_log(log: Log, group: Group) -> RaftLog:
+    out = RaftLog(
+        group.first_index, group.start_term, group.start_offset, group.start_chain,
+        _lookup(log, group.uid),
+    )  # fmt: skip
+    if group.last_index >= group.first_index:
+        row = log.index.row(group.uid, group.last_index)
+        if row is None:
+            raise Refused(f"its last entry, {group.last_index}, is not in the index")
+        # Its bytes are not looked at, so they need not be read.
+        tail = (row.index, row.term, row.offset, row.count, row.time_ms, 0, row.chain, b"")
+        # The index may still name entries that were cut off a moment ago.
+        runs = [run for run in log.term_runs(group.uid) if run[0] <= group.last_index]
+        out.restore(runs, tail)
+    return out
+
+
+def _lookup(log: Log, uid: int) -> Callable[[int], tuple[int, int]]:
+    """(offset, chain of the entry before) of an entry that is on disk but not in memory."""
+
+    def look(index: int) -> tuple[int, int]:
+        group, row = log.journal.groups.by_uid[uid], log.index.row(uid, index)
+        if index == group.first_index and row is not None:
+            return row.offset, group.start_chain
+        before = log.index.row(uid, index - 1)
+        if row is None or before is None:
+            raise t.Broken(f"entry {index} of group {uid:x} is in the log and not in the index")
+        return row.offset, before.chain
+
+    return look
+
+
+def _ends_well(log: Log, group: Group) -> bool:
+    """Whether its newest entry can be read, which recovery may have had no reason to look at."""
+    try:
+        if group.last_index >= group.first_index:
+            log.reader.entry(group.uid, group.last_index)
+    except CorruptData:
+        return False
+    return True
+
+
+def _examine(log: Log, group: Group, applied: int) -> None:
+    """Read all of it: which entries are lost, and where it has to be cut."""
+    index, lacking, size = group.first_index, False, APPLY_BYTES
+    while index <= group.last_index:
+        try:
+            for one in log.reader.entries(group.uid, index, group.last_index, size):
+                index = one.record.index + 1
+            size = APPLY_BYTES
+        except (CorruptData, EntryMissing):
+            if index > applied or log.index.row(group.uid, index) is None:
+                _cut(log, group, index)
+                break
+            lacking, index, size = True, index + 1, 1  # the next one may be lost as well
+    if lacking or group.lacking:
+        log.journal.hard_state(group.uid, group.term, group.vote, group.incomplete, lacking)
+
+
+def _cut(log: Log, group: Group, index: int) -> None:
+    """Keep what is before this entry; the rest comes from the peers.
+
+    That something is missing is noted first: a log that was cut looks whole at the next start.
+    """
+    log.journal.hard_state(group.uid, group.term, group.vote, True, group.lacking)
+    before = log.index.row(group.uid, index - 1) if index > group.first_index else None
+    term = before.term if before else group.start_term
+    offset = before.offset + before.count if before else group.start_offset
+    chain = before.chain if before else group.start_chain
+    log.journal.truncate(group.uid, index, term, offset, chain)
+
+
+def snapshot_parts(snapshot: t.Snapshot) -> list[bytes]:
+    """A snapshot as the journal keeps it."""
+    config = snapshot.config
+    raw = protocol.pack([config.voters, config.learners, snapshot.state])
+    return [raw[at : at + SNAPSHOT_PART_BYTES] for at in range(0, len(raw), SNAPSHOT_PART_BYTES)]

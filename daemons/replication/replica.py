@@ -1,0 +1,280 @@
+"""One Raft group on this daemon: its node, its state machine, and where its entries are.
+
+The engine owns replicas and calls them in the loop's thread. What is here: reading entries (memory
+first, then the log on disk), applying committed ones, and which rows of state wait to be saved.
+Who waits for which proposal is the owner's business.
+
+Invariant: the machine has applied exactly up to `node.applied_index`; state is saved only together
+with the applied index that it belongs to (W13), and never ahead of the log on our own disk.
+
+A committed entry that can't be read when its turn comes holds up applying, nothing else: the
+replica `is_behind` what it was told to apply until `repair/coordinator` has brought the entry
+(W16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from myqueue import protocol
+from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.node import RaftNode
+from myqueue.daemons.state_machine import Changes, Machine
+from myqueue.errors import (
+    CorruptData,
+    DiskFull,
+    EntryMissing,
+    JournalStopped,
+    NotLeader,
+    NotReady,
+    StoreBroken,
+)
+from myqueue.wal.read.reader import Entry as Stored
+
+if TYPE_CHECKING:
+    from myqueue.wal.log import Log
+
+CONFIG_KEY = b"\xffconfig"  # beside the machine's rows: who was a member at the applied index
+APPLY_BYTES = 4 << 20  # read from disk at once when applying lags behind memory
+READ_ROWS_MAX = 1024
+# Troubles of the whole process or of its disk: they end the daemon, and close no group.
+OF_ALL = (OSError, MemoryError, JournalStopped, DiskFull, StoreBroken)
+
+
+class Defect(t.Broken):
+    """This program can't go on with one group: its machine can't take what is in the log, or can't
+    give its state. Nobody contradicts the group: another version, or the next start, may open it.
+    """
+
+
+class Replica:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "about", "apply_to", "commit_saved", "dirty", "given_up", "is_ready", "log", "machine",
+        "node", "saved_config", "uid",
+    )  # fmt: skip
+
+    def __init__(self, node: RaftNode, machine: Machine, about: bytes, log: Log) -> None:
+        self.uid, self.node, self.machine, self.about, self.log = (
+            node.group, node, machine, about, log
+        )  # fmt: skip
+        self.is_ready = False  # leads, and an entry of its own term is applied (R9)
+        self.apply_to = 0  # the last entry that is to be applied
+        self.dirty = False  # something was applied that is not on its way to the store
+        self.commit_saved = node.commit_index  # the last commit hint in the log
+        self.saved_config: t.Config | None = None
+        self.given_up = (
+            False  # what can't be read here is not expected back soon (`repair/coordinator`)
+        )
+
+    @property
+    def is_leader(self) -> bool:
+        return self.node.role == t.Role.LEADER
+
+    @property
+    def leader_node(self) -> int:
+        return t.node_of(self.node.leader)
+
+    @property
+    def replica_id(self) -> int:
+        return self.node.replica
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def read(self, first: int, last: int, max_bytes: int) -> list[t.Entry]:
+        """Consecutive entries from `first`: at least one, then up to the limits.
+
+        From memory if the first one is there; an entry on disk is verified before it is handed
+        out. Else it is NotReady while it is being repaired, then CorruptData (W16).
+        """
+        log = self.node.log
+        if first >= log.memory_first:
+            if first > min(last, log.last_index):
+                raise EntryMissing(f"group {self.uid:x} has no entry {first}")
+            entries, _ = log.portion(first, max_bytes, last - first + 1)
+            return entries
+        if first < log.first_index:
+            raise EntryMissing(f"entry {first} of group {self.uid:x} is gone")
+        last = min(last, log.memory_first - 1, first + READ_ROWS_MAX - 1)
+        try:
+            stored = self.log.reader.entries(self.uid, first, last, max_bytes)
+        except CorruptData as error:
+            if self.given_up:
+                raise
+            raise NotReady(f"it is being repaired: {error}", component=error.component) from error
+        return [as_entry(one) for one in stored]
+
+    def index_at_offset(self, offset: int) -> int | None:
+        """The entry that holds this message; None if there is no such message (yet)."""
+        log = self.node.log
+        if offset >= log.next_offset or offset < log.start_offset:
+            return None
+        found = log.index_at_offset(offset)
+        if found is not None:
+            return found
+        row = self.log.index.row_at_offset(self.uid, offset)
+        return None if row is None else row.index
+
+    def entry_at_offset(self, offset: int) -> t.Entry:
+        index = self.index_at_offset(offset)
+        if index is None:
+            raise EntryMissing(f"group {self.uid:x} has no message at offset {offset}")
+        return self.read(index, index, 1)[0]
+
+    def offset_at_time(self, time_ms: int) -> int | None:
+        """The first message whose entry was stamped at `time_ms` or later; None if none is.
+
+        A search over offsets, not over indexes: entries without messages may have no time.
+        """
+        log, row_at = self.node.log, self.log.index.row_at_offset
+        low = high = log.start_offset
+        last = self.machine.applied_index
+        if last >= log.first_index:
+            entry = self.read(last, last, 1)[0]
+            high = entry[t.OFFSET] + entry[t.COUNT]
+        end = high
+        while low < high:
+            row = row_at(self.uid, (low + high) // 2)
+            if row is None:
+                raise EntryMissing(f"group {self.uid:x} has a gap between {low} and {high}")
+            if row.time_ms >= time_ms:
+                high = row.offset
+            else:
+                low = row.offset + row.count
+        return None if low >= end else low
+
+    def where(self, offset: int) -> dict[str, Any]:
+        """Segment, bytes, index and term of one message, for people."""
+        index = self.index_at_offset(offset)
+        row = None if index is None else self.log.index.row(self.uid, index)
+        if row is None:
+            raise EntryMissing(f"group {self.uid:x} has no message at offset {offset} on disk")
+        named = self.log.journal.segment_name(row.segment)
+        return {
+            "group": self.uid, "offset": offset, "index": row.index, "term": row.term,
+            "segment": named[0] if named else "", "position": row.position,
+            "length": row.length, "batch_offset": row.offset, "batch_count": row.count,
+            "time_ms": row.time_ms, "committed": row.index <= self.node.commit_index,
+        }  # fmt: skip
+
+    # -- applying ------------------------------------------------------------------------------
+
+    def apply(self, order: t.Apply) -> list[tuple[list[t.Entry], list[Any]]]:
+        """Committed entries to the machine; in portions, if they have to be read from disk."""
+        follows = order.first == self.node.applied_index + 1
+        self.apply_to = order.last
+        return self._apply(order.entries if follows else None)
+
+    @property
+    def is_behind(self) -> bool:
+        """Something that is to be applied could not be read."""
+        return self.apply_to > self.node.applied_index
+
+    def apply_rest(self) -> list[tuple[list[t.Entry], list[Any]]]:
+        """The same, once more: what could not be read may be there again."""
+        return self._apply(None)
+
+    def _apply(self, entries: list[t.Entry] | None) -> list[tuple[list[t.Entry], list[Any]]]:
+        done: list[tuple[list[t.Entry], list[Any]]] = []
+        at = self.node.applied_index + 1
+        while at <= self.apply_to:
+            if entries is None:
+                try:
+                    entries = self.read(at, self.apply_to, APPLY_BYTES)
+                except (CorruptData, NotReady):
+                    break  # the reader has noted it, for `repair/coordinator`
+                except EntryMissing as error:
+                    raise t.Broken(f"a committed entry is not here: {error}", at) from error
+            done.append((entries, self._applied(entries)))
+            at, entries = entries[-1][t.INDEX] + 1, None
+        if done:
+            self.node.applied(at - 1)
+            self.dirty = True
+        return done
+
+    def _applied(self, entries: list[t.Entry]) -> list[Any]:
+        first, last = entries[0][t.INDEX], entries[-1][t.INDEX]
+        with of_one_group(f"entries {first}..{last} can't be applied", first):
+            results = self.machine.apply(entries)
+        return results
+
+    def restore(self, snapshot: t.Snapshot) -> None:
+        """The machine becomes what the leader sent."""
+        with of_one_group(f"the state at {snapshot.index} can't be taken over", snapshot.index):
+            self.machine.restore(snapshot.state)
+
+    def saved(self) -> Changes:
+        """The rows to save now: the machine's, and the configuration if it changed."""
+        with of_one_group("its state can't be saved"):
+            puts, deletes = self.machine.take_changes()
+        config = self.node.configs.at(self.node.applied_index)
+        if config is not self.saved_config:
+            self.saved_config = config
+            puts[CONFIG_KEY] = protocol.pack([config.voters, config.learners])
+        self.dirty = False
+        return puts, deletes
+
+    def snapshot(self) -> t.Snapshot:
+        log, applied = self.node.log, self.node.applied_index
+        with of_one_group("its state can't be packed"):
+            state = self.machine.snapshot()
+        return t.Snapshot(
+            applied, log.term(applied), self.node.configs.at(applied), log.first_index,
+            log.start_term, log.start_offset, log.start_chain, state,
+        )  # fmt: skip
+
+    # -- leadership ----------------------------------------------------------------------------
+
+    def campaign_soon(self, now: int) -> None:
+        """This replica should lead its group: it does not wait for a timeout."""
+        self.node.stand_soon(now)
+
+    def best_follower(self, now: int) -> int:
+        """The node of the voter that has most of our log, of those that could lead; else 0."""
+        if not self.is_leader:
+            return 0
+        node = self.node
+        known = node.leading.followers
+        able = [
+            one for one in node.config.voters
+            if one in known and not known[one].recovering and node.is_heard(one, now)
+        ]  # fmt: skip
+        if not able:
+            return 0
+        return t.node_of(max(able, key=lambda one: (known[one].match_index, -one)))
+
+
+def as_entry(stored: Stored) -> t.Entry:
+    record = stored.record
+    return (
+        record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
+        record.chain, stored.payload,
+    )  # fmt: skip
+
+
+@contextmanager
+def of_one_group(what: str, index: int = 0) -> Iterator[None]:
+    """Whatever its machine raises is a `Defect` of this group, unless it is a trouble of all."""
+    try:
+        yield
+    except (t.Broken, *OF_ALL):
+        raise
+    except Exception as error:
+        raise Defect(f"{what}: {error!r}", index) from error
+
+
+@contextmanager
+def refusals(broke: Callable[[t.Broken], None]) -> Iterator[None]:
+    """What the core can't do now, in the words of the daemon; `broke` closes the group."""
+    try:
+        yield
+    except t.NotLeader as error:
+        raise NotLeader(str(error)) from None
+    except t.RaftError as error:
+        raise NotReady(str(error)) from None
+    except t.Broken as error:
+        broke(error)
+        raise NotReady(f"this replica is being closed: {error}") from None

@@ -1,0 +1,119 @@
+"""Applied state on its way to the store: not at every entry, but some times a second.
+
+What machines changed since the last time is handed over with the applied index that it belongs
+to. If the process dies in between, a restart applies the entries again from the saved index on.
+With it go commit hints into the log: how far a group is known to be committed, for a start
+without peers and for readers of the segments. A group that falls quiet, a daemon that ends and a
+start that knows more than its log leave no entry behind that is applied and has no hint; from then
+on the log keeps the newest hint of each group as it keeps its vote. Memory that applied entries
+take is bounded here as well, over all groups: each group bounds its own, but there may be
+thousands.
+
+Nothing is saved of a group that broke: its machine may have stopped in the middle of an entry, and
+a later start would take that for the state at an index (W13).
+"""
+
+from __future__ import annotations
+
+from myqueue.daemons.raft.groups import Host
+from myqueue.daemons.raft.types import Broken
+from myqueue.daemons.replication.log_prefix import Starts
+from myqueue.daemons.replication.replica import Replica
+from myqueue.wal.log import Log
+
+SAVE_EVERY_MS = 150
+HINT_EVERY_MS = 1000
+MEMORY_BYTES_MAX = 64 << 20  # entries in memory, all groups of a daemon together
+KEEP_BYTES = 256 << 10  # of one group, when memory is short
+
+
+class Saver:
+    def __init__(self, log: Log, replicas: dict[int, Replica], starts: Starts, host: Host) -> None:
+        self._log, self._replicas, self._starts, self._host = log, replicas, starts, host
+        self._dirty: dict[int, None] = {}
+        self._hints: dict[int, None] = {}
+        self._held: set[int] = set()  # their state is ahead of the log until a snapshot is in it
+        self._next_save = self._next_hint = 0
+
+    def note(self, replica: Replica) -> None:
+        """Something was applied to it."""
+        self._dirty[replica.uid] = None
+
+    def tick(self, now: int) -> None:
+        if now >= self._next_save and self._dirty:
+            self._next_save = now + SAVE_EVERY_MS
+            self._hints |= self._dirty
+            self._note_starts(now)
+            self.save_all()
+            self._bound_memory()
+        if now >= self._next_hint and self._hints:
+            self._next_hint = now + HINT_EVERY_MS
+            self._hint()
+
+    def _note_starts(self, now: int) -> None:
+        for uid in self._dirty:
+            replica = self._of(uid)
+            if replica is not None:
+                self._starts.note(replica, now)
+
+    def _of(self, uid: int) -> Replica | None:
+        return None if uid in self._host.broken else self._replicas.get(uid)
+
+    def save_all(self) -> None:
+        """One change of the store for all groups that have something."""
+        states, later = {}, dict[int, None]()
+        for uid in self._dirty:
+            replica = self._of(uid)
+            if uid in self._held or (replica is not None and _is_half_installed(replica)):
+                later[uid] = None
+            elif replica is not None:
+                try:
+                    states[uid] = (replica.node.applied_index, *replica.saved())
+                except Broken as error:
+                    self._host.breaks(uid, error)
+        self._dirty = later
+        if states:
+            self._log.index.apply(states)
+
+    def finish(self) -> None:
+        """At the end of the daemon: state and hints of all that was applied."""
+        self._hints |= self._dirty
+        self.save_all()
+        if self._log.journal.error is None:
+            self._hint()
+
+    def hold(self, replica: Replica) -> None:
+        """A snapshot was installed, and is not on the disk: a crash goes back behind it."""
+        self._held.add(replica.uid)
+        self.note(replica)
+
+    def let_go(self, uid: int) -> None:
+        self._held.discard(uid)
+
+    def _hint(self) -> None:
+        hints, self._hints = self._hints, {}
+        for uid in hints:
+            replica = self._of(uid)
+            if replica is None or replica.node.applied_index <= replica.commit_saved:
+                continue
+            if _is_half_installed(replica):  # in the log it would stand before the snapshot
+                self._hints[uid] = None
+                continue
+            replica.commit_saved = replica.node.applied_index
+            self._log.journal.commit_hint(uid, replica.commit_saved)
+
+    def _bound_memory(self) -> None:
+        replicas = self._replicas.values()
+        if sum(one.node.log.memory_bytes for one in replicas) <= MEMORY_BYTES_MAX:
+            return
+        for replica in replicas:
+            node = replica.node
+            done = min(node.applied_index, node.commit_index, node.log.persisted_index)
+            node.log.shrink(KEEP_BYTES, done)
+
+
+def _is_half_installed(replica: Replica) -> bool:
+    """A snapshot came in this turn: the core speaks of its index already, and the machine gets its
+    state with the turn's end. What one has must not be saved as what the other is at (W13).
+    """
+    return replica.machine.applied_index != replica.node.applied_index
