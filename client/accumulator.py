@@ -33,9 +33,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
-from myqueue import batch as batches
 from myqueue.errors import NONE, UNKNOWN, MyQueueError
 from myqueue.partitioner import Spread
+from myqueue.wire import batch as batches
 
 COUNT_MAX: Final = 16_384  # messages of a batch
 MESSAGE_BYTES: Final = 24  # counted for each message besides its own bytes

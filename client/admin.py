@@ -20,7 +20,6 @@ from contextlib import suppress
 from typing import Any, Final, Self
 
 from myqueue import config
-from myqueue import protocol as words
 from myqueue.admin_calls import Limit, public
 from myqueue.admin_groups import GroupAdmin
 from myqueue.errors import (
@@ -37,6 +36,7 @@ from myqueue.given import definite_seconds
 from myqueue.message import TopicPartition
 from myqueue.offsets import Offsets, read_offsets
 from myqueue.session import Session
+from myqueue.wire import protocol as words
 
 MANAGERS_GROUP: Final = 1
 ASK_MS_MAX: Final = 3_000  # of one daemon among several

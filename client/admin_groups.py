@@ -16,12 +16,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final
 
-from myqueue import protocol as words
 from myqueue.admin_calls import Limit, public
 from myqueue.errors import GroupInUse, MisuseError, MyQueueError, TimedOut, UnknownGroup, error_of
 from myqueue.message import TopicPartition
 from myqueue.offsets import Offsets
 from myqueue.session import Answer, Session
+from myqueue.wire import protocol as words
 
 PAUSE_S: Final = 0.05
 ATTEMPT_MS: Final = 3_000

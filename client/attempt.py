@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from myqueue import protocol as words
 from myqueue.accumulator import Batch
-from myqueue.batch import Buffer
 from myqueue.connection import Connection
 from myqueue.errors import MyQueueError, OutcomeUnknown, error_of
 from myqueue.waiter import Envelope, Waiter, failure
+from myqueue.wire import protocol as words
+from myqueue.wire.batch import Buffer
 
 if TYPE_CHECKING:
     from myqueue.sender import Sender

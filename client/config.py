@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
-from myqueue.batch import CODECS
 from myqueue.errors import InvalidRequest, InvalidSetting, MisuseError
 from myqueue.given import text, texts, whole
-from myqueue.protocol import FRAME_BYTES_MAX
+from myqueue.wire.batch import CODECS
+from myqueue.wire.protocol import FRAME_BYTES_MAX
 
 DEFAULT_PORT: Final = 9092
 DAY_MS: Final = 24 * 3600 * 1000

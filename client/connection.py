@@ -33,12 +33,12 @@ from typing import Any, Final
 
 import zmq
 
-from myqueue import protocol as words
-from myqueue.batch import Buffer
-from myqueue.clock import now_ms
 from myqueue.errors import ClusterMismatch, MyQueueError, OutcomeUnknown, Unreachable
-from myqueue.keys import ClientKey, Keypair
 from myqueue.waiter import Envelope, Waiter, failure
+from myqueue.wire import protocol as words
+from myqueue.wire.batch import Buffer
+from myqueue.wire.clock import now_ms
+from myqueue.wire.keyfiles import ClientKey, Keypair
 
 log = logging.getLogger("myqueue.client")
 

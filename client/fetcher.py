@@ -18,7 +18,6 @@ from functools import partial
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
-from myqueue import protocol as words
 from myqueue.errors import (
     Busy,
     Closed,
@@ -30,6 +29,7 @@ from myqueue.errors import (
 )
 from myqueue.prefetch import Fence, Fetch, Lookup, Request
 from myqueue.subscription import Commit, Place, Subscription
+from myqueue.wire import protocol as words
 
 if TYPE_CHECKING:
     from myqueue.session import Answer, SessionCore

@@ -14,7 +14,7 @@ from typing import Any, Final
 from myqueue.accumulator import COUNT_MAX, MESSAGE_BYTES
 from myqueue.errors import InvalidRequest, MessageTooLarge
 from myqueue.given import wrong
-from myqueue.protocol import FRAME_BYTES_MAX
+from myqueue.wire.protocol import FRAME_BYTES_MAX
 
 # A frame carries the message, the batch's header and a little of msgpack.
 MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX - (64 << 10)

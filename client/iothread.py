@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from myqueue.clock import now_ms
 from myqueue.connection import Sockets
+from myqueue.wire.clock import now_ms
 
 log = logging.getLogger("myqueue.client")
 

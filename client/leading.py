@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from myqueue.batch import Buffer
 from myqueue.connection import Connection
 from myqueue.errors import (
     NONE,
@@ -29,11 +28,12 @@ from myqueue.errors import (
     error_of,
 )
 from myqueue.iothread import Timer
-from myqueue.protocol import ERROR, KIND
 from myqueue.routing import Partition
 from myqueue.session import Answer, SessionCore, resolve
 from myqueue.silence import silence_at
 from myqueue.waiter import Envelope, Waiter, details_of, failure
+from myqueue.wire.batch import Buffer
+from myqueue.wire.protocol import ERROR, KIND
 
 ATTEMPT_MS_MAX: Final = 2_000
 PAUSE_MS_MIN, PAUSE_MS_MAX = 10, 500

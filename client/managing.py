@@ -18,8 +18,6 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from myqueue import protocol as words
-from myqueue.batch import Buffer
 from myqueue.connection import Connection
 from myqueue.errors import (
     NONE,
@@ -32,6 +30,8 @@ from myqueue.errors import (
 )
 from myqueue.iothread import Timer
 from myqueue.waiter import Envelope, Waiter, details_of, failure
+from myqueue.wire import protocol as words
+from myqueue.wire.batch import Buffer
 
 # A manager that is asked what it knows answers within milliseconds, or something is wrong with it:
 # the next one is asked soon. An update goes through its log, and only its leader can do it.

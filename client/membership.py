@@ -19,10 +19,10 @@ from functools import partial
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue import protocol as words
 from myqueue.errors import NONE, Closed, Internal, MyQueueError, UnknownMember
 from myqueue.fetcher import Fetcher
 from myqueue.subscription import Subscription
+from myqueue.wire import protocol as words
 
 if TYPE_CHECKING:
     from myqueue.config import ConsumerSettings

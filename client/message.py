@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import NamedTuple
 
-from myqueue.batch import Columns
+from myqueue.wire.batch import Columns
 
 
 class TopicPartition(NamedTuple):

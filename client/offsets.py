@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from myqueue import protocol as words
 from myqueue.errors import NONE, MyQueueError, TimedOut, error_of
 from myqueue.silence import silence_at
+from myqueue.wire import protocol as words
 
 if TYPE_CHECKING:
     from myqueue.session import Answer, Session

@@ -18,8 +18,6 @@ from functools import partial
 from threading import Lock
 from typing import Any, Final
 
-from myqueue import batch
-from myqueue.clock import wall_ms
 from myqueue.config import ProducerSettings
 from myqueue.delivery import RecordMetadata
 from myqueue.errors import NONE, UNKNOWN, InvalidRequest, MyQueueError
@@ -27,8 +25,10 @@ from myqueue.intake import check_size, plain
 from myqueue.leading import ask_leader
 from myqueue.partitioner import partition_of, settled
 from myqueue.places import Place
-from myqueue.protocol import PRODUCE
 from myqueue.session import Session
+from myqueue.wire import batch
+from myqueue.wire.clock import wall_ms
+from myqueue.wire.protocol import PRODUCE
 
 ID_BYTES: Final = 16
 FIRST_BIT: Final = 1 << 63

@@ -23,14 +23,14 @@ import hashlib
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from myqueue import protocol as words
-from myqueue.batch import Buffer
 from myqueue.errors import error_of
 from myqueue.leading import LeaderCall
-from myqueue.protocol import ERROR, FIELDS, KIND
 from myqueue.routing import Partition
 from myqueue.session import Session
 from myqueue.waiter import Envelope
+from myqueue.wire import protocol as words
+from myqueue.wire.batch import Buffer
+from myqueue.wire.protocol import ERROR, FIELDS, KIND
 
 
 class Skipped(NamedTuple):

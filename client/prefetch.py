@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from myqueue.batch import Buffer
 from myqueue.errors import BatchInvalid, Internal, MyQueueError, OffsetOutOfRange, error_of
-from myqueue.protocol import NO_OFFSET
 from myqueue.reading import BACKOFF_MS_MIN, Find, Reading
 from myqueue.turns import Turns
+from myqueue.wire.batch import Buffer
+from myqueue.wire.protocol import NO_OFFSET
 
 if TYPE_CHECKING:
     from myqueue.config import ConsumerSettings

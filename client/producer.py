@@ -29,7 +29,6 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from myqueue.accumulator import COUNT_MAX, HEADER_BYTES, MESSAGE_BYTES, Accumulator, Batch, Lane
-from myqueue.clock import now_ms, wall_ms
 from myqueue.config import ProducerSettings
 from myqueue.delivery import BatchDelivery, Countdown, Delivery, Failures, RecordMetadata
 from myqueue.dropped import ProducerParting, wait_for_partings, weakly
@@ -59,6 +58,7 @@ from myqueue.once import send_once
 from myqueue.places import Place, by_lane, lane_of
 from myqueue.sender import Sender
 from myqueue.session import Session, SessionCore
+from myqueue.wire.clock import now_ms, wall_ms
 
 log = logging.getLogger("myqueue.client")
 

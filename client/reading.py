@@ -22,9 +22,9 @@ from itertools import islice, pairwise
 from operator import length_hint
 from typing import Any, Final, NamedTuple
 
-from myqueue import batch
 from myqueue.errors import BatchInvalid, BatchUnreadable, CorruptData, Internal, MyQueueError
 from myqueue.message import Message, TopicPartition, messages_of
+from myqueue.wire import batch
 
 BACKOFF_MS_MIN, BACKOFF_MS_MAX = 50, 1000
 DAMAGED_MAX: Final = 3  # so often a damaged batch is fetched again before the application is told

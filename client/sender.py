@@ -31,10 +31,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from myqueue import protocol as words
 from myqueue.accumulator import Accumulator, Batch, Lane
 from myqueue.attempt import Attempt, with_outcome
-from myqueue.batch import CODECS, Buffer
 from myqueue.config import ProducerSettings
 from myqueue.connection import Connection
 from myqueue.errors import (
@@ -54,6 +52,8 @@ from myqueue.errors import (
 from myqueue.iothread import Timer
 from myqueue.session import SessionCore
 from myqueue.silence import silence_at
+from myqueue.wire import protocol as words
+from myqueue.wire.batch import CODECS, Buffer
 
 log = logging.getLogger("myqueue.client")
 

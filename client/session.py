@@ -25,9 +25,6 @@ from secrets import token_bytes
 from typing import Any, Final, NamedTuple, Self
 from weakref import WeakSet
 
-from myqueue import protocol as words
-from myqueue.batch import Buffer
-from myqueue.clock import now_ms
 from myqueue.config import SessionSettings, addresses, joined
 from myqueue.connection import Connection, Greeting, Sockets
 from myqueue.dropped import unclosed, when_dropped
@@ -41,11 +38,14 @@ from myqueue.errors import (
     TimedOut,
 )
 from myqueue.iothread import IoThread, Job, Timer
-from myqueue.keys import read_client_key
 from myqueue.managing import ManagerCall, Managers
 from myqueue.routing import Routes, Topic
 from myqueue.upkeep import Upkeep
 from myqueue.waiter import Envelope, Waiter, failure
+from myqueue.wire import protocol as words
+from myqueue.wire.batch import Buffer
+from myqueue.wire.clock import now_ms
+from myqueue.wire.keyfiles import read_client_key
 
 log = logging.getLogger("myqueue.client")
 
@@ -437,7 +437,8 @@ class Session(SessionCore):
     ) -> None:  # fmt: skip
         """`cluster`: managers, `host:port[,…]` or a list of them.
 
-        `key_file`: of a cluster with keys; without one MYQ_KEY names it (`myqueue.keys`)."""
+        `key_file`: of a cluster with keys; without one MYQ_KEY names it
+        (`myqueue.wire.keyfiles`)."""
         core = SessionCore(cluster, name, request_timeout_ms, key_file)
         self.__dict__ = core.__dict__  # one state; two objects, of which threads hold the other one
         self.named_when_dropped = "Session"

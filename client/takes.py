@@ -14,14 +14,14 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from myqueue import protocol as words
-from myqueue.batch import Buffer
 from myqueue.connection import Connection
 from myqueue.errors import UNKNOWN, CorruptData, error_of
 from myqueue.leading import LeaderCall
 from myqueue.routing import Partition
 from myqueue.session import SessionCore
 from myqueue.waiter import Envelope, failure
+from myqueue.wire import protocol as words
+from myqueue.wire.batch import Buffer
 
 # first and next offset; and the batches that hold them, each with its offset
 Taken = tuple[int, int, list[tuple[int, Buffer]]]

@@ -24,7 +24,6 @@ from secrets import token_bytes
 from threading import Event
 from typing import Any, Final, NamedTuple
 
-from myqueue import batch
 from myqueue.config import DAMAGED
 from myqueue.errors import (
     UNKNOWN,
@@ -44,10 +43,11 @@ from myqueue.message import Message, messages_of
 from myqueue.offsets import read_offsets
 from myqueue.partitioner import settled
 from myqueue.passing import Skipped, commit_at_leader, following_key
-from myqueue.protocol import FETCH, FETCHED, FIELDS, KIND
 from myqueue.routing import Partition, Topic
 from myqueue.session import Session
 from myqueue.takes import Outbox, take_at_leader
+from myqueue.wire import batch
+from myqueue.wire.protocol import FETCH, FETCHED, FIELDS, KIND
 
 log = logging.getLogger("myqueue.client")
 

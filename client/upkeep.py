@@ -15,13 +15,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue import protocol as words
 from myqueue.connection import Connection
 from myqueue.errors import Closed, MyQueueError, TimedOut, TopicExists, UnknownTopic
 from myqueue.iothread import Timer
 from myqueue.managing import Managers
 from myqueue.routing import Topic
 from myqueue.waiter import Waiter
+from myqueue.wire import protocol as words
 
 if TYPE_CHECKING:
     from myqueue.session import Answer, SessionCore

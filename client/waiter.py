@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from myqueue import protocol as words
-from myqueue.batch import Buffer
 from myqueue.errors import MyQueueError, error_of
+from myqueue.wire import protocol as words
+from myqueue.wire.batch import Buffer
 
 Envelope = words.Envelope
 

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from myqueue.errors import InvalidSetting
-from myqueue.settings import Setting, address, gather, is_loopback, is_unspecified, number, typed
+from myqueue.wire.program_settings import (
+    Setting,
+    address,
+    gather,
+    is_loopback,
+    is_unspecified,
+    number,
+    typed,
+)
 
 SEGMENT_BYTES_MIN = 4 << 20  # a quarter of it takes any command of a client
 _MANAGER = re.compile(r"(\d{1,4})@(\S+)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from myqueue.daemons.raft.types import Entry
-from myqueue.protocol import Envelope
+from myqueue.wire.protocol import Envelope
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import click
 
-from myqueue import __version__, protocol
+from myqueue import __version__
 from myqueue.daemons.broker.broker import Broker
 from myqueue.daemons.clock import RealClock
 from myqueue.daemons.config import SETTINGS, DaemonConfig, load
@@ -36,10 +36,11 @@ from myqueue.daemons.network.sockets import Transport
 from myqueue.daemons.raft.types import Broken, Settings
 from myqueue.daemons.replication.engine import Engine, Owner
 from myqueue.errors import DiskFull, InvalidSetting, JournalStopped, MyQueueError
-from myqueue.keys import DoorKeys
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.log import Log
 from myqueue.wal.process_tuning import allow_open_files, tune_process
+from myqueue.wire import protocol
+from myqueue.wire.keyfiles import DoorKeys
 
 WRONG_USAGE, DISK_FAILED, INVARIANT_BROKEN = 2, 4, 5
 OPEN_FILES: Final = 65_536  # connections of clients, mostly

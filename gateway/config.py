@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from myqueue.errors import InvalidSetting
-from myqueue.settings import Setting, address, gather, is_loopback, typed
+from myqueue.wire.program_settings import Setting, address, gather, is_loopback, typed
 
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252})(:[0-9]{1,5})?")
 

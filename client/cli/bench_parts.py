@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, NamedTuple
 
-from myqueue import protocol
 from myqueue.errors import MyQueueError
 from myqueue.session import Session
 from myqueue.wal.files import RealFiles
+from myqueue.wire import protocol
 
 _STAMP = Struct("<q")
 STAMP_BYTES = _STAMP.size

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from myqueue import keys
 from myqueue.cli import output
 from myqueue.connection import new_keypair
+from myqueue.wire import keyfiles
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -34,12 +34,12 @@ def generate(folder: Path, client: str | None, out: Path | None) -> None:
     """Make the keys in FOLDER as far as they are missing; with --client, a client's key."""
     if out is not None and client is None:
         raise click.UsageError("--out is where a client's key goes: give --client NAME too.")
-    made = keys.make_cluster(folder, new_keypair)
+    made = keyfiles.make_cluster(folder, new_keypair)
     for path in made:
         click.echo(f"Made {path}")
     if client is not None:
         target = out or Path(f"{client}.key")
-        keys.make_client(folder, client, target, new_keypair)
+        keyfiles.make_client(folder, client, target, new_keypair)
         click.echo(f"Made {target}; {client} is admitted.")
         click.echo(f"Next: copy {folder} to all hosts; the client needs MYQ_KEY={target}")
     elif made:
@@ -53,7 +53,7 @@ def generate(folder: Path, client: str | None, out: Path | None) -> None:
 @output.json_option
 def list_(folder: Path, as_json: bool) -> None:
     """Show which clients FOLDER admits."""
-    names = keys.clients(folder)
+    names = keyfiles.clients(folder)
     if as_json:
         output.write_json("myq.key.list/1", {"clients": names})
     else:
@@ -65,5 +65,5 @@ def list_(folder: Path, as_json: bool) -> None:
 @click.argument("client")
 def revoke(folder: Path, client: str) -> None:
     """Admit CLIENT no longer. What is connected stays so until its connection ends."""
-    keys.revoke(folder, client)
+    keyfiles.revoke(folder, client)
     click.echo(f"{client} is not admitted any more by this folder; do the same on all hosts.")

@@ -14,12 +14,12 @@ from typing import BinaryIO, NamedTuple
 
 import click
 
-from myqueue import protocol
 from myqueue.cli import address, output
 from myqueue.cli.streams import Input
 from myqueue.cli.waiting import Line
 from myqueue.errors import DeliveryFailed, MessageTooLarge, MyQueueError
 from myqueue.producer import Producer
+from myqueue.wire import protocol
 
 SHOW_EVERY = 1000
 LINE_BYTES_MAX = protocol.FRAME_BYTES_MAX  # no topic takes more; a longer line is not kept

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from myqueue import protocol
 from myqueue.analytics.catalog import MANAGERS_GROUP, Catalog, Group
 from myqueue.analytics.logs import Log, walked
 from myqueue.analytics.planning import Wanted, entry_tasks
 from myqueue.analytics.rows import chosen
 from myqueue.daemons.metadata.machine import Metadata
 from myqueue.wal import format as f
+from myqueue.wire import protocol
 
 SPLIT_BYTES = 1 << 30
 

@@ -29,8 +29,8 @@ from myqueue.daemons import config
 from myqueue.daemons.agent import cluster_folder, supervisor
 from myqueue.daemons.agent.cluster_folder import Cluster, Folder
 from myqueue.errors import DirectoryLocked, DiskFull, InvalidSetting, MyQueueError, TroubleError
-from myqueue.settings import typed
 from myqueue.wal.config import JournalConfig
+from myqueue.wire.program_settings import typed
 
 # The agent needs 13 s at most.
 STOP_S = 15.0

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator
 from math import isfinite
 from typing import Any, Final, NamedTuple, TypeVar
 
-from myqueue import batch, protocol
 from myqueue.daemons.partition import machine
 from myqueue.daemons.raft.types import COMMAND, DATA
 from myqueue.errors import BatchInvalid
 from myqueue.wal import format as f
+from myqueue.wire import batch, protocol
 
 # A few bytes can announce much. No batch that a broker takes has more in it before compression.
 INFLATED_BYTES_MAX: Final = protocol.FRAME_BYTES_MAX

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.broker.commit_take import Consuming
 from myqueue.daemons.broker.fetch import Fetching
 from myqueue.daemons.broker.join_status import Joining
@@ -32,6 +32,7 @@ from myqueue.daemons.broker.reconcile_members import Members
 from myqueue.daemons.broker.retention import Retention
 from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft.types import COUNT, OFFSET, Entry
+from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig

@@ -15,12 +15,13 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.broker.fetch import read_batches
 from myqueue.daemons.broker.proposals import Details, Feed
 from myqueue.daemons.partition.machine import COMMIT, FORGET, TAKE
 from myqueue.daemons.partition.positions import DONE
 from myqueue.daemons.raft.types import COUNT, INDEX, OFFSET, PAYLOAD, TERM, Entry
+from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Client, Engine

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft.types import COUNT, DATA, INDEX, OFFSET, PAYLOAD, TIME, TYPE, Entry
+from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Client, Engine

@@ -24,11 +24,11 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from myqueue import protocol
 from myqueue.daemons.broker.reconcile_members import INCARNATIONS, committed_members
 from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft.types import node_of, replica_id
 from myqueue.errors import IdentityMismatch
+from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig

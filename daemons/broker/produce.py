@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue import batch, errors, protocol
-from myqueue.batch import KEYED_EPOCH
+from myqueue import errors
 from myqueue.daemons.broker.proposals import ACCOUNT, REPEATS, Account, Details, Feed, Ticket
 from myqueue.daemons.partition.keyed_batches import KEY_REUSED, key_of
 from myqueue.daemons.partition.producers import FENCED, NEW, OUT_OF_SEQUENCE
 from myqueue.daemons.raft.types import INDEX, OFFSET, TERM, TIME, Entry
+from myqueue.wire import batch, protocol
+from myqueue.wire.batch import KEYED_EPOCH
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Client, Engine

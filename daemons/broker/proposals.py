@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.partition.keyed_batches import KEY_REUSED, Key
 from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.partition.producers import FENCED, NEW, OUT_OF_SEQUENCE
 from myqueue.daemons.raft.types import COMMAND, DATA, PAYLOAD, Item
+from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Client

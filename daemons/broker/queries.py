@@ -11,11 +11,12 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.broker.commit_take import check_consumer
 from myqueue.daemons.broker.proposals import Details
 from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft.describe import story as raft_story
+from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Client, Engine

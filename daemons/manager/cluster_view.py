@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from myqueue import protocol
 from myqueue.errors import InvalidRequest
+from myqueue.wire import protocol
 
 SILENT_MS: Final = 1200
 MANAGER_SILENT_MS: Final = 3500  # their beats come once a second

@@ -22,15 +22,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue import protocol
 from myqueue.daemons.metadata.group_records import Member, Team
 from myqueue.errors import Busy, InvalidRequest, MyQueueError, UnknownMember
+from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.metadata.tables import Tables
     from myqueue.daemons.replication.engine import Client, Engine
     from myqueue.daemons.replication.replica import Replica
-    from myqueue.protocol import Envelope
+    from myqueue.wire.protocol import Envelope
 
 QUIET_MS: Final = 150  # without another join
 GATHER_MS_MAX: Final = 1000  # from the first one

@@ -18,14 +18,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue import protocol
 from myqueue.daemons.manager.balancer.controller import Duties, Todo
 from myqueue.daemons.manager.broker_orders import Orders
 from myqueue.daemons.manager.cluster_view import Activity, Liveness, ManagerLife, url
 from myqueue.daemons.metadata.arguments import TEXT_MAX
 from myqueue.daemons.metadata.machine import Metadata
 from myqueue.errors import Busy, IdentityMismatch, InvalidRequest, Unsupported
-from myqueue.settings import is_unspecified
+from myqueue.wire import protocol
+from myqueue.wire.program_settings import is_unspecified
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue import __version__, errors, protocol
+from myqueue import __version__, errors
 from myqueue.daemons.manager import founding, queries, status
 from myqueue.daemons.manager.audit_log import told_of
 from myqueue.daemons.manager.balancer.removal_impact import stranded
@@ -35,7 +35,8 @@ from myqueue.daemons.metadata.machine import OWN_ARGUMENTS, Metadata, asked_by, 
 from myqueue.daemons.metadata.operations import CLIENT_OPERATIONS, CREATING, PLACING
 from myqueue.daemons.network.sockets import describe
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Item, node_of, replica_id
-from myqueue.protocol import Envelope
+from myqueue.wire import protocol
+from myqueue.wire.protocol import Envelope
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue.errors import Busy
-from myqueue.protocol import Envelope
+from myqueue.wire.protocol import Envelope
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Client

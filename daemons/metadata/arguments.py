@@ -16,8 +16,8 @@ from collections.abc import Container
 from reprlib import repr as brief  # not longer than a line, whatever it shows
 from typing import Any, Final, NamedTuple
 
-from myqueue import protocol
 from myqueue.errors import InvalidName, InvalidRequest, InvalidSetting
+from myqueue.wire import protocol
 
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 PATH_NAMES: Final = (".", "..")  # no new topic or group has these: see `check_new_name`

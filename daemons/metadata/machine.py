@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from myqueue import protocol
 from myqueue.daemons.metadata.operations import run
 from myqueue.daemons.metadata.records import Result
 from myqueue.daemons.metadata.tables import Tables
@@ -25,6 +24,7 @@ from myqueue.daemons.metadata.topics import Call
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, TIME, TYPE, Entry, require
 from myqueue.daemons.state_machine import Changes
 from myqueue.errors import NONE, InvalidRequest, MyQueueError, error_of
+from myqueue.wire import protocol
 
 SNAPSHOT_VERSION: Final = 1
 LOG_ENTRIES_MAX: Final = 20_000

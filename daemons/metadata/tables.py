@@ -38,7 +38,7 @@ from myqueue.daemons.metadata.records import (
     Topic,
 )
 from myqueue.daemons.state_machine import Changes
-from myqueue.protocol import pack, unpack
+from myqueue.wire.protocol import pack, unpack
 
 CHUNK: Final = 64  # partitions in a row
 RESULTS_MAX: Final = 10_000

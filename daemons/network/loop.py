@@ -31,13 +31,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from myqueue import __version__, errors, protocol
+from myqueue import __version__, errors
 from myqueue.daemons.network.rivals import Rivals
 from myqueue.daemons.network.sockets import Transport, describe
 from myqueue.daemons.raft.types import Broken, node_of
 from myqueue.daemons.repeated_warnings import Pauses
 from myqueue.daemons.replication import packets
 from myqueue.daemons.replication.engine import Client, Engine, Owner, Peer
+from myqueue.wire import protocol
 
 TICK_MS = 50
 QUIET_TICK_MS = 150  # while no group waits for a time: as often as beats are due

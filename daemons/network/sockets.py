@@ -26,13 +26,13 @@ from typing import Any
 
 import zmq
 
-from myqueue import protocol
 from myqueue.daemons.metrics import Counts
 from myqueue.daemons.network import admission
 from myqueue.daemons.network.flood_limit import Cut, Floods, machine_bytes, room_bytes
 from myqueue.daemons.replication.engine import Client, Peer
 from myqueue.errors import DirectoryUnusable, MyQueueError
-from myqueue.keys import DoorKeys
+from myqueue.wire import protocol
+from myqueue.wire.keyfiles import DoorKeys
 
 Buffer = bytes | memoryview
 COPY_BELOW_BYTES = 32 << 10  # cheaper copied than handed over

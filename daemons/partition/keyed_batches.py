@@ -25,8 +25,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final
 
-from myqueue import protocol
 from myqueue.daemons.partition.producers import NEW
+from myqueue.wire import protocol
 
 KEYS_MAX: Final = 50_000
 STEPS: Final = 15

@@ -25,13 +25,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from myqueue import errors, protocol
-from myqueue.batch import KEYED_EPOCH
+from myqueue import errors
 from myqueue.daemons.partition.keyed_batches import Keys, key_of, row_name
 from myqueue.daemons.partition.positions import DONE, Positions
 from myqueue.daemons.partition.producers import IDENTITY, Sessions
 from myqueue.daemons.raft.types import COMMAND, DATA, Entry, require
 from myqueue.daemons.state_machine import Changes
+from myqueue.wire import protocol
+from myqueue.wire.batch import KEYED_EPOCH
 
 COMMIT, TAKE, START, FORGET, KEY_STEP = 1, 2, 3, 4, 5
 

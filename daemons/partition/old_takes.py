@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final
 
-from myqueue import protocol
+from myqueue.wire import protocol
 
 OLDER_MAX: Final = 4_096  # some seconds of what one partition can do, and two megabytes
 

@@ -27,8 +27,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.partition.old_takes import OlderTakes
+from myqueue.wire import protocol
 
 KEYS_MAX: Final = 16
 CONSUMERS_MAX: Final = 100_000

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Any, Final
 
-from myqueue import protocol
+from myqueue.wire import protocol
 
 PRODUCERS_MAX: Final = 10_000
 RUNS_MAX: Final = 64

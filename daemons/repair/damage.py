@@ -12,11 +12,11 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue import protocol
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
 from myqueue.wal.append.groups import Row
 from myqueue.wal.space.evacuate import Salvage
+from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.replica import Replica

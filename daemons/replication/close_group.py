@@ -30,12 +30,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue import protocol
 from myqueue.daemons.repair.damage import TEXT_MAX, TOLD_MAX, name_about
 from myqueue.daemons.replication.open_group import replica_of
 from myqueue.daemons.replication.replica import Defect
 from myqueue.errors import MyQueueError
 from myqueue.wal.closed_groups import name_of
+from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -47,9 +47,9 @@ from myqueue.daemons.replication.open_group import (
 from myqueue.daemons.replication.reclaim_pace import Reclaiming
 from myqueue.daemons.replication.replica import Defect, Replica, refusals
 from myqueue.daemons.replication.state_saver import Saver
-from myqueue.protocol import Envelope
 from myqueue.wal.append.writer import Persisted, Stopped
 from myqueue.wal.log import Log
+from myqueue.wire.protocol import Envelope
 
 BEHIND_MS = 100  # until an entry that could not be read is tried again
 Buffer = bytes | memoryview

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from myqueue import protocol
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import Configs
@@ -40,6 +39,7 @@ from myqueue.daemons.state_machine import Machine
 from myqueue.errors import CorruptData, EntryMissing, MyQueueError
 from myqueue.wal.append.groups import Group
 from myqueue.wal.log import Log
+from myqueue.wire import protocol
 
 SNAPSHOT_PART_BYTES = 1 << 20
 MakeMachine = Callable[[int, bytes], Machine]  # (group, about) -> an empty machine

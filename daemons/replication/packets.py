@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from myqueue import protocol
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import Beat, BeatReply, Leads, Packet
+from myqueue.wire import protocol
 
 OWN_FRAME_BYTES = 32 << 10
 PACKET_BYTES_MAX = 512 << 10  # of an envelope; then a second one begins

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from myqueue import protocol
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.state_machine import Changes, Machine
@@ -32,6 +31,7 @@ from myqueue.errors import (
     StoreBroken,
 )
 from myqueue.wal.read.reader import Entry as Stored
+from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.wal.log import Log

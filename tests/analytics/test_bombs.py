@@ -12,7 +12,6 @@ import pytest
 from kit.batches import forged
 from kit.queue_logs import Topic, make_entry, write_cluster
 
-from myqueue import batch
 from myqueue.analytics import batches
 from myqueue.analytics.catalog import make_catalog
 from myqueue.analytics.logs import find_logs
@@ -20,6 +19,7 @@ from myqueue.analytics.planning import Wanted, committed_ranges, entry_tasks
 from myqueue.analytics.rows import MESSAGES, ROWS_MAX, read_task
 from myqueue.daemons.raft import types as t
 from myqueue.errors import CorruptData
+from myqueue.wire import batch
 
 MIB = 1 << 20
 ROWS = 1 << 16

@@ -12,12 +12,12 @@ from kit.forging import spots
 from kit.queue_logs import TERM, Broker, Topic, replica_id, write_replica
 from kit.verifying import A, everything, ledger, verified
 
-from myqueue import protocol
 from myqueue.daemons.partition.machine import start_command
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.open_group import snapshot_parts
 from myqueue.wal import format as f
 from myqueue.wal.store.dump import lines
+from myqueue.wire import protocol
 
 NODES = (1, 2, 3)
 KEPT_FROM = 12  # place of an entry in the log

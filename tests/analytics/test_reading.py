@@ -15,7 +15,6 @@ from kit.plain_reader import messages, records
 from kit.queue_logs import Broker, Topic, some_topics, write_cluster
 from kit.verifying import verified
 
-from myqueue import batch, protocol
 from myqueue.analytics import batches, packed, session
 from myqueue.analytics.catalog import ALL, make_catalog
 from myqueue.analytics.logs import find_logs
@@ -24,6 +23,7 @@ from myqueue.analytics.rows import chosen
 from myqueue.daemons.raft import types as t
 from myqueue.errors import CorruptData, FormatUnknown
 from myqueue.wal import format as f
+from myqueue.wire import batch, protocol
 
 SEGMENT = 1 << 14
 

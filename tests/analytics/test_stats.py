@@ -11,12 +11,12 @@ from kit.plain_reader import messages
 from kit.plain_spread import PlainSpread
 from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
 
-from myqueue import batch
 from myqueue.analytics import batches, counting, svg
 from myqueue.analytics.counting import Count
 from myqueue.analytics.parquet import count_writer
 from myqueue.analytics.stats import stats
 from myqueue.analytics.stats_page import stats_page
+from myqueue.wire import batch
 
 
 def test_sums_are_those_of_an_independent_reader(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from kit.forging import spots
 from kit.queue_logs import replica_id, some_topics, write_cluster
 from kit.verifying import A, B, C, verified
 
-from myqueue import batch
 from myqueue.analytics.report import RULES
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
+from myqueue.wire import batch
 
 
 def test_a_healthy_cluster_has_no_finding(healthy: Path, tmp_path: Path) -> None:

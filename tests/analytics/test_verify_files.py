@@ -14,7 +14,6 @@ from kit.plain_spread import PlainSpread
 from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
 from kit.verifying import A, verified
 
-from myqueue import batch, protocol
 from myqueue.analytics import replay
 from myqueue.analytics.report import Report
 from myqueue.analytics.verify import Asked, verify
@@ -27,6 +26,7 @@ from myqueue.daemons.partition.machine import (
 )
 from myqueue.wal import format as f
 from myqueue.wal.store.dump import lines
+from myqueue.wire import batch, protocol
 
 Line = dict[str, Any]
 

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from myqueue import batch as batches
 from myqueue.accumulator import MESSAGE_BYTES, Accumulator, Batch, Lane
 from myqueue.errors import NONE, UNKNOWN
 from myqueue.partitioner import Spread
+from myqueue.wire import batch as batches
 
 
 class Desk:

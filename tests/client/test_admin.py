@@ -8,10 +8,10 @@ from kit.echo import EchoCluster, refuse
 from kit.echo_reads import Reads, fill, serve_reads
 
 from myqueue import errors
-from myqueue import protocol as words
 from myqueue.admin import Admin
 from myqueue.message import TopicPartition
 from myqueue.session import Session
+from myqueue.wire import protocol as words
 
 
 class Told:

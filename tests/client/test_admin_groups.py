@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from myqueue import protocol as words
 from myqueue.admin_calls import Limit
 from myqueue.admin_groups import GroupAdmin
-from myqueue.clock import now_ms
 from myqueue.errors import GroupInUse, MisuseError, TimedOut, UnknownGroup, UnknownTopic
 from myqueue.message import TopicPartition
 from myqueue.offsets import Offsets, read_offsets
+from myqueue.wire import protocol as words
+from myqueue.wire.clock import now_ms
 
 EPOCH = 90
 

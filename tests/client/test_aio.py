@@ -11,8 +11,8 @@ from kit.echo_groups import serve_groups
 from kit.echo_reads import Reads, fill, serve_reads
 
 from myqueue import errors
-from myqueue import protocol as words
 from myqueue.aio import AsyncConsumer, AsyncProducer
+from myqueue.wire import protocol as words
 
 HELD_S = 2.0
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from kit.echo import EchoCluster
 
-from myqueue import protocol as words
 from myqueue.errors import NONE, UNKNOWN, BufferFull, MessageTooLarge
 from myqueue.producer import Producer
+from myqueue.wire import protocol as words
 
 
 @pytest.fixture

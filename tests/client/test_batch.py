@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myqueue import batch
 from myqueue.errors import BatchInvalid
+from myqueue.wire import batch
 
 VALUES = [b"one", b"", b"three"]
 FULL = (VALUES, [b"k", None, b""], [{"h": b"1"}, None, {}], [0, 5, 2])

@@ -11,9 +11,10 @@ from typing import Any
 import msgpack
 import pytest
 
-from myqueue import batch, taking
+from myqueue import taking
 from myqueue.errors import BatchInvalid
 from myqueue.routing import Partition
+from myqueue.wire import batch
 
 MIB = 1 << 20
 PARTITION = Partition("t", 0, 100, 1, 1, (1,))

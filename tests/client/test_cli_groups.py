@@ -10,8 +10,8 @@ from kit.echo_groups import serve_groups
 from kit.echo_reads import Reads, serve_reads
 
 from myqueue import errors
-from myqueue import protocol as words
 from myqueue.simple import MyProducer
+from myqueue.wire import protocol as words
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from kit.echo import EchoCluster, refuse
 
 from myqueue import config, errors
-from myqueue import protocol as words
 from myqueue.session import Session
+from myqueue.wire import protocol as words
 
 
 @pytest.fixture

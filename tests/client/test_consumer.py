@@ -14,10 +14,10 @@ from kit.echo import EchoCluster
 from kit.echo_reads import Reads, fill, serve_reads
 
 from myqueue import errors
-from myqueue import protocol as words
 from myqueue.consumer import Consumer
 from myqueue.message import Message, TopicPartition
 from myqueue.session import Session
+from myqueue.wire import protocol as words
 
 
 @pytest.fixture

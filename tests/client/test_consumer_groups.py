@@ -11,9 +11,9 @@ from kit.echo_groups import Groups, serve_groups
 from kit.echo_reads import fill, serve_reads
 
 from myqueue import errors
-from myqueue import protocol as words
 from myqueue.consumer import Consumer
 from myqueue.message import TopicPartition
+from myqueue.wire import protocol as words
 
 
 @pytest.fixture

@@ -15,12 +15,13 @@ from kit.echo import EchoCluster
 from kit.echo_reads import fill, serve_reads
 from kit.partition_log import A, Bench
 
-from myqueue import batch, errors
+from myqueue import errors
 from myqueue.aio import AsyncConsumer
 from myqueue.cli.consume import consume
 from myqueue.consumer import Consumer
 from myqueue.message import Message, TopicPartition
 from myqueue.simple import MyConsumer
+from myqueue.wire import batch
 
 PLACE = TopicPartition("t", 0)
 BAD = 4  # messages of the batch between two good ones of three: offsets 3 to 6

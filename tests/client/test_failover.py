@@ -4,8 +4,8 @@ import time
 
 from kit.echo import EchoCluster
 
-from myqueue import protocol as words
 from myqueue.producer import Producer
+from myqueue.wire import protocol as words
 
 
 def test_a_broker_that_hangs_is_left_when_another_one_leads():

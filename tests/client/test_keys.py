@@ -5,21 +5,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from myqueue import cli, keys
+from myqueue import cli
 from myqueue.connection import new_keypair
 from myqueue.errors import InvalidSetting
+from myqueue.wire import keyfiles
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    keys.make_cluster(tmp_path / "keys", new_keypair)
+    keyfiles.make_cluster(tmp_path / "keys", new_keypair)
     return tmp_path / "keys"
 
 
 def test_keys_are_made_once_and_nobody_else_may_read_them(folder: Path) -> None:
-    before = keys.DoorKeys(folder)
-    assert keys.make_cluster(folder, new_keypair) == []
-    after = keys.DoorKeys(folder)
+    before = keyfiles.DoorKeys(folder)
+    assert keyfiles.make_cluster(folder, new_keypair) == []
+    after = keyfiles.DoorKeys(folder)
     assert (before.peers, before.clients) == (after.peers, after.clients)
     assert before.peers.public != before.clients.public
     for path in (folder / "peers.key", folder / "clients.key"):
@@ -29,23 +30,23 @@ def test_keys_are_made_once_and_nobody_else_may_read_them(folder: Path) -> None:
 
 def test_a_client_is_admitted_by_its_file_and_revoked_without_it(folder: Path) -> None:
     out = folder.parent / "app.key"
-    keys.make_client(folder, "app", out, new_keypair)
-    key, doors = keys.read_client_key(out), keys.DoorKeys(folder)
+    keyfiles.make_client(folder, "app", out, new_keypair)
+    key, doors = keyfiles.read_client_key(out), keyfiles.DoorKeys(folder)
     assert key.door == doors.clients.public and out.stat().st_mode & 0o777 == 0o600
     assert doors.admits(key.public) == "app" and doors.admits(new_keypair().public) is None
-    assert keys.clients(folder) == ["app"]
+    assert keyfiles.clients(folder) == ["app"]
     with pytest.raises(InvalidSetting, match="exists already"):
-        keys.make_client(folder, "app", folder.parent / "other.key", new_keypair)
-    keys.revoke(folder, "app")
+        keyfiles.make_client(folder, "app", folder.parent / "other.key", new_keypair)
+    keyfiles.revoke(folder, "app")
     assert doors.admits(key.public) is None
     with pytest.raises(InvalidSetting, match="no client called 'app'"):
-        keys.revoke(folder, "app")
+        keyfiles.revoke(folder, "app")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a b", "x" * 65, ".hidden"])
 def test_names_are_names(folder: Path, name: str) -> None:
     with pytest.raises(InvalidSetting):
-        keys.make_client(folder, name, folder.parent / "x.key", new_keypair)
+        keyfiles.make_client(folder, name, folder.parent / "x.key", new_keypair)
     assert not (folder.parent / "x.key").exists()
 
 
@@ -53,14 +54,14 @@ def test_a_key_that_others_can_read_is_refused(folder: Path) -> None:
     """S2: by then it may have been read."""
     (folder / "peers.key").chmod(0o640)
     with pytest.raises(InvalidSetting, match="can be read by others"):
-        keys.DoorKeys(folder)
+        keyfiles.DoorKeys(folder)
 
 
 @pytest.mark.parametrize("text", ["", "public = 1", 'public = "short"', "\xff", "not toml ="])
 def test_what_is_no_key_is_named(folder: Path, text: str) -> None:
     (folder / "clients.key").write_bytes(text.encode("latin-1"))
     with pytest.raises(InvalidSetting, match=r"clients\.key"):
-        keys.DoorKeys(folder)
+        keyfiles.DoorKeys(folder)
 
 
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

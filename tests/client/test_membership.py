@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import pytest
 
-from myqueue import clock
 from myqueue.config import ConsumerSettings
 from myqueue.errors import Closed, InvalidName, NotLeader, TimedOut, UnknownMember
 from myqueue.membership import LEAVE_MS_MAX, LOOK_MS, Membership
 from myqueue.shares import Shares
 from myqueue.subscription import Subscription
+from myqueue.wire import clock
 
 SESSION_MS, POLL_MS = 10_000, 60_000
 

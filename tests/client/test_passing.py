@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 from kit.batches import unreadable
 
-from myqueue import batch, errors, taking
+from myqueue import errors, taking
 from myqueue.daemons.partition.positions import DONE, Positions
 from myqueue.errors import BatchUnreadable, TimedOut
 from myqueue.message import Message
 from myqueue.passing import Skipped
 from myqueue.routing import Partition, Topic
+from myqueue.wire import batch
 
 WHO = "7"
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 from kit.echo import EchoCluster
 
-from myqueue import batch as batches
 from myqueue import errors
-from myqueue import protocol as words
 from myqueue.config import ProducerSettings, rows
 from myqueue.producer import Producer
+from myqueue.wire import batch as batches
+from myqueue.wire import protocol as words
 
 
 @pytest.fixture

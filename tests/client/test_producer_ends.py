@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 from kit.echo import EchoCluster
 
-from myqueue import batch as batches
 from myqueue import errors
-from myqueue import protocol as words
 from myqueue.producer import Producer
 from myqueue.session import Session
+from myqueue.wire import batch as batches
+from myqueue.wire import protocol as words
 
 
 @pytest.fixture

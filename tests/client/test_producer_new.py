@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kit.echo import EchoCluster
 
-from myqueue import batch as batches
 from myqueue.accumulator import Lane
 from myqueue.partitioner import partition_of, settled
 from myqueue.producer import Producer
+from myqueue.wire import batch as batches
 
 PARTITIONS, THREADS = 300, 8
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from myqueue import protocol
 from myqueue.errors import InvalidRequest, Unsupported
+from myqueue.wire import protocol
 
 KEY = b"k" * 16
 # One envelope of each kind that is as it should be; the keys are checked against the table.

@@ -21,10 +21,11 @@ import msgpack
 import pytest
 import zmq
 
-from myqueue import batch, errors, protocol
+from myqueue import errors
 from myqueue.daemons.raft.types import replica_id
 from myqueue.daemons.replication import packets as peerwire
 from myqueue.errors import BatchInvalid, InvalidRequest
+from myqueue.wire import batch, protocol
 
 KEY = b"k" * 16
 TEXT_MAX = 2000  # of an error

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myqueue import protocol
 from myqueue.daemons.interfaces import Peer
 from myqueue.daemons.network.loop import Loop
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import Beat, BeatReply, Leads, Packet
 from myqueue.daemons.replication import packets
 from myqueue.errors import IdentityMismatch, InvalidRequest
+from myqueue.wire import protocol
 
 ME, YOU = t.replica_id(1, 7), t.replica_id(2, 8)
 HEAD = (9, ME, YOU, 5)

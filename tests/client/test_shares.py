@@ -11,9 +11,9 @@ from myqueue import errors
 from myqueue.daemons.partition.positions import Positions
 from myqueue.message import TopicPartition
 from myqueue.prefetch import Fence, Fetch, Lookup
-from myqueue.protocol import NO_OFFSET
 from myqueue.reading import Find
 from myqueue.shares import Shares
+from myqueue.wire.protocol import NO_OFFSET
 
 WHO, MEMBER = "group/g", 50
 

@@ -5,7 +5,7 @@ import doctest
 import pytest
 from kit.partition_log import A, B, Bench, PartitionLog, offsets
 
-from myqueue import batch, subscription
+from myqueue import subscription
 from myqueue.errors import (
     MisuseError,
     NotLeader,
@@ -16,6 +16,7 @@ from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import EXTRA_MAX, Fetch, Limits, Lookup
 from myqueue.reading import Find
 from myqueue.subscription import Place, Subscription
+from myqueue.wire import batch
 
 
 def test_the_example_of_the_docstring() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from kit.echo import Answer, EchoCluster, EchoDaemon, refuse
 
-from myqueue import batch, errors
-from myqueue import protocol as words
+from myqueue import errors
 from myqueue.session import Session
 from myqueue.taking import Taken, Taker
+from myqueue.wire import batch
+from myqueue.wire import protocol as words
 
 BATCH = batch.make(([b"a", b"b", b"c"], None, None, None), 7)
 Script = Callable[[EchoDaemon, int, list[list[Any]]], list[Answer]]

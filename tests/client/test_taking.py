@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from myqueue import taking
-from myqueue.batch import make
 from myqueue.errors import NONE, UNKNOWN, KeyReused, NotLeader, TimedOut
 from myqueue.routing import Partition, Topic
+from myqueue.wire.batch import make
 
 PARTITIONS, EACH = 4, 40
 TOPIC = Topic(

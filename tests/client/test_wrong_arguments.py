@@ -16,7 +16,6 @@ from kit.echo import EchoCluster, refuse
 from kit.echo_reads import fill, serve_reads
 
 from myqueue import errors, given
-from myqueue import protocol as words
 from myqueue.admin import Admin
 from myqueue.aio import AsyncConsumer, AsyncProducer
 from myqueue.consumer import Consumer
@@ -24,6 +23,7 @@ from myqueue.message import Message, TopicPartition
 from myqueue.producer import Producer
 from myqueue.session import Session
 from myqueue.simple import MyConsumer, MyProducer
+from myqueue.wire import protocol as words
 
 TP = TopicPartition("t", 0)
 NAN, INF = math.nan, math.inf

@@ -10,14 +10,15 @@ import pytest
 from kit.batches import WALL_MS, make_batch
 from kit.broker_seam import GROUP, World
 
-from myqueue import errors, protocol
-from myqueue.batch import KEYED_EPOCH
+from myqueue import errors
 from myqueue.daemons.broker import key_ageing
 from myqueue.daemons.partition import keyed_batches
 from myqueue.daemons.partition.keyed_batches import KEY_AGE_MS, STEP_MS, STEPS, key_of
 from myqueue.daemons.partition.machine import Partition, key_step_command
 from myqueue.daemons.partition.producers import NEW
 from myqueue.daemons.raft import types as t
+from myqueue.wire import protocol
+from myqueue.wire.batch import KEYED_EPOCH
 
 FIRST_BIT = 1 << 63
 MINUTE_MS = 60_000

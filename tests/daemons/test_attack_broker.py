@@ -9,9 +9,10 @@ import pytest
 from kit.batches import WALL_MS
 from kit.broker_seam import World, config
 
-from myqueue import batch, errors
+from myqueue import errors
 from myqueue.daemons.broker.broker import Broker
 from myqueue.daemons.config import SETTINGS, check
+from myqueue.wire import batch
 
 
 def packed(size: int, codec: int = batch.PLAIN, seed: int = 1) -> bytes:

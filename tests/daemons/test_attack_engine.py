@@ -7,11 +7,11 @@ from pathlib import Path
 from kit.engine_rig import Net, Node
 from kit.wal_logs import flip
 
-from myqueue import protocol
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.disk_health import STALL_MS
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
+from myqueue.wire import protocol
 
 CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0, reserve_bytes=0)
 

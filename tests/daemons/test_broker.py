@@ -11,10 +11,11 @@ import pytest
 from kit.batches import WALL_MS, forged, make_batch, unreadable
 from kit.broker_seam import GROUP, World
 
-from myqueue import batch, errors, protocol
+from myqueue import errors
 from myqueue.daemons.broker import produce, proposals
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.engine import Client
+from myqueue.wire import batch, protocol
 
 KEY = b"k" * 16
 

@@ -7,8 +7,9 @@ from kit.batches import make_batch
 from kit.broker_seam import GROUP, World
 from kit.orders import answer, later, orders, wanted_row
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.raft import types as t
+from myqueue.wire import protocol
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ import pytest
 from kit.batches import make_batch
 from kit.broker_seam import GROUP, World
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.partition.producers import IDENTITY
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.engine import Client
+from myqueue.wire import protocol
 
 WINDOW = 8
 RETRIED = {

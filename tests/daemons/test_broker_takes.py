@@ -6,7 +6,8 @@ import pytest
 from kit.batches import make_batch
 from kit.broker_seam import GROUP, World
 
-from myqueue import errors, protocol
+from myqueue import errors
+from myqueue.wire import protocol
 
 KEY = b"k" * 16
 

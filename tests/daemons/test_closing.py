@@ -17,7 +17,6 @@ from kit import wal_logs
 from kit.damage_rig import stored
 from kit.engine_rig import Net, Node
 
-from myqueue import protocol
 from myqueue.daemons.manager.cluster_view import Liveness
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.repair.damage import TOLD_MAX
@@ -25,6 +24,7 @@ from myqueue.daemons.replication.close_group import HINT
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.space.live_records import entry_again
+from myqueue.wire import protocol
 
 CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0, reserve_bytes=0)
 GROUP, OTHER = 5, 6

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from kit.manager_rig import Cluster, FakeBroker
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.manager.group_sessions import (
     GATHER_MS_MAX,
     QUIET_MS,
     RESET_MS_MAX,
     STALL_MS,
 )
+from myqueue.wire import protocol
 
 SESSION_MS = 3000
 

@@ -6,11 +6,11 @@ import pytest
 from kit.manager_rig import Cluster
 from kit.moving import Moving
 
-from myqueue import protocol
 from myqueue.daemons.manager.audit_log import TOLD
 from myqueue.daemons.metadata.machine import command
 from myqueue.daemons.metadata.operations import _BY_NAME
 from myqueue.daemons.raft.types import COMMAND, Item
+from myqueue.wire import protocol
 
 
 def told(cluster: Cluster, *events: str) -> list[tuple[str, dict[str, object]]]:

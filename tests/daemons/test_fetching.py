@@ -6,10 +6,11 @@ import pytest
 from kit.batches import WALL_MS, make_batch
 from kit.broker_seam import GROUP, World
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.broker import fetch
 from myqueue.daemons.partition.machine import start_command
 from myqueue.daemons.raft import types as t
+from myqueue.wire import protocol
 
 LOTS = 1 << 20
 

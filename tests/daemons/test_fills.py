@@ -6,10 +6,10 @@ from pathlib import Path
 
 from kit.engine_rig import GROUP, Net
 
-from myqueue import protocol
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.catch_up import FILL_AHEAD_MS
 from myqueue.wal.config import JournalConfig
+from myqueue.wire import protocol
 
 CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0)
 SIZE, COUNT = 60_000, 50

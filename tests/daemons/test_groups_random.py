@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.manager_rig import Cluster
 
-from myqueue import protocol
 from myqueue.errors import MyQueueError
 from myqueue.shares import Shares
+from myqueue.wire import protocol
 
 SESSION_MS = 1000
 

@@ -9,8 +9,7 @@ import pytest
 from kit.batches import WALL_MS, make_batch
 from kit.broker_seam import GROUP, World
 
-from myqueue import batch, errors, protocol
-from myqueue.batch import KEYED_EPOCH
+from myqueue import errors
 from myqueue.daemons.broker import produce
 from myqueue.daemons.partition import keyed_batches
 from myqueue.daemons.partition import old_takes as taken
@@ -19,6 +18,8 @@ from myqueue.daemons.partition.machine import Partition, take_command
 from myqueue.daemons.partition.positions import Positions
 from myqueue.daemons.partition.producers import NEW
 from myqueue.daemons.raft import types as t
+from myqueue.wire import batch, protocol
+from myqueue.wire.batch import KEYED_EPOCH
 
 FIRST_BIT = 1 << 63
 

@@ -8,12 +8,13 @@ from typing import Any, cast
 import pytest
 from kit.manager_rig import Cluster, FakeEngine, config_of
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.manager.manager import GROUP, READ_MS, UPDATE_MS, Manager
 from myqueue.daemons.manager.pending import WAITING_MAX
 from myqueue.daemons.metadata.group_records import Team
 from myqueue.daemons.metadata.machine import Metadata
 from myqueue.daemons.raft.types import COMMAND, Item
+from myqueue.wire import protocol
 
 KEY = b"k" * 16
 

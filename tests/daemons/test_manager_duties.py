@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from kit.manager_rig import Cluster, FakeBroker
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.manager.balancer.controller import SETTLED_MS, TRANSFER_AGAIN_MS, TRANSFERS_MAX
 from myqueue.daemons.manager.cluster_view import SILENT_MS
+from myqueue.wire import protocol
 
 
 def led_by(cluster: Cluster, topic: str) -> list[int]:

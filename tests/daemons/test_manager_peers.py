@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from kit.manager_rig import Cluster, FakeBroker
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.manager.cluster_view import url
 from myqueue.daemons.metadata.machine import command
+from myqueue.wire import protocol
 
 _WHEREABOUTS = ("disk", "address", "peer", "host")
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from kit.metadata_rig import CLUSTER, Rig, broker
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.metadata.arguments import TOPIC_SETTINGS, defaults
 from myqueue.daemons.metadata.machine import Metadata, command
 from myqueue.daemons.metadata.tables import CONSUMER, PRODUCER, Tables, row_key
 from myqueue.daemons.raft.types import COMMAND, NOOP
+from myqueue.wire import protocol
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from kit.batches import make_batch
 
-from myqueue import errors, protocol
-from myqueue.batch import KEYED_EPOCH
+from myqueue import errors
 from myqueue.daemons.partition import keyed_batches, old_takes, positions
 from myqueue.daemons.partition.machine import (
     Partition,
@@ -20,7 +19,9 @@ from myqueue.daemons.partition.machine import (
 )
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import RaftLog
-from myqueue.protocol import NO_OFFSET
+from myqueue.wire import protocol
+from myqueue.wire.batch import KEYED_EPOCH
+from myqueue.wire.protocol import NO_OFFSET
 
 KEY = b"k" * 16
 FENCED, OUT_OF_RANGE = errors.Fenced.code, errors.OffsetOutOfRange.code

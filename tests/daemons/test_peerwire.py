@@ -6,10 +6,11 @@ from random import Random
 
 import pytest
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import Beat, BeatReply, Leads, Packet
 from myqueue.daemons.replication import packets
+from myqueue.wire import protocol
 
 SIZES = (0, 1, 100, 5000, packets.OWN_FRAME_BYTES - 1, packets.OWN_FRAME_BYTES, 100_000)
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from kit.engine_rig import GROUP, Net, Node
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.broker import reconcile_members as module
 from myqueue.daemons.broker.reconcile_members import Members
 from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.replica import Replica
 from myqueue.wal.config import JournalConfig
+from myqueue.wire import protocol
 
 CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0)
 

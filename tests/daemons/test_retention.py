@@ -11,11 +11,12 @@ from kit.batches import make_batch
 from kit.broker_seam import GROUP, World
 from kit.orders import answer, orders
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.broker import retention
 from myqueue.daemons.broker.retention import Cut, Goal, advance, goal_of
 from myqueue.daemons.raft import types as t
 from myqueue.wal.append.groups import Row
+from myqueue.wire import protocol
 
 SEGMENT = 64 << 20
 

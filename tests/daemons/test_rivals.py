@@ -11,11 +11,12 @@ import zmq
 from kit.engine_rig import Net
 from kit.processes import free_ports
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.daemons.network.loop import Loop
 from myqueue.daemons.network.rivals import HOLD_MS, PROBE_MS, RIVAL_MS
 from myqueue.daemons.network.sockets import Transport
 from myqueue.wal.config import JournalConfig
+from myqueue.wire import protocol
 
 CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0, reserve_bytes=0)
 REAL, COPY = 11, 22  # incarnations

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from myqueue import batch
 from myqueue.daemons.partition import producers
 from myqueue.daemons.partition.producers import FENCED, IDENTITY, NEW, OUT_OF_SEQUENCE, Sessions
+from myqueue.wire import batch
 
 
 def test_identity_is_where_the_batch_has_it() -> None:

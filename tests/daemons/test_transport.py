@@ -14,13 +14,13 @@ import zmq
 from kit import zmtp
 from kit.processes import free_ports
 
-from myqueue import protocol
 from myqueue.daemons.network import flood_limit as floods_module
 from myqueue.daemons.network import sockets as module
 from myqueue.daemons.network.flood_limit import Floods, memory_bytes
 from myqueue.daemons.network.sockets import Transport
 from myqueue.daemons.replication.engine import Client
 from myqueue.errors import DirectoryUnusable
+from myqueue.wire import protocol
 
 GREETING = protocol.encode(protocol.GREET, 0, "c", "broker", 1, "disk", 7, "127.0.0.1:1", "0")
 BEAT = protocol.encode(protocol.BEAT, 1, {})

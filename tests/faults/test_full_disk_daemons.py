@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from kit.processes import Cluster, Name, wait_for
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.consumer import Consumer
 from myqueue.producer import Producer
+from myqueue.wire import protocol
 
 MIB = 1 << 20
 HALF = MIB // 2

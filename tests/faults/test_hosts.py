@@ -15,9 +15,9 @@ from kit.hosts import CLIENTS, Hosts, Network, filter_against, host_of, what_is_
 from kit.processes import Name, wait_for
 from kit.traffic import Reader, Writer, judge, wait_until_read
 
-from myqueue import keys
 from myqueue.connection import new_keypair
 from myqueue.errors import MyQueueError
+from myqueue.wire import keyfiles
 
 needs_hosts = pytest.mark.usefixtures("hosts_are_possible")
 ASK = """
@@ -122,8 +122,8 @@ def leader_now(cluster: Hosts) -> Name | None:
 def test_p13_a_leader_that_nobody_hears_is_replaced_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys.make_cluster(tmp_path / "keys", new_keypair)
-    keys.make_client(tmp_path / "keys", "test", tmp_path / "test.key", new_keypair)
+    keyfiles.make_cluster(tmp_path / "keys", new_keypair)
+    keyfiles.make_client(tmp_path / "keys", "test", tmp_path / "test.key", new_keypair)
     monkeypatch.setenv("MYQ_KEY", str(tmp_path / "test.key"))
     with Hosts(tmp_path, keys=str(tmp_path / "keys")) as cluster:
         network = cluster.network

@@ -40,9 +40,9 @@ from kit.hosts import ROOT, Hosts
 from kit.hosts import what_is_missing as what_hosts_lack
 from kit.processes import Cluster, Name
 
-from myqueue import keys
 from myqueue.connection import new_keypair
 from myqueue.errors import UnknownTopic
+from myqueue.wire import keyfiles
 
 PARTITIONS = 6
 MINUTES = 1.0  # in a run of everything
@@ -151,8 +151,8 @@ def a_cluster(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> Clust
         small |= {"insecure": True}
     else:
         if not (folder / "keys").exists():
-            keys.make_cluster(folder / "keys", new_keypair)
-            keys.make_client(folder / "keys", "test", folder / "test.key", new_keypair)
+            keyfiles.make_cluster(folder / "keys", new_keypair)
+            keyfiles.make_client(folder / "keys", "test", folder / "test.key", new_keypair)
         monkeypatch.setenv("MYQ_KEY", str(folder / "test.key"))
         small |= {"keys": str(folder / "keys")}
     return with_brokers(brokers, Hosts(folder / "cluster", 3, brokers[-1], **small))

@@ -12,9 +12,9 @@ from kit.gateways import Client, Gateway, bad, good
 from kit.processes import Cluster
 
 from myqueue import MyConsumer, Producer, errors
-from myqueue import protocol as words
 from myqueue.leading import ask_leader
 from myqueue.session import Session
+from myqueue.wire import protocol as words
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from zlib import crc32
 
 import msgpack
 
-from myqueue import batch
+from myqueue.wire import batch
 
 WALL_MS = 1_700_000_000_000
 

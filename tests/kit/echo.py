@@ -17,9 +17,9 @@ from typing import Any
 
 import zmq
 
-from myqueue import batch as batches
 from myqueue import errors
-from myqueue import protocol as words
+from myqueue.wire import batch as batches
+from myqueue.wire import protocol as words
 
 Answer = list[bytes]
 Script = Callable[[words.Envelope, list[bytes]], list[Answer] | None]

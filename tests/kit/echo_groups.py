@@ -10,7 +10,7 @@ from typing import Any
 
 from kit.echo import Answer, EchoCluster, Script
 
-from myqueue import protocol as words
+from myqueue.wire import protocol as words
 
 MEMBER, SESSION_MS = 50, 10_000
 HELD_S = 0.02  # an answer without news takes so long: the daemon has one thread

@@ -11,8 +11,9 @@ from typing import Any
 
 from kit.echo import Answer, EchoCluster, EchoDaemon, Log, refuse
 
-from myqueue import batch, errors
-from myqueue import protocol as words
+from myqueue import errors
+from myqueue.wire import batch
+from myqueue.wire import protocol as words
 
 EMPTY_S = 0.01  # an answer without messages takes so long: the daemon has one thread
 

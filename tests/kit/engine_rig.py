@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from myqueue import protocol
 from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.engine import Engine
 from myqueue.daemons.replication.replica import Replica
 from myqueue.wal.log import Log
+from myqueue.wire import protocol
 
 WALL_MS = 1_700_000_000_000
 GROUP = 77

@@ -9,12 +9,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from myqueue import protocol
 from myqueue.daemons.config import SETTINGS, DaemonConfig, check
 from myqueue.daemons.manager.manager import GROUP, Manager
 from myqueue.daemons.metrics import Counts
 from myqueue.daemons.raft.types import NOOP, Config, Item, Role, replica_id
 from myqueue.errors import EntryMissing, MyQueueError, NotReady
+from myqueue.wire import protocol
 
 WALL_MS = 1_700_000_000_000
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from kit.broker_seam import World
 
-from myqueue import protocol
+from myqueue.wire import protocol
 
 
 def orders(**more: Any) -> dict[str, Any]:

@@ -6,11 +6,11 @@ For tests of the pure half of a consumer; nothing here knows of sockets.
 from itertools import islice
 from typing import Any
 
-from myqueue import batch
 from myqueue.errors import OffsetOutOfRange
 from myqueue.message import Message, TopicPartition
 from myqueue.prefetch import Lookup
 from myqueue.subscription import Place, Subscription
+from myqueue.wire import batch
 
 
 class PartitionLog:

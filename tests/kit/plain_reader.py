@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from myqueue import batch
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
 from myqueue.wal.files import RealFiles
 from myqueue.wal.tools.segments import survey
+from myqueue.wire import batch
 
 
 class Row(NamedTuple):

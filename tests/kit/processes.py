@@ -19,10 +19,10 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-from myqueue import protocol
 from myqueue.admin import Admin
 from myqueue.errors import MyQueueError
 from myqueue.session import Session
+from myqueue.wire import protocol
 
 Name = tuple[str, int]  # ("broker", 2)
 PORTS = range(12_000, 30_000)  # below those that the kernel gives to outgoing connections

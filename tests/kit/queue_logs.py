@@ -14,7 +14,6 @@ from random import Random
 from time import monotonic, sleep
 from typing import Any
 
-from myqueue import batch, protocol
 from myqueue.daemons.partition.machine import Partition, commit_command
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
@@ -22,6 +21,7 @@ from myqueue.daemons.replication.open_group import describe
 from myqueue.errors import JournalBusy
 from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.log import Log
+from myqueue.wire import batch, protocol
 
 WALL_MS = 1_700_000_000_000
 TERM = 3

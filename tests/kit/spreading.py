@@ -10,8 +10,8 @@ from typing import Any
 from kit.processes import Cluster, Name, wait_for
 from kit.traffic import Reader, Writer, judge, wait_until_read
 
-from myqueue import protocol
 from myqueue.errors import MyQueueError
+from myqueue.wire import protocol
 
 Row = dict[str, Any]
 

@@ -10,10 +10,10 @@ from zlib import crc32
 from kit.plain_spread import PlainSpread
 from kit.queue_logs import Topic
 
-from myqueue import batch
 from myqueue.analytics.report import Report
 from myqueue.analytics.verify import Asked, verify
 from myqueue.daemons.raft import types as t
+from myqueue.wire import batch
 
 A, B, C = 100, 101, 102  # groups of `some_topics`: a/0, a/1, b/0
 

@@ -26,9 +26,10 @@ import zmq
 from kit.processes import Cluster, Name, free_ports
 from kit.traffic import Reader, Writer, judge, wait_until_read
 
-from myqueue import batch, errors, protocol
+from myqueue import errors
 from myqueue.daemons.network.sockets import Transport
 from myqueue.producer import Producer
+from myqueue.wire import batch, protocol
 
 GROWTH_MAX = 50 << 20  # of a daemon's memory
 FLOOR_S = 0.020  # p99 below this is good enough: the machine is shared

@@ -14,8 +14,8 @@ import zmq
 from kit.joining import broker, line_of, named
 from kit.processes import Cluster, free_ports, wait_for
 
-from myqueue import protocol
-from myqueue.keys import Keypair, make_cluster
+from myqueue.wire import protocol
+from myqueue.wire.keyfiles import Keypair, make_cluster
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,12 @@ import zmq
 from kit.joining import broker, line_of, named
 from kit.processes import Cluster, wait_for
 
-from myqueue import errors, keys, protocol
+from myqueue import errors
 from myqueue.connection import new_keypair
 from myqueue.consumer import Consumer
 from myqueue.producer import Producer
 from myqueue.session import Session
+from myqueue.wire import keyfiles, protocol
 
 pytestmark = pytest.mark.slow
 
@@ -21,9 +22,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
-    keys.make_cluster(folder, new_keypair)
+    keyfiles.make_cluster(folder, new_keypair)
     for name in ("app", "guest"):
-        keys.make_client(folder, name, folder / f"{name}.key", new_keypair)
+        keyfiles.make_client(folder, name, folder / f"{name}.key", new_keypair)
     return folder
 
 
@@ -55,11 +56,14 @@ def test_who_has_none_or_a_foreign_one_is_kept_out(
 ) -> None:
     with pytest.raises(errors.Unreachable, match="MYQ_KEY"):
         ask(cluster, "", 2_000)
-    keys.make_cluster(tmp_path / "other", new_keypair)
-    keys.make_client(tmp_path / "other", "app", tmp_path / "app.key", new_keypair)
+    keyfiles.make_cluster(tmp_path / "other", new_keypair)
+    keyfiles.make_client(tmp_path / "other", "app", tmp_path / "app.key", new_keypair)
     with pytest.raises(errors.Unreachable):
         ask(cluster, tmp_path / "app.key", 2_000)
-    foreign, door = keys.read_client_key(tmp_path / "app.key"), keys.DoorKeys(folder).clients
+    foreign, door = (
+        keyfiles.read_client_key(tmp_path / "app.key"),
+        keyfiles.DoorKeys(folder).clients,
+    )
     text = f'public="{foreign[0].decode()}"\nsecret="{foreign[1].decode()}"\n'
     (tmp_path / "app.key").write_text(f'{text}door="{door.public.decode()}"\n')
     with pytest.raises(errors.Unreachable, match="does not accept our key"):
@@ -69,7 +73,7 @@ def test_who_has_none_or_a_foreign_one_is_kept_out(
 
 def test_a_key_that_was_revoked_opens_no_door(cluster: Cluster, folder: Path) -> None:
     assert ask(cluster, folder / "guest.key") == ["t"]
-    keys.revoke(folder, "guest")
+    keyfiles.revoke(folder, "guest")
     with pytest.raises(errors.Unreachable, match="does not accept our key"):
         ask(cluster, folder / "guest.key", 2_000)
 
@@ -77,7 +81,7 @@ def test_a_key_that_was_revoked_opens_no_door(cluster: Cluster, folder: Path) ->
 @pytest.mark.parametrize("with_key", [False, True])
 def test_a_client_never_speaks_with_peers(cluster: Cluster, folder: Path, with_key: bool) -> None:
     """S1: not even the handshake, whatever it says afterwards."""
-    client, doors = keys.read_client_key(folder / "app.key"), keys.DoorKeys(folder)
+    client, doors = keyfiles.read_client_key(folder / "app.key"), keyfiles.DoorKeys(folder)
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IMMEDIATE, 1)
@@ -99,7 +103,7 @@ def test_a_client_never_speaks_with_peers(cluster: Cluster, folder: Path, with_k
 
 
 def test_a_broker_without_the_keys_of_its_cluster_says_so(cluster: Cluster, tmp_path: Path) -> None:
-    keys.make_cluster(tmp_path / "others", new_keypair)
+    keyfiles.make_cluster(tmp_path / "others", new_keypair)
     managers = named(cluster, 1, 2, 3)
     with (
         broker(tmp_path / "none", 8, *managers) as none,

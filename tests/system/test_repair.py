@@ -20,11 +20,12 @@ from kit.processes import Cluster, Name, wait_for
 from kit.traffic import Reader, Writer, judge, wait_until_read
 from kit.verifying import verified
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.cli import wellness
 from myqueue.producer import Producer
 from myqueue.simple import MyConsumer
 from myqueue.wal import format as f
+from myqueue.wire import protocol
 
 MIB = 1 << 20
 BROKERS: list[Name] = [("broker", number) for number in (1, 2, 3)]

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from kit.processes import Cluster, Name, wait_for
 
-from myqueue import batch, errors, protocol
+from myqueue import errors
 from myqueue.consumer import Consumer
 from myqueue.message import TopicPartition
 from myqueue.producer import Producer
+from myqueue.wire import batch, protocol
 
 MIB = 1 << 20
 SEGMENT = 4 * MIB

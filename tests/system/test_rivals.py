@@ -13,8 +13,9 @@ import zmq
 from kit.joining import line_of
 from kit.processes import Cluster, Name, free_ports, wait_for
 
-from myqueue import errors, protocol
+from myqueue import errors
 from myqueue.producer import Producer
+from myqueue.wire import protocol
 
 pytestmark = pytest.mark.slow
 

@@ -18,13 +18,13 @@ from kit import wal_logs
 from kit.joining import line_of
 from kit.processes import Cluster, Name, wait_for
 
-from myqueue import protocol
 from myqueue.cli import wellness
 from myqueue.errors import MyQueueError
 from myqueue.gateway.console import troubles
 from myqueue.producer import Producer
 from myqueue.simple import MyConsumer
 from myqueue.wal import format as f
+from myqueue.wire import protocol
 
 ONE: Name = ("broker", 1)
 TWO: list[Name] = [("broker", 2), ("broker", 3)]

@@ -9,7 +9,7 @@ import pytest
 from kit import zmtp
 from kit.processes import Cluster, wait_for
 
-from myqueue import protocol
+from myqueue.wire import protocol
 
 pytestmark = pytest.mark.slow
 

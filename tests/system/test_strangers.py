@@ -9,9 +9,9 @@ import pytest
 from kit import zmtp
 from kit.processes import Cluster, Name, wait_for
 
-from myqueue import protocol
 from myqueue.consumer import Consumer
 from myqueue.producer import Producer
+from myqueue.wire import protocol
 
 CONNECTIONS, REQUESTS, ROUNDS = 30, 6000, 2
 # HELLO, and what is no request at all.

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("daemons/raft/", ("myqueue.daemons.raft",)),
     ("daemons/", ("zmq", "click", "<client>", "myqueue.wal", "myqueue.daemons")),
     # The one part that all programs share: how settings are put together.
-    ("gateway/config.py", ("myqueue.errors", "myqueue.settings")),
+    ("gateway/config.py", ("myqueue.errors", "myqueue.wire.program_settings")),
     (
         "gateway/",
         ("flask", "prometheus_client", "click", "<public>", "myqueue.gateway"),
@@ -51,7 +51,7 @@ PUBLIC_MODULES = ("errors", "testing")
 ONE_IMPORTER: dict[str, tuple[str, ...]] = {
     # The third one measures bare ZeroMQ, for comparison.
     "zmq": ("daemons/network/sockets.py", "client/connection.py", "client/cli/bench_floor.py"),
-    "msgpack": ("client/protocol.py", "client/batch.py"),
+    "msgpack": ("client/wire/protocol.py", "client/wire/batch.py"),
     "lmdb": ("wal/store/store.py",),
     "flask": ("gateway/",),
     "prometheus_client": ("gateway/",),

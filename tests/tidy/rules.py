@@ -18,7 +18,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 CLOCK = "take the time as an argument; processes get it from daemons/clock.py"
 SEEDED = "take a random.Random(seed) as an argument, so that a run can be repeated"
 OWN_SYNC = "go through wal/files.py, the only place that syncs"
-DECODE = "use the codec in client/protocol.py; this one runs what it reads"
+DECODE = "use the codec in client/wire/protocol.py; this one runs what it reads"
 BANNED_CALLS = {
     "time.time": CLOCK,
     "time.time_ns": CLOCK,

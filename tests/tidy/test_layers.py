@@ -7,7 +7,7 @@ from tidy.tree import Source
 BAD = [
     (layers.layer, "wal/x.py", "from myqueue.daemons.network import loop"),
     (layers.layer, "wal/x.py", "import myqueue"),
-    (layers.layer, "wal/x.py", "from myqueue import protocol"),
+    (layers.layer, "wal/x.py", "from myqueue.wire import protocol"),
     (layers.layer, "wal/x.py", "def f():\n    from myqueue.cli import output"),
     (layers.layer, "wal/x.py", "import requests"),
     (layers.layer, "daemons/raft/node.py", "from myqueue.wal import format"),
@@ -16,7 +16,7 @@ BAD = [
     (layers.layer, "daemons/network/loop.py", "from myqueue import cli"),
     (layers.layer, "gateway/app.py", "from myqueue.daemons.broker import broker"),
     (layers.layer, "gateway/app.py", "from myqueue.connection import Connection"),
-    (layers.layer, "gateway/app.py", "from myqueue import protocol"),
+    (layers.layer, "gateway/app.py", "from myqueue.wire import protocol"),
     (layers.layer, "gateway/config.py", "from myqueue import Producer"),
     (layers.layer, "analytics/rows.py", "from myqueue.wal.append.journal import Journal"),
     (layers.layer, "analytics/rows.py", "from myqueue.wal.append import journal"),
@@ -47,11 +47,11 @@ GOOD = [
     (
         layers.layer,
         "daemons/network/loop.py",
-        "from myqueue import protocol\nfrom myqueue.wal import x",
+        "from myqueue.wire import protocol\nfrom myqueue.wal import x",
     ),
     (layers.layer, "gateway/app.py", "import flask\nfrom myqueue import Producer, errors"),
     (layers.layer, "gateway/app.py", "import myqueue\nfrom myqueue.gateway.topics import topics"),
-    (layers.layer, "gateway/config.py", "from myqueue.settings import typed"),
+    (layers.layer, "gateway/config.py", "from myqueue.wire.program_settings import typed"),
     (
         layers.layer,
         "analytics/rows.py",

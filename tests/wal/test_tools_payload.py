@@ -19,7 +19,7 @@ from kit.batches import forged
 from kit.metadata_rig import Script
 from kit.queue_logs import WALL_MS, Broker, Topic, make_entry
 
-from myqueue import batch, cli, protocol
+from myqueue import cli
 from myqueue.cli.wal_lines import as_line
 from myqueue.cli.wal_payload import decoded
 from myqueue.daemons.partition import machine
@@ -27,6 +27,7 @@ from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.membership import encode_config
 from myqueue.daemons.replication.open_group import describe
 from myqueue.wal import format as f
+from myqueue.wire import batch, protocol
 
 KEY = bytes(range(16))
 GROUP = 0x64

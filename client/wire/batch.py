@@ -21,8 +21,8 @@ from zlib import crc32
 
 import msgpack
 
-from myqueue import protocol
 from myqueue.errors import BatchInvalid
+from myqueue.wire import protocol
 
 MAGIC: Final = 0x4D51  # "QM", little-endian
 VERSION: Final = 1
