@@ -14,14 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import myqueue.errors
 from myqueue.analytics.java import find_java
 from myqueue.errors import InvalidRequest
 
 CACHE = Path(tempfile.gettempdir()) / f"myqueue-spark-{os.getuid()}"
 # Modules that executors import, by their path below the import root.
 SHIPPED = (
-    "myqueue/__init__.py", "myqueue/errors*.py", "myqueue/wal/__init__.py",
+    "myqueue/__init__.py", "myqueue/errors/*.py", "myqueue/wal/__init__.py",
     "myqueue/wal/format.py", "myqueue/analytics/*.py", "pyspark_myqueue/*.py",
 )  # fmt: skip
 
@@ -118,7 +117,7 @@ def package(folder: Path) -> Path:
     """The zip for executors, made anew each time: it is small, and never of another version."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"myqueue-{os.getpid()}.zip"
-    roots = {"myqueue": Path(str(myqueue.errors.__file__)).parent}
+    roots = {"myqueue": _folder_of("myqueue"), "myqueue/errors": _folder_of("myqueue.errors")}
     roots["myqueue/wal"] = _folder_of("myqueue.wal")
     roots["myqueue/analytics"] = _folder_of("myqueue.analytics")
     roots["pyspark_myqueue"] = _folder_of("pyspark_myqueue")

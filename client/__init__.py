@@ -9,10 +9,12 @@
 
 `MyProducer` and `MyConsumer` are the plainest way to use it, `Producer` and `Consumer` the whole
 one, `AsyncProducer` and `AsyncConsumer` the same to be awaited, `Admin` is for topics and for how
-things stand. Every failure is a class of `myqueue.errors`; `myqueue.testing` gives tests a cluster.
+things stand. Every failure is a class of `myqueue.errors`; `myqueue.testing` gives tests a cluster,
+`myqueue.acks` a ledger of what was acknowledged. All other modules and packages may change from one
+version to the next.
 
-Importing it stays cheap: no socket library, no database, no web framework is loaded until
-something that needs it is used, because command lines and forked workers import it often.
+Importing it stays cheap: no socket library, no database, no web framework is loaded until something
+that needs it is used, because command lines and forked workers import it often.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ from myqueue import errors
 
 if TYPE_CHECKING:
     from myqueue import testing
-    from myqueue.admin import Admin
-    from myqueue.agent import Agent
+    from myqueue.admin.client import Admin
+    from myqueue.admin.local_agent import Agent
     from myqueue.aio import AsyncConsumer, AsyncProducer
-    from myqueue.consumer import Consumer
-    from myqueue.delivery import Delivery, RecordMetadata
-    from myqueue.message import Message, TopicPartition
-    from myqueue.producer import Producer
-    from myqueue.session import Session
+    from myqueue.cluster.session import Session
+    from myqueue.consumer.consumer import Consumer
+    from myqueue.consumer.message import Message, TopicPartition
+    from myqueue.consumer.taker import Taker
+    from myqueue.producer.delivery import Delivery, RecordMetadata
+    from myqueue.producer.producer import Producer
     from myqueue.simple import MyConsumer, MyProducer
-    from myqueue.taking import Taker
 
 __version__ = "0.1.0"
 PROTOCOL_VERSION = 1  # of the words on the wire, see PROTOCOL.md
@@ -59,20 +61,20 @@ __all__ = [
 
 # Where each name is; loaded when it is used first.
 _LAZY = {
-    "Admin": "admin",
-    "Agent": "agent",
+    "Admin": "admin.client",
+    "Agent": "admin.local_agent",
     "AsyncConsumer": "aio",
     "AsyncProducer": "aio",
-    "Consumer": "consumer",
-    "Delivery": "delivery",
-    "Message": "message",
+    "Consumer": "consumer.consumer",
+    "Delivery": "producer.delivery",
+    "Message": "consumer.message",
     "MyConsumer": "simple",
     "MyProducer": "simple",
-    "Producer": "producer",
-    "RecordMetadata": "delivery",
-    "Session": "session",
-    "Taker": "taking",
-    "TopicPartition": "message",
+    "Producer": "producer.producer",
+    "RecordMetadata": "producer.delivery",
+    "Session": "cluster.session",
+    "Taker": "consumer.taker",
+    "TopicPartition": "consumer.message",
 }
 
 

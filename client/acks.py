@@ -23,8 +23,8 @@ from threading import Lock
 from typing import Any
 from zlib import crc32
 
-from myqueue.delivery import RecordMetadata, Stored
 from myqueue.errors import InvalidRequest
+from myqueue.producer.delivery import RecordMetadata, Stored
 
 SCHEMA = "myq.acks/1"
 

@@ -18,16 +18,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
-from myqueue.config import ConsumerSettings
-from myqueue.consumer import Consumer
-from myqueue.delivery import RecordMetadata, Stored
+from myqueue.arguments import name_of_partition, seconds, text, whole
+from myqueue.cluster.session import Session
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.message import Message, TopicPartition
+from myqueue.consumer.positions import Partitions
 from myqueue.errors import Closed
-from myqueue.given import name_of_partition, seconds, text, whole
-from myqueue.intake import plain, plain_values
-from myqueue.message import Message, TopicPartition
-from myqueue.producer import Producer
-from myqueue.session import Session
-from myqueue.standing import Partitions
+from myqueue.producer.delivery import RecordMetadata, Stored
+from myqueue.producer.input import plain, plain_values
+from myqueue.producer.producer import Producer
+from myqueue.settings import ConsumerSettings
 
 T = TypeVar("T")
 SLICE_S: Final = 1.0  # a consumer looks again after so long, even if nobody woke it

@@ -12,18 +12,18 @@ from concurrent.futures import Future, wait
 from time import monotonic
 from typing import Final, Self
 
-from myqueue.admin import Admin
-from myqueue.config import DAMAGED, joined
-from myqueue.connection import REFUSED
-from myqueue.consumer import Consumer
-from myqueue.delivery import RecordMetadata
+from myqueue.admin.client import Admin
+from myqueue.arguments import definite_seconds, numbers_of, seconds, text, texts
+from myqueue.cluster.connection import REFUSED
+from myqueue.cluster.session import Session
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.message import Message, TopicPartition
 from myqueue.errors import Closed, InvalidRequest, InvalidSetting, Unreachable
-from myqueue.given import definite_seconds, numbers_of, seconds, text, texts
-from myqueue.http import REFUSED_S, HttpConsumer, HttpProducer, is_http
-from myqueue.intake import plain
-from myqueue.message import Message, TopicPartition
-from myqueue.producer import Producer
-from myqueue.session import Session
+from myqueue.producer.delivery import RecordMetadata
+from myqueue.producer.input import plain
+from myqueue.producer.producer import Producer
+from myqueue.settings import DAMAGED, joined
+from myqueue.simple_http import REFUSED_S, HttpConsumer, HttpProducer, is_http
 
 STOP_S: Final = 5.0
 BEGIN_S: Final = 10.0  # so long a constructor may take
@@ -60,7 +60,8 @@ def _admin(session: Session, end: float) -> Admin:
 
 
 class _Direct:
-    """What `MyProducer` does over ZeroMQ; `http.HttpProducer` does the same over gateways."""
+    """What `MyProducer` does over ZeroMQ; `simple_http.HttpProducer` does the same over
+    gateways."""
 
     def __init__(self, broker: str) -> None:
         self.producer_ids: dict[str, int] = {}

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from myqueue.errors import InvalidSetting, MyQueueError, TimedOut, TroubleError
 
 if TYPE_CHECKING:
-    from myqueue.admin import Admin
-    from myqueue.consumer import Consumer
-    from myqueue.producer import Producer
+    from myqueue.admin.client import Admin
+    from myqueue.consumer.consumer import Consumer
+    from myqueue.producer.producer import Producer
 
 T = TypeVar("T")
 START_S: Final = 90.0
@@ -57,17 +57,17 @@ class Cluster:
     # -- clients; closed with the cluster ---------------------------------------------------------
 
     def admin(self, **arguments: Any) -> Admin:
-        from myqueue.admin import Admin
+        from myqueue.admin.client import Admin
 
         return self._keep(Admin(self.address, **arguments))
 
     def producer(self, **settings: Any) -> Producer:
-        from myqueue.producer import Producer
+        from myqueue.producer.producer import Producer
 
         return self._keep(Producer(self.address, **settings))
 
     def consumer(self, topics: str | Iterable[str], **arguments: Any) -> Consumer:
-        from myqueue.consumer import Consumer
+        from myqueue.consumer.consumer import Consumer
 
         return self._keep(Consumer(self.address, topics, **arguments))
 

@@ -3,6 +3,10 @@
 What holds for all commands is decided here: exit codes (0 done, 1 failed, 2 wrong usage, 3 could
 not reach the cluster, 130 interrupted), errors as one line that says what to do next, and
 `--debug`, anywhere on the line, for the trace. Commands raise; only `main` reports.
+
+`shared` has what commands have in common. `local` is for the cluster of this machine, `bench`
+measures, `wal` looks at logs, `spark` starts analytics. `lazy` loads a command only when it is
+called, so that `myq --help` costs what click costs. Nothing else imports this package.
 """
 
 import logging
@@ -13,37 +17,43 @@ from collections.abc import Sequence
 import click
 
 import myqueue
-from myqueue.cli import output, streams
 from myqueue.cli.lazy import LazyGroup
+from myqueue.cli.shared import output, streams
 from myqueue.errors import MyQueueError
 
 DONE, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 # Groups of commands by name: "module:attribute" and one line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("myqueue.cli.up:up", "Start a cluster on this machine, and wait until it is healthy."),
-    "down": ("myqueue.cli.down:down", "Stop the cluster on this machine."),
-    "status": ("myqueue.cli.status:status", "Show what runs on this machine, and how it is."),
+    "up": (
+        "myqueue.cli.local.up:up",
+        "Start a cluster on this machine, and wait until it is healthy.",
+    ),
+    "down": ("myqueue.cli.local.down:down", "Stop the cluster on this machine."),
+    "status": ("myqueue.cli.local.status:status", "Show what runs on this machine, and how it is."),
     "topic": ("myqueue.cli.topic:topic", "Topics: create, list, describe, alter, grow, delete."),
     "produce": ("myqueue.cli.produce:produce", "Send lines as messages."),
     "consume": ("myqueue.cli.consume:consume", "Read messages."),
     "group": ("myqueue.cli.group:group", "Consumer groups: list, describe, reset, delete."),
     "broker": ("myqueue.cli.broker:broker", "Brokers: list, add, drain, undrain, remove."),
     "manager": ("myqueue.cli.manager:manager", "List managers."),
-    "health": ("myqueue.cli.health:health", "Show who is active, and what is not well."),
-    "check": ("myqueue.cli.health:check", "Check health for Nagios and its relatives."),
+    "health": ("myqueue.cli.local.health:health", "Show who is active, and what is not well."),
+    "check": ("myqueue.cli.local.health:check", "Check health for Nagios and its relatives."),
     "where": ("myqueue.cli.where:where", "Tell where one message is."),
     "raft": ("myqueue.cli.raft:raft", "Show the state of consensus groups."),
-    "demo": ("myqueue.cli.demo:demo", "Kill leaders, and show that nothing is lost."),
-    "bench": ("myqueue.cli.bench:bench", "Measure throughput and latency of a cluster."),
-    "doctor": ("myqueue.cli.doctor:doctor", "Check whether this machine is fit for it."),
+    "demo": ("myqueue.cli.local.demo:demo", "Kill leaders, and show that nothing is lost."),
+    "bench": ("myqueue.cli.bench.commands:bench", "Measure throughput and latency of a cluster."),
+    "doctor": ("myqueue.cli.local.doctor:doctor", "Check whether this machine is fit for it."),
     "explain": ("myqueue.cli.explain:explain", "Explain an error by its code or name."),
     "context": ("myqueue.cli.context:context", "Name clusters: add, list, use, remove."),
     "key": ("myqueue.cli.key:key", "Keys of a cluster and its clients: generate, list, revoke."),
     "config": ("myqueue.cli.config:config", "Show every setting, its default and its unit."),
     "completion": ("myqueue.cli.completion:completion", "Print a shell's completion script."),
-    "spark": ("myqueue.cli.spark:spark", "Verify, count and export logs with Spark."),
-    "wal": ("myqueue.cli.wal:wal", "Look at write-ahead logs: list, print, check, archive."),
+    "spark": ("myqueue.cli.spark.commands:spark", "Verify, count and export logs with Spark."),
+    "wal": (
+        "myqueue.cli.wal.commands:wal",
+        "Look at write-ahead logs: list, print, check, archive.",
+    ),
 }
 
 # Which extra brings a package that is not part of the base installation.
@@ -134,7 +144,7 @@ def outcome(error: Exception) -> tuple[int, str]:
             return code, f"{error}{where} [{error.code} {error.name}]. {error.hint}"
         case ModuleNotFoundError(name=str(name)) if name.partition(".")[0] in EXTRAS:
             package = name.partition(".")[0]
-            from myqueue.cli.installing import install_command
+            from myqueue.cli.shared.install_hint import install_command
 
             return FAILED, f"this needs {package}: run {install_command(EXTRAS[package])}"
         case ConnectionError():

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from myqueue.admin import Admin
-from myqueue.agent import Agent
-from myqueue.cli import address, asking, output, progress, wellness
-from myqueue.cli.waiting import Line
-from myqueue.config import addresses
+from myqueue.admin.client import Admin
+from myqueue.admin.local_agent import Agent
+from myqueue.cli.shared import cluster_health, connect, drain_progress, options, output
+from myqueue.cli.shared.status_line import Line
 from myqueue.daemons.agent.cluster_folder import BROKER, Folder
 from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, UnknownBroker, Unreachable
+from myqueue.settings import addresses
 
 REGISTERED_S = 60.0
 LET_GO_S = 300.0  # it takes as long as others need for their copies
@@ -46,7 +46,7 @@ def broker() -> None:
 
 
 @broker.command("list")
-@address.options
+@options.options
 @output.json_option
 def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
     """List the brokers: state, when they were heard last, what they hold and lead.
@@ -54,12 +54,12 @@ def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
     States: active; draining: it gives its replicas away; drained: it holds nothing any more; dead:
     it is not heard. `leaving` are replicas that others are about to hold in its place.
     """
-    with asking.admin(cluster, data) as admin:
-        rows = asking.facts_of(admin.brokers())
+    with connect.admin(cluster, data) as admin:
+        rows = connect.facts_of(admin.brokers())
     if as_json:
         output.write_json("myq.broker.list/1", {"brokers": rows})
     else:
-        asking.write_rows(rows, COLUMNS)
+        connect.write_rows(rows, COLUMNS)
 
 
 @broker.command()
@@ -67,7 +67,7 @@ def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
 @click.option(
     "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up waiting after so long."
 )
-@address.data_option
+@options.data_option
 @output.json_option
 def add(wait: bool, timeout_s: float | None, data: str | None, as_json: bool) -> None:
     """Start one more broker in the cluster that 'myq up' runs on this machine.
@@ -76,11 +76,11 @@ def add(wait: bool, timeout_s: float | None, data: str | None, as_json: bool) ->
     of the leaders; 'myq broker list' shows how far that is. On another machine a broker is added
     by starting it there: bin/myq-broker with the addresses of the managers; it registers by itself.
     """
-    where = data or address.DATA
+    where = data or options.DATA
     folder = Folder(where)
     if not folder.holder():
         raise Unreachable(f"no cluster of 'myq up' runs on {where}", hint=ELSEWHERE)
-    with asking.admin(None, where) as admin:
+    with connect.admin(None, where) as admin:
         taken = [row["node"] for row in admin.brokers()]
         number = Agent(folder.data).add_broker(taken=taken)
         row = wait_for(
@@ -92,11 +92,11 @@ def add(wait: bool, timeout_s: float | None, data: str | None, as_json: bool) ->
             follow(
                 f"broker {number} has its share",
                 timeout_s,
-                lambda: progress.of_spreading(rows_of(admin), number),
+                lambda: drain_progress.of_spreading(rows_of(admin), number),
                 lambda: amiss(admin),
             )
     if as_json:
-        output.write_json("myq.broker.add/1", asking.facts_of({"broker": row}))
+        output.write_json("myq.broker.add/1", connect.facts_of({"broker": row}))
     else:
         then = "it has its share" if wait else "it gets its share in a moment"
         click.echo(f"Added broker {number} at {row['address']}; {then}.")
@@ -108,7 +108,7 @@ def add(wait: bool, timeout_s: float | None, data: str | None, as_json: bool) ->
 @click.option(
     "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up waiting after so long."
 )
-@address.options
+@options.options
 def drain(
     number: int, wait: bool, timeout_s: float | None, cluster: str | None, data: str | None
 ) -> None:
@@ -117,7 +117,7 @@ def drain(
     Clients go on meanwhile: each replica is whole elsewhere before it goes. Afterwards the broker
     may be stopped, or removed ('myq broker remove'); 'myq broker undrain' takes it back.
     """
-    with asking.admin(cluster, data) as admin:
+    with connect.admin(cluster, data) as admin:
         count = admin.drain_broker(number)["replicas"]
         if not wait:
             click.echo(f"Draining broker {number}: {count} replicas. 'myq broker list' shows more.")
@@ -125,7 +125,7 @@ def drain(
         follow(
             f"broker {number} is drained",
             timeout_s,
-            lambda: progress.of_draining(rows_of(admin), number),
+            lambda: drain_progress.of_draining(rows_of(admin), number),
             lambda: amiss(admin),
         )
     click.echo(f"Broker {number} is drained: it holds nothing any more.")
@@ -137,16 +137,16 @@ def amiss(admin: Admin) -> str:
         told = admin.problems()
     except MyQueueError as error:
         return f"no manager leads: {error}"
-    found = wellness.of(told)
+    found = cluster_health.of(told)
     return "; ".join(problem.text for problem in found)
 
 
 def follow(
-    what: str, timeout_s: float | None, look: Callable[[], progress.Left | None],
+    what: str, timeout_s: float | None, look: Callable[[], drain_progress.Left | None],
     why: Callable[[], str], hint: str = GOES_ON,
 ) -> None:  # fmt: skip
     """Shows how far it is until nothing is left. None: nobody can tell right now."""
-    line, seen = Line(), progress.Pace()
+    line, seen = Line(), drain_progress.Pace()
 
     def is_done() -> bool:
         left = look()
@@ -163,10 +163,10 @@ def follow(
 
 @broker.command()
 @click.argument("number", type=int)
-@address.options
+@options.options
 def undrain(number: int, cluster: str | None, data: str | None) -> None:
     """Let the broker NUMBER hold replicas again."""
-    with asking.admin(cluster, data) as admin:
+    with connect.admin(cluster, data) as admin:
         admin.undrain_broker(number)
         is_dead = any(not row["alive"] for row in rows_of(admin) if row["node"] == number)
     then = "it is dead: start it" if is_dead else "it gets its share in a moment"
@@ -177,7 +177,7 @@ def undrain(number: int, cluster: str | None, data: str | None) -> None:
 @click.argument("number", type=int)
 @click.option("--force", is_flag=True, help="Even if it holds replicas. Says what is lost, asks.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@address.options
+@options.options
 def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str | None) -> None:
     """Let the broker NUMBER go for good: one that was drained, or with --force any.
 
@@ -187,7 +187,7 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
     that was broken off, the same command again goes on with it; with --force it waits no longer.
     """
     agent = agent_of(cluster, data)
-    with asking.admin(cluster, data) as admin:
+    with connect.admin(cluster, data) as admin:
         known = next((row for row in admin.brokers() if row["node"] == number), None)
         is_gone, is_here = False, agent is not None and runs_here(agent, number)
         try:
@@ -218,11 +218,11 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
 
 def agent_of(cluster: str | None, data: str | None) -> Agent | None:
     """The one that runs the cluster that is meant, on this machine."""
-    folder = Folder(data or address.DATA)
+    folder = Folder(data or options.DATA)
     found = folder.load() if folder.holder() else None
     if found is None:
         return None
-    meant = addresses(address.find(cluster, data))  # some of its managers are enough
+    meant = addresses(options.find(cluster, data))  # some of its managers are enough
     return Agent(folder.data) if set(meant) <= set(addresses(found.address)) else None
 
 
@@ -237,11 +237,11 @@ def remove_from(admin: Admin, number: int, force: bool, yes: bool) -> dict[str, 
     except BrokerInUse as error:
         if not force:
             raise
-        asking.confirm(f"{error}. Remove broker {number} all the same?", yes=yes)
+        connect.confirm(f"{error}. Remove broker {number} all the same?", yes=yes)
         return admin.remove_broker(number, force=True)
 
 
-def left_on(admin: Admin, number: int, stranded: int) -> progress.Left | None:
+def left_on(admin: Admin, number: int, stranded: int) -> drain_progress.Left | None:
     """Of two voters, the one that is left can't change the members alone."""
     try:
         left = admin.counting_on(number) - stranded
@@ -249,7 +249,7 @@ def left_on(admin: Admin, number: int, stranded: int) -> progress.Left | None:
         if not error.retriable:
             raise
         return None
-    return progress.Left(f"Letting go of broker {number}", max(0, left))
+    return drain_progress.Left(f"Letting go of broker {number}", max(0, left))
 
 
 def rows_of(admin: Admin) -> list[dict[str, Any]]:
@@ -280,7 +280,7 @@ def wait_for(
 
 
 @broker.command()
-@address.options
+@options.options
 @output.json_option
 def repairs(cluster: str | None, data: str | None, as_json: bool) -> None:
     """Show what daemons found damaged on their disks, and what became of it.
@@ -290,16 +290,16 @@ def repairs(cluster: str | None, data: str | None, as_json: bool) -> None:
     if none that answers has it, the state says so: start their brokers. Of what is repaired the
     last twenty of each daemon are shown, since its start.
     """
-    with asking.admin(cluster, data) as admin:
+    with connect.admin(cluster, data) as admin:
         found = admin.repairs()
     if as_json:
         output.write_json("myq.broker.repairs/1", found)
         return
     if found["repairs"]:
-        asking.write_rows(found["repairs"])
+        connect.write_rows(found["repairs"])
     else:
         click.echo("Nothing was found damaged.")
     if found["silent"]:
         click.echo(f"No answer from {', '.join(found['silent'])}.", err=True)
     click.echo("\nscrubbers:")
-    asking.write_rows(found["scrubbers"], ("daemon", "bytes_per_s", "rounds", "round_ended_ms"))
+    connect.write_rows(found["scrubbers"], ("daemon", "bytes_per_s", "rounds", "round_ended_ms"))

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from myqueue.cli import address, asking, output
+from myqueue.cli.shared import connect, options, output
 from myqueue.cli.topic import read_settings
-from myqueue.config import ConsumerSettings, ProducerSettings, SessionSettings, rows
 from myqueue.daemons.config import SETTINGS
 from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS
 from myqueue.gateway.config import SETTINGS as GATEWAY_SETTINGS
+from myqueue.settings import ConsumerSettings, ProducerSettings, SessionSettings, rows
 
 CLIENTS = {
     "session": SessionSettings,
@@ -78,7 +78,7 @@ def text(default: output.Cell) -> str | None:
     "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=read_settings,
     help="Change one; NAME= brings its default back. 'myq config show cluster' explains them.",
 )  # fmt: skip
-@address.options
+@options.options
 @output.json_option
 def cluster(settings: dict[str, Any], cluster: str | None, data: str | None, as_json: bool) -> None:
     """Show the settings that hold for the cluster now, or change them, while it runs.
@@ -86,7 +86,7 @@ def cluster(settings: dict[str, Any], cluster: str | None, data: str | None, as_
     As replace_after_ms: what a broker had that is silent for so long is made anew on others. Those
     of a topic: 'myq topic alter'; those of a daemon: its --config file, and a new start.
     """
-    with asking.admin(cluster, data) as admin:
+    with connect.admin(cluster, data) as admin:
         changed = admin.alter_cluster(settings) if settings else admin.cluster()
     now = changed["settings"]
     if as_json:

@@ -15,14 +15,14 @@ from typing import Any
 
 import click
 
-from myqueue.cli import address
-from myqueue.cli.offsets import From, Range, ranges, read_from
-from myqueue.cli.streams import printable, quiet_pipe
-from myqueue.config import DAMAGED
-from myqueue.consumer import Consumer
+from myqueue.cli.shared import options
+from myqueue.cli.shared.start_point import From, Range, ranges, read_from
+from myqueue.cli.shared.streams import printable, quiet_pipe
+from myqueue.cluster.session import Session
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.message import Message
 from myqueue.errors import BatchUnreadable, Fenced, NotReady, UnknownPartition
-from myqueue.message import Message
-from myqueue.session import Session
+from myqueue.settings import DAMAGED
 
 POLL_S = 0.5
 ASSIGNED_S = 5.0
@@ -69,7 +69,7 @@ Render = Callable[[Message], bytes]
     help="On a terminal, print control characters of messages as they are. [default: escaped there,"
     " as they are everywhere else]",
 )  # fmt: skip
-@address.options
+@options.options
 def consume(
     topic: str, begin: From, partition: int | None, group: str | None, on_damaged: str,
     follow: bool, count: int | None, form: str, as_json: bool, raw: bool, cluster: str | None,
@@ -81,7 +81,7 @@ def consume(
     to be a member of a --group. Where an offset is asked for that retention took, it begins at the
     start, and says so on stderr.
     """
-    where = address.find(cluster, data)
+    where = options.find(cluster, data)
     is_shown = sys.stdout.isatty() and not raw
     render = as_line if as_json else compiled(form, shown if is_shown else bytes)
     with Session(where, name="myq consume") as session, way_past_damage():

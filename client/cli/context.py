@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from myqueue.cli import output
-from myqueue.cli.address import Contexts
-from myqueue.config import addresses
+from myqueue.cli.shared import output
+from myqueue.cli.shared.options import Contexts
+from myqueue.settings import addresses
 
 
 @click.group()

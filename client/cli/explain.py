@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from myqueue import errors
-from myqueue.cli import output
+from myqueue.cli.shared import output
 
 OUTCOMES = {
     errors.NONE: "certainly nothing was done",

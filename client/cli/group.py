@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from myqueue.admin import Admin
-from myqueue.cli import address, asking, output
-from myqueue.cli.offsets import read_from
+from myqueue.admin.client import Admin
+from myqueue.cli.shared import connect, options, output
+from myqueue.cli.shared.start_point import read_from
+from myqueue.consumer.message import TopicPartition
 from myqueue.errors import UnknownGroup
-from myqueue.message import TopicPartition
 
 
 @click.group()
@@ -20,14 +20,14 @@ def group() -> None:
 
 @group.command("list")
 @click.option("--lag", is_flag=True, help="And how many messages are left for each.")
-@address.options
+@options.options
 @output.json_option
 def list_(lag: bool, cluster: str | None, data: str | None, as_json: bool) -> None:
     """List the groups.
 
     The leaders of their partitions are asked for --lag; where one does not answer it is not known.
     """
-    with asking.admin(cluster, data) as admin:
+    with connect.admin(cluster, data) as admin:
         rows = [{**row, "lag": lag_of(admin, row["group"])} if lag else row
                 for row in admin.groups()]  # fmt: skip
     if as_json:
@@ -49,16 +49,16 @@ def lag_of(admin: Admin, name: str) -> int | None:
 @group.command()
 @click.argument("name")
 @click.option("--members", is_flag=True, help="Show the members instead of the partitions.")
-@address.options
+@options.options
 @output.json_option
 def describe(
     name: str, members: bool, cluster: str | None, data: str | None, as_json: bool
 ) -> None:
     """Show who of the group NAME has which partition, its position and lag."""
-    with asking.admin(cluster, data) as admin:
+    with connect.admin(cluster, data) as admin:
         found = admin.describe_group(name)
     if as_json:
-        output.write_json("myq.group.describe/1", asking.facts_of(found))
+        output.write_json("myq.group.describe/1", connect.facts_of(found))
         return
     count = len(found["members"])
     lag = "not known: no leader answers" if found["lag"] is None else f"{found['lag']:,}"
@@ -75,7 +75,7 @@ def describe(
             "topics",
         )
         rows = [{**row, "session_ms": f"{row['session_ms']:,} ms"} for row in found["members"]]
-        asking.write_rows(rows, heads)
+        connect.write_rows(rows, heads)
         return
     names = {row["member"]: row["name"] for row in found["members"]}
     output.write_table(
@@ -108,12 +108,12 @@ def read_topics(
 @group.command()
 @click.argument("names", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@address.options
+@options.options
 def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | None) -> None:
     """Delete groups without members, and their positions."""
     listed = ", ".join(names)
-    asking.confirm(f"Delete {listed} and all positions of it?", yes=yes)
-    with asking.admin(cluster, data) as admin:
+    connect.confirm(f"Delete {listed} and all positions of it?", yes=yes)
+    with connect.admin(cluster, data) as admin:
         for name in names:
             admin.delete_group(name)
     click.echo(f"Deleted {listed}.")
@@ -133,7 +133,7 @@ def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | N
 )  # fmt: skip
 @click.option("--execute", is_flag=True, help="Do it; without this the plan is printed only.")
 @click.option("--force", is_flag=True, help="Also if it has members; they go on from there.")
-@address.options
+@options.options
 @output.json_option
 def reset(
     name: str, to: Any, shift: int | None, topics: list[tuple[str, list[int]]], execute: bool,
@@ -148,7 +148,7 @@ def reset(
             raise click.UsageError("--to takes no number before the end; --shift goes back.")
         kinds = {"offset": "offset", "time": "time_ms"}
         where = {kinds[to.kind]: to.number} if to.kind in kinds else {"to": to.kind}
-    with asking.admin(cluster, data) as admin:
+    with connect.admin(cluster, data) as admin:
         chosen: dict[str, Any] = {}
         if topics and not any(numbers for _, numbers in topics):
             chosen["topics"] = [topic for topic, _ in topics]

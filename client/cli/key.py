@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from myqueue.cli import output
-from myqueue.connection import new_keypair
+from myqueue.cli.shared import output
+from myqueue.cluster.connection import new_keypair
 from myqueue.wire import keyfiles
 
 FOLDER = click.Path(path_type=Path, file_okay=False)

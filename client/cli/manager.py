@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from myqueue.cli import address, asking, output
+from myqueue.cli.shared import connect, options, output
 
 COLUMNS = ("node", "address", "host", "leader", "alive", "last_seen_ms", "applied")
 
@@ -15,13 +15,13 @@ def manager() -> None:
 
 
 @manager.command("list")
-@address.options
+@options.options
 @output.json_option
 def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
     """List the managers, and which of them leads."""
-    with asking.admin(cluster, data) as admin:
-        rows = asking.facts_of(admin.managers())
+    with connect.admin(cluster, data) as admin:
+        rows = connect.facts_of(admin.managers())
     if as_json:
         output.write_json("myq.manager.list/1", {"managers": rows})
     else:
-        asking.write_rows(rows, COLUMNS)
+        connect.write_rows(rows, COLUMNS)

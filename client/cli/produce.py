@@ -14,11 +14,11 @@ from typing import BinaryIO, NamedTuple
 
 import click
 
-from myqueue.cli import address, output
-from myqueue.cli.streams import Input
-from myqueue.cli.waiting import Line
+from myqueue.cli.shared import options, output
+from myqueue.cli.shared.status_line import Line
+from myqueue.cli.shared.streams import Input
 from myqueue.errors import DeliveryFailed, MessageTooLarge, MyQueueError
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
 from myqueue.wire import protocol
 
 SHOW_EVERY = 1000
@@ -71,7 +71,7 @@ class Tally:
     "--compression", type=click.Choice(["none", "zlib"]), default="none", show_default=True,
     help="Of the batches, from here to the consumers.",
 )  # fmt: skip
-@address.options
+@options.options
 @output.json_option
 def produce(
     topic: str, file: BinaryIO, key_separator: str | None, partition: int | None, create: bool,
@@ -85,7 +85,7 @@ def produce(
     """
     separator = os.fsencode(key_separator) if key_separator else None
     tally, line, begin = Tally(), Line(), time.monotonic()
-    where = address.find(cluster, data)
+    where = options.find(cluster, data)
     producer = Producer(where, compression=compression, create_topics=create)
     stopped: MyQueueError | None = None
     # Looking at each delivery would cost more than sending it: `close` knows of failures.

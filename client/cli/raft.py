@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from myqueue.cli import address, asking, output
+from myqueue.cli.shared import connect, options, output
 
 COLUMNS = ("node", "address", "role", "term", "leader", "commit", "applied", "log", "ready")
 
@@ -17,7 +17,7 @@ def raft() -> None:
 @raft.command()
 @click.argument("topic", required=False)
 @click.argument("partition", type=int, required=False)
-@address.options
+@options.options
 @output.json_option
 def status(
     topic: str | None, partition: int | None, cluster: str | None, data: str | None, as_json: bool
@@ -28,10 +28,10 @@ def status(
     """
     if topic is not None and partition is None:
         raise click.UsageError("Name the partition as well.")
-    with asking.admin(cluster, data) as admin:
-        found = asking.facts_of(admin.raft_status(topic, partition or 0))
-    asking.somebody_answered(found["members"])
+    with connect.admin(cluster, data) as admin:
+        found = connect.facts_of(admin.raft_status(topic, partition or 0))
+    connect.somebody_answered(found["members"])
     if as_json:
         output.write_json("myq.raft.status/1", found)
     else:
-        asking.write_facts(found, COLUMNS)
+        connect.write_facts(found, COLUMNS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from myqueue.cli import address, asking, output
+from myqueue.cli.shared import connect, options, output
 
 
 @click.group()
@@ -42,7 +42,7 @@ def read_settings(
 @click.option("--partitions", default=1, show_default=True, help="How many.")
 @click.option("--replication", type=int, help="Copies of each. [default: 3, or all brokers]")
 @settings_option
-@address.options
+@options.options
 @output.json_option
 def create(
     name: str, partitions: int, replication: int | None, settings: dict[str, Any],
@@ -54,25 +54,25 @@ def create(
     partition_growth=1000 one more is added whenever the topic has had 1,000 messages for each of
     its partitions; keys may go to other partitions then. 'myq topic grow' adds some at once.
     """
-    with asking.admin(cluster, data) as admin:
+    with connect.admin(cluster, data) as admin:
         made = admin.create_topic(
             name, partitions=partitions, replication=replication or 0, settings=settings
         )
     if as_json:
         groups = [{"group": group} for group in made["partitions"]]
         found = {"topic": name, "topic_uid": made["topic_uid"], "partitions": groups}
-        output.write_json("myq.topic.create/1", asking.facts_of(found))
+        output.write_json("myq.topic.create/1", connect.facts_of(found))
     else:
         click.echo(f"Created {name} with {partitions} partition{'s' * (partitions != 1)}.")
 
 
 @topic.command("list")
-@address.options
+@options.options
 @output.json_option
 def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
     """List the topics."""
-    with asking.admin(cluster, data) as admin:
-        rows = asking.facts_of(admin.topics(detail=True))
+    with connect.admin(cluster, data) as admin:
+        rows = connect.facts_of(admin.topics(detail=True))
     if as_json:
         output.write_json("myq.topic.list/1", {"topics": rows})
         return
@@ -90,7 +90,7 @@ def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("name")
-@address.options
+@options.options
 @output.json_option
 def describe(name: str, cluster: str | None, data: str | None, as_json: bool) -> None:
     """Show the settings and the partitions of the topic NAME.
@@ -99,8 +99,8 @@ def describe(name: str, cluster: str | None, data: str | None, as_json: bool) ->
     not heard; without any, the column is left out. 'myq raft status NAME PARTITION' shows how far
     the copy of a new one is.
     """
-    with asking.admin(cluster, data) as admin:
-        found = asking.facts_of(admin.describe_topic(name))
+    with connect.admin(cluster, data) as admin:
+        found = connect.facts_of(admin.describe_topic(name))
     if as_json:
         output.write_json("myq.topic.describe/1", found)
         return
@@ -130,7 +130,7 @@ def _nodes(numbers: list[int]) -> str | None:
 @topic.command()
 @click.argument("name")
 @settings_option
-@address.options
+@options.options
 @output.json_option
 def alter(
     name: str, settings: dict[str, Any], cluster: str | None, data: str | None, as_json: bool
@@ -138,7 +138,7 @@ def alter(
     """Change settings of the topic NAME; `--set NAME=` brings a default back."""
     if not settings:
         raise click.UsageError("Say what to change: --set NAME=VALUE.")
-    with asking.admin(cluster, data) as admin:
+    with connect.admin(cluster, data) as admin:
         after = admin.alter_topic(name, settings)["settings"]
     if as_json:
         output.write_json("myq.topic.alter/1", {"topic": name, "settings": after})
@@ -152,7 +152,7 @@ def alter(
 @click.argument("name")
 @click.option("--count", type=int, help="So many more. [default: 1]")
 @click.option("--to", type=int, help="So many in all.")
-@address.options
+@options.options
 @output.json_option
 def grow(
     name: str, count: int | None, to: int | None, cluster: str | None, data: str | None,
@@ -161,7 +161,7 @@ def grow(
     """Add partitions to the topic NAME. Keys are then spread over all of them anew."""
     if count is not None and to is not None:
         raise click.UsageError("Give --count or --to, not both.")
-    with asking.admin(cluster, data) as admin:
+    with connect.admin(cluster, data) as admin:
         numbers = admin.grow_topic(name, to=to) if to else admin.grow_topic(name, count or 1)
     if as_json:
         output.write_json("myq.topic.grow/1", {"topic": name, "partitions": numbers})
@@ -172,12 +172,12 @@ def grow(
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@address.options
+@options.options
 def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | None) -> None:
     """Delete topics with all their messages."""
     listed = ", ".join(names)
-    asking.confirm(f"Delete {listed} and all messages in it?", yes=yes)
-    with asking.admin(cluster, data) as admin:
+    connect.confirm(f"Delete {listed} and all messages in it?", yes=yes)
+    with connect.admin(cluster, data) as admin:
         for name in names:
             admin.delete_topic(name)
     click.echo(f"Deleted {listed}.")

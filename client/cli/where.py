@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from myqueue.cli import address, asking, output
+from myqueue.cli.shared import connect, options, output
 
 COLUMNS = (
     *("node", "address", "segment", "position", "length", "index", "term"),
@@ -16,7 +16,7 @@ COLUMNS = (
 @click.argument("topic")
 @click.argument("partition", type=int)
 @click.argument("offset", type=int)
-@address.options
+@options.options
 @output.json_option
 def where(
     topic: str, partition: int, offset: int, cluster: str | None, data: str | None, as_json: bool
@@ -27,10 +27,10 @@ def where(
     partition's log, and which consumers and groups are past it. A message is stored in its batch:
     the bytes are those of the batch.
     """
-    with asking.admin(cluster, data) as admin:
-        found = asking.facts_of(admin.where(topic, partition, offset))
-    asking.somebody_answered(found["replicas"])
+    with connect.admin(cluster, data) as admin:
+        found = connect.facts_of(admin.where(topic, partition, offset))
+    connect.somebody_answered(found["replicas"])
     if as_json:
         output.write_json("myq.where/1", found)
     else:
-        asking.write_facts(found, COLUMNS)
+        connect.write_facts(found, COLUMNS)

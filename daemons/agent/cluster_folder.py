@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from myqueue import agent
+from myqueue.admin import local_agent
 from myqueue.errors import DirectoryLocked, FormatUnknown, InvalidSetting, TroubleError
 from myqueue.wal.files import RealFiles
 
@@ -138,7 +138,7 @@ class Folder:
 
     def holder(self) -> int | None:
         """The process that runs this cluster now."""
-        return agent.holder(self.node)
+        return local_agent.holder(self.node)
 
 
 def plan(

@@ -1,6 +1,6 @@
 """Errands: what commands and the gateway ask of a running agent, as the agent sees them.
 
-The asking side, and how errands travel, is `myqueue.agent`.
+The asking side, and how errands travel, is `myqueue.admin.local_agent`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from myqueue import agent
+from myqueue.admin import local_agent
 from myqueue.daemons.agent.cluster_folder import Folder
 
-ADD, DROP = agent.ADD, agent.DROP
+ADD, DROP = local_agent.ADD, local_agent.DROP
 
 
 def waiting(folder: Folder) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Errands that were asked for; each is taken away, and answered at the path beside it."""
     for path in sorted(folder.node.glob("errand-*.json")):
         try:
-            found = agent.read(path)
+            found = local_agent.read(path)
         except (OSError, ValueError):
             found = {}
         with contextlib.suppress(OSError):
@@ -30,4 +30,4 @@ def waiting(folder: Folder) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def answer(path: Path, broker: int, error: str = "", hint: str = "") -> None:
-    agent.put(path, {"broker": broker, "error": error, "hint": hint})
+    local_agent.put(path, {"broker": broker, "error": error, "hint": hint})

@@ -11,8 +11,8 @@ import pytest
 
 from myqueue.acks import AckLedger
 from myqueue.analytics import acks
-from myqueue.delivery import RecordMetadata, Stored
 from myqueue.errors import FormatUnknown, InvalidRequest, TimedOut
+from myqueue.producer.delivery import RecordMetadata, Stored
 
 
 def read(path: Path, split: int = 1 << 20) -> list[tuple[str, int, int, list[int]]]:

@@ -19,8 +19,8 @@ import pytest
 from bench.figures import Row, median
 from kit.processes import Cluster, wait_for
 
-from myqueue.cli import bench_run
-from myqueue.cli.bench_parts import used
+from myqueue.cli.bench import measurements
+from myqueue.cli.bench.parts import used
 
 ROUNDS, SECONDS = 3, 4.0
 IDLE_S = 15.0
@@ -35,8 +35,8 @@ def cluster(disk: Path) -> Iterator[Cluster]:
         yield made
 
 
-def load(cluster: Cluster, topic: str, **changed: Any) -> bench_run.Load:
-    found = bench_run.Load(
+def load(cluster: Cluster, topic: str, **changed: Any) -> measurements.Load:
+    found = measurements.Load(
         cluster.address, topic, size=100, seconds=SECONDS, warmup=1.0, batch_bytes=256 << 10,
         in_flight=16, single=False, compression="none",
     )  # fmt: skip
@@ -44,7 +44,7 @@ def load(cluster: Cluster, topic: str, **changed: Any) -> bench_run.Load:
 
 
 def produce(cluster: Cluster, topic: str, **changed: Any) -> dict[str, Any]:
-    return bench_run.produce(load(cluster, topic, **changed), cluster.session)
+    return measurements.produce(load(cluster, topic, **changed), cluster.session)
 
 
 def test_partitions(cluster: Cluster, report: Report) -> None:

@@ -8,9 +8,9 @@ from kit.echo import EchoCluster, refuse
 from kit.echo_reads import Reads, fill, serve_reads
 
 from myqueue import errors
-from myqueue.admin import Admin
-from myqueue.message import TopicPartition
-from myqueue.session import Session
+from myqueue.admin.client import Admin
+from myqueue.cluster.session import Session
+from myqueue.consumer.message import TopicPartition
 from myqueue.wire import protocol as words
 
 

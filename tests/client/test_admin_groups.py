@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from myqueue.admin_calls import Limit
-from myqueue.admin_groups import GroupAdmin
+from myqueue.admin.calls import Limit
+from myqueue.admin.groups import GroupAdmin
+from myqueue.cluster.offset_queries import Offsets, read_offsets
+from myqueue.consumer.message import TopicPartition
 from myqueue.errors import GroupInUse, MisuseError, TimedOut, UnknownGroup, UnknownTopic
-from myqueue.message import TopicPartition
-from myqueue.offsets import Offsets, read_offsets
 from myqueue.wire import protocol as words
 from myqueue.wire.clock import now_ms
 

@@ -8,7 +8,7 @@ import pytest
 from kit.echo import EchoCluster
 
 from myqueue.errors import NONE, UNKNOWN, BufferFull, MessageTooLarge
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
 from myqueue.wire import protocol as words
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from myqueue import taking
+from myqueue.cluster.routing import Partition
+from myqueue.consumer import taker as taking
 from myqueue.errors import BatchInvalid
-from myqueue.routing import Partition
 from myqueue.wire import batch
 
 MIB = 1 << 20

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from kit.agents import myq, one_of_each
 
 from myqueue import Agent
-from myqueue.admin import Admin
+from myqueue.admin.client import Admin
 from myqueue.cli import broker
 from myqueue.daemons.agent import cluster_folder, requests
 from myqueue.daemons.agent.cluster_folder import Folder
@@ -119,7 +119,7 @@ def test_p4_only_what_their_leader_does_not_know_is_stopped_without_being_remove
     monkeypatch: pytest.MonkeyPatch, error: MyQueueError | None, dropped: list[int]
 ) -> None:
     managers = Managers(error)
-    monkeypatch.setattr(broker.asking, "admin", lambda *_: managers)
+    monkeypatch.setattr(broker.connect, "admin", lambda *_: managers)
     monkeypatch.setattr(broker, "agent_of", lambda *_: managers)
     monkeypatch.setattr(broker, "runs_here", lambda *_: True)
     CliRunner().invoke(broker.remove, ["5"])
@@ -135,7 +135,7 @@ def test_p4_when_a_broker_of_another_machine_may_be_stopped_is_waited_for(
     left = [2, 2, 1, 0]
     monkeypatch.setattr(managers, "counting_on", lambda _: left.pop(0) if left else 0)
     monkeypatch.setattr(broker, "LOOK_S", 0.01)
-    monkeypatch.setattr(broker.asking, "admin", lambda *_: managers)
+    monkeypatch.setattr(broker.connect, "admin", lambda *_: managers)
     monkeypatch.setattr(broker, "agent_of", lambda *_: None)
     said = CliRunner().invoke(broker.remove, ["5"])
     assert said.exit_code == 0 and not left and not managers.dropped
@@ -157,7 +157,7 @@ def test_p4_one_of_its_managers_names_the_cluster_of_this_machine(home: Path) ->
 def test_who_is_taken_back_while_managers_elect_is_not_called_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker.asking, "admin", lambda *_: Managers(NotLeader("electing")))
+    monkeypatch.setattr(broker.connect, "admin", lambda *_: Managers(NotLeader("electing")))
     said = CliRunner().invoke(broker.undrain, ["5"]).output
     assert "may hold replicas again" in said and "dead" not in said
 

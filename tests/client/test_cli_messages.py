@@ -7,8 +7,8 @@ import click
 import pytest
 
 from myqueue.cli import consume
-from myqueue.cli.offsets import From, Range, read_from
-from myqueue.message import Message
+from myqueue.cli.shared.start_point import From, Range, read_from
+from myqueue.consumer.message import Message
 
 MESSAGE = Message("orders", 2, 41, b"k\xc3\xa4", b"3 apples", {"a": b"1"}, 1_700_000_000_000)
 OPTION = click.Option(["--from"])

@@ -10,9 +10,9 @@ from random import Random
 import pytest
 from kit.agents import myq, one_of_each
 
-from myqueue.admin import Admin
-from myqueue.cli.bench_faults import DRAIN, TOPIC, WEIGHTS, Hurt, Nemesis, send_signal
-from myqueue.cli.bench_nemesis import Acknowledged, interruption_s, lines, missing_and_doubled
+from myqueue.admin.client import Admin
+from myqueue.cli.bench.faults import DRAIN, TOPIC, WEIGHTS, Hurt, Nemesis, send_signal
+from myqueue.cli.bench.nemesis import Acknowledged, interruption_s, lines, missing_and_doubled
 from myqueue.daemons.agent.cluster_folder import Daemon, Folder
 
 ACKED = {number: Acknowledged(number % 2, number // 2, float(number)) for number in range(10)}

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from myqueue import cli, errors
-from myqueue.cli import address, doctor, output
+from myqueue.cli.local import doctor
+from myqueue.cli.shared import options, output
 
 
 @pytest.fixture(autouse=True)
@@ -44,18 +45,18 @@ def test_contexts(capsys, tmp_path: Path) -> None:
         {"name": "a", "cluster": "tcp://h1:1,tcp://h2:2", "in_use": False},
         {"name": "b", "cluster": "tcp://h3:9092", "in_use": True},
     ]
-    assert address.find(None, None) == "tcp://h3:9092"
+    assert options.find(None, None) == "tcp://h3:9092"
     assert cli.main(["context", "use", "a"]) == 0
-    assert address.find(None, None) == "tcp://h1:1,tcp://h2:2"
+    assert options.find(None, None) == "tcp://h1:1,tcp://h2:2"
     assert cli.main(["context", "use", "c"]) == 1
     assert cli.main(["context", "use"]) == 2
     assert cli.main(["context", "remove", "a"]) == 0
     with pytest.raises(errors.Unreachable, match="none is named"):
-        address.find(None, None)
+        options.find(None, None)
     assert cli.main(["context", "use", "b"]) == 0
     assert cli.main(["context", "use", "--none"]) == 0
     with pytest.raises(errors.Unreachable):
-        address.find(None, None)
+        options.find(None, None)
     (tmp_path / "config/myqueue/contexts.json").write_text("{}")
     assert cli.main(["context", "list"]) == 1
     assert "contexts.json is damaged" in capsys.readouterr().err
@@ -63,11 +64,11 @@ def test_contexts(capsys, tmp_path: Path) -> None:
 
 def test_what_is_said_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     cli.main(["context", "add", "a", "h1:1", "--use"])
-    assert address.find("h9:9", "somewhere") == "h9:9"
+    assert options.find("h9:9", "somewhere") == "h9:9"
     monkeypatch.setenv("MYQ_CLUSTER", "h5:5")
-    assert address.find(None, None) == "h5:5"
+    assert options.find(None, None) == "h5:5"
     with pytest.raises(errors.Unreachable, match="no cluster is running on somewhere") as caught:
-        address.find(None, "somewhere")
+        options.find(None, "somewhere")
     assert "myq up --data somewhere" in caught.value.hint
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from myqueue.cli.progress import Left, Pace, of_draining, of_spreading
+from myqueue.cli.shared.drain_progress import Left, Pace, of_draining, of_spreading
 from myqueue.cli.topic import partitions_table
 from myqueue.errors import BrokerInUse, UnknownBroker
 

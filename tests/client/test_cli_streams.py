@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from myqueue.cli import consume, main, produce, streams, up
+from myqueue.cli import consume, main, produce
+from myqueue.cli.local import up
+from myqueue.cli.shared import streams
+from myqueue.consumer.message import Message
 from myqueue.daemons.agent.cluster_folder import Folder
 from myqueue.errors import DiskFull
-from myqueue.message import Message
 
 ROOT = Path(__file__).parents[2]
 MYQ = f"'{sys.executable}' -P -m myqueue.cli"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from myqueue import cli
-from myqueue.cli import up, wellness
+from myqueue.cli.local import up
+from myqueue.cli.shared import cluster_health
 from myqueue.errors import TroubleError
 
 SILENT = "127.0.0.1:1"
@@ -41,7 +42,7 @@ def test_daemons() -> None:
         },
         {"problem": "what a newer manager may say"},
     ]
-    assert wellness.of_daemons(told) == [
+    assert cluster_health.of_daemons(told) == [
         (False, "broker 3 is silent"),
         (True, "broker 1 has no room on its disk"),
         (False, "broker 2: damage in 7.seg at position 512 (t/0): being emptied"),
@@ -53,7 +54,7 @@ def test_what_nobody_knows_is_not_well_either() -> None:
     strays = [{"problem": "stray-group", "node": 1, "group": one} for one in (7, 9)]
     newer = {"problem": "clock-skew", "node": 2, "ms": 900}
     strays.append({"problem": "stray-group", "node": 3, "group": 7})
-    assert wellness.of([*strays, newer, {"problem": "new"}]) == [
+    assert cluster_health.of([*strays, newer, {"problem": "new"}]) == [
         (False, "broker 1 keeps 2 replicas that no topic has"),
         (False, "broker 3 keeps 1 replica that no topic has"),
         (False, "clock-skew: node 2, ms 900"),
@@ -64,8 +65,8 @@ def test_what_nobody_knows_is_not_well_either() -> None:
 def test_partitions() -> None:
     lost = [{"problem": "leaderless", "topic": "b", "partition": at} for at in (0, 2, 3, 5, 7)]
     bare = {"problem": "under-replicated", "topic": "a", "partition": 0, "missing": [2]}
-    assert wellness.of_partitions([]) == []
-    assert wellness.of_partitions([*lost, bare]) == [
+    assert cluster_health.of_partitions([]) == []
+    assert cluster_health.of_partitions([*lost, bare]) == [
         (True, "no leader: b/0, b/2, b/3 and 2 more"),
         (False, "replicas are missing: a/0"),
     ]
@@ -81,7 +82,7 @@ def test_status_and_down_without_a_cluster(capsys) -> None:
 
 
 def test_nobody_answers() -> None:
-    [problem] = wellness.problems(SILENT, None, 0.3)
+    [problem] = cluster_health.problems(SILENT, None, 0.3)
     assert problem.critical and "no manager leads" in problem.text
 
 

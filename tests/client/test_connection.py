@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from kit.echo import EchoCluster, refuse
 
-from myqueue import config, errors
-from myqueue.session import Session
+from myqueue import errors, settings
+from myqueue.cluster.session import Session
 from myqueue.wire import protocol as words
 
 
@@ -361,4 +361,4 @@ def test_ctrl_c_ends_a_wait(cluster, session):
 )
 def test_a_text_that_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(errors.InvalidSetting, match="not an address"):
-        config.address(text)
+        settings.address(text)

@@ -14,9 +14,9 @@ from kit.echo import EchoCluster
 from kit.echo_reads import Reads, fill, serve_reads
 
 from myqueue import errors
-from myqueue.consumer import Consumer
-from myqueue.message import Message, TopicPartition
-from myqueue.session import Session
+from myqueue.cluster.session import Session
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.message import Message, TopicPartition
 from myqueue.wire import protocol as words
 
 
@@ -344,7 +344,7 @@ def test_a_fork_is_refused_in_the_child(cluster, reads):
 def test_ctrl_c_ends_a_poll_that_waits(cluster, reads):
     cluster.topic("t")
     code = (
-        "import sys\nfrom myqueue.consumer import Consumer\n"
+        "import sys\nfrom myqueue.consumer.consumer import Consumer\n"
         "consumer = Consumer(sys.argv[1], ['t'])\n"
         "sys.__stdout__.write('ready\\n'); sys.__stdout__.flush()\n"
         "try:\n    consumer.poll(timeout=None)\n"

@@ -11,8 +11,8 @@ from kit.echo_groups import Groups, serve_groups
 from kit.echo_reads import fill, serve_reads
 
 from myqueue import errors
-from myqueue.consumer import Consumer
-from myqueue.message import TopicPartition
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.message import TopicPartition
 from myqueue.wire import protocol as words
 
 

@@ -18,8 +18,8 @@ from kit.partition_log import A, Bench
 from myqueue import errors
 from myqueue.aio import AsyncConsumer
 from myqueue.cli.consume import consume
-from myqueue.consumer import Consumer
-from myqueue.message import Message, TopicPartition
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.message import Message, TopicPartition
 from myqueue.simple import MyConsumer
 from myqueue.wire import batch
 

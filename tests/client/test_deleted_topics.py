@@ -12,9 +12,9 @@ from kit.echo_reads import Reads, fill, serve_reads
 
 from myqueue import errors
 from myqueue.aio import AsyncConsumer
-from myqueue.consumer import Consumer
-from myqueue.message import Message
-from myqueue.producer import Producer
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.message import Message
+from myqueue.producer.producer import Producer
 from myqueue.simple import MyConsumer
 
 

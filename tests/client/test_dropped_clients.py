@@ -29,9 +29,9 @@ from myqueue import (
     MyProducer,
     Producer,
     Session,
-    dropped,
     errors,
 )
+from myqueue.cluster import finalizers
 
 GONE_S = 10.0  # it takes some ms; a busy machine more
 
@@ -221,7 +221,7 @@ def test_what_was_accepted_is_delivered_though_its_producer_is_dropped(cluster):
 
 
 def test_what_could_not_be_delivered_is_counted_in_warning_and_log(cluster, caplog, monkeypatch):
-    monkeypatch.setattr(dropped, "DELIVER_S", 0.3)
+    monkeypatch.setattr(finalizers, "DELIVER_S", 0.3)
     producer = Producer(cluster.address)
     producer.send("t", b"warm").result(5)
     for daemon in cluster.daemons:

@@ -31,7 +31,10 @@ def test_each_public_class_has_an_example(name: str) -> None:
     assert doctest.DocTestParser().get_examples(text)
 
 
-@pytest.mark.parametrize("name", ["", "message", "subscription", "config", "simple", "consumer"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "consumer.message", "consumer.subscription", "settings", "simple", "consumer.consumer"],
+)
 def test_examples_that_need_no_cluster_are_true(name: str) -> None:
     module = importlib.import_module(f"myqueue.{name}".rstrip("."))
     assert doctest.testmod(module).failed == 0

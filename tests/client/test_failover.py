@@ -4,7 +4,7 @@ import time
 
 from kit.echo import EchoCluster
 
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
 from myqueue.wire import protocol as words
 
 

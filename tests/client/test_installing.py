@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from myqueue.cli import installing
+from myqueue.cli.shared import install_hint
 
 
 class Noted:
@@ -35,13 +35,13 @@ SOURCE = "in the folder of myqueue's source"
     ],
 )
 def test_the_command(monkeypatch: Any, noted: str | None, extra: str, command: str) -> None:
-    monkeypatch.setattr(installing.metadata, "distribution", lambda name: Noted(noted))
-    assert installing.install_command(extra).endswith(command)
+    monkeypatch.setattr(install_hint.metadata, "distribution", lambda name: Noted(noted))
+    assert install_hint.install_command(extra).endswith(command)
 
 
 def test_where_it_was_not_installed_by_pip(monkeypatch: Any) -> None:
     def missing(name: str) -> None:
-        raise installing.metadata.PackageNotFoundError(name)
+        raise install_hint.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(installing.metadata, "distribution", missing)
-    assert installing.install_command("server") == f"pip install '.[server]' {SOURCE}"
+    monkeypatch.setattr(install_hint.metadata, "distribution", missing)
+    assert install_hint.install_command("server") == f"pip install '.[server]' {SOURCE}"

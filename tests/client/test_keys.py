@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from myqueue import cli
-from myqueue.connection import new_keypair
+from myqueue.cluster.connection import new_keypair
 from myqueue.errors import InvalidSetting
 from myqueue.wire import keyfiles
 

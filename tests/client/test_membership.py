@@ -14,11 +14,11 @@ from typing import Any, cast
 
 import pytest
 
-from myqueue.config import ConsumerSettings
+from myqueue.consumer.assignment import Shares
+from myqueue.consumer.group_membership import LEAVE_MS_MAX, LOOK_MS, Membership
+from myqueue.consumer.subscription import Subscription
 from myqueue.errors import Closed, InvalidName, NotLeader, TimedOut, UnknownMember
-from myqueue.membership import LEAVE_MS_MAX, LOOK_MS, Membership
-from myqueue.shares import Shares
-from myqueue.subscription import Subscription
+from myqueue.settings import ConsumerSettings
 from myqueue.wire import clock
 
 SESSION_MS, POLL_MS = 10_000, 60_000

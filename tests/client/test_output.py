@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from myqueue.cli import output
+from myqueue.cli.shared import output
 
 
 def test_columns_of_numbers_are_aligned_to_the_right(capsys) -> None:

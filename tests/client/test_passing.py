@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 from kit.batches import unreadable
 
-from myqueue import errors, taking
+from myqueue import errors
+from myqueue.cluster.routing import Partition, Topic
+from myqueue.consumer import taker
+from myqueue.consumer.message import Message
+from myqueue.consumer.skip_damaged import Skipped
 from myqueue.daemons.partition.positions import DONE, Positions
 from myqueue.errors import BatchUnreadable, TimedOut
-from myqueue.message import Message
-from myqueue.passing import Skipped
-from myqueue.routing import Partition, Topic
 from myqueue.wire import batch
 
 WHO = "7"
@@ -68,7 +69,7 @@ class Played:
             wait=lambda future, limit: future.result(0),
             routes=SimpleNamespace(topic=lambda name: topic(len(logs))),
         )  # fmt: skip
-        self.taker = taking.Taker(session)
+        self.taker = taker.Taker(session)
 
     def _do(self, name: str, step: Callable[[], Any]) -> Future[Any]:
         self.asked.append(name)
@@ -116,8 +117,8 @@ class Played:
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
     def begin(*logs: list[tuple[bool, int]], **more: Any) -> Played:
         played = Played([Log(one) for one in logs], **more)
-        monkeypatch.setattr(taking, "take_at_leader", played.take)
-        monkeypatch.setattr(taking, "commit_at_leader", played.commit)
+        monkeypatch.setattr(taker, "take_at_leader", played.take)
+        monkeypatch.setattr(taker, "commit_at_leader", played.commit)
         return played
 
     return begin

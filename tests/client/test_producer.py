@@ -10,8 +10,8 @@ import pytest
 from kit.echo import EchoCluster
 
 from myqueue import errors
-from myqueue.config import ProducerSettings, rows
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
+from myqueue.settings import ProducerSettings, rows
 from myqueue.wire import batch as batches
 from myqueue.wire import protocol as words
 

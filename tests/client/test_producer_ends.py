@@ -12,8 +12,8 @@ import pytest
 from kit.echo import EchoCluster
 
 from myqueue import errors
-from myqueue.producer import Producer
-from myqueue.session import Session
+from myqueue.cluster.session import Session
+from myqueue.producer.producer import Producer
 from myqueue.wire import batch as batches
 from myqueue.wire import protocol as words
 
@@ -207,7 +207,7 @@ def test_ctrl_c_ends_every_wait(cluster):
 
 def test_a_program_that_forgets_to_close_still_delivers(cluster):
     program = (
-        "import sys\nfrom myqueue.producer import Producer\n"
+        "import sys\nfrom myqueue.producer.producer import Producer\n"
         "producer = Producer(sys.argv[1])\nproducer.send('t', b'forgotten')\n"
     )
     done = subprocess.run(
@@ -219,8 +219,8 @@ def test_a_program_that_forgets_to_close_still_delivers(cluster):
 
 def test_a_program_that_cannot_deliver_warns_and_ends(cluster):
     program = (
-        "import sys\nfrom myqueue.producer import Producer\n"
-        "import myqueue.producer\nmyqueue.producer.AT_EXIT_S = 0.5\n"
+        "import sys\nfrom myqueue.producer.producer import Producer\n"
+        "import myqueue.producer.producer\nmyqueue.producer.AT_EXIT_S = 0.5\n"
         "producer = Producer(sys.argv[1])\nproducer.send('t', b'warm').result()\n"
         "producer.send('t', b'lost')\n"
     )

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kit.echo import EchoCluster
 
-from myqueue.accumulator import Lane
-from myqueue.partitioner import partition_of, settled
-from myqueue.producer import Producer
+from myqueue.producer.accumulator import Lane
+from myqueue.producer.partitioner import partition_of, settled
+from myqueue.producer.producer import Producer
 from myqueue.wire import batch as batches
 
 PARTITIONS, THREADS = 300, 8

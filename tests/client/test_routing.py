@@ -1,6 +1,6 @@
 """Routes: old answers, newer terms, hints, failures, topics that go and come back."""
 
-from myqueue.routing import FAILED_MS, Routes
+from myqueue.cluster.routing import FAILED_MS, Routes
 
 BROKERS = [[n, f"tcp://b{n}:9292", f"h{n}", True] for n in (1, 2, 3)]
 

@@ -8,11 +8,11 @@ import pytest
 from kit.partition_log import A, B, Bench, PartitionLog, offsets
 
 from myqueue import errors
+from myqueue.consumer.assignment import Shares
+from myqueue.consumer.fetch_plan import Fence, Fetch, Lookup
+from myqueue.consumer.message import TopicPartition
+from myqueue.consumer.partition_state import Find
 from myqueue.daemons.partition.positions import Positions
-from myqueue.message import TopicPartition
-from myqueue.prefetch import Fence, Fetch, Lookup
-from myqueue.reading import Find
-from myqueue.shares import Shares
 from myqueue.wire.protocol import NO_OFFSET
 
 WHO, MEMBER = "group/g", 50

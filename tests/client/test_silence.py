@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from myqueue import errors
-from myqueue.routing import Broker, Partition
-from myqueue.silence import silence_at
+from myqueue.cluster.routing import Broker, Partition
+from myqueue.cluster.silent_brokers import silence_at
 
 PARTITION = Partition("orders", 0, 5, 1, 3, (1, 2, 3))
 NOT_LEADER = errors.NotLeader(component="tcp://h:1")

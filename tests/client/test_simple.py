@@ -10,9 +10,9 @@ from kit.echo import EchoCluster
 from kit.echo_reads import Reads, serve_reads
 
 from myqueue import errors
-from myqueue.consumer import Consumer
-from myqueue.producer import Producer
-from myqueue.session import Session
+from myqueue.cluster.session import Session
+from myqueue.consumer.consumer import Consumer
+from myqueue.producer.producer import Producer
 from myqueue.simple import MyConsumer, MyProducer
 
 

@@ -5,17 +5,17 @@ import doctest
 import pytest
 from kit.partition_log import A, B, Bench, PartitionLog, offsets
 
-from myqueue import subscription
+from myqueue.consumer import subscription
+from myqueue.consumer.fetch_plan import EXTRA_MAX, Fetch, Limits, Lookup
+from myqueue.consumer.message import Message, TopicPartition
+from myqueue.consumer.partition_state import Find
+from myqueue.consumer.subscription import Place, Subscription
 from myqueue.errors import (
     MisuseError,
     NotLeader,
     OffsetOutOfRange,
     UnknownTopic,
 )
-from myqueue.message import Message, TopicPartition
-from myqueue.prefetch import EXTRA_MAX, Fetch, Limits, Lookup
-from myqueue.reading import Find
-from myqueue.subscription import Place, Subscription
 from myqueue.wire import batch
 
 

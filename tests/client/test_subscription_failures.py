@@ -3,6 +3,7 @@
 import pytest
 from kit.partition_log import A, B, Bench, PartitionLog, offsets
 
+from myqueue.consumer.message import TopicPartition
 from myqueue.errors import (
     CorruptData,
     Internal,
@@ -11,7 +12,6 @@ from myqueue.errors import (
     OffsetOutOfRange,
     Unreachable,
 )
-from myqueue.message import TopicPartition
 
 
 def test_a_leader_change_loses_and_doubles_nothing() -> None:

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.partition_log import PartitionLog
 
+from myqueue.consumer.fetch_plan import Fetch, Limits, Lookup
+from myqueue.consumer.message import TopicPartition
+from myqueue.consumer.subscription import Place, Subscription
 from myqueue.errors import NotLeader, NotReady, TimedOut, UnknownPartition
-from myqueue.message import TopicPartition
-from myqueue.prefetch import Fetch, Limits, Lookup
-from myqueue.subscription import Place, Subscription
 
 PARTS = 3
 ADDRESSES = ("a", "b", "")

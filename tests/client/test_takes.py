@@ -10,8 +10,8 @@ import pytest
 from kit.echo import Answer, EchoCluster, EchoDaemon, refuse
 
 from myqueue import errors
-from myqueue.session import Session
-from myqueue.taking import Taken, Taker
+from myqueue.cluster.session import Session
+from myqueue.consumer.taker import Taken, Taker
 from myqueue.wire import batch
 from myqueue.wire import protocol as words
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from myqueue import taking
+from myqueue.cluster.routing import Partition, Topic
+from myqueue.consumer import taker as taking
 from myqueue.errors import NONE, UNKNOWN, KeyReused, NotLeader, TimedOut
-from myqueue.routing import Partition, Topic
 from myqueue.wire.batch import make
 
 PARTITIONS, EACH = 4, 40

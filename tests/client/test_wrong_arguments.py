@@ -15,13 +15,14 @@ import pytest
 from kit.echo import EchoCluster, refuse
 from kit.echo_reads import fill, serve_reads
 
-from myqueue import errors, given
-from myqueue.admin import Admin
+from myqueue import arguments as given
+from myqueue import errors
+from myqueue.admin.client import Admin
 from myqueue.aio import AsyncConsumer, AsyncProducer
-from myqueue.consumer import Consumer
-from myqueue.message import Message, TopicPartition
-from myqueue.producer import Producer
-from myqueue.session import Session
+from myqueue.cluster.session import Session
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.message import Message, TopicPartition
+from myqueue.producer.producer import Producer
 from myqueue.simple import MyConsumer, MyProducer
 from myqueue.wire import protocol as words
 

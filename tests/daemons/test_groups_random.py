@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.manager_rig import Cluster
 
+from myqueue.consumer.assignment import Shares
 from myqueue.errors import MyQueueError
-from myqueue.shares import Shares
 from myqueue.wire import protocol
 
 SESSION_MS = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.manager_rig import Cluster
 
-from myqueue.cli import wellness
+from myqueue.cli.shared import cluster_health
 from myqueue.daemons.manager.cluster_view import SILENT_MS
 from myqueue.daemons.manager.queries import PROBLEMS_MAX
 from myqueue.gateway.console.troubles import of_problems
@@ -43,7 +43,7 @@ def test_of_a_partition_without_a_leader_those_are_named_that_can_not_vote() -> 
     cluster.live(600)
     found = cluster.read("problems")["problems"]
     assert found[0]["problem"] == "leaderless" and found[0]["voteless"] == [2]
-    sentences = wellness.of(found)
+    sentences = cluster_health.of(found)
     assert any("orders/0: its replica on broker 2 lost entries" in one.text for one in sentences)
     assert any("orders/0: its replica on broker 2" in one.text for one in of_problems(found))
     cluster.brokers[2].voteless = []

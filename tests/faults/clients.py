@@ -18,10 +18,10 @@ from zlib import crc32
 
 from faults.history import History
 
-from myqueue.consumer import Consumer
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.message import Message, TopicPartition
 from myqueue.errors import DeliveryFailed, MyQueueError
-from myqueue.message import Message, TopicPartition
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
 
 SIZES = (10, 40, 100, 100, 300, 1000, 5000)
 DELIVERY_MS = 15_000

@@ -10,8 +10,8 @@ from faults.history import History
 from faults.more_clients import GroupMember, TakeClient, Volatile, Watcher
 from kit.processes import Cluster, wait_for
 
-from myqueue.admin import Admin
-from myqueue.consumer import Consumer
+from myqueue.admin.client import Admin
+from myqueue.consumer.consumer import Consumer
 from myqueue.errors import MyQueueError
 
 GROUP = "crowd"

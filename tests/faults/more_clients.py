@@ -12,12 +12,12 @@ from faults.clients import GIVE_UP_S, Client, name_of, runs_of, value_of
 from faults.history import History
 from kit.members import Member
 
-from myqueue.admin import Admin
-from myqueue.consumer import Consumer
+from myqueue.admin.client import Admin
+from myqueue.cluster.session import Session
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.taker import KEY_BYTES, Taker
 from myqueue.errors import Fenced, MyQueueError, TopicExists, UnknownTopic
-from myqueue.producer import Producer
-from myqueue.session import Session
-from myqueue.taking import KEY_BYTES, Taker
+from myqueue.producer.producer import Producer
 
 NAME = "volatile"
 

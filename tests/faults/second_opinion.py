@@ -19,7 +19,7 @@ from myqueue.acks import AckLedger
 from myqueue.analytics.inspected import Finding
 from myqueue.analytics.report import Report
 from myqueue.analytics.verify import Asked, verify
-from myqueue.cli.spark_metadata import rebuild
+from myqueue.cli.spark.managers_state import rebuild
 
 
 def read_logs(data: Path, history: Path, topic: str, scratch: Path) -> Report:

@@ -18,8 +18,8 @@ import pytest
 from kit.processes import Cluster, Name, wait_for
 
 from myqueue import errors
-from myqueue.consumer import Consumer
-from myqueue.producer import Producer
+from myqueue.consumer.consumer import Consumer
+from myqueue.producer.producer import Producer
 from myqueue.wire import protocol
 
 MIB = 1 << 20

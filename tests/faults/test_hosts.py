@@ -15,7 +15,7 @@ from kit.hosts import CLIENTS, Hosts, Network, filter_against, host_of, what_is_
 from kit.processes import Name, wait_for
 from kit.traffic import Reader, Writer, judge, wait_until_read
 
-from myqueue.connection import new_keypair
+from myqueue.cluster.connection import new_keypair
 from myqueue.errors import MyQueueError
 from myqueue.wire import keyfiles
 

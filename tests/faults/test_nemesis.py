@@ -40,7 +40,7 @@ from kit.hosts import ROOT, Hosts
 from kit.hosts import what_is_missing as what_hosts_lack
 from kit.processes import Cluster, Name
 
-from myqueue.connection import new_keypair
+from myqueue.cluster.connection import new_keypair
 from myqueue.errors import UnknownTopic
 from myqueue.wire import keyfiles
 

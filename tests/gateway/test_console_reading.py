@@ -12,9 +12,9 @@ from kit.batches import forged
 from kit.echo import EchoCluster
 from kit.echo_reads import fill, serve_reads
 
+from myqueue.cluster.session import Session
 from myqueue.errors import BatchUnreadable
 from myqueue.gateway.console import reading
-from myqueue.session import Session
 from myqueue.wire import batch
 
 MIB = 1 << 20

@@ -12,8 +12,8 @@ from kit.gateways import Client, Gateway, bad, good
 from kit.processes import Cluster
 
 from myqueue import MyConsumer, Producer, errors
-from myqueue.leading import ask_leader
-from myqueue.session import Session
+from myqueue.cluster.leader_request import ask_leader
+from myqueue.cluster.session import Session
 from myqueue.wire import protocol as words
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ from kit.gateways import Gateway
 from kit.processes import Cluster
 
 from myqueue import MyConsumer, MyProducer, Producer, errors
-from myqueue.http import Gateways
-from myqueue.partitioner import partition_of
+from myqueue.producer.partitioner import partition_of
+from myqueue.simple_http import Gateways
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from typing import Any
 from kit.processes import Cluster
 from kit.traffic import Writer
 
+from myqueue.consumer.message import TopicPartition
 from myqueue.errors import MyQueueError
-from myqueue.message import TopicPartition
 
 
 def describe(cluster: Cluster, group: str) -> Any:

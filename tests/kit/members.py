@@ -16,9 +16,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from myqueue.consumer import Consumer
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.message import TopicPartition
 from myqueue.errors import Fenced, MyQueueError
-from myqueue.message import TopicPartition
 
 
 class Seen(NamedTuple):

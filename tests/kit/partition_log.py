@@ -6,10 +6,10 @@ For tests of the pure half of a consumer; nothing here knows of sockets.
 from itertools import islice
 from typing import Any
 
+from myqueue.consumer.fetch_plan import Lookup
+from myqueue.consumer.message import Message, TopicPartition
+from myqueue.consumer.subscription import Place, Subscription
 from myqueue.errors import OffsetOutOfRange
-from myqueue.message import Message, TopicPartition
-from myqueue.prefetch import Lookup
-from myqueue.subscription import Place, Subscription
 from myqueue.wire import batch
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-from myqueue.admin import Admin
+from myqueue.admin.client import Admin
+from myqueue.cluster.session import Session
 from myqueue.errors import MyQueueError
-from myqueue.session import Session
 from myqueue.wire import protocol
 
 Name = tuple[str, int]  # ("broker", 2)

@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from myqueue.acks import AckLedger
-from myqueue.consumer import Consumer
+from myqueue.consumer.consumer import Consumer
 from myqueue.errors import Fenced, MyQueueError
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
 
 
 class Ack(NamedTuple):

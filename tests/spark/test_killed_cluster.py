@@ -17,8 +17,8 @@ from kit.traffic import Reader, Writer
 from myqueue.acks import AckLedger
 from myqueue.analytics.report import Report
 from myqueue.analytics.verify import Asked, verify
-from myqueue.cli.spark_metadata import rebuild
-from myqueue.producer import Producer
+from myqueue.cli.spark.managers_state import rebuild
+from myqueue.producer.producer import Producer
 
 PARTITIONS = 3
 WRITERS = 2

@@ -11,7 +11,7 @@ import pytest
 from kit.queue_logs import Topic, write_quiet
 
 from myqueue import cli
-from myqueue.cli.spark import told
+from myqueue.cli.spark.commands import told
 from myqueue.errors import UnknownTopic
 
 Run = Callable[..., tuple[int, str, str]]
@@ -27,7 +27,7 @@ def myq(spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
             yield spark
 
     for name in ("verify", "stats", "export"):
-        monkeypatch.setattr(f"myqueue.cli.spark_{name}.session_on", session_on)
+        monkeypatch.setattr(f"myqueue.cli.spark.{name}.session_on", session_on)
 
     def run(*words: object) -> tuple[int, str, str]:
         code = cli.main(["spark", *map(str, words)])

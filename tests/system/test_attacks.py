@@ -12,7 +12,7 @@ from kit.processes import Cluster, wait_for
 from kit.traffic import Reader, Writer, judge, wait_until_read
 
 from myqueue.errors import MyQueueError
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
 
 
 class Churn(threading.Thread):

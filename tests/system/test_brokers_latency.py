@@ -14,7 +14,7 @@ from kit.processes import Cluster, wait_for
 from kit.spreading import Load, brokers, drained, held_by, is_even
 from kit.traffic import percentile_ms
 
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
 
 MESSAGE = bytes(range(256)) * 40  # 10 KiB
 

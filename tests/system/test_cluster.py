@@ -11,10 +11,10 @@ import pytest
 from kit.processes import Cluster, wait_for
 
 from myqueue import errors
-from myqueue.admin import Admin
-from myqueue.consumer import Consumer
-from myqueue.producer import Producer
-from myqueue.session import Session
+from myqueue.admin.client import Admin
+from myqueue.cluster.session import Session
+from myqueue.consumer.consumer import Consumer
+from myqueue.producer.producer import Producer
 from myqueue.simple import MyConsumer, MyProducer
 
 

@@ -28,7 +28,7 @@ from kit.traffic import Reader, Writer, judge, wait_until_read
 
 from myqueue import errors
 from myqueue.daemons.network.sockets import Transport
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
 from myqueue.wire import batch, protocol
 
 GROWTH_MAX = 50 << 20  # of a daemon's memory

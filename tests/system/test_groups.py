@@ -23,8 +23,8 @@ from kit.processes import Cluster, wait_for
 from kit.traffic import Writer
 
 from myqueue import AsyncConsumer, Consumer, Producer, cli
+from myqueue.consumer.message import TopicPartition
 from myqueue.errors import Fenced, InvalidName, MyQueueError
-from myqueue.message import TopicPartition
 
 SESSION_MS = 2000
 PARTITIONS = 24

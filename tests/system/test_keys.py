@@ -10,10 +10,10 @@ from kit.joining import broker, line_of, named
 from kit.processes import Cluster, wait_for
 
 from myqueue import errors
-from myqueue.connection import new_keypair
-from myqueue.consumer import Consumer
-from myqueue.producer import Producer
-from myqueue.session import Session
+from myqueue.cluster.connection import new_keypair
+from myqueue.cluster.session import Session
+from myqueue.consumer.consumer import Consumer
+from myqueue.producer.producer import Producer
 from myqueue.wire import keyfiles, protocol
 
 pytestmark = pytest.mark.slow

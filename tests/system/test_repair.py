@@ -21,8 +21,8 @@ from kit.traffic import Reader, Writer, judge, wait_until_read
 from kit.verifying import verified
 
 from myqueue import errors
-from myqueue.cli import wellness
-from myqueue.producer import Producer
+from myqueue.cli.shared import cluster_health
+from myqueue.producer.producer import Producer
 from myqueue.simple import MyConsumer
 from myqueue.wal import format as f
 from myqueue.wire import protocol
@@ -249,7 +249,7 @@ def test_on_a_majority_it_stops_and_says_why(
         assert code == errors.NotReady.code and not data
 
     def what_is_wrong() -> list[str]:
-        return [one.text for one in wellness.problems(cluster.address, None, 5.0)]
+        return [one.text for one in cluster_health.problems(cluster.address, None, 5.0)]
 
     def is_told() -> bool:
         text = "\n".join(what_is_wrong())

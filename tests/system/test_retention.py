@@ -14,9 +14,9 @@ import pytest
 from kit.processes import Cluster, Name, wait_for
 
 from myqueue import errors
-from myqueue.consumer import Consumer
-from myqueue.message import TopicPartition
-from myqueue.producer import Producer
+from myqueue.consumer.consumer import Consumer
+from myqueue.consumer.message import TopicPartition
+from myqueue.producer.producer import Producer
 from myqueue.wire import batch, protocol
 
 MIB = 1 << 20

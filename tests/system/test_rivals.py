@@ -14,7 +14,7 @@ from kit.joining import line_of
 from kit.processes import Cluster, Name, free_ports, wait_for
 
 from myqueue import errors
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
 from myqueue.wire import protocol
 
 pytestmark = pytest.mark.slow

@@ -18,10 +18,10 @@ from kit import wal_logs
 from kit.joining import line_of
 from kit.processes import Cluster, Name, wait_for
 
-from myqueue.cli import wellness
+from myqueue.cli.shared import cluster_health
 from myqueue.errors import MyQueueError
 from myqueue.gateway.console import troubles
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
 from myqueue.simple import MyConsumer
 from myqueue.wal import format as f
 from myqueue.wire import protocol
@@ -119,7 +119,7 @@ def test_a_broker_goes_on_without_the_partition_that_others_contradict(
     cluster.start(*managers)
     kept = wait_for("replaced", lambda: [one for one in told(cluster) if one["kept"]], 60)[0]
     assert kept["partition"] == f"{BACK}/0" and (kept["kind"], kept["node"]) == ONE
-    for sentence in (wellness.of([kept])[0].text, troubles.of_problems([kept])[0].text):
+    for sentence in (cluster_health.of([kept])[0].text, troubles.of_problems([kept])[0].text):
         assert f"{BACK}/0" in sentence and kept["kept"] in sentence
     wait_for("nothing else", lambda: [kept] == cluster.problems(), 60)  # three copies again
     found = [
@@ -153,7 +153,7 @@ def test_a_manager_that_others_contradict_takes_no_part_and_says_so(
     cluster.start(one)
     row = wait_for("told", lambda: told(cluster), 30)[0]
     assert (row["kind"], row["node"], row["partition"]) == (*one, "managers")
-    assert "takes no part" in wellness.of([row])[0].text
+    assert "takes no part" in cluster_health.of([row])[0].text
     assert "takes no part" in troubles.of_problems([row])[0].text
     wait_for("noted", lambda: list(cluster.data(one).glob("closed-*[0-9a-f]")))
     cluster.check_alive()
@@ -162,7 +162,7 @@ def test_a_manager_that_others_contradict_takes_no_part_and_says_so(
     wait_for("told still", lambda: closed(cluster, one) and told(cluster), 30)
     assert status(cluster, one)["refused"]["1"] == row["why"]
     hint = line_of(cluster.folder / "manager-1.log", "group-closed")
-    for text in (hint, wellness.of([row])[0].text):
+    for text in (hint, cluster_health.of([row])[0].text):
         assert "with an empty folder" in text and "without its note it is closed again" in text
     cluster.check_alive()
     produce(cluster, QUIET, b"after")  # with all managers as addresses

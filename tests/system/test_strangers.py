@@ -9,8 +9,8 @@ import pytest
 from kit import zmtp
 from kit.processes import Cluster, Name, wait_for
 
-from myqueue.consumer import Consumer
-from myqueue.producer import Producer
+from myqueue.consumer.consumer import Consumer
+from myqueue.producer.producer import Producer
 from myqueue.wire import protocol
 
 CONNECTIONS, REQUESTS, ROUNDS = 30, 6000, 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kit.processes import Cluster, wait_for
 
-from myqueue.producer import Producer
+from myqueue.producer.producer import Producer
 
 
 def test_a_partition_gets_a_leader_though_one_of_its_founders_never_was(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # these three are loaded with every command.
     ("client/cli/__init__.py", ("click", "<client>", "myqueue.cli")),
     ("client/cli/lazy.py", ("click", "<client>", "myqueue.cli")),
-    ("client/cli/output.py", ("click", "<client>", "myqueue.cli")),
-    ("client/cli/bench_floor.py", ("zmq", "myqueue.cli", "myqueue.errors")),
+    ("client/cli/shared/output.py", ("click", "<client>", "myqueue.cli")),
+    ("client/cli/bench/floor.py", ("zmq", "myqueue.cli", "myqueue.errors")),
     ("client/cli/", ("click", "myqueue")),
     ("client/", ("zmq", "msgpack", "<client>")),
 )
@@ -50,7 +50,11 @@ PUBLIC_MODULES = ("errors", "testing")
 
 ONE_IMPORTER: dict[str, tuple[str, ...]] = {
     # The third one measures bare ZeroMQ, for comparison.
-    "zmq": ("daemons/network/sockets.py", "client/connection.py", "client/cli/bench_floor.py"),
+    "zmq": (
+        "daemons/network/sockets.py",
+        "client/cluster/connection.py",
+        "client/cli/bench/floor.py",
+    ),
     "msgpack": ("client/wire/protocol.py", "client/wire/batch.py"),
     "lmdb": ("wal/store/store.py",),
     "flask": ("gateway/",),

@@ -45,7 +45,9 @@ BANNED_MODULES = dict.fromkeys(("pickle", "marshal", "shelve", "dill"), DECODE)
 
 # On public indexes this name is a project of other people.
 BARE_INSTALL = re.compile(r"pip3? install[\s'\"`]+myqueue|\bmyqueue\[\w")
-HOW_TO_INSTALL = "name the folder: client/cli/installing.py knows it, '.[extra]' is always right"
+HOW_TO_INSTALL = (
+    "name the folder: client/cli/shared/install_hint.py knows it, '.[extra]' is always right"
+)
 
 
 def file_length(source: Source) -> Iterator[str]:

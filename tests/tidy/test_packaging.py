@@ -47,8 +47,8 @@ def test_a_wheel_holds_exactly_the_files_of_the_folders(tmp_path: Path) -> None:
 
 
 def installed_path(name: str) -> str:
-    """client/cli/wal.py -> myqueue/cli/wal.py; every other folder goes below myqueue/. Only what
-    Spark looks for by its name stands beside it.
+    """client/cli/wal/commands.py -> myqueue/cli/wal/commands.py; every other folder goes below
+    myqueue/. Only what Spark looks for by its name stands beside it.
     """
     if name.startswith("analytics/pyspark_myqueue/"):
         return name.removeprefix("analytics/")

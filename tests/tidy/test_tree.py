@@ -54,4 +54,4 @@ def test_root_holds_only_what_the_design_names() -> None:
 def test_sources_are_found() -> None:
     """A broken search would make every rule above pass."""
     found = {source.path for source in sources()}
-    assert {"client/__init__.py", "client/cli/output.py", "tests/tidy/rules.py"} <= found
+    assert {"client/__init__.py", "client/cli/shared/output.py", "tests/tidy/rules.py"} <= found

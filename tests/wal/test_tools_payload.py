@@ -20,8 +20,8 @@ from kit.metadata_rig import Script
 from kit.queue_logs import WALL_MS, Broker, Topic, make_entry
 
 from myqueue import cli
-from myqueue.cli.wal_lines import as_line
-from myqueue.cli.wal_payload import decoded
+from myqueue.cli.wal.lines import as_line
+from myqueue.cli.wal.payload import decoded
 from myqueue.daemons.partition import machine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.membership import encode_config

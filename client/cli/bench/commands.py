@@ -1,0 +1,273 @@
+"""`myq bench`: what this cluster does, measured through the public client.
+
+`produce`, `consume`, `latency` and `e2e` are one measurement each; `all` does them in turn and
+prints one object with the keys of the peers' benchmark, beside the floor of the machine. Each uses
+a topic of its own, which is deleted afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import click
+
+from myqueue import __version__
+from myqueue.acks import AckLedger
+from myqueue.admin.client import Admin
+from myqueue.cli import FAILED
+from myqueue.cli.bench import measurements, nemesis
+from myqueue.cli.bench.floor import zeromq
+from myqueue.cli.bench.parts import STAMP_BYTES, sync_floor
+from myqueue.cli.shared import options as address
+from myqueue.cli.shared import output
+from myqueue.cluster.session import Session
+from myqueue.daemons.agent.cluster_folder import Folder
+from myqueue.errors import InvalidRequest, UnknownTopic
+
+DURABILITY = "Raft quorum, fdatasync of the log on each of them before the acknowledgement"
+
+
+@click.group()
+def bench() -> None:
+    """Measure throughput and latency of a cluster."""
+
+
+def _nemesis(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--yes", is_flag=True, help="Do not ask whether --nemesis is meant."),
+        click.option(
+            "--nemesis", is_flag=True,
+            help="Kill, freeze and restart daemons of the cluster that 'myq up' runs here, drain"
+            " brokers and make a topic anew meanwhile, and say what clients felt. Exit code 1 if"
+            " anything acknowledged is lost or doubled.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def _victim(options: dict[str, Any], other: str | None) -> Folder | None:
+    """The cluster that is to be hurt meanwhile; asked for before anything is done."""
+    if not options.get("nemesis"):
+        return None
+    return nemesis.agreed(options["data"], other, options["yes"])
+
+
+def _measure(victim: Folder | None, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    return measure() if victim is None else nemesis.under(victim, measure)
+
+
+def _common(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        output.json_option,
+        click.option("--keep", is_flag=True, help="Do not delete the topic afterwards."),
+        click.option("--replication", default=0, help="Replicas. [default: 3, or all brokers]"),
+        click.option("--partitions", default=1, show_default=True, help="Partitions of the topic."),
+        click.option("--topic", help="An existing topic instead of one of its own."),
+        click.option("--size", default=100, show_default=True, help="Bytes of a message."),
+    ):
+        function = option(function)
+    return address.options(function)
+
+
+_seconds = click.option("--seconds", default=10.0, show_default=True, help="How long to measure.")
+_messages = click.option("--messages", default=2000, show_default=True, help="How many.")
+_rate = click.option("--rate", default=1000.0, show_default=True, help="Messages a second.")
+
+
+def _load_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--warmup", default=1.0, show_default=True, help="Seconds not counted."),
+        click.option("--batch-bytes", default=256 << 10, show_default=True),
+        click.option("--in-flight", default=16, show_default=True, help="Unanswered batches."),
+        click.option("--single", is_flag=True, help="No batching: each message by itself."),
+        click.option("--compression", default="none", show_default=True),
+    ):
+        function = option(function)
+    return function
+
+
+@contextmanager
+def _topic(options: dict[str, Any]) -> Iterator[tuple[Session, str, str]]:
+    """(session, cluster, name of the topic); one that was made here goes afterwards. Who is to be
+    hurt, if anybody, is noted in `options`.
+    """
+    if options["size"] < STAMP_BYTES:
+        raise InvalidRequest(f"--size {options['size']}: at least {STAMP_BYTES} bytes")
+    victim = options["victim"] = _victim(options, options["cluster"])
+    data = options["data"] if victim is None else str(victim.data)
+    cluster = address.find(options["cluster"], data)
+    name = options["topic"]
+    with Session(cluster, name="bench") as session, Admin(session) as admin:
+        if name is None:
+            name = f"bench-{random.SystemRandom().getrandbits(40):010x}"
+            admin.create_topic(
+                name, partitions=options["partitions"], replication=options["replication"]
+            )
+        elif name not in admin.topics():
+            raise UnknownTopic(f"there is no topic {name!r}")
+        try:
+            yield session, cluster, name
+        finally:
+            if options["topic"] is None and not options["keep"]:
+                admin.delete_topic(name)
+            elif options["topic"] is None:
+                click.echo(f"Kept the topic {name}.", err=True)
+
+
+def _load(options: dict[str, Any], cluster: str, topic: str) -> measurements.Load:
+    return measurements.Load(
+        cluster, topic, options["size"], options["seconds"], options["warmup"],
+        options["batch_bytes"], options["in_flight"], options["single"], options["compression"],
+    )  # fmt: skip
+
+
+def _tell(kind: str, options: dict[str, Any], found: dict[str, Any]) -> None:
+    facts = {
+        "peer": "myqueue", "size": options["size"], "partitions": options["partitions"],
+        "durability": DURABILITY, "versions": {"myqueue": __version__}, **found,
+    }  # fmt: skip
+    felt = facts.get("nemesis")
+    if options["as_json"]:
+        output.write_json(f"myq.bench.{kind}/1", facts)
+    else:
+        rows = [
+            [name, str(value) if isinstance(value, dict | list) else value]
+            for name, value in facts.items()
+            if value not in (None, [], {}) and name != "nemesis"
+        ]
+        output.write_table(["what", "value"], rows)
+        click.echo("\n".join(nemesis.lines(felt) if felt else ()), nl=bool(felt))
+    if felt and not felt["whole"]:
+        click.get_current_context().exit(FAILED)
+
+
+@bench.command()
+@_common
+@_nemesis
+@_load_options
+@_seconds
+@click.option(
+    "--acks", metavar="FILE",
+    help="Note each acknowledgement, for 'spark verify'. The topic is kept then.",
+)  # fmt: skip
+def produce(acks: str | None, **options: Any) -> None:
+    """As many messages as go; only acknowledged ones count."""
+    options["keep"] |= acks is not None  # or all that the ledger tells of would be missed
+    with _topic(options) as (session, cluster, topic), ExitStack() as stack:
+        load = _load(options, cluster, topic)
+        if acks is not None:
+            load = load._replace(acks=stack.enter_context(AckLedger(acks)))
+        _tell(
+            "produce",
+            options,
+            _measure(options["victim"], lambda: measurements.produce(load, session)),
+        )
+
+
+@bench.command()
+@_common
+@_nemesis
+@_load_options
+@_seconds
+def consume(**options: Any) -> None:
+    """Read from the beginning; without --topic, one is filled for --seconds before."""
+    with _topic(options) as (session, cluster, topic):
+        if options["topic"] is None:
+            measurements.produce(_load(options, cluster, topic), session)
+        found = _measure(
+            options["victim"], lambda: measurements.consume(cluster, topic, options["seconds"])
+        )
+        _tell("consume", options, found)
+
+
+@bench.command()
+@_common
+@_nemesis
+@_messages
+def latency(messages: int, **options: Any) -> None:
+    """One message at a time, each waited for."""
+    with _topic(options) as (_, cluster, topic):
+        size = options["size"]
+        found = _measure(
+            options["victim"], lambda: measurements.latency(cluster, topic, size, messages)
+        )
+        _tell("latency", options, found)
+
+
+@bench.command()
+@_common
+@_nemesis
+@_rate
+@_seconds
+def e2e(rate: float, seconds: float, **options: Any) -> None:
+    """From send in one process to receipt in another, at a steady rate."""
+    with _topic(options) as (_, cluster, topic):
+        size = options["size"]
+        found = _measure(
+            options["victim"], lambda: measurements.end_to_end(cluster, topic, size, rate, seconds)
+        )
+        _tell("e2e", options, found)
+
+
+@bench.command()
+@click.option("--gateway", metavar="URL", help="http://host:port. [default: that of 'myq up']")
+@click.option("--token", default="", help="A bearer token, if the gateway asks for one.")
+@click.option("--connections", default=16, show_default=True, help="Kept open, all busy.")
+@click.option("--batch", default=100, show_default=True, help="Messages of a batch.")
+@click.option("--size", default=100, show_default=True, help="Bytes of a message.")
+@click.option("--partitions", default=1, show_default=True, help="Partitions of the topic.")
+@click.option("--keys", is_flag=True, help="With an Idempotency-Key in each request.")
+@_seconds
+@_nemesis
+@address.data_option
+@output.json_option
+def http(gateway: str | None, data: str | None, **options: Any) -> None:
+    """A gateway: single messages in and out, then batches; each phase so many seconds."""
+    from myqueue.cli.bench import http as bench_http
+
+    victim = _victim({**options, "data": data}, gateway)
+    url = gateway or address.find_gateway(data)
+    given = {name: value for name, value in options.items() if name not in ("nemesis", "yes")}
+    found = _measure(victim, lambda: bench_http.measure(url, **given))
+    _tell("http", options, found)
+
+
+@bench.command(name="all")
+@_common
+@_load_options
+@_seconds
+@_rate
+@_messages
+def everything(rate: float, messages: int, **options: Any) -> None:
+    """Latency, end to end, produce and consume in turn, and the floor of this machine."""
+    found: dict[str, Any] = {"extra": {}, "errors": []}
+
+    def step(name: str, measure: Callable[[], dict[str, Any]]) -> None:
+        try:
+            found.update(measure())
+        except Exception as error:  # a phase that failed is a result
+            found["errors"].append(f"{name}: {error}")
+
+    size, seconds = options["size"], options["seconds"]
+    found["extra"].update(sync_floor(options["data"]), **zeromq(size))
+    with _topic(options) as (_, cluster, topic):
+        step("latency", lambda: measurements.latency(cluster, topic, size, messages))
+    with _topic(options) as (_, cluster, topic):
+        step("e2e", lambda: measurements.end_to_end(cluster, topic, size, rate, seconds))
+    with _topic(options) as (session, cluster, topic):
+        step("produce", lambda: measurements.produce(_load(options, cluster, topic), session))
+        step("consume", lambda: measurements.consume(cluster, topic, seconds))
+    with _topic(options) as (session, cluster, topic):
+        single = {**options, "single": True, "in_flight": 64}
+        step("single", lambda: {
+            "extra": found["extra"] | {
+                "single_msgs_s": measurements.produce(_load(single, cluster, topic), session)[
+                    "produce_msgs_s"
+                ]
+            }
+        })  # fmt: skip
+    _tell("all", options, found)

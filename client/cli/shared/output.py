@@ -1,0 +1,102 @@
+"""What commands print: tables for people, JSON for programs, progress for whoever waits.
+
+Numbers get separators and units in tables only; JSON has plain numbers and a schema name with a
+version. Nothing is cut or drawn unless a terminal is on the other side.
+"""
+
+import dataclasses
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+from myqueue.cli.shared.streams import printable
+
+Cell = str | int | float | bool | None
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON for programs instead of a table."
+)
+
+
+def write_json(schema: str, value: dict[str, Any]) -> None:
+    """One JSON object, with the name and version of its shape ("myq.noun.verb/1") in front."""
+    click.echo(json.dumps({"schema": schema, **value}, ensure_ascii=False))
+
+
+def write_table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Columns under their heads; a column that holds only numbers is aligned to the right."""
+    cells = [list(row) for row in rows]
+    right = [
+        bool(cells) and all(row[at] is None or is_number(row[at]) for row in cells)
+        for at in range(len(heads))
+    ]
+    lines = [[head.upper() for head in heads], *([text(cell) for cell in row] for row in cells)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
+    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in lines:
+        padded = [
+            word.rjust(width) if is_right else word.ljust(width)
+            for word, width, is_right in zip(line, widths, right, strict=True)
+        ]
+        click.echo("  ".join(padded).rstrip()[:limit])
+
+
+def plain(value: Any) -> Any:
+    """What the client returned, as dicts, lists and texts that JSON can hold."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    match value:
+        case dict():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(item) for item in value]
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+    return value
+
+
+def is_number(cell: Cell) -> bool:
+    return isinstance(cell, int | float) and not isinstance(cell, bool)
+
+
+def text(cell: Cell) -> str:
+    """How a table shows one value."""
+    match cell:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if cell else "no"
+        case int():
+            return f"{cell:,}"
+        case float():
+            return f"{cell:,.2f}"
+    # Names that clients gave themselves are shown too: none of them may move the cursor.
+    return printable(cell)
+
+
+def human_bytes(count: int) -> str:
+    """1023 -> "1,023 B", 1536 -> "1.5 KiB"."""
+    if count < 1024:
+        return f"{count:,} B"
+    size = float(count)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        size /= 1024
+        if size < 1023.95 or unit == "TiB":
+            break
+    return f"{size:,.1f} {unit}"
+
+
+def progress(length: int, label: str) -> Any:
+    """A bar for work of `length` steps, drawn on stderr if that is a terminal.
+
+    with progress(len(files), "Verifying") as bar:
+        bar.update(1)
+    """
+    hidden = not sys.stderr.isatty()
+    return click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden)

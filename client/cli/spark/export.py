@@ -1,0 +1,50 @@
+"""`myq spark export`: messages as Parquet, in one go or bit by bit."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from myqueue.cli.shared import output
+from myqueue.cli.spark.commands import given, options, session_on, skip_unknown_option
+
+
+@click.command()
+@options
+@click.option("--to", "target", required=True, metavar="DIR", help="Folder or URI to write to.")
+@click.option("--topic", "topics", multiple=True, help="Only these topics; may be repeated.")
+@click.option(
+    "--restart", is_flag=True, help="Begin anew although there is an export: it is replaced."
+)
+@skip_unknown_option
+@output.json_option
+def export(
+    paths: tuple[str, ...], master: str, conf: tuple[str, ...], target: str,
+    topics: tuple[str, ...], restart: bool, skip_unknown: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Write committed messages of the logs at PATHS to DIR as Parquet.
+
+    One folder for each topic and partition (topic=…/partition=…), columns offset, timestamp, key,
+    value, headers, stored. The next run with the same DIR adds what came since, each message once:
+    how far the export is stands in DIR/_progress, kept by Spark as the checkpoint of a stream.
+    """
+    from myqueue.analytics.engine import progress
+    from myqueue.analytics.export import export as exported
+
+    with session_on(master, conf, "myq spark export") as session:
+        begin, left_out = time.monotonic(), list[str]()
+        with progress(session, "Exporting"):
+            rows = exported(
+                session, given(paths), target, topics, restart=restart, skip_unknown=skip_unknown,
+                note=left_out.append,
+            )  # fmt: skip
+        took_s = time.monotonic() - begin
+    facts = {"to": target, "messages": rows, "notes": left_out, "took_s": round(took_s, 3)}
+    if as_json:
+        output.write_json("myq.spark.export/1", facts)
+        return
+    for text in left_out:
+        click.echo(f"note: {text}", err=True)
+    speed = rows / max(took_s, 1e-9)
+    click.echo(f"{rows:,} messages written to {target} in {took_s:.1f} s ({speed:,.0f}/s)")

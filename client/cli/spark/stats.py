@@ -1,0 +1,73 @@
+"""`myq spark stats`: what is in the logs, by topic, partition, producer and minute; with plots."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from myqueue.cli.shared import output
+from myqueue.cli.spark.commands import given, options, session_on, skip_unknown_option, write_html
+
+COLUMNS = (
+    *("topic", "partitions", "messages", "entries", "bytes"),
+    *("skew", "p50_bytes", "p99_bytes", "largest_bytes"),
+)
+
+
+@click.command()
+@options
+@click.option("--topic", "topics", multiple=True, help="Only these topics; may be repeated.")
+@click.option("--parquet", metavar="FILE", help="Write sums by partition, producer and minute.")
+@click.option("--html", metavar="FILE", help="Write the report as a page with plots.")
+@skip_unknown_option
+@output.json_option
+def stats(
+    paths: tuple[str, ...], master: str, conf: tuple[str, ...], topics: tuple[str, ...],
+    parquet: str | None, html: str | None, skip_unknown: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Count what is committed in the logs at PATHS, each message once.
+
+    Sizes are of values; "stored" is what batches take, after compression. Times are the stamps of
+    partitions' leaders. Skew is the largest partition by the mean one.
+    """
+    from myqueue.analytics.engine import Spread, progress
+    from myqueue.analytics.parquet import count_writer
+    from myqueue.analytics.stats import stats as counted
+    from myqueue.analytics.stats_page import stats_page
+
+    where = given(paths)
+    with (
+        session_on(master, conf, "myq spark stats", quick=True) as session,
+        count_writer(parquet) as sink,
+    ):
+        begin = time.monotonic()
+        facts = counted(
+            where, Spread(session), topics=topics or None, skip_unknown=skip_unknown, sink=sink,
+            progress=lambda label: progress(session, label),
+        )  # fmt: skip
+        facts["took_s"] = round(time.monotonic() - begin, 3)
+    if html is not None:
+        write_html(html, stats_page(facts))
+    if as_json:
+        output.write_json("myq.spark.stats/1", facts)
+    else:
+        _print(facts)
+
+
+def _print(facts: dict[str, Any]) -> None:
+    output.write_table(COLUMNS, [[one[name] for name in COLUMNS] for one in facts["topics"]])
+    for text in facts["notes"]:
+        click.echo(f"note: {text}", err=True)
+    seconds = max(facts["took_s"], 1e-9)
+    click.echo(
+        f"{facts['messages']:,} messages in {facts['entries']:,} batches "
+        f"({facts['messages_per_batch']:,.1f} each), {output.human_bytes(facts['bytes'])} stored, "
+        f"{facts['overhead_per_message']:,.1f} B a message beside its value; "
+        f"{len(facts['elections']):,} elections"
+    )
+    click.echo(
+        f"{output.human_bytes(facts['bytes_read'])} read in {seconds:.1f} s "
+        f"({facts['bytes_read'] / seconds / 1e6:,.0f} MB/s)"
+    )

@@ -1,0 +1,163 @@
+"""`myq wal verify`: is the log what was written, and if not, where exactly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from myqueue.cli.shared import output
+from myqueue.cli.wal.commands import line, opened, path_argument, title
+from myqueue.wal.tools.archive import load_manifest, missing_from
+from myqueue.wal.tools.check_segment import Progress
+from myqueue.wal.tools.locate import Place
+from myqueue.wal.tools.segments import CORRUPT, Finding
+from myqueue.wal.tools.verify import Summary
+from myqueue.wal.tools.verify import verify as verified
+
+SETTLE_S = 0.05
+FINDINGS_MAX = 10_000
+
+
+@click.command()
+@path_argument
+@click.option("--store", is_flag=True, help="Compare the store with the log; the daemon is down.")
+@click.option(
+    "--limit-rate", type=click.FloatRange(min=0, min_open=True), metavar="MB/S",
+    help="Read no faster than this, to leave the disk to others.",
+)  # fmt: skip
+@output.json_option
+def verify(path: str, store: bool, limit_rate: float | None, as_json: bool) -> None:
+    """Check the logs at PATH: every checksum, every gap, every footer against a recount.
+
+    Each finding names segment and position, and group and index where they are known. A torn
+    tail (of a crash, or of a write going on right now) is reported but is no failure. The exit
+    code is 1 if anything is corrupt.
+    """
+    corrupt = 0
+    logs: list[dict[str, Any]] = []
+    with opened(path) as places:
+        for place in places:
+            if not as_json:
+                title(place, len(places) > 1)
+            report = _Report(place, as_json)
+            with _Paced(place, limit_rate) as paced:
+                for finding in paced.findings(report, store):
+                    report.add(finding)
+            corrupt += report.corrupt
+            logs.append(report.end())
+    if as_json:
+        output.write_json("myq.wal.verify/1", {"ok": not corrupt, "logs": logs})
+    if corrupt:
+        raise click.exceptions.Exit(1)
+
+
+class _Report:
+    """Findings of one log: printed as they come, or kept for one JSON object."""
+
+    def __init__(self, place: Place, as_json: bool) -> None:
+        self._place, self._as_json = place, as_json
+        self.findings: list[dict[str, Any]] = []
+        self.corrupt = self.torn = 0
+        self.summary = Summary()
+        self.store_entries: int | None = None
+        self._began = time.monotonic()
+
+    def add(self, finding: Finding) -> None:
+        self.corrupt += finding.verdict == CORRUPT
+        self.torn += finding.verdict != CORRUPT
+        if not self._as_json:
+            line(str(finding))
+        elif len(self.findings) < FINDINGS_MAX:
+            self.findings.append(_finding(finding))
+
+    def end(self) -> dict[str, Any]:
+        took_s = max(time.monotonic() - self._began, 1e-9)
+        if not self._as_json:
+            self._print(took_s)
+        summary = asdict(self.summary)
+        summary.update(corrupt=self.corrupt, torn=self.torn)
+        return {
+            "path": self._place.directory,
+            "ok": not self.corrupt,
+            "findings": self.findings,
+            "findings_left_out": self.corrupt + self.torn - len(self.findings),
+            **summary,
+            "store_entries": self.store_entries,
+            "took_s": round(took_s, 3),
+        }
+
+    def _print(self, took_s: float) -> None:
+        one = self.summary
+        more = f", {one.unused} unused" if one.unused else ""
+        more += f", {one.reclaimed} reclaimed meanwhile" if one.reclaimed else ""
+        click.echo(
+            f"{one.segments:,} segments ({one.sealed:,} sealed{more}), {one.records:,} records, "
+            f"{one.entries:,} entries of {one.groups:,} groups, {output.human_bytes(one.bytes)} in "
+            f"{took_s:.1f} s ({one.bytes / took_s / 1e6:,.0f} MB/s)"
+        )
+        if self.store_entries is not None:
+            click.echo(f"store: {self.store_entries:,} rows of the index compared with the log")
+        torn = f"; torn: {self.torn:,}, which nobody was promised" if self.torn else ""
+        verdict = f"corrupt: {self.corrupt:,}" if self.corrupt else "no corruption"
+        click.echo(f"{verdict}{torn}")
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    fields = asdict(finding)
+    fields["group"] = f"{finding.group:016x}" if finding.group else None
+    fields["index"] = finding.index if finding.group else None
+    fields["byte"] = finding.byte if finding.byte >= 0 else None
+    fields["bit"] = finding.bit if finding.bit >= 0 else None
+    return fields
+
+
+class _Paced:
+    """The pass over one log: opens it, shows progress on a terminal, keeps to the rate."""
+
+    def __init__(self, place: Place, megabytes_per_s: float | None) -> None:
+        self._place = place
+        self._bytes_per_s = megabytes_per_s * 1e6 if megabytes_per_s else None
+
+    def __enter__(self) -> _Paced:
+        self._files = self._place.open()
+        self._bar = output.progress(1, "Verifying")
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._bar.__exit__(*error)
+        self._files.close()
+
+    def findings(self, report: _Report, store: bool) -> Iterator[Finding]:
+        place, files = self._place, self._files
+        if store:
+            from myqueue.wal.tools.check_store import compare
+
+            rows = yield from compare(place, self._progress)
+            report.store_entries = rows
+        manifest = load_manifest(files) if place.archive else None
+        if manifest is not None:
+            yield from missing_from(files, manifest)
+        self._began = time.monotonic()
+        for event in verified(files, place.owner(), lambda: time.sleep(SETTLE_S)):
+            if isinstance(event, Finding):
+                yield event
+            elif isinstance(event, Progress):
+                self._progress(event)
+                self._keep_to_rate(event.done)
+            else:
+                report.summary = event
+
+    def _progress(self, event: Progress) -> None:
+        self._bar.length = event.total
+        self._bar.update(event.done - self._bar.pos)
+
+    def _keep_to_rate(self, done: int) -> None:
+        if self._bytes_per_s is not None:
+            early_s = done / self._bytes_per_s - (time.monotonic() - self._began)
+            if early_s > 0:
+                time.sleep(early_s)

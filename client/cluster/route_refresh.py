@@ -1,0 +1,263 @@
+"""What a session does by itself: fresh routes, other managers' addresses, ALIVE.
+
+Routes are asked for when somebody wants a topic, when something went wrong, and every few seconds
+for the topics in use (that is how a partition that was added is noticed). Many wishes at once
+become one request, and at most one is under way.
+
+"No such topic" from a manager that lags behind would be wrong, so before `UnknownTopic` is raised
+the managers' leader is asked, and if it knows the topic the others are asked to wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue.cluster.connection import Connection
+from myqueue.cluster.io_thread import Timer
+from myqueue.cluster.manager_request import Managers
+from myqueue.cluster.routing import Topic
+from myqueue.cluster.waiters import Waiter
+from myqueue.errors import Closed, MyQueueError, TimedOut, TopicExists, UnknownTopic
+from myqueue.wire import protocol as words
+
+if TYPE_CHECKING:
+    from myqueue.cluster.session import Answer, SessionCore
+
+log = logging.getLogger("myqueue.client")
+
+ALIVE_MS: Final = 3_000
+HEARD_MAX: Final = 10_000  # told at once
+MANAGERS_MS: Final = 60_000
+REFRESH_MS_MIN: Final = 20
+
+
+class Ensure:
+    """Somebody waits for topics."""
+
+    def __init__(self, names: list[str], create: bool, future: Future[list[Topic]]) -> None:
+        self.names, self.create, self.future = names, create, future
+        self.asked: set[str] = set()  # created, or looked up at the leader, by now
+        self.new: set[str] = set()  # nobody wanted them before
+        self.timer: Timer | None = None
+
+
+class Upkeep:
+    """All in the I/O thread, but for `ensure`."""
+
+    def __init__(self, session: SessionCore, managers: Managers) -> None:
+        self.listeners: list[Callable[[], object]] = []
+        self._session, self._managers = session, managers
+        self._topics: set[str] = set()  # to be kept fresh
+        self._wanted = self._asking = False
+        self._at_least = 0
+        self._ensures: list[Ensure] = []
+        self._producers: dict[int, int] = {}  # id -> how many want it alive
+        self._consumers: dict[int, int] = {}
+        self.heard_of: tuple[set[int], set[int]] = set(), set()  # once; told with the next ALIVE
+        self._beats: list[tuple[Connection, int]] = []
+        self._beating = False
+        self._began = False
+
+    # -- routes -----------------------------------------------------------------------------------
+
+    def refresh(self, names: tuple[str, ...] = (), at_least: int = 0) -> None:
+        self._topics.update(names)
+        self._at_least = max(self._at_least, at_least)
+        self._wanted = True
+        if self._asking or self._session.closed or not self._topics:
+            return
+        self._asking, self._wanted = True, False
+        asked = sorted(self._topics)
+        at_least = max(self._at_least, self._session.applied)
+        future = self._session.call(self._session.managers, words.ROUTE, (asked, at_least))
+        future.add_done_callback(self._routed)
+        if not self._began:
+            self._began = True
+            self._periodically()
+
+    def _periodically(self) -> None:
+        if not self._session.closed:
+            self._session.after(self._session.settings.routes_max_age_ms, self._periodically)
+            self.refresh()
+
+    def _routed(self, future: Future[Answer]) -> None:
+        self._asking = False
+        error = future.exception()
+        if error is not None:
+            if self._topics and not self._session.closed:
+                log.warning("routes are not known, or not fresh: %s", error)
+        elif self._session.routes.learn(future.result().fields):
+            self._tell_listeners()
+        for ensure in tuple(self._ensures):
+            self._look(ensure)
+        if self._wanted and not self._session.closed:
+            self._session.after(REFRESH_MS_MIN, self._if_wanted)
+
+    def changed(self, name: str, applied: int) -> None:
+        """By this session: nobody who asks from now on is told what was known before."""
+        self._session.routes.changed(name, applied)
+        if name in self._topics:
+            self.refresh()
+
+    def _tell_listeners(self) -> None:
+        for listener in tuple(self.listeners):
+            try:
+                listener()
+            except Exception:
+                log.exception("a callback about routes failed")
+
+    def _if_wanted(self) -> None:
+        if self._wanted:
+            self.refresh()
+
+    # -- topics that somebody waits for -----------------------------------------------------------
+
+    def ensure(self, names: list[str], create: bool, limit_ms: int) -> Future[list[Topic]]:
+        """From any thread."""
+        future: Future[list[Topic]] = Future()
+        ensure = Ensure(names, create, future)
+        known = [self._session.routes.topic(name) for name in names]
+        if all(known):
+            future.set_result([topic for topic in known if topic is not None])
+            return future
+        self._session.on_io(lambda: self._start(ensure, limit_ms))
+        return future
+
+    def _start(self, ensure: Ensure, limit_ms: int) -> None:
+        if self._session.closed:
+            self._end(ensure, None, Closed("the session was closed"))
+            return
+        self._ensures.append(ensure)
+        ensure.new = set(ensure.names) - self._topics
+        ensure.timer = self._session.after(limit_ms, lambda: self._late(ensure, limit_ms))
+        self.refresh(tuple(ensure.names))
+
+    def _look(self, ensure: Ensure) -> None:
+        routes = self._session.routes
+        missing = [name for name in ensure.names if routes.topic(name) is None]
+        if not missing:
+            found = [topic for name in ensure.names if (topic := routes.topic(name)) is not None]
+            self._end(ensure, found, None)
+            return
+        for name in missing:
+            if self._session.closed:
+                return
+            if name not in ensure.asked and routes.is_unknown(name):
+                ensure.asked.add(name)
+                self._ask_leader(ensure, name)
+        self._wanted = True
+
+    def _ask_leader(self, ensure: Ensure, name: str) -> None:
+        session = self._session
+
+        def created(future: Future[Any]) -> None:
+            error = future.exception()
+            if error is not None and not isinstance(error, TopicExists):
+                self._end(ensure, None, error)
+            else:
+                self.refresh()
+
+        def looked_up(future: Future[Answer]) -> None:
+            error = future.exception()
+            if isinstance(error, UnknownTopic):
+                text = f"there is no topic {name!r}, and making it was not asked for"
+                if name in ensure.new:
+                    self._topics.discard(name)
+                self._end(ensure, None, UnknownTopic(text, component=error.component))
+            elif error is not None:
+                self._end(ensure, None, error)
+            else:
+                self._at_least = max(self._at_least, future.result().fields[0])
+                self.refresh()
+
+        if ensure.create:
+            session.update("create_topic", {"topic": name}).add_done_callback(created)
+        else:
+            fields = ("topic", {"topic": name}, 0, True)
+            session.call(session.managers, words.READ, fields).add_done_callback(looked_up)
+
+    def _late(self, ensure: Ensure, limit_ms: int) -> None:
+        routes = self._session.routes
+        missing = ", ".join(n for n in ensure.names if routes.topic(n) is None)
+        told = "; ".join(
+            f"{address}: {self._session.connection(address).error or 'no such topic so far'}"
+            for address in self._managers.addresses
+        )
+        text = f"routes of {missing} were not known within {limit_ms} ms. Tried {told}"
+        self._end(ensure, None, TimedOut(text))
+
+    def _end(self, ensure: Ensure, topics: list[Topic] | None, error: BaseException | None) -> None:
+        if ensure in self._ensures:
+            self._ensures.remove(ensure)
+        if ensure.timer is not None:
+            ensure.timer.cancel()
+        if ensure.future.done() or not ensure.future.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            ensure.future.set_exception(error)
+        else:
+            ensure.future.set_result(topics or [])
+
+    def shut(self, error: MyQueueError) -> None:
+        for ensure in tuple(self._ensures):
+            self._end(ensure, None, error)
+
+    # -- managers, and what they hear of us -------------------------------------------------------
+
+    def connection_changed(self, connection: Connection) -> None:
+        if connection.is_ready and connection.kind == "manager" and not self._beating:
+            self._beating = True
+            self._ask_for_managers()
+            self._beat()
+        self._tell_listeners()
+
+    def _ask_for_managers(self) -> None:
+        def learn(future: Future[dict[str, Any]]) -> None:
+            rows = future.result().get("managers") if future.exception() is None else None
+            for row in rows if isinstance(rows, list) else ():
+                address = row.get("address") if isinstance(row, dict) else None
+                if isinstance(address, str) and address.startswith("tcp://"):
+                    self._managers.add(address)
+                    self._managers.nodes[address] = int(row.get("node", 0))
+
+        if not self._session.closed:
+            self._session.after(MANAGERS_MS, self._ask_for_managers)
+            self._session.read("managers").add_done_callback(learn)
+
+    def keep_alive(self, producer: int, consumer: int) -> None:
+        for table, number in ((self._producers, producer), (self._consumers, consumer)):
+            if number:
+                table[number] = table.get(number, 0) + 1
+        self._send_alive()
+
+    def let_die(self, producer: int, consumer: int) -> None:
+        for table, number in ((self._producers, producer), (self._consumers, consumer)):
+            if number in table:
+                table[number] -= 1
+                if not table[number]:
+                    del table[number]
+
+    def _beat(self) -> None:
+        if not self._session.closed:
+            self._session.after(ALIVE_MS, self._beat)
+            self._send_alive()
+
+    def _send_alive(self) -> None:
+        """To every manager: each of them answers who is alive from what it heard itself."""
+        for connection, request in self._beats:
+            connection.forget(request)
+        self._beats.clear()
+        (producers, consumers), self.heard_of = self.heard_of, (set(), set())
+        fields = tuple(
+            sorted({*mine, *list(heard)[:HEARD_MAX]})
+            for mine, heard in ((self._producers, producers), (self._consumers, consumers))
+        )
+        if not any(fields):
+            return
+        for address in self._managers.addresses:
+            connection = self._session.connection(address)
+            request = connection.request(words.ALIVE, fields, (), Waiter())
+            self._beats.append((connection, request))

@@ -1,0 +1,482 @@
+"""A session: what one process says to one cluster. Producers, consumers and Admin share one.
+
+`DESIGN.md` has the interface in one piece. Its own work is small: it holds the connections, hands
+requests to the I/O thread and gives futures back, keeps routes fresh, and tells the managers every
+three seconds which producers and consumers of this process live.
+
+A session belongs to the process that made it. After a fork the child has a copy without the I/O
+thread and with sockets that are the parent's; every call there is refused, before any lock that
+another thread might have held during the fork is touched.
+
+Everything that lives in the I/O thread refers to a `SessionCore`. `Session` is what applications
+hold: the same state under another object, to which no thread refers. So it can be dropped, and the
+core ends with it (`finalizers.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from secrets import token_bytes
+from typing import Any, Final, NamedTuple, Self
+from weakref import WeakSet
+
+from myqueue.cluster.connection import Connection, Greeting, Sockets
+from myqueue.cluster.finalizers import unclosed, when_dropped
+from myqueue.cluster.io_thread import IoThread, Job, Timer
+from myqueue.cluster.manager_request import ManagerCall, Managers
+from myqueue.cluster.route_refresh import Upkeep
+from myqueue.cluster.routing import Routes, Topic
+from myqueue.cluster.waiters import Envelope, Waiter, failure
+from myqueue.errors import (
+    NONE,
+    Closed,
+    ConcurrentUse,
+    Forked,
+    InvalidRequest,
+    MyQueueError,
+    TimedOut,
+)
+from myqueue.settings import SessionSettings, addresses, joined
+from myqueue.wire import protocol as words
+from myqueue.wire.batch import Buffer
+from myqueue.wire.clock import now_ms
+from myqueue.wire.keyfiles import read_client_key
+
+log = logging.getLogger("myqueue.client")
+
+MANAGERS: Final = "managers"
+OF_TOPICS: Final = frozenset(("create_topic", "delete_topic", "grow_topic"))
+# What can't be packed: a number beyond 64 bits, half of a surrogate pair, a set.
+UNPACKABLE: Final = (ValueError, TypeError, OverflowError)
+_sessions: WeakSet[SessionCore] = WeakSet()
+
+
+class Answer(NamedTuple):
+    envelope: Envelope
+    frames: list[Buffer]
+
+    @property
+    def fields(self) -> list[Any]:
+        return self.envelope[words.FIELDS :]
+
+
+def resolve(future: Future[Any], result: Any, error: BaseException | None = None) -> None:
+    """End a future, unless whoever waited has cancelled it."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+class Call(Waiter):
+    """One request to one address: one attempt."""
+
+    __slots__ = ("at", "future", "id", "began", "timer")
+
+    def __init__(self, future: Future[Answer]) -> None:
+        self.future = future
+        self.at: Connection | None = None
+        self.timer: Timer | None = None
+        self.id = self.began = 0
+
+    def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
+        error = failure(envelope) if envelope[words.KIND] == words.ERROR else None
+        self._end(Answer(envelope, frames), error)
+
+    def lost(self, error: MyQueueError) -> None:
+        self._end(None, error)
+
+    def late(self) -> None:
+        at = self.at
+        if at is None:
+            return
+        was_sent = at.take(self.id) is not None
+        at.forget(self.id)
+        waited = now_ms() - self.began
+        error = TimedOut(f"{at.address}: no answer within {waited} ms", component=at.address)
+        if not was_sent:
+            error.outcome = NONE
+        self._end(None, error)
+        if was_sent and at.silent_since(self.began):
+            at.broke(f"nothing came within {waited} ms")
+
+    def _end(self, answer: Answer | None, error: MyQueueError | None) -> None:
+        self.at = None
+        if self.timer is not None:
+            self.timer.cancel()
+        resolve(self.future, answer, error)
+
+
+class SessionCore:
+    """All of a session, for its I/O thread and for whatever lives there.
+
+    What outlives a call takes `self.core`, which is never the object that the application holds.
+    """
+
+    def __init__(
+        self, cluster: str | Iterable[str], name: str, request_timeout_ms: int, key_file: str | None
+    ) -> None:
+        key_file = os.environ.get("MYQ_KEY", "") if key_file is None else key_file
+        self.settings = SessionSettings(
+            name=name, request_timeout_ms=request_timeout_ms, key_file=key_file
+        )
+        bootstrap = addresses(joined(cluster))
+        self.core = self
+        self.named_when_dropped = ""
+        self.name, self.request_timeout_ms = name, request_timeout_ms
+        self.managers: Final = MANAGERS
+        self.routes = Routes()
+        self._greeting = Greeting(name)
+        self._chance = random.Random()
+        self._managers = Managers(bootstrap, self._chance)
+        self._connections: dict[str, Connection] = {}
+        self._calls: set[ManagerCall] = set()
+        self._shutters: list[Job] = []
+        self._last_index = 0  # of our own updates: what we read afterwards is not older
+        self._closed = self._forked = False
+        self._sockets = Sockets(read_client_key(key_file) if key_file else None)
+        self._upkeep = Upkeep(self, self._managers)
+        self._thread = IoThread(self._sockets, self._turn, f"myqueue-{name or 'client'}")
+        _sessions.add(self)
+
+    @property
+    def cluster_id(self) -> str:
+        return self._greeting.cluster_id
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def manager_addresses(self) -> tuple[str, ...]:
+        """Those that were given, and those that were learned from them."""
+        return tuple(self._managers.addresses)
+
+    @property
+    def is_in_contact(self) -> bool:
+        """Whether a manager is connected now, and has greeted."""
+        known = (self._connections.get(address) for address in self._managers.addresses)
+        return any(one is not None and one.is_ready for one in known)
+
+    @property
+    def refused_ms(self) -> int:
+        """So long all managers' addresses have refused connections; 0: one of them has not."""
+        known = [self._connections.get(address) for address in tuple(self._managers.addresses)]
+        since = [one.refused_since if one is not None else 0 for one in known]
+        return now_ms() - max(since) if all(since) else 0
+
+    @property
+    def applied(self) -> int:
+        """Index of the last update that this session made."""
+        return self._last_index
+
+    def name_of(self, address: str) -> str:
+        """What runs there, for people: "manager 2 at 127.0.0.1:9093", as far as it is known. The
+        same of "manager 2", as daemons name themselves.
+        """
+        if "://" not in address:
+            address = self._address_of(address) or address
+        at = address.removeprefix("tcp://")
+        known = self._connections.get(address)
+        if known is not None and known.node:
+            return f"{known.kind} {known.node} at {at}"
+        if address in self._managers.nodes:
+            return f"manager {self._managers.nodes[address]} at {at}"
+        for broker in tuple(self.routes.brokers.values()):
+            if broker.address == address:
+                return f"broker {broker.node} at {at}"
+        return f"manager at {at}" if address in self._managers.addresses else at
+
+    def _address_of(self, daemon: str) -> str:
+        """Of "broker 3"; "" if it is not known."""
+        kind, _, number = daemon.partition(" ")
+        for address, node in tuple(self._managers.nodes.items()):
+            if kind == "manager" and number == str(node):
+                return address
+        for broker in tuple(self.routes.brokers.values()):
+            if kind == "broker" and number == str(broker.node):
+                return broker.address
+        for address, known in tuple(self._connections.items()):
+            if (known.kind, str(known.node)) == (kind, number):
+                return address
+        return ""
+
+    def check(self) -> None:
+        """Raises if this session can't be used (any more, or here)."""
+        if self._forked:
+            raise Forked("this client was made before a fork, by the parent process")
+        if self._closed:
+            raise Closed("this session was closed")
+
+    # -- requests, any thread ---------------------------------------------------------------------
+
+    def call(
+        self, target: str, kind: int, fields: Sequence[Any] = (), frames: Sequence[Buffer] = (), *,
+        timeout_ms: int | None = None,
+    ) -> Future[Answer]:  # fmt: skip
+        """An address: one attempt. `session.managers`: repeats until the deadline."""
+        self.check()
+        core, future = self.core, Future[Answer]()
+        limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
+        if target == MANAGERS:
+            self._thread.run(lambda: core._ask_managers(kind, fields, frames, limit_ms, future))
+        else:
+            self._thread.run(lambda: core._ask(target, kind, fields, frames, limit_ms, future))
+        return future
+
+    def update(
+        self, operation: str, arguments: dict[str, Any], *, timeout_ms: int | None = None,
+        key: bytes | None = None,
+    ) -> Future[dict[str, Any]]:  # fmt: skip
+        """A change of metadata, done once however often it has to be asked for."""
+        fields = (key or token_bytes(16), operation, arguments)
+        asked = self.call(MANAGERS, words.UPDATE, fields, timeout_ms=timeout_ms)
+        topic, core = arguments.get("topic", "") if operation in OF_TOPICS else "", self.core
+        return _then(asked, lambda answer: core._updated(answer, topic))
+
+    def read(
+        self, query: str, arguments: dict[str, Any] | None = None, *, at_least: int = 0,
+        linearizable: bool = False, timeout_ms: int | None = None,
+    ) -> Future[dict[str, Any]]:  # fmt: skip
+        """What a manager knows; never older than this session's own updates."""
+        fields = (query, arguments or {}, max(at_least, self._last_index), linearizable)
+        asked = self.call(MANAGERS, words.READ, fields, timeout_ms=timeout_ms)
+        return _then(asked, lambda answer: answer.fields[1])
+
+    def in_io_thread(self) -> bool:
+        """Here nothing may be waited for."""
+        return self._thread.is_here()
+
+    def wait(self, future: Future[Any], timeout_ms: int | None = None) -> Any:
+        """The result, or its exception; interruptible. TimedOut if it takes longer than that."""
+        if self._thread.is_here():
+            raise ConcurrentUse("callbacks run in the I/O thread and must not wait for it")
+        try:
+            return future.result(None if timeout_ms is None else timeout_ms / 1000)
+        except TimeoutError as error:
+            if future.done() or isinstance(error, MyQueueError):
+                raise
+            raise TimedOut(f"not done within {timeout_ms} ms; it may still be") from None
+
+    def ensure_topics(
+        self, names: Iterable[str], *, create: bool = False, timeout_ms: int | None = None
+    ) -> Future[list[Topic]]:
+        """Routes of all these topics, as soon as they are known."""
+        self.check()
+        limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
+        return self._upkeep.ensure(list(names), create, limit_ms)
+
+    def refresh(self, names: Iterable[str] = (), at_least: int = 0) -> None:
+        """`at_least`: the managers' index of what the routes have to show."""
+        wanted, upkeep = tuple(names), self._upkeep
+        self.on_io(lambda: upkeep.refresh(wanted, at_least))
+
+    def on_routes(self, callback: Job) -> None:
+        self._upkeep.listeners.append(callback)
+
+    def off_routes(self, callback: Job) -> None:
+        if callback in self._upkeep.listeners:
+            self._upkeep.listeners.remove(callback)
+
+    def keep_alive(self, *, producer: int = 0, consumer: int = 0) -> None:
+        upkeep = self._upkeep
+        self.on_io(lambda: upkeep.keep_alive(producer, consumer))
+
+    def let_die(self, *, producer: int = 0, consumer: int = 0) -> None:
+        upkeep = self._upkeep
+        self.on_io(lambda: upkeep.let_die(producer, consumer))
+
+    def heard_of(self, *, producer: int = 0, consumer: int = 0) -> None:
+        """Somebody who speaks through this process is alive now; the managers hear it soon."""
+        for known, number in zip(self._upkeep.heard_of, (producer, consumer), strict=True):
+            if number:
+                known.add(number)
+
+    # -- the I/O thread ---------------------------------------------------------------------------
+
+    def on_io(self, job: Job) -> None:
+        self.check()
+        self._thread.run(job)
+
+    def on_shut(self, callback: Job) -> None:
+        """Called in the I/O thread when the session is closed, before connections are."""
+        self._shutters.append(callback)
+
+    def off_shut(self, callback: Job) -> None:
+        if callback in self._shutters:
+            self._shutters.remove(callback)
+
+    def after(self, delay_ms: int, job: Job) -> Timer:
+        return self._thread.after(delay_ms, job)
+
+    def now_ms(self) -> int:
+        return now_ms()
+
+    def connection(self, address: str) -> Connection:
+        found = self._connections.get(address)
+        if found is None:
+            found = self._connections[address] = Connection(
+                self._sockets, address, self._greeting, self.settings.connect_timeout_ms,
+                self.settings.backoff_ms_max,
+            )  # fmt: skip
+            found.on_change = self._upkeep.connection_changed
+        return found
+
+    def _turn(self) -> int | None:
+        soonest: int | None = None
+        for connection in tuple(self._connections.values()):
+            due = connection.turn()
+            if due is not None and (soonest is None or due < soonest):
+                soonest = due
+        return soonest
+
+    def _ask(
+        self, address: str, kind: int, fields: Sequence[Any], frames: Sequence[Buffer],
+        limit_ms: int, future: Future[Answer],
+    ) -> None:  # fmt: skip
+        if self._closed:
+            resolve(future, None, Closed("the session was closed"))
+            return
+        call = Call(future)
+        call.at, call.began = self.connection(address), now_ms()
+        try:
+            call.id = call.at.request(kind, fields, frames, call)
+        except UNPACKABLE as error:
+            resolve(future, None, _not_sent(error))
+            return
+        call.timer = self.after(limit_ms, call.late)
+
+    def _ask_managers(
+        self, kind: int, fields: Sequence[Any], frames: Sequence[Buffer], limit_ms: int,
+        future: Future[Answer],
+    ) -> None:  # fmt: skip
+        def done(
+            envelope: Envelope | None, frames: list[Buffer], error: MyQueueError | None
+        ) -> None:
+            self._calls.discard(call)
+            resolve(future, Answer(envelope or [], frames), error)
+
+        if self._closed:
+            resolve(future, None, Closed("the session was closed"))
+            return
+        call = ManagerCall(self, self._managers, kind, fields, frames, limit_ms, done)
+        self._calls.add(call)
+        try:
+            call.start()
+        except UNPACKABLE as error:
+            call.fail(_not_sent(error))
+
+    def _updated(self, answer: Answer, topic: str) -> dict[str, Any]:
+        index, result = answer.fields
+        self._last_index = max(self._last_index, index)
+        if topic:
+            self._upkeep.changed(topic, index)
+        return dict(result)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self, timeout_ms: int = 5_000) -> None:
+        """Everything unanswered fails with Closed. Returns in time, whatever happens."""
+        if self._forked or self._closed:
+            return
+        self._closed = True
+        if not self._thread.stop(self.core._shut, timeout_ms / 1000):
+            log.warning("the I/O thread of a session did not end within %d ms", timeout_ms)
+
+    def end(self) -> None:
+        """The same without waiting, and without a lock that anybody holds for long."""
+        if not (self._forked or self._closed):
+            self._closed = True
+            self._thread.end(self.core._shut)
+
+    def dropped(self) -> None:
+        """The application holds no `Session` of this core any more."""
+        if self._forked or self._closed:
+            return
+        self.end()
+        if self.named_when_dropped:
+            warnings.warn(unclosed(self.named_when_dropped), ResourceWarning, stacklevel=2)
+
+    def _shut(self) -> None:
+        error = Closed("the session was closed")
+        for shutter in tuple(self._shutters):
+            try:
+                shutter()
+            except Exception:
+                log.exception("a callback about the end of a session failed")
+        for call in tuple(self._calls):
+            call.fail(error)
+        self._upkeep.shut(error)
+        for connection in self._connections.values():
+            connection.shut(error)
+        self._sockets.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def mark_forked(self) -> None:
+        self._forked = True
+
+
+class Session(SessionCore):
+    """A session, as applications hold it. See the chapter's head."""
+
+    def __init__(
+        self, cluster: str | Iterable[str], *, name: str = "", request_timeout_ms: int = 10_000,
+        key_file: str | None = None,
+    ) -> None:  # fmt: skip
+        """`cluster`: managers, `host:port[,…]` or a list of them.
+
+        `key_file`: of a cluster with keys; without one MYQ_KEY names it
+        (`myqueue.wire.keyfiles`)."""
+        core = SessionCore(cluster, name, request_timeout_ms, key_file)
+        self.__dict__ = core.__dict__  # one state; two objects, of which threads hold the other one
+        self.named_when_dropped = "Session"
+        when_dropped(self, core.dropped)
+
+    @classmethod
+    def of(cls, owner: str, cluster: str | Iterable[str], **settings: Any) -> Self:
+        """A session that is part of another client. Dropped unclosed it is called by that name;
+        "": its owner says it.
+        """
+        session = cls(cluster, **settings)
+        session.named_when_dropped = owner
+        return session
+
+
+def _not_sent(error: Exception) -> InvalidRequest:
+    return InvalidRequest(f"this can't be sent: {error}")
+
+
+def _then(asked: Future[Answer], open_answer: Callable[[Answer], Any]) -> Future[Any]:
+    """A future of what the answer holds."""
+    future: Future[Any] = Future()
+
+    def done(asked: Future[Answer]) -> None:
+        error = asked.exception()
+        try:
+            result = open_answer(asked.result()) if error is None else None
+        except Exception as problem:  # an answer of another kind than the request's
+            result, error = None, problem
+        resolve(future, result, error)
+
+    asked.add_done_callback(done)
+    return future
+
+
+def _after_fork() -> None:
+    for session in tuple(_sessions):
+        session.mark_forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

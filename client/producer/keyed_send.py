@@ -1,0 +1,123 @@
+"""Messages that are stored once, however often and through whomever they are sent.
+
+A producer's own repeats are told by its sequences, as long as it lives. Who may be ended between
+sending and hearing the answer (a gateway, a job that is started again) gives its request an *id*
+instead; the batch carries it (PROTOCOL.md, section 4), and the partition remembers for a quarter of
+an hour where it put it. The same id with other messages is refused by each partition that knows it
+(`KeyReused`): a list of which another part goes to another partition is a new one there.
+
+Where a message goes that names neither key nor partition is decided by the id alone, so that a
+repeat finds the same partition: by a hash that moves as few ids as possible when a topic grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from threading import Lock
+from typing import Any, Final
+
+from myqueue.cluster.leader_request import ask_leader
+from myqueue.cluster.session import Session
+from myqueue.errors import NONE, UNKNOWN, InvalidRequest, MyQueueError
+from myqueue.producer.delivery import RecordMetadata
+from myqueue.producer.input import check_size, plain
+from myqueue.producer.partitioner import partition_of, settled
+from myqueue.producer.topic_lanes import Place
+from myqueue.settings import ProducerSettings
+from myqueue.wire import batch
+from myqueue.wire.clock import wall_ms
+from myqueue.wire.protocol import PRODUCE
+
+ID_BYTES: Final = 16
+FIRST_BIT: Final = 1 << 63
+Messages = tuple[list[int], list[bytes], list[bytes | None] | None]  # places in the list, …
+
+
+def send_once(
+    session: Session, place: Place, values: list[bytes], keys: Sequence[bytes | str | None] | None,
+    partition: int | None, request_id: bytes, settings: ProducerSettings,
+) -> Future[list[RecordMetadata]]:  # fmt: skip
+    """Where each message is, in the order of the list."""
+    if type(request_id) is not bytes or len(request_id) != ID_BYTES:
+        raise InvalidRequest(f"an id is {ID_BYTES} bytes")
+    if not values or (keys is not None and len(keys) != len(values)):
+        raise InvalidRequest(f"{len(values)} messages, {len(keys or ())} keys")
+    given = None if keys is None else [None if key is None else plain(key, "key") for key in keys]
+    wanted = _by_partition(place, values, given, partition, request_id)
+    parts = _Parts(place.topic.name, len(values), len(wanted))
+    for number, messages in wanted.items():
+        asked = _ask(session, place, number, messages, request_id, settings)
+        asked.add_done_callback(partial(parts.done, number, messages[0]))
+    return parts.future
+
+
+class _Parts:
+    """Answers of several partitions become one, when all are there."""
+
+    def __init__(self, topic: str, messages: int, parts: int) -> None:
+        self.future: Future[list[RecordMetadata]] = Future()
+        self._topic, self._left, self._count = topic, parts, parts
+        self._found: list[Any] = [None] * messages
+        self._errors: list[MyQueueError] = []
+        self._lock = Lock()
+
+    def done(self, number: int, at: list[int], future: Future[Any]) -> None:
+        error = future.exception()
+        if isinstance(error, MyQueueError):
+            self._errors.append(error)
+        else:
+            offset, stored_ms = future.result()
+            for step, index in enumerate(at):
+                self._found[index] = RecordMetadata(self._topic, number, offset + step, stored_ms)
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        if not self._errors:
+            self.future.set_result(self._found)
+            return
+        error = self._errors[0]
+        if len(self._errors) < self._count or any(one.outcome != NONE for one in self._errors):
+            error.outcome = UNKNOWN  # of the list
+        self.future.set_exception(error)
+
+
+def _by_partition(
+    place: Place, values: list[bytes], keys: list[bytes | None] | None, partition: int | None,
+    request_id: bytes,
+) -> dict[int, Messages]:  # fmt: skip
+    count = len(place.lanes)
+    if partition is not None and not 0 <= partition < count:
+        raise InvalidRequest(f"{place.topic.name} has partitions 0 to {count - 1}, not {partition}")
+    others = settled(request_id, count) if partition is None else partition
+    if keys is None:
+        return {others: (list(range(len(values))), values, None)}
+    found: dict[int, Messages] = {}
+    for index, (value, key) in enumerate(zip(values, keys, strict=True)):
+        number = others if partition is not None or key is None else partition_of(key, count)
+        at, some, theirs = found.setdefault(number, ([], [], []))
+        at.append(index)
+        some.append(value)
+        if theirs is not None:
+            theirs.append(key)
+    return found
+
+
+def _ask(
+    session: Session, place: Place, number: int, messages: Messages, request_id: bytes,
+    settings: ProducerSettings,
+) -> Future[Any]:  # fmt: skip
+    _, values, keys = messages
+    data = batch.make(
+        (values, keys, None, None), wall_ms(), codec=batch.CODECS[settings.compression],
+        producer=int.from_bytes(request_id[:8], "big") | FIRST_BIT, epoch=batch.KEYED_EPOCH,
+        sequence=int.from_bytes(request_id[8:], "big"),
+    )  # fmt: skip
+    check_size(batch.header(data).body_bytes, place.limit + 64, place.topic.name)
+    partition = place.topic.partitions[number]
+    return ask_leader(
+        session, partition, PRODUCE, ([partition.group],), [data],
+        timeout_ms=settings.delivery_timeout_ms,
+    )  # fmt: skip

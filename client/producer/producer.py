@@ -1,0 +1,433 @@
+"""The producer: messages in, futures out; a buffer with a limit in between; nothing is dropped.
+
+    with Producer("127.0.0.1:9092") as producer:
+        delivery = producer.send("orders", b"17 apples", key=b"customer 4")
+        print(delivery.result(10).offset)
+        producer.send_many("orders", [b"1 pear", b"2 plums"])
+    # leaving the block waits for all, and raises DeliveryFailed if anything was not delivered
+
+`send` puts a message into the buffer and comes back. If the buffer is full it waits, up to
+`max_block_ms`, then raises `BufferFull`. From there on the I/O thread has it (`sender.py`). A
+message ends stored on a majority of its partition's replicas, or as a failure that says whether
+it may have been stored all the same; failures are in the future, in the next `flush` or `close`,
+and in the log.
+
+Any number of threads may use one producer. In a forked child it refuses to work.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+from weakref import WeakSet
+
+from myqueue.arguments import seconds, text, wrong
+from myqueue.cluster.finalizers import ProducerParting, wait_for_partings, weakly
+from myqueue.cluster.session import Session, SessionCore
+from myqueue.errors import (
+    UNKNOWN,
+    BufferFull,
+    Closed,
+    ConcurrentUse,
+    DeliveryFailed,
+    Forked,
+    InvalidSetting,
+    MyQueueError,
+    TimedOut,
+    TopicDeleted,
+)
+from myqueue.producer.accumulator import (
+    COUNT_MAX,
+    HEADER_BYTES,
+    MESSAGE_BYTES,
+    Accumulator,
+    Batch,
+    Lane,
+)
+from myqueue.producer.delivery import BatchDelivery, Countdown, Delivery, Failures, RecordMetadata
+from myqueue.producer.input import (
+    Runs,
+    check_size,
+    plain,
+    plain_headers,
+    plain_keys,
+    plain_time,
+    plain_values,
+)
+from myqueue.producer.keyed_send import send_once
+from myqueue.producer.sender import Sender
+from myqueue.producer.topic_lanes import Place, by_lane, lane_of
+from myqueue.settings import ProducerSettings
+from myqueue.wire.clock import now_ms, wall_ms
+
+log = logging.getLogger("myqueue.client")
+
+AT_EXIT_S: Final = 5.0
+SLICE_S: Final = 0.1  # of waits, so that Ctrl-C is heard wherever Python runs
+LOG_MS: Final = 200  # failures of so long become one line in the log
+_producers: WeakSet[Producer] = WeakSet()
+
+
+class Producer:
+    """See the chapter's head. Settings: `myq config show`, or `settings.ProducerSettings`."""
+
+    def __init__(self, cluster: str | Iterable[str] | Session, **settings: Any) -> None:
+        """`cluster`: managers' addresses, host:port[,…] or a list, or a session to share."""
+        try:
+            self.settings = ProducerSettings(**settings)
+        except TypeError as error:
+            raise InvalidSetting(f"a producer's settings: {error}") from None
+        self._owns_session = not isinstance(cluster, Session)
+        self.session = (
+            cluster
+            if isinstance(cluster, Session)
+            else Session.of("", cluster, name=self.settings.name)
+        )
+        self._refusal: MyQueueError | None = None  # why nothing is taken any more
+        self._is_closed = False
+        self._buffer_bytes = self.settings.max_buffered_bytes
+        self._lock = threading.Condition(threading.Lock())
+        self._lanes = Accumulator(
+            linger_ms=self.settings.linger_ms, max_in_flight=self.settings.max_in_flight,
+            delivery_timeout_ms=self.settings.delivery_timeout_ms,
+            backoff_ms=self.settings.retry_backoff_ms,
+        )  # fmt: skip
+        self._places: dict[str, Place] = {}
+        self._failures = Failures(self.settings.max_buffered_bytes)
+        self._sender = Sender(
+            self.session.core, self._lanes, self._lock, self.settings,
+            partial(_failed, self.session.core, self._failures), weakly(self._died),
+        )  # fmt: skip
+        self._on_routes = weakly(self._routes_changed)
+        self.session.on_routes(self._on_routes)
+        _producers.add(self)
+        self.parting = ProducerParting(
+            self.session, self._owns_session, self._sender, self._lanes, self._lock, self._failures
+        )
+        self.parting.watch(self)
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def send(
+        self, topic: str, value: bytes, *, key: bytes | str | None = None,
+        partition: int | None = None, headers: Mapping[str, bytes | str] | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:  # fmt: skip
+        """Put one message into the buffer; the future tells where it was stored."""
+        if self._refusal is not None:
+            self._check()
+        try:
+            place = self._places.get(topic) or self._find(topic)
+        except TypeError:  # not to be hashed
+            raise wrong("topic", "a text", topic) from None
+        lane: Lane | None = None
+        if type(value) is not bytes:
+            value = plain(value)
+        size = len(value) + MESSAGE_BYTES
+        if partition is not None or key is not None:
+            key = plain(key, "key") if key is not None else None
+            lane = lane_of(place, key, partition)
+            size += len(key) if key is not None else 0
+        is_plain = key is None and headers is None and timestamp_ms is None
+        if not is_plain:
+            headers = plain_headers(headers) if headers is not None else None
+            for name, text in (headers or {}).items():
+                size += len(name) + len(text) + HEADER_BYTES
+            timestamp_ms = plain_time(timestamp_ms) if timestamp_ms is not None else None
+        if size > place.limit:
+            check_size(size - MESSAGE_BYTES, place.limit, topic)
+        lanes = self._lanes
+        with self._lock:
+            batch = (lane or place.sticky).open
+            is_new = (
+                batch is None or batch.size + size > batch.lane.batch_bytes
+                or batch.count >= COUNT_MAX or lanes.buffered + size > self._buffer_bytes
+                or (lane is None and place.spread.avoided)
+            )  # fmt: skip
+            if batch is None or is_new:
+                batch = self._batch_for(place, lane, size)
+            index = batch.count
+            batch.values.append(value)
+            batch.count = index + 1
+            batch.size += size
+            lanes.buffered += size
+            if not is_plain:
+                batch.describe(key, headers, timestamp_ms)  # type: ignore[arg-type]
+        if is_new:
+            self._sender.kick()
+        return Delivery(batch, index)
+
+    def send_many(
+        self, topic: str, values: Iterable[bytes], *,
+        keys: Sequence[bytes | str | None] | None = None, partition: int | None = None,
+    ) -> BatchDelivery:  # fmt: skip
+        """A whole list at once, in its order: much faster than one `send` for each.
+
+        Without keys or partition the list may be cut into runs for several partitions. If a part
+        was taken before an error, that part is delivered; the error's outcome is "unknown" then.
+        """
+        if self._refusal is not None:
+            self._check()
+        place = self._places.get(text(topic, "topic")) or self._find(topic)
+        found = plain_values(values)
+        parts: list[tuple[Batch, int, int]] = []
+        try:
+            if keys is None:
+                lane = None if partition is None else lane_of(place, None, partition)
+                self._put(place, lane, found, None, parts)
+            else:
+                for lane, some, theirs in by_lane(
+                    place, found, plain_keys(keys, len(found)), partition
+                ):
+                    self._put(place, lane, some, theirs, parts)
+        except MyQueueError as error:
+            if parts:
+                error.outcome = UNKNOWN  # of the list
+                taken = sum(messages for _, _, messages in parts)
+                error.add_note(f"{taken} of {len(found)} messages were taken before")
+            raise
+        return BatchDelivery(parts)
+
+    def send_once(
+        self, topic: str, values: Iterable[bytes], *, request_id: bytes,
+        keys: Sequence[bytes | str | None] | None = None, partition: int | None = None,
+    ) -> Future[list[RecordMetadata]]:  # fmt: skip
+        """Store messages once, however often they come with this id of 16 bytes
+        (`keyed_send.py`)."""
+        self._check()
+        place = self._places.get(text(topic, "topic")) or self._find(topic)
+        found = plain_values(values)
+        theirs = None if keys is None else plain_keys(keys, len(found))
+        return send_once(self.session, place, found, theirs, partition, request_id, self.settings)
+
+    def _put(
+        self, place: Place, lane: Lane | None, values: list[bytes],
+        keys: list[bytes | None] | None, parts: list[tuple[Batch, int, int]],
+    ) -> None:  # fmt: skip
+        runs, at = Runs(values, keys), 0
+        check_size(runs.largest, place.limit, place.topic.name)
+        while at < runs.count:
+            with self._lock:
+                batch = self._batch_for(place, lane, runs.size(at, at + 1))
+                room = min(
+                    batch.lane.batch_bytes - batch.size, self._buffer_bytes - self._lanes.buffered
+                )
+                end = runs.fitting(at, room, COUNT_MAX - batch.count)
+                some = values if end - at == runs.count else values[at:end]
+                theirs = None if keys is None else keys[at:end]
+                parts.append((batch, batch.count, end - at))
+                self._lanes.put(batch, some, runs.size(at, end), theirs)
+            self._sender.kick()
+            at = end
+
+    def _batch_for(self, place: Place, lane: Lane | None, size: int) -> Batch:
+        """Where a message of this size goes; waits for room. Under the lock."""
+        if self._lanes.buffered + size > self._buffer_bytes and self._lanes.buffered:
+            self._wait_for_room(size)
+        self._check()  # while we waited, or since the caller looked
+        if place.is_gone:
+            raise TopicDeleted(f"the topic {place.topic.name!r} was deleted")
+        if lane is None:
+            lane = place.sticky
+            batch = lane.open
+            if batch is None or batch.size + size > lane.batch_bytes or batch.count >= COUNT_MAX:
+                self._lanes.seal(lane)
+                batch = None
+            if batch is None or lane.partition in place.spread.avoided:
+                lane = place.sticky = place.lanes[place.spread.choose()]
+        return self._lanes.room(lane, size, now_ms(), wall_ms())
+
+    def _wait_for_room(self, size: int) -> None:
+        limit_ms = 0 if self.session.in_io_thread() else self.settings.max_block_ms
+        deadline = monotonic() + limit_ms / 1000
+        self._sender.blocked += 1
+        try:
+            while self._lanes.buffered and self._lanes.buffered + size > self._buffer_bytes:
+                left = deadline - monotonic()
+                if left <= 0:
+                    raise BufferFull(
+                        f"{self._lanes.buffered} bytes wait to be delivered, and did so for"
+                        f" {limit_ms} ms; {self._sender.trouble or 'the cluster is slower'}"
+                    )
+                self._lock.wait(min(left, SLICE_S))
+                self._check()
+        finally:
+            self._sender.blocked -= 1
+
+    def _find(self, topic: str) -> Place:
+        """The first message to a topic waits for its partitions."""
+        text(topic, "topic")
+        limit_ms = self.settings.max_block_ms
+        found = self.session.ensure_topics(
+            [topic], create=self.settings.create_topics, timeout_ms=limit_ms
+        )
+        (known,) = self.session.wait(found)
+        with self._lock:
+            place = self._places.get(topic)
+            if place is None:
+                # It may have grown since the answer; news from now on finds the place.
+                newest = self.session.routes.topic(topic) or known
+                place = Place(newest, self._lanes, self.settings.batch_bytes)
+                self._places[topic] = place
+        return place
+
+    def _routes_changed(self) -> None:
+        """In the I/O thread: partitions that were added, topics that are gone."""
+        gone: list[Lane] = []
+        with self._lock:
+            for name, place in tuple(self._places.items()):
+                topic = self.session.routes.topic(name)
+                if topic is not None and topic.uid == place.topic.uid:
+                    if len(topic.partitions) > len(place.lanes):
+                        place.grow(topic, self._lanes, self.settings.batch_bytes)
+                elif topic is not None or self.session.routes.is_unknown(name):
+                    place.is_gone = True
+                    gone += place.lanes
+                    del self._places[name]
+        if gone:
+            names = ", ".join(sorted({lane.topic for lane in gone}))
+            self._sender.abandon(TopicDeleted(f"deleted before it was delivered: {names}"), gone)
+
+    # -- outcomes ---------------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was sent so far is delivered, or failed; then DeliveryFailed.
+
+        Nothing waits longer than `delivery_timeout_ms`. TimedOut after `timeout` seconds: what is
+        left is still being tried.
+        """
+        timeout = seconds(timeout)
+        if isinstance(self._refusal, Forked):
+            raise Forked(str(self._refusal))
+        if self.session.in_io_thread():
+            raise ConcurrentUse("callbacks run in the I/O thread and must not wait for it")
+        with self._lock:
+            batches = self._lanes.seal_all()
+        left = Countdown(batches)
+        if batches:
+            self._sender.kick()
+            if not left.wait(timeout):
+                messages = sum(batch.count for batch in batches if not batch.done)
+                raise TimedOut(f"{messages} messages are not delivered yet after {timeout} s")
+        failed = self._failures.take()
+        if failed is not None:
+            raise failed
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver what waits, for at most so many seconds; DeliveryFailed names all that failed."""
+        timeout = seconds(timeout)
+        if self._is_closed or isinstance(self._refusal, Forked):
+            return
+        self._is_closed = self.parting.is_closed = True
+        if self._refusal is None:
+            self._refusal = Closed("this producer was closed")
+        try:
+            self.flush(timeout)
+        except (TimedOut, DeliveryFailed) as error:
+            problem: MyQueueError | None = error
+        else:
+            problem = None
+        finally:
+            self._end()
+        failed = self._failures.take()
+        if failed is not None and isinstance(problem, DeliveryFailed):
+            failed.failed += problem.failed
+        if failed is not None or problem is not None:
+            raise failed or problem or Closed()
+
+    def _end(self) -> None:
+        """Stop the sender, which fails what is left; then the session, if it is ours."""
+        stopped = threading.Event()
+        self.session.off_routes(self._on_routes)
+
+        sender = self._sender
+
+        def stop() -> None:
+            sender.stop()
+            stopped.set()
+
+        if not self.session.closed:
+            self.session.on_io(stop)
+            stopped.wait(1.0)
+        if self._owns_session:
+            self.session.close(1_000)
+        _producers.discard(self)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except MyQueueError:
+            if kind is None:
+                raise
+            log.exception("closing a producer, because of another error")
+
+    @property
+    def producer_id(self) -> int:
+        """Given out by the managers with the first message; 0 before."""
+        return self._sender.producer
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What is not delivered yet."""
+        return self._lanes.buffered
+
+    def partitions_for(self, topic: str) -> int:
+        self._check()
+        place = self._places.get(text(topic, "topic"))
+        return len((place or self._find(topic)).lanes)
+
+    def _check(self) -> None:
+        """A new exception each time: one that is raised twice gathers foreign traces."""
+        if (known := self._refusal) is not None:
+            raise type(known)(str(known), component=known.component)
+
+    def _died(self, error: MyQueueError) -> None:
+        self._refusal = error
+
+    def mark_forked(self) -> None:
+        self._refusal = Forked("this producer was made before a fork, by the parent process")
+
+    def at_exit(self, timeout: float) -> None:
+        """The program ends without `close`."""
+        waiting = self.parting.waiting
+        try:
+            self.close(timeout)
+        except MyQueueError as error:
+            log.warning("a producer was not closed, %d messages waited: %s", waiting, error)
+
+
+def _failed(core: SessionCore, failures: Failures, batch: Batch) -> None:
+    if failures.add(batch) and not core.closed:
+        core.after(LOG_MS, partial(_log_failures, failures))
+
+
+def _log_failures(failures: Failures) -> None:
+    messages, error = failures.tell()
+    if messages:  # else it was logged when its producer was dropped
+        log.error("%d messages were not delivered; first: %s", messages, error)
+
+
+def _after_fork() -> None:
+    for producer in tuple(_producers):
+        producer.mark_forked()
+
+
+def _at_exit() -> None:
+    deadline = monotonic() + AT_EXIT_S
+    for producer in tuple(_producers):
+        producer.at_exit(max(0.0, deadline - monotonic()))
+    wait_for_partings(deadline)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

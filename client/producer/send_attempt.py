@@ -1,0 +1,57 @@
+"""One batch in one PRODUCE: who waits for its result, and whose attempt it was.
+
+A batch may be sent several times. Each time is an attempt of its own, with a number: an answer
+"stored" is believed whichever attempt it answers, a refusal only moves the batch if it answers the
+latest one (`Sender.refused`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from myqueue.cluster.connection import Connection
+from myqueue.cluster.waiters import Envelope, Waiter, failure
+from myqueue.errors import MyQueueError, OutcomeUnknown, error_of
+from myqueue.producer.accumulator import Batch
+from myqueue.wire import protocol as words
+from myqueue.wire.batch import Buffer
+
+if TYPE_CHECKING:
+    from myqueue.producer.sender import Sender
+
+
+class Attempt(Waiter):
+    """See the chapter's head."""
+
+    __slots__ = ("batch", "connection", "id", "number", "sender", "siblings")
+
+    def __init__(self, sender: Sender, batch: Batch, connection: Connection) -> None:
+        self.sender, self.batch, self.connection = sender, batch, connection
+        self.number, self.id = batch.attempt, 0
+        self.siblings: list[Attempt] = []  # all of the message, this one too
+
+    def produced(self, row: list[Any]) -> None:
+        _, code, offset, time_ms, details = row
+        if not code:
+            self.sender.stored(self.batch, offset, time_ms)
+            return
+        error = error_of(code, component=self.connection.address)
+        error.__dict__["details"] = details or {}
+        self.sender.refused(self, error)
+
+    def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
+        """An ERROR instead of results: nothing of the message was taken."""
+        text = f"{words.name_of(envelope[words.KIND])} is no answer to PRODUCE"
+        is_error = envelope[words.KIND] == words.ERROR
+        error = failure(envelope) if is_error else OutcomeUnknown(text)
+        for attempt in self.siblings if self is self.siblings[0] else [self]:
+            if attempt is self or self.connection.take(attempt.id) is not None:
+                self.sender.refused(attempt, error)
+
+    def lost(self, error: MyQueueError) -> None:
+        self.sender.refused(self, error)
+
+
+def with_outcome(error: MyQueueError, outcome: str) -> MyQueueError:
+    error.outcome = outcome
+    return error

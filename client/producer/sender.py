@@ -1,0 +1,403 @@
+"""The producer's half in the I/O thread: who it is, what it sends where, what the answers mean.
+
+A `turn` gives up what is too late, then takes from every lane that is ready what may be sent to the
+lane's leader, and sends all that goes to one broker in one message. It runs when something changed:
+messages were put, an answer came, routes or connections are other than before, a timer is due.
+
+What an answer means for its batch:
+
+- stored: done, whichever attempt it answers.
+- refused, may succeed later, or unknown (the connection broke, the leader was lost): again, from
+  this batch on, in order. The sequences make that safe; nothing is stored twice.
+- OUT_OF_SEQUENCE: if an earlier batch of the lane is unanswered too, it is the one that is
+  missing, and both are sent again. Behind a gap that we made ourselves it is parked. Otherwise
+  something that was acknowledged is missing, and this producer stops for good.
+- none at all: after a while routes are asked for, and when somebody else leads now, the batch goes
+  there. A broker that hangs breaks no connection, and nobody waits for it longer than that.
+- FENCED: another session of this producer took over; it stops for good.
+- refused for good (damaged, too large, topic gone): this batch fails.
+
+A batch with a sequence that fails, or that is given up, leaves a gap. Nothing new is sent from
+then on; when no batch that was sent is undecided any more, the producer opens a new epoch and goes
+on (C3). Without idempotence there are no sequences and no gaps, and a repeat may store twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from myqueue.cluster.connection import Connection
+from myqueue.cluster.io_thread import Timer
+from myqueue.cluster.session import SessionCore
+from myqueue.cluster.silent_brokers import silence_at
+from myqueue.errors import (
+    NONE,
+    UNKNOWN,
+    Busy,
+    Closed,
+    DiskFull,
+    Fenced,
+    JournalBusy,
+    MyQueueError,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfSequence,
+    TimedOut,
+)
+from myqueue.producer.accumulator import Accumulator, Batch, Lane
+from myqueue.producer.send_attempt import Attempt, with_outcome
+from myqueue.settings import ProducerSettings
+from myqueue.wire import protocol as words
+from myqueue.wire.batch import CODECS, Buffer
+
+log = logging.getLogger("myqueue.client")
+
+MESSAGE_BYTES_MAX: Final = 8 << 20  # of all batches in one PRODUCE
+STUCK_MS_MIN, STUCK_MS_MAX = 20, 500
+SILENT_MS: Final = 250  # who has not answered for so long may not lead any more
+_RIGHT_PLACE: Final = (Busy, DiskFull, JournalBusy)  # no other broker would do better
+
+
+class Sender:
+    """See the chapter's head. `lock` is the producer's; it guards the accumulator."""
+
+    def __init__(
+        self, session: SessionCore, accumulator: Accumulator, lock: threading.Condition,
+        settings: ProducerSettings, on_failed: Callable[[Batch], None],
+        on_fatal: Callable[[MyQueueError], None],
+    ) -> None:  # fmt: skip
+        self._session, self._lanes, self._lock = session, accumulator, lock
+        self._settings, self._on_failed, self._on_fatal = settings, on_failed, on_fatal
+        self._codec = CODECS[settings.compression]
+        self.producer = self.epoch = 0
+        self.fatal: MyQueueError | None = None
+        self._has_epoch = not settings.idempotent
+        self._opening = self._kicked = self._stopped = False
+        self.blocked = 0  # threads that wait for room in the buffer
+        self.trouble = ""  # why nothing can be sent
+        self._stuck: dict[Lane, None] = {}
+        self._stuck_ms = STUCK_MS_MIN
+        self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, message)
+        self._ask_at = 0  # not before that are routes asked for because of silence
+        self._timer: Timer | None = None
+        self._has_news = False  # of routes
+        session.on_routes(self._routes_changed)
+        session.on_shut(self._shut)
+
+    # -- the turn ---------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """From any thread: a turn, soon. Many kicks are one turn."""
+        if not self._kicked and not self._session.closed:
+            self._kicked = True
+            self._session.on_io(self._turn)
+
+    def _routes_changed(self) -> None:
+        self._has_news = True
+        self.kick()
+
+    def _turn(self) -> None:
+        self._kicked = False
+        if self._stopped:
+            return
+        now = self._session.now_ms()
+        with self._lock:
+            late = [(batch, self._lanes.give_up(batch)) for batch in self._lanes.tick(now)]
+        for batch, outcome in late:
+            self._fail(batch, self._too_late(batch, outcome or NONE))
+        self._look_at_sent(now)
+        if self._has_news:
+            self._has_news, routes = False, self._session.routes
+            with self._lock:
+                self._lanes.follow(
+                    lambda group: routes.leader(group, now), now, self._settings.idempotent
+                )
+        self._look_at_epoch()
+        loads, due = self._collect(now)
+        for connection, load in loads.items():
+            self._send(connection, load, now)
+        self._set_timer(now, due)
+
+    def _collect(self, now: int) -> tuple[dict[Connection, list[Batch]], int | None]:
+        """What goes to whom; and when a lane that has to pause wants to be looked at."""
+        loads: dict[Connection, list[Batch]] = {}
+        due: int | None = None
+        with self._lock:
+            lanes = self._lanes
+            ready = [*self._stuck, *(lane for lane in lanes.ready if lane not in self._stuck)]
+            lanes.ready.clear()
+            self._stuck.clear()
+            for lane in ready:
+                if lane.group not in lanes.lanes or not lane.unsettled():
+                    lane.goes_to("")
+                    continue
+                if lane.retry_at > now:
+                    lanes.ready[lane] = None
+                    lane.waits(now)
+                    due = lane.retry_at if due is None else min(due, lane.retry_at)
+                    continue
+                connection = self._leader(lane, now)
+                if connection is None:
+                    self._stuck[lane] = None
+                    lane.waits(now)
+                    continue
+                lane.goes_to(connection.address)
+                taken = lanes.take(lane, now, only_repeats=not self._has_epoch)
+                if taken:
+                    loads.setdefault(connection, []).extend(taken)
+        return loads, due
+
+    def _leader(self, lane: Lane, now: int) -> Connection | None:
+        address = self._session.routes.leader(lane.group, now)
+        if address is None:
+            self.trouble = f"no leader of {lane.topic}/{lane.partition} is known"
+            return None
+        connection = self._session.connection(address)
+        if connection.is_ready:
+            return connection
+        connection.open()
+        if connection.error is not None:
+            self.trouble = str(connection.error)
+            self._session.routes.unreachable(lane.group, address)
+        return None
+
+    def _set_timer(self, now: int, due: int | None) -> None:
+        """The next turn, if nothing happens before."""
+        if self._stuck:
+            self._session.refresh()
+            stuck_until = now + self._stuck_ms
+            self._stuck_ms = min(STUCK_MS_MAX, self._stuck_ms * 2)
+            due = stuck_until if due is None else min(due, stuck_until)
+        else:
+            self._stuck_ms = STUCK_MS_MIN
+        with self._lock:
+            tick = self._lanes.next_tick()
+        answer = None
+        if self._sent:
+            began = self._sent[0][0]
+            answer = began + self._settings.request_timeout_ms
+            answer = min(answer, max(began + SILENT_MS, self._ask_at))
+        moments = [moment for moment in (due, tick, answer) if moment is not None]
+        if not moments:
+            return
+        at = max(now + 1, min(moments))
+        if self._timer is not None:
+            if now < self._timer.at <= at and self._timer.job is not None:
+                return  # early is as good: that turn will set another one
+            self._timer.cancel()
+        self._timer = self._session.after(at - now, self.kick)
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def _send(self, connection: Connection, load: Sequence[Batch], now: int) -> None:
+        """One message, or several if it would be too large."""
+        message: list[Attempt] = []
+        groups: list[int] = []
+        frames: list[Buffer] = []
+        size = 0
+        for batch in load:
+            data = batch.pack(self.producer, self.epoch, self._codec)
+            if frames and (size + len(data) > MESSAGE_BYTES_MAX or len(frames) == 1024):
+                self._produce(connection, message, groups, frames, now)
+                message, groups, frames, size = [], [], [], 0
+            attempt = Attempt(self, batch, connection)
+            attempt.siblings = message
+            message.append(attempt)
+            groups.append(batch.lane.group)
+            frames.append(data)
+            size += len(data)
+        self._produce(connection, message, groups, frames, now)
+
+    def _produce(
+        self, connection: Connection, message: list[Attempt], groups: list[int],
+        frames: list[Buffer], now: int,
+    ) -> None:  # fmt: skip
+        first = connection.produce(words.PRODUCE, (groups,), frames, list(message))
+        for at, attempt in enumerate(message):
+            attempt.id = first + at
+        self._sent.append((now, message))
+
+    def _look_at_sent(self, now: int) -> None:
+        """Attempts whose answer is overdue. A connection on which nothing comes is broken."""
+        limit_ms = self._settings.request_timeout_ms
+        while self._sent:
+            began, message = self._sent[0]
+            waiting = [a for a in message if a.batch.awaiting and a.batch.attempt == a.number]
+            if waiting and began + limit_ms > now:
+                if began + SILENT_MS <= now and self._ask_at <= now:
+                    self._ask_at = now + SILENT_MS
+                    self._session.refresh()
+                return
+            self._sent.popleft()
+            for attempt in waiting:
+                connection = attempt.connection
+                why = f"no answer within {limit_ms} ms"
+                if connection.is_ready and connection.silent_since(began):
+                    connection.broke(why)  # tells all its attempts
+                else:
+                    self.refused(attempt, OutcomeUnknown(f"{connection.address}: {why}"))
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    def stored(self, batch: Batch, offset: int, time_ms: int) -> None:
+        with self._lock:
+            is_news = self._lanes.stored(batch)
+            if self.blocked:
+                self._lock.notify_all()
+            more = bool(self._lanes.ready) or not self._has_epoch
+        if is_news:
+            batch.settle(offset, time_ms, None)
+        if more:
+            self.kick()
+
+    def refused(self, attempt: Attempt, error: MyQueueError) -> None:
+        """An attempt failed, certainly (outcome "none") or perhaps."""
+        batch, now = attempt.batch, self._session.now_ms()
+        if error.outcome == NONE:
+            batch.doubt -= 1
+        if batch.done or not batch.awaiting or attempt.number != batch.attempt:
+            return  # an older attempt, or one that is to be repeated already
+        batch.last_error = error
+        if self._stopped:
+            return
+        if isinstance(error, Fenced):
+            self._die(error)
+        elif isinstance(error, OutOfSequence):
+            self._out_of_sequence(batch, error, now)
+        elif error.retriable or error.outcome == UNKNOWN:
+            self._again(attempt, error, now)
+        else:
+            with self._lock:
+                outcome = self._lanes.give_up(batch)
+            if batch.doubt and outcome:
+                error = with_outcome(type(error)(str(error), component=error.component), outcome)
+            self._fail(batch, error)
+        self.kick()
+
+    def _again(self, attempt: Attempt, error: MyQueueError, now: int) -> None:
+        lane, address = attempt.batch.lane, attempt.connection.address
+        hinted = False
+        if isinstance(error, NotLeader):
+            self._session.routes.fail(lane.group, address, now)
+            hinted = self._session.routes.hint(lane.group, error.__dict__.get("details", {}))
+        elif not attempt.connection.is_ready:
+            self._session.routes.unreachable(lane.group, address)
+        if not hinted and not isinstance(error, _RIGHT_PLACE):
+            self._session.refresh()
+        with self._lock:
+            self._lanes.rewind(attempt.batch, now, at_once=hinted)
+        said = str(error)
+        self.trouble = said if error.name in said else f"{error.name}: {said}"
+
+    def _out_of_sequence(self, batch: Batch, error: MyQueueError, now: int) -> None:
+        lane = batch.lane
+        if 0 <= lane.gap < batch.sequence:
+            if not batch.doubt:
+                batch.parked, batch.awaiting = True, False
+                return
+            with self._lock:
+                outcome = self._lanes.give_up(batch)
+            self._fail(batch, self._too_late(batch, outcome or UNKNOWN))
+        elif self._lanes.is_first(batch):
+            self._die(error)
+        else:
+            with self._lock:
+                self._lanes.rewind(batch, now)
+
+    def _too_late(self, batch: Batch, outcome: str) -> MyQueueError:
+        limit_ms, last = self._settings.delivery_timeout_ms, batch.last_error
+        why = silence_at(self._session, self._session.routes.partition(batch.lane.group), last)
+        told = why.text
+        if last is None and why.hint is None:
+            told = f"last: {self.trouble or 'never sent'}"
+        text = f"not delivered to {batch.lane.topic}/{batch.lane.partition} within {limit_ms} ms"
+        error = TimedOut(f"{text}; {told}", component=why.component, hint=why.hint)
+        return with_outcome(error, outcome)
+
+    def _fail(self, batch: Batch, error: MyQueueError) -> None:
+        with self._lock:
+            self._lock.notify_all()
+        batch.error = error
+        self._on_failed(batch)  # before `flush` can wake up and ask
+        batch.settle(0, 0, error)
+
+    # -- who we are -------------------------------------------------------------------------------
+
+    def _look_at_epoch(self) -> None:
+        """Open the producer: at the beginning, and after a gap when nothing is undecided."""
+        if not self._settings.idempotent or self.fatal is not None or self._opening:
+            return
+        with self._lock:
+            if self._has_epoch and self._lanes.has_gap:
+                self._has_epoch = False
+                log.warning("a batch was given up: a new epoch when all before it is decided")
+            wanted = not self._has_epoch and self._lanes.may_restart and self._lanes.buffered
+        if wanted:
+            self._opening = True
+            arguments = {"producer_id": self.producer, "name": self._settings.name}
+            self._session.update("open_producer", arguments).add_done_callback(self._opened)
+
+    def _opened(self, future: Future[dict[str, Any]]) -> None:
+        self._opening = False
+        error = future.exception()
+        if self._stopped:
+            return
+        if error is not None:
+            if isinstance(error, MyQueueError) and error.retriable:
+                self.trouble = f"no producer id so far: {error}"
+                self._session.after(STUCK_MS_MAX, self.kick)
+            elif isinstance(error, MyQueueError):
+                self._die(error)
+            return
+        result = future.result()
+        if self.producer != result["producer_id"]:
+            self.producer = result["producer_id"]
+            self._session.keep_alive(producer=self.producer)
+        self.epoch = result["epoch"]
+        with self._lock:
+            self._lanes.restart()
+            self._has_epoch = True
+        self.kick()
+
+    def _die(self, error: MyQueueError) -> None:
+        """Nothing more can be sent by this producer; all that waits fails."""
+        if self.fatal is None:
+            log.error("producer %d can't go on: %s", self.producer, error)
+            self.fatal = error
+            self._on_fatal(error)
+            self.abandon(error)
+
+    def abandon(self, error: MyQueueError, lanes: Sequence[Lane] | None = None) -> None:
+        """Fail everything (of these lanes, which are gone): not stored, or perhaps stored."""
+        with self._lock:
+            which = list(self._lanes.lanes.values()) if lanes is None else lanes
+            failed = [(b, self._lanes.give_up(b)) for lane in which for b in lane.unsettled()]
+            for lane in lanes or ():
+                self._lanes.lanes.pop(lane.group, None)
+        for batch, outcome in failed:
+            copy = type(error)(str(error), component=error.component)
+            self._fail(batch, with_outcome(copy, outcome or NONE))
+
+    def _shut(self) -> None:
+        """The session was closed below us, by whoever made it."""
+        if not self._stopped:
+            self.fatal = self.fatal or Closed("the session was closed")
+            self._on_fatal(self.fatal)
+            self.abandon(Closed("the session was closed before this was delivered"))
+            self._stopped = True
+
+    def stop(self) -> None:
+        """For good. What is unsettled fails; in the I/O thread."""
+        self._session.off_routes(self._routes_changed)
+        self._session.off_shut(self._shut)
+        self.abandon(Closed("the producer was closed before this was delivered"))
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.producer:
+            self._session.let_die(producer=self.producer)

@@ -1,0 +1,73 @@
+"""A topic as a producer knows it: a lane for each partition, and which one a message goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from myqueue.cluster.routing import Topic
+from myqueue.errors import InvalidRequest
+from myqueue.producer.accumulator import Accumulator, Lane
+from myqueue.producer.input import MESSAGE_BYTES_MAX, plain
+from myqueue.producer.partitioner import Spread, partition_of
+
+
+class Place:
+    """One topic, as this producer knows it.
+
+    Any thread reads a place without a lock, because what it reads is replaced and never changed:
+    `lanes` is a tuple with a lane for each partition of `topic`, from the first moment on. A
+    message must never see a part of it, since the number of lanes decides where a key belongs.
+    `grow` needs the producer's lock.
+    """
+
+    __slots__ = ("is_gone", "lanes", "limit", "spread", "sticky", "topic")
+
+    def __init__(self, topic: Topic, accumulator: Accumulator, batch_bytes: int) -> None:
+        self.topic = topic
+        limit = topic.settings.get("message_bytes_max")
+        self.limit = min(limit, MESSAGE_BYTES_MAX) if type(limit) is int else MESSAGE_BYTES_MAX
+        self.spread = Spread(0)
+        self.is_gone = False
+        self.lanes: tuple[Lane, ...] = ()
+        self.sticky: Lane  # where messages without a key go just now
+        self.grow(topic, accumulator, batch_bytes)
+
+    def grow(self, topic: Topic, accumulator: Accumulator, batch_bytes: int) -> None:
+        size = min(batch_bytes, self.limit)
+        added = tuple(
+            accumulator.add_lane(Lane(topic.name, one.number, one.group, size, self.spread))
+            for one in topic.partitions[len(self.lanes) :]
+        )
+        self.spread.grow(len(topic.partitions))
+        # The topic first: whoever sees a lane finds its partition.
+        self.topic = topic
+        self.lanes += added
+        self.sticky = self.lanes[self.spread.choose()]
+
+
+def lane_of(place: Place, key: bytes | None, partition: int | None) -> Lane:
+    lanes = place.lanes
+    if partition is None:
+        return lanes[partition_of(key or b"", len(lanes))]
+    if type(partition) is not int or not 0 <= partition < len(lanes):
+        raise InvalidRequest(
+            f"{place.topic.name} has partitions 0 to {len(lanes) - 1}, not {partition}"
+        )
+    return lanes[partition]
+
+
+def by_lane(
+    place: Place, values: list[bytes], keys: Sequence[bytes | str | None], partition: int | None
+) -> list[tuple[Lane | None, list[bytes], list[bytes | None]]]:
+    """The list, partition by partition; None for those without a key."""
+    plain_keys = [key if key is None else plain(key, "key") for key in keys]
+    if partition is not None:
+        return [(lane_of(place, None, partition), values, plain_keys)]
+    lanes = place.lanes
+    count = len(lanes)
+    found: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
+    for value, key in zip(values, plain_keys, strict=True):
+        some = found.setdefault(-1 if key is None else partition_of(key, count), ([], []))
+        some[0].append(value)
+        some[1].append(key)
+    return [(lanes[at] if at >= 0 else None, *some) for at, some in found.items()]

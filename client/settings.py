@@ -1,0 +1,243 @@
+"""Settings of sessions, producers and consumers: name, default, unit, range, and what each does.
+
+A settings class is frozen and checks itself: a wrong value is an `InvalidSetting` when the client
+is made, not a surprise when it runs. Each field carries its unit and a line for people, from which
+`myq config show` makes its table (`rows`). Units are in the names: `_ms`, `_bytes`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, NamedTuple
+
+from myqueue.arguments import text, texts, whole
+from myqueue.errors import InvalidRequest, InvalidSetting, MisuseError
+from myqueue.wire.batch import CODECS
+from myqueue.wire.protocol import FRAME_BYTES_MAX
+
+DEFAULT_PORT: Final = 9092
+DAY_MS: Final = 24 * 3600 * 1000
+DAMAGED: Final = ("raise", "skip")  # for on_damaged
+STARTS: Final = ("earliest", "latest", "committed")
+
+
+def setting(
+    default: Any, unit: str, about: str, *, low: int | None = None, high: int | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:  # fmt: skip
+    """A field with what is needed to check it and to explain it."""
+    known = {"unit": unit, "help": about, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=known)
+
+
+class Row(NamedTuple):
+    """A setting, as people read it."""
+
+    name: str
+    default: Any
+    unit: str
+    help: str
+
+
+def rows(settings: type[Settings]) -> list[Row]:
+    return [
+        Row(f.name, f.default, f.metadata["unit"], f.metadata["help"]) for f in fields(settings)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all settings classes share: the check when one is made."""
+
+    def __post_init__(self) -> None:
+        for problem in self._problems():
+            raise InvalidSetting(f"{type(self).__name__}: {problem}")
+
+    def _problems(self) -> Iterator[str]:
+        for f in fields(self):
+            value, about = getattr(self, f.name), f.metadata
+            wanted = type(f.default)
+            if value is None and f.default is None:
+                continue
+            if wanted is not type(None) and type(value) is not wanted:
+                yield f"{f.name} must be {wanted.__name__}, not {value!r}"
+            elif about["choices"] and value not in about["choices"]:
+                yield f"{f.name} must be one of {', '.join(about['choices'])}; not {value!r}"
+            elif about["low"] is not None and value < about["low"]:
+                yield f"{f.name} must be at least {about['low']} {about['unit']}, not {value!r}"
+            elif about["high"] is not None and value > about["high"]:
+                yield f"{f.name} may be at most {about['high']} {about['unit']}, not {value!r}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings(Settings):
+    """How a session speaks with the daemons."""
+
+    name: str = setting("", "", "what daemons call this client in their logs and statistics")
+    request_timeout_ms: int = setting(
+        10_000, "ms", "how long one request may take with all its repeats", low=1, high=DAY_MS
+    )
+    routes_max_age_ms: int = setting(
+        5_000, "ms", "how old the known leaders and partitions of topics may become", low=100
+    )
+    connect_timeout_ms: int = setting(
+        3_000, "ms", "how long a connection and its greeting may take", low=10
+    )
+    key_file: str = setting("", "path", "this client's key, if the cluster has keys; or MYQ_KEY")
+    backoff_ms_max: int = setting(1_000, "ms", "the longest pause between two attempts", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerSettings(Settings):
+    """How a producer gathers, sends and gives up."""
+
+    linger_ms: int = setting(
+        5, "ms", "how long messages may wait for others while a batch is under way; a partition"
+        " that has nothing under way sends at once", low=0, high=60_000,
+    )  # fmt: skip
+    batch_bytes: int = setting(
+        64 << 10, "bytes", "a batch of this size does not wait any longer",
+        low=1, high=FRAME_BYTES_MAX >> 1,
+    )  # fmt: skip
+    compression: str = setting("none", "", "codec of batches", choices=tuple(CODECS))
+    idempotent: bool = setting(
+        True, "", "brokers recognise repeats; without it a repeat may store a message twice"
+    )
+    delivery_timeout_ms: int = setting(
+        120_000, "ms", "how long a message is tried before its delivery fails", low=1, high=DAY_MS
+    )
+    request_timeout_ms: int = setting(
+        10_000, "ms", "how long an answer to one attempt is waited for", low=1, high=DAY_MS
+    )
+    max_buffered_bytes: int = setting(
+        64 << 20, "bytes", "messages that are not yet delivered may take so much memory", low=1
+    )
+    max_block_ms: int = setting(
+        60_000, "ms", "how long send waits for room in the buffer, or for a topic's partitions",
+        low=0, high=DAY_MS,
+    )  # fmt: skip
+    max_in_flight: int = setting(
+        16, "batches", "batches of one partition that may be unanswered", low=1, high=64
+    )
+    retry_backoff_ms: int = setting(
+        20, "ms", "first pause before a repeat; it doubles up to a second", low=1, high=60_000
+    )
+    create_topics: bool = setting(
+        False, "", "make a topic that does not exist, instead of raising UnknownTopic"
+    )
+    name: str = setting(
+        "", "", "a name that outlives the process: who takes it over fences who had it before"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerSettings(Settings):
+    """How a consumer fetches, and where it keeps its positions."""
+
+    group: str | None = setting(None, "", "consumers of one group share its partitions")
+    start: str = setting("earliest", "", "where to begin without a position", choices=STARTS)
+    auto_commit: bool = setting(False, "", "commit what the poll before the last one returned")
+    auto_commit_interval_ms: int = setting(
+        5_000, "ms", "how often auto_commit commits", low=10, high=DAY_MS
+    )
+    on_out_of_range: str = setting(
+        "error", "", "when the position is no longer, or not yet, in the log",
+        choices=("error", "earliest", "latest"),
+    )  # fmt: skip
+    on_damaged: str = setting(
+        "raise", "", "when nobody can unpack a batch: raise BATCH_UNREADABLE until the application"
+        " seeks behind it, or skip it, count its messages and log its place",
+        choices=DAMAGED,
+    )  # fmt: skip
+    session_timeout_ms: int = setting(
+        10_000, "ms", "a member of a group that is silent for so long has lost its partitions",
+        low=1_000, high=3_600_000,
+    )  # fmt: skip
+    max_poll_ms: int = setting(
+        300_000, "ms", "a member of a group that does not ask for messages for so long leaves it",
+        low=100, high=DAY_MS,
+    )  # fmt: skip
+    max_poll_messages: int = setting(1_000, "messages", "most that one poll returns", low=1)
+    fetch_wait_ms: int = setting(
+        500, "ms", "how long a broker may hold a request while there is nothing", low=0, high=60_000
+    )
+    fetch_min_bytes: int = setting(1, "bytes", "a broker answers as soon as it has so much", low=0)
+    fetch_max_bytes: int = setting(
+        4 << 20, "bytes", "most that one answer carries (at least one batch)", low=1
+    )
+    max_buffered_bytes: int = setting(
+        32 << 20, "bytes", "fetched messages that wait for the application", low=1
+    )
+    request_timeout_ms: int = setting(
+        10_000, "ms", "how long one request may take with all its repeats", low=1, high=DAY_MS
+    )
+    idle_timeout_ms: int | None = setting(
+        None, "ms", "iteration ends after so long without a message; none: never", low=0
+    )
+    name: str = setting("", "", "name of the consumer in logs and statistics")
+
+
+def consumer_settings(**given: Any) -> ConsumerSettings:
+    known = [field.name for field in fields(ConsumerSettings)]
+    for name in given:
+        if name not in known:
+            raise InvalidSetting(f"{name}= is no setting of a consumer; there are {known}")
+    return ConsumerSettings(**given)
+
+
+def ids_by_topic(names: list[str], consumer_id: int | Mapping[str, int] | None) -> dict[str, int]:
+    """One id for all topics, or one for each."""
+    if not names or not all(names):
+        raise MisuseError(f"topics={names!r}: name at least one")
+    if consumer_id is None:
+        return {}
+    if not isinstance(consumer_id, Mapping):
+        return dict.fromkeys(names, whole(consumer_id, "consumer_id", 1))
+    if set(consumer_id) != set(names):
+        raise MisuseError("consumer_id= needs an id for each of the topics")
+    return {name: whole(one, f"consumer_id[{name!r}]", 1) for name, one in consumer_id.items()}
+
+
+def who_commits(names: list[str], group: str | None, ids: dict[str, int]) -> dict[str, str]:
+    """Under whose name positions are committed, by topic; "": nobody's. See COMMIT."""
+    if group is not None:
+        text(group, "group")
+    if group is not None and ids:
+        raise MisuseError("group= or consumer_id=, not both")
+    if group == "":
+        raise MisuseError("group='': a group has a name")
+    return {n: f"group/{group}" if group else str(ids[n]) if ids else "" for n in names}
+
+
+def joined(cluster: Any) -> str:
+    """Addresses as one text, `host:port[,…]`, though they were given as a list."""
+    try:
+        return ",".join(texts(cluster, "cluster"))
+    except InvalidRequest:
+        raise InvalidSetting(
+            f"a cluster is named by its managers: host:port[,host:port…], not by {cluster!r}",
+            hint="Give one text, or a list of them.",
+        ) from None
+
+
+def addresses(cluster: str) -> tuple[str, ...]:
+    """`host:port[,…]`, with or without tcp://, as ZeroMQ wants them; without doubles.
+
+    >>> addresses("127.0.0.1:9092, tcp://b:9093,[::1]")
+    ('tcp://127.0.0.1:9092', 'tcp://b:9093', 'tcp://[::1]:9092')
+    """
+    found = dict.fromkeys(address(part) for part in cluster.split(",") if part.strip())
+    if not found:
+        raise InvalidSetting("a cluster is named by its managers: host:port[,host:port…]")
+    return tuple(found)
+
+
+def address(given: str) -> str:
+    plain = text(given, "an address").strip().removeprefix("tcp://").rstrip("/")
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?", plain)
+    port = int(match[2]) if match and match[2] else DEFAULT_PORT
+    if not match or not 0 < port < 65536 or not plain.isprintable():
+        raise InvalidSetting(f"not an address: {given.strip()!r}; write host:port")
+    return f"tcp://{match[1]}:{port}"

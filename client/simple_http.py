@@ -1,0 +1,520 @@
+"""`MyProducer` and `MyConsumer` over the HTTP endpoints of gateways, for `http://` addresses (Q10).
+
+Nothing but the standard library's HTTP: connections that are kept, requests that are repeated. A
+repeat carries the `Idempotency-Key` of the first attempt, so an answer that was lost, a gateway
+that died in between, or another gateway that goes on change nothing: no message is stored or taken
+twice. What keeps the order: of each topic one request is under way at a time, and each names its
+partition.
+
+Compared with ZeroMQ it is slow, and a message that was taken by `get_next` counts as consumed at
+once. It is for places that only HTTP reaches.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import json
+import logging
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from secrets import token_hex
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode, urlsplit
+from weakref import WeakSet
+
+from myqueue.cluster.finalizers import DELIVER_S, Parting, unclosed, wait_for_partings
+from myqueue.consumer.message import Message, TopicPartition
+from myqueue.errors import (
+    NONE,
+    BatchUnreadable,
+    BufferFull,
+    Closed,
+    DeliveryFailed,
+    InvalidSetting,
+    MyQueueError,
+    OutcomeUnknown,
+    TimedOut,
+    TroubleError,
+    Unreachable,
+    error_of,
+)
+from myqueue.producer.delivery import FailedRecord, RecordMetadata
+from myqueue.producer.partitioner import partition_of
+
+log = logging.getLogger("myqueue.client")
+
+REQUEST_S: Final = 20.0  # for one attempt, beyond the time that it may wait
+TRY_S: Final = 120.0  # for one request with all its repeats
+REFUSED_S: Final = 2.0  # a cluster that starts again is away for longer than its ports refuse
+PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 1.0
+BATCH_MESSAGES, BATCH_BYTES = 500, 1 << 20
+BUFFER_BYTES: Final = 64 << 20
+BLOCK_S: Final = 60.0
+HEARTBEAT_S: Final = 10.0
+WAIT_MS: Final = 1_000  # of a consumer that finds nothing
+PARTITIONS_S: Final = 5.0  # how old the number of partitions may become
+_producers: WeakSet[HttpProducer] = WeakSet()
+
+
+class Gateways:
+    """One connection to one of several gateways; the next one if that fails. For one thread."""
+
+    def __init__(self, addresses: str, token: str = "") -> None:
+        """`http://host:port[,…]`; those behind the first comma may leave out http://."""
+        found = [part.strip().rstrip("/") for part in addresses.split(",") if part.strip()]
+        scheme = "https" if found and found[0].startswith("https://") else "http"
+        self._urls = [part if "://" in part else f"{scheme}://{part}" for part in found]
+        for url in self._urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path:
+                raise InvalidSetting(f"not a gateway's address: {url!r}; write http://host:port")
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._at = 0
+        self._connection: HTTPConnection | None = None
+        self.ends_at = math.inf  # no request is begun or repeated after this moment
+        self._refused: dict[str, float] = {}  # url -> it has refused connections since then
+
+    def ask(
+        self, method: str, path: str, values: Mapping[str, Any], *, key: str = "",
+        try_s: float = TRY_S, refused_s: float = math.inf,
+        stopped: threading.Event | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What a success says; else the error. Repeats what is retriable: with a key or a GET
+        whatever happened, else only what was certainly not done. Unreachable before the time is
+        over if all addresses have refused connections for `refused_s`.
+        """
+        end = time.monotonic() + try_s
+        pause, doubt = PAUSE_S_MIN, False
+        while True:
+            try:
+                return self._once(method, path, values, key)
+            except MyQueueError as error:
+                doubt = doubt or error.outcome != NONE
+                self._check_refused(refused_s)
+                may_repeat = error.retriable and (key or method == "GET" or not doubt)
+                if not may_repeat or time.monotonic() + pause > min(end, self.ends_at):
+                    if doubt and error.outcome == NONE:
+                        raise TimedOut(f"{method} {path}: {error}") from None
+                    raise
+                if stopped is not None and stopped.is_set():
+                    raise Closed("it was stopped") from None
+            self._drop()
+            self._at = (self._at + 1) % len(self._urls)
+            (stopped or threading.Event()).wait(pause)
+            pause = min(PAUSE_S_MAX, pause * 2)
+
+    def _check_refused(self, limit_s: float) -> None:
+        if len(self._refused) < len(self._urls):
+            return
+        refused_s = time.monotonic() - max(self._refused.values())
+        if refused_s >= limit_s:
+            told = "; ".join(f"{url}: connection refused" for url in self._urls)
+            raise Unreachable(f"every gateway refused connections for {refused_s:.1f} s: {told}")
+
+    def _once(self, method: str, path: str, values: Mapping[str, Any], key: str) -> dict[str, Any]:
+        url = self._urls[self._at]
+        headers = self._headers | ({"Idempotency-Key": key} if key else {})
+        body = None
+        if method == "GET":
+            path += "?" + urlencode(values)
+        else:
+            body = json.dumps(values)
+        was_sent = False
+        try:
+            connection = self._connect(url, values)
+            was_sent = True
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            data = response.read()
+        except (OSError, HTTPException) as error:
+            self._drop()
+            if isinstance(error, ConnectionRefusedError):
+                self._refused.setdefault(url, time.monotonic())
+            else:
+                self._refused.pop(url, None)
+            text = f"{url}: {type(error).__name__} {error}"
+            kind = OutcomeUnknown if was_sent else Unreachable
+            raise kind(text, component=url) from None
+        self._refused.pop(url, None)
+        if response.will_close:
+            self._drop()
+        return _open(url, response.status, data)
+
+    def _connect(self, url: str, values: Mapping[str, Any]) -> HTTPConnection:
+        timeout = REQUEST_S + int(values.get("wait_ms", 0)) / 1000
+        timeout = max(PAUSE_S_MIN, min(timeout, self.ends_at - time.monotonic()))
+        if self._connection is None:
+            parts = urlsplit(url)
+            kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+            connection = kind(parts.hostname or "", parts.port, timeout=timeout)
+            connection.connect()
+            self._connection = connection
+        elif self._connection.sock is not None:
+            self._connection.sock.settimeout(timeout)
+        return self._connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        self._drop()
+
+
+def _open(url: str, status: int, data: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(data)
+        if answer["status"] == "success" or answer.get("empty") is True:
+            return dict(answer)  # that nothing is left to consume is no error
+        code, text = int(answer["code"]), str(answer["message"])
+    except (ValueError, TypeError, KeyError):
+        raise TroubleError(f"{url}: status {status}, and no answer of a gateway") from None
+    error = error_of(code, text, str(answer.get("component", "")))
+    error.retriable = bool(answer.get("retriable"))
+    error.outcome = str(answer.get("outcome"))
+    if isinstance(error, BatchUnreadable) and "next_offset" in answer:
+        error.topic, error.partition = str(answer["topic"]), int(answer["partition"])
+        error.offset, error.next_offset = int(answer["offset"]), int(answer["next_offset"])
+    raise error
+
+
+def _row(value: bytes, key: bytes | None) -> str | dict[str, str]:
+    """A message as JSON has it."""
+    try:
+        return value.decode() if key is None else {"message": value.decode(), "key": key.decode()}
+    except UnicodeDecodeError:
+        row = {"message": base64.b64encode(value).decode(), "encoding": "base64"}
+        return row if key is None else row | {"key": base64.b64encode(key).decode()}
+
+
+class _Waiting(NamedTuple):
+    """A message on its way."""
+
+    value: bytes
+    key: bytes | None
+    future: Future[RecordMetadata]
+
+
+class HttpProducerParting(Parting):
+    """Has the thread deliver what was accepted, and end."""
+
+    def __init__(self, producer: HttpProducer) -> None:
+        super().__init__("MyProducer", "stop")
+        self._producer = producer
+
+    @property
+    def waiting(self) -> int:
+        return self._producer.waiting
+
+    def begin(self) -> None:
+        self._producer.end()
+
+
+class HttpProducer:
+    """What `MyProducer` does over gateways. One thread sends, topic by topic."""
+
+    def __init__(self, broker: str) -> None:
+        self.producer_ids: dict[str, int] = {}
+        self._register_at = Gateways(broker)
+        self._registering = threading.Lock()
+        self._queues: dict[str, deque[_Waiting]] = {}
+        self._partitions: dict[str, tuple[int, float]] = {}  # how many, and as of when
+        self._turns: dict[str, int] = {}
+        self._bytes = self.waiting = 0  # of what is not delivered yet; and how many messages
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._failed: list[FailedRecord] = []
+        self._gateways = Gateways(broker)  # of the thread
+        self.parting = HttpProducerParting(self)
+        self._thread = threading.Thread(target=self._run, name="myqueue-http", daemon=True)
+        self._thread.start()
+        _producers.add(self)
+
+    def register(self, topic: str, limit_s: float) -> None:
+        with self._registering:
+            if topic not in self.producer_ids:
+                found = _register(self._register_at, "producer", topic, limit_s)
+                self.producer_ids[topic] = int(found["producer_id"])
+
+    def can_send(self) -> bool:
+        return self._bytes < BUFFER_BYTES
+
+    def send(self, topic: str, value: bytes, key: bytes | None = None) -> Future[RecordMetadata]:
+        one = _Waiting(bytes(value), None if key is None else bytes(key), Future())
+        with self._changed:
+            room = self._changed.wait_for(lambda: self._bytes < BUFFER_BYTES, BLOCK_S)
+            if not room:
+                raise BufferFull(f"{self._bytes} bytes wait to be delivered")
+            self._bytes += len(one.value)
+            self.waiting += 1
+            self._queues.setdefault(topic, deque()).append(one)
+            self._changed.notify_all()
+        return one.future
+
+    def stop(self) -> None:
+        self.parting.is_closed = True
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._register_at.close()
+        if self._failed:
+            failed = tuple(self._failed)
+            text = f"{len(failed)} messages were not delivered; first: {failed[0].error}"
+            raise DeliveryFailed(text, failed=failed)
+
+    def end(self) -> None:
+        """What `stop` does, without waiting for it, and for DELIVER_S at most."""
+        self._gateways.ends_at = time.monotonic() + DELIVER_S
+        with self._changed:  # to be taken again by a thread that has it; held for moments only
+            self._stopping = True
+            self._changed.notify_all()
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        gateways = self._gateways
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._stopping or any(self._queues.values()), HEARTBEAT_S
+                )
+                ready = [topic for topic, queue in self._queues.items() if queue]
+                if not ready and self._stopping:
+                    break
+            if not ready:
+                self._heartbeat(gateways)
+            for topic in ready:
+                self._send_some(gateways, topic)
+        gateways.close()
+        if not self.parting.is_closed:
+            self._register_at.close()
+            if self._failed:
+                told, first = unclosed("MyProducer", "stop"), self._failed[0].error
+                text = "%s: %d messages were not delivered; first: %s"
+                log.error(text, told, len(self._failed), first)
+            self.parting.finished()
+
+    def _heartbeat(self, gateways: Gateways) -> None:
+        """While nothing is sent; every other request counts as one."""
+        for number in tuple(self.producer_ids.values()):
+            with contextlib.suppress(MyQueueError):
+                gateways.ask(
+                    "POST", "/producer/heartbeat", {"producer_id": number}, try_s=PAUSE_S_MAX
+                )
+
+    def _send_some(self, gateways: Gateways, topic: str) -> None:
+        try:
+            count = _partitions(gateways, topic, self._partitions)
+        except MyQueueError as error:
+            self._failed_all(topic, -1, self._cut(topic, -1, 0), error)
+            return
+        partition = self._partition(topic, self._queues[topic][0].key, count)
+        some = self._cut(topic, partition, count)
+        values = {
+            "topic": topic, "producer_id": self.producer_ids[topic], "partition": partition,
+            "messages": [_row(one.value, one.key) for one in some],
+        }  # fmt: skip
+        try:
+            found = gateways.ask("POST", "/producer/produce", values, key=token_hex(16))
+        except MyQueueError as error:
+            self._failed_all(topic, partition, some, error)
+            return
+        for one, offset in zip(some, found["offsets"], strict=True):
+            # When it was stored is not told over HTTP.
+            one.future.set_result(RecordMetadata(topic, partition, int(offset), 0))
+        self._make_room(some)
+
+    def _cut(self, topic: str, partition: int, count: int) -> list[_Waiting]:
+        """What goes into one request: messages up to its size, or up to a key of another partition.
+        `count` 0: how many partitions there are is not known.
+        """
+        queue, some, size = self._queues[topic], list[_Waiting](), 0
+        while queue and len(some) < BATCH_MESSAGES and size < BATCH_BYTES:
+            key = queue[0].key
+            if count and key is not None and partition_of(key, count) != partition:
+                break
+            some.append(queue.popleft())
+            size += len(some[-1].value)
+        return some
+
+    def _failed_all(
+        self, topic: str, partition: int, some: list[_Waiting], error: MyQueueError
+    ) -> None:
+        for one in some:
+            one.future.set_exception(error)
+            record = FailedRecord(topic, partition, one.value, one.key, None, error)
+            self._failed.append(record)
+        self._make_room(some)
+
+    def _make_room(self, some: list[_Waiting]) -> None:
+        with self._changed:
+            self._bytes -= sum(len(one.value) for one in some)
+            self.waiting -= len(some)
+            self._changed.notify_all()
+
+    def _partition(self, topic: str, key: bytes | None, count: int) -> int:
+        """By the key, else the next one. A request names it, so its repeat can't go elsewhere."""
+        if key is not None:
+            return partition_of(key, count)
+        self._turns[topic] = turn = (self._turns.get(topic, -1) + 1) % count
+        return turn
+
+
+class HttpConsumerParting(Parting):
+    """Closes the connection."""
+
+    def __init__(self, gateways: Gateways) -> None:
+        super().__init__("MyConsumer", "stop")
+        self._gateways = gateways
+
+    def begin(self) -> None:
+        self._gateways.close()
+        self.finished()
+
+
+class HttpConsumer:
+    """What `MyConsumer` does over gateways."""
+
+    def __init__(
+        self, topics: list[str], broker: str, idle_timeout: float | None,
+        consumer_ids: Mapping[str, int], limit_s: float, on_damaged: str = "raise",
+    ) -> None:  # fmt: skip
+        self.skipped: Counter[TopicPartition] = Counter()
+        self._on_damaged = {} if on_damaged == "raise" else {"on_damaged": on_damaged}
+        self._gateways = Gateways(broker)
+        self._idle_s = idle_timeout
+        self.parting = HttpConsumerParting(self._gateways)
+        self._stopped = threading.Event()
+        self._using = threading.Lock()
+        self._partitions: dict[str, tuple[int, float]] = {}
+        end = time.monotonic() + limit_s
+        try:
+            self.consumer_ids = {
+                topic: consumer_ids[topic] if topic in consumer_ids else self._register(topic, end)
+                for topic in topics
+            }
+        except BaseException:
+            self.parting.is_closed = True
+            self._gateways.close()
+            raise
+
+    def _register(self, topic: str, end: float) -> int:
+        found = _register(self._gateways, "consumer", topic, end - time.monotonic())
+        return int(found["consumer_id"])
+
+    def get_next(self) -> Iterator[Message]:
+        heard, got = time.monotonic(), True
+        while not self._stopped.is_set():
+            # Who waited at an empty partition while another has messages would get them slowly.
+            idle, got = not got and time.monotonic() - heard > 0.1, False
+            for topic, partition, wait_ms in self._round(idle):
+                message = self._take(topic, partition, 0 if got else wait_ms)
+                if message is not None:
+                    yield message
+                    got, heard = True, time.monotonic()
+                if self._stopped.is_set():
+                    return
+            if not got and self._idle_s is not None and time.monotonic() - heard >= self._idle_s:
+                return
+
+    def _round(self, idle: bool) -> list[tuple[str, int, int]]:
+        """All partitions, one after the other; who found nothing in any waits at each."""
+        places = [
+            (topic, partition)
+            for topic in self.consumer_ids
+            for partition in range(_partitions(self._gateways, topic, self._partitions))
+        ]
+        wait_ms = WAIT_MS // len(places) if idle and places else 0
+        if self._idle_s is not None:
+            wait_ms = min(wait_ms, round(self._idle_s * 1000))
+        return [(*place, wait_ms) for place in places]
+
+    def _take(self, topic: str, partition: int, wait_ms: int) -> Message | None:
+        values = {
+            "topic": topic, "consumer_id": self.consumer_ids[topic], "partition": partition,
+            "wait_ms": wait_ms, **self._on_damaged,
+        }  # fmt: skip
+        with self._using:
+            if self._stopped.is_set():
+                return None
+            try:
+                found = self._gateways.ask(
+                    "GET", "/consumer/consume", values, key=token_hex(16), stopped=self._stopped
+                )
+            except Closed:
+                return None
+        for one in found.get("skipped", ()):
+            place = TopicPartition(topic, int(one["partition"]))
+            first, count = int(one["offset"]), int(one["count"])
+            self.skipped[place] += count
+            log.warning(
+                "passed over: %s/%d: offsets %d to %d can't be read", *place, first,
+                first + count - 1,
+            )  # fmt: skip
+        if found.get("message") is None:
+            return None
+        as_base64 = found.get("encoding") == "base64"
+
+        def plain(text: str) -> bytes:
+            return base64.b64decode(text) if as_base64 else text.encode()
+
+        key = found.get("key")
+        return Message(
+            topic, int(found["partition"]), int(found["offset"]),
+            None if key is None else plain(key), plain(found["message"]), None,
+            int(found["timestamp"]),
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        self.parting.is_closed = True
+        self._stopped.set()
+        with self._using:
+            self._gateways.close()
+
+
+def _register(gateways: Gateways, kind: str, topic: str, limit_s: float) -> dict[str, Any]:
+    """In this time, also where nobody answers: somebody waits for it."""
+    before, gateways.ends_at = gateways.ends_at, time.monotonic() + limit_s
+    try:
+        return gateways.ask(
+            "POST", f"/{kind}/register", {"topic": topic}, key=token_hex(16), try_s=limit_s,
+            refused_s=REFUSED_S,
+        )  # fmt: skip
+    except OutcomeUnknown as error:
+        raise TimedOut(f"no id for {topic} within {limit_s:.1f} s: {error}") from None
+    finally:
+        gateways.ends_at = before
+
+
+def _partitions(gateways: Gateways, topic: str, known: dict[str, tuple[int, float]]) -> int:
+    count, until = known.get(topic, (0, 0.0))
+    now = time.monotonic()
+    if now >= until:
+        count = len(gateways.ask("GET", "/partitions", {"topic": topic})["partitions"])
+        known[topic] = count, now + PARTITIONS_S
+    return count
+
+
+def _at_exit() -> None:
+    """The program ends without `stop`."""
+    for producer in tuple(_producers):
+        producer.parting.at_exit()
+    wait_for_partings(time.monotonic() + DELIVER_S)
+
+
+atexit.register(_at_exit)
+
+
+def is_http(broker: str) -> bool:
+    return broker.lstrip().startswith(("http://", "https://"))
