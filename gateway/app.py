@@ -2,7 +2,7 @@
 
 `create_app` is what a WSGI server is given. It registers the operations of the API, and beside them
 the console and the metrics, which are blueprints of their own. Whatever goes wrong in any of them
-is answered in the one form of `failures.py`.
+is answered in the one form of `gateway/api/failures.py`.
 """
 
 from __future__ import annotations
@@ -15,29 +15,32 @@ from typing import Final
 from flask import Blueprint, Flask, Response, current_app, g, request
 
 from myqueue import errors
-from myqueue.gateway import answers
-from myqueue.gateway.config import GatewayConfig
-from myqueue.gateway.lane import Lane
-from myqueue.gateway.origins import SAFE
-from myqueue.gateway.routes import READ
-from myqueue.gateway.sdk import Sdk
-from myqueue.gateway.security import Guard
+from myqueue.gateway.api import responses
+from myqueue.gateway.api.auth import Guard
+from myqueue.gateway.api.browser_origins import SAFE
+from myqueue.gateway.api.operations import READ
+from myqueue.gateway.cluster_client import Sdk
+from myqueue.gateway.http.fast_path import Lane
+from myqueue.gateway.settings import GatewayConfig
 
 log = logging.getLogger("myqueue.gateway")
 
 NOUNS: Final = (
-    "topics",
-    "producers",
-    "consumers",
-    "partitions",
-    "brokers",
-    "groups",
-    "cluster",
-    "probes",
-    "openapi",
+    "api.endpoints.topics",
+    "api.endpoints.producers",
+    "api.endpoints.consumers",
+    "api.endpoints.partitions",
+    "api.endpoints.brokers",
+    "api.endpoints.groups",
+    "api.endpoints.cluster",
+    "api.endpoints.probes",
+    "api.openapi",
 )
 # Pages for people and numbers for machines; made apart from the API.
-BESIDES: Final = (("myqueue.gateway.console", "/console"), ("myqueue.gateway.metrics", None))
+BESIDES: Final = (
+    ("myqueue.gateway.console", "/console"),
+    ("myqueue.gateway.metrics.endpoint", None),
+)
 
 
 def create_app(config: GatewayConfig, sdk: Sdk | None = None) -> Flask:
@@ -56,7 +59,7 @@ def create_app(config: GatewayConfig, sdk: Sdk | None = None) -> Flask:
             blueprint: Blueprint = importlib.import_module(module).blueprint
             app.register_blueprint(blueprint, url_prefix=blueprint.url_prefix or prefix)
     app.before_request(guarded)
-    app.after_request(answers.protected)
+    app.after_request(responses.protected)
     app.register_error_handler(errors.MyQueueError, refused)
     app.register_error_handler(Exception, broken)
     lane = app.extensions["myqueue-lane"] = Lane(app)
@@ -76,7 +79,7 @@ def guarded() -> None:
 
 def refused(error: errors.MyQueueError) -> Response:
     sdk: Sdk = current_app.extensions["myqueue"]
-    return answers.failure(error, sdk.name_of)
+    return responses.failure(error, sdk.name_of)
 
 
 def broken(error: Exception) -> Response:

@@ -22,7 +22,7 @@ import click
 
 from myqueue import __version__
 from myqueue.errors import InvalidSetting, MyQueueError
-from myqueue.gateway.config import SETTINGS, GatewayConfig, load
+from myqueue.gateway.settings import SETTINGS, GatewayConfig, load
 
 CANNOT_RUN: Final = 1
 # A thread that works gives the interpreter to others after so long; the usual 5 ms would be seen
@@ -115,9 +115,9 @@ def _log(form: str) -> logging.Logger:
 
 def run(config: GatewayConfig) -> None:
     try:
-        from myqueue.gateway.admission import Admission
         from myqueue.gateway.app import create_app
-        from myqueue.gateway.server import Server
+        from myqueue.gateway.http.admission import Admission
+        from myqueue.gateway.http.server import Server
     except ModuleNotFoundError as error:
         raise InvalidSetting(f"{error.name} is missing", hint=MISSING) from None
     log = logging.getLogger("myqueue.gateway")

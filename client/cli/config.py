@@ -10,7 +10,7 @@ from myqueue.cli.shared import connect, options, output
 from myqueue.cli.topic import read_settings
 from myqueue.daemons.config import SETTINGS
 from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS
-from myqueue.gateway.config import SETTINGS as GATEWAY_SETTINGS
+from myqueue.gateway.settings import SETTINGS as GATEWAY_SETTINGS
 from myqueue.settings import ConsumerSettings, ProducerSettings, SessionSettings, rows
 
 CLIENTS = {

@@ -3,6 +3,10 @@
 Pages are made on the server, one template for each; a few hundred lines of script of our own keep
 them moving and draw the charts. Nothing is built, nothing is fetched from elsewhere, and without
 script every page still says what it knows. DESIGN.md in this folder tells why.
+
+`page` is the frame of every page, `csrf` what each request passes first, `message_reader` reads
+messages to show. The rooms: `pages` has a file for each page, `live` what changes while one looks,
+`view` how things are shown. Only `gateway/app` imports this package.
 """
 
 from __future__ import annotations
@@ -16,20 +20,19 @@ from flask import Blueprint, Response
 from flask.blueprints import BlueprintSetupState
 
 from myqueue.errors import Internal, MyQueueError, NotFound
-from myqueue.gateway import failures
-from myqueue.gateway.console import (
+from myqueue.gateway.api import failures
+from myqueue.gateway.console import csrf, page
+from myqueue.gateway.console.pages import (
     brokers,
     clients,
-    frame,
     groups,
-    guard,
     login,
     messages,
     nodes,
     overview,
-    partitions,
-    resetting,
+    reset_group,
     tail,
+    topic,
     topics,
 )
 
@@ -46,7 +49,7 @@ def _nothing(rest: str) -> Response:
 
 
 for part in (
-    *(overview, topics, partitions, messages, tail, groups, resetting, clients, nodes, brokers),
+    *(overview, topics, topic, messages, tail, groups, reset_group, clients, nodes, brokers),
     login,
 ):
     part.add_to(blueprint)
@@ -56,7 +59,7 @@ blueprint.add_url_rule("/<path:rest>", "nothing", _nothing)
 @blueprint.record_once
 def _begin(state: BlueprintSetupState) -> None:
     extensions = state.app.extensions
-    extensions[frame.NAME] = frame.Console(extensions["myqueue"].session)
+    extensions[page.NAME] = page.Console(extensions["myqueue"].session)
     views = state.app.view_functions
     for name in [one for one in views if one.startswith("console.")]:
         views[name] = _open(views[name])
@@ -74,10 +77,10 @@ def _open(view: Callable[..., Any]) -> Callable[..., Any]:
 
 @blueprint.before_request
 def _check() -> Response | None:
-    guard.limit_form()
+    csrf.limit_form()
     elsewhere = login.find_out()
     if elsewhere is None and flask.request.method not in ("GET", "HEAD", "OPTIONS"):
-        guard.check_form(frame.console().tokens, frame.session_of())
+        csrf.check_form(page.console().tokens, page.session_of())
     return elsewhere
 
 
@@ -85,17 +88,17 @@ def _check() -> Response | None:
 def _protect(response: Response) -> Response:
     if flask.request.endpoint == "console.static":
         response.headers["Cache-Control"] = f"public, max-age={STATIC_S}"
-    return guard.protect(response)
+    return csrf.protect(response)
 
 
 @blueprint.errorhandler(MyQueueError)
 def _refused(error: MyQueueError) -> Response:
     """One readable line with code and component, in the frame of every page."""
-    status, told, headers = failures.describe(error, frame.name_of())
-    if frame.wants_json():
+    status, told, headers = failures.describe(error, page.name_of())
+    if page.wants_json():
         response = flask.jsonify(error=told)
     else:
-        response = frame.draw("console/error.html", "", "That did not work", told=told)
+        response = page.draw("console/error.html", "", "That did not work", told=told)
     response.status_code = status
     response.headers.extend(headers)
     return response
@@ -115,10 +118,10 @@ def _not_http(error: Exception) -> Response:
         "message": getattr(error, "description", ""), "name": getattr(error, "name", ""),
         "code": code, "component": "gateway", "hint": "", "outcome": "none",
     }  # fmt: skip
-    if frame.wants_json():
+    if page.wants_json():
         response = flask.jsonify(error=told)
     else:
-        response = frame.draw("console/error.html", "", "That did not work", told=told)
+        response = page.draw("console/error.html", "", "That did not work", told=told)
     response.status_code = code
     return response
 

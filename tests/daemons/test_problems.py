@@ -7,7 +7,7 @@ from kit.manager_rig import Cluster
 from myqueue.cli.shared import cluster_health
 from myqueue.daemons.manager.cluster_view import SILENT_MS
 from myqueue.daemons.manager.queries import PROBLEMS_MAX
-from myqueue.gateway.console.troubles import of_problems
+from myqueue.gateway.console.live.problems import of_problems
 
 
 def test_of_many_problems_those_that_stop_somebody_are_told_first() -> None:

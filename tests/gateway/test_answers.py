@@ -9,7 +9,7 @@ from flask import Flask
 from kit.sites import Line, serving
 
 from myqueue.gateway.app import create_app
-from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway.settings import GatewayConfig
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ from kit.processes import Cluster, wait_for
 
 from myqueue import Consumer, Session
 from myqueue.gateway.app import create_app
-from myqueue.gateway.config import GatewayConfig
-from myqueue.gateway.console import frame, watch
+from myqueue.gateway.console import page
+from myqueue.gateway.console.live import poller
+from myqueue.gateway.settings import GatewayConfig
 
 HERE = "http://localhost"
 PAGES = ("/console/", "/console/topics", "/console/create-topic", "/console/nodes")
@@ -173,8 +174,8 @@ def test_a_topic_says_which_groups_read_it(web: FlaskClient, cluster: Cluster) -
 def test_no_link_leads_elsewhere(app: Flask) -> None:
     """Topics of older clusters may be called as steps in a path are."""
     with app.test_request_context("/console/"):
-        assert frame.link("topic", name="..") == frame.link("messages", name=".", partition=1) == ""
-        assert frame.link("topic", name="...").endswith("/topics/...")
+        assert page.link("topic", name="..") == page.link("messages", name=".", partition=1) == ""
+        assert page.link("topic", name="...").endswith("/topics/...")
 
 
 def test_a_name_cannot_be_markup_even_if_it_is_asked_for(web: FlaskClient) -> None:
@@ -226,22 +227,22 @@ def test_the_watch_rests_when_nobody_looks_and_begins_again(
     def is_looking() -> bool:
         return any(one.name == "myqueue-watch" for one in threading.enumerate())
 
-    monkeypatch.setattr(watch, "EVERY_S", 0.05)
+    monkeypatch.setattr(poller, "EVERY_S", 0.05)
     wait_for("the watch of other tests rests", lambda: not is_looking() or rest_all(monkeypatch))
     with Session(cluster.address) as session:
-        mine = watch.Watch(session)
+        mine = poller.Watch(session)
         for _ in range(2):
-            monkeypatch.setattr(watch, "REST_AFTER_S", 60.0)
+            monkeypatch.setattr(poller, "REST_AFTER_S", 60.0)
             assert mine.latest().is_reachable
             assert is_looking()
             before = len(mine.points())
             wait_for("it looks on", lambda before=before: len(mine.points()) > before + 2)
-            monkeypatch.setattr(watch, "REST_AFTER_S", 0.0)
+            monkeypatch.setattr(poller, "REST_AFTER_S", 0.0)
             wait_for("it rests", lambda: not is_looking())
     assert mine.latest() is not None  # of a session that was closed: what was known last
     assert not is_looking()
 
 
 def rest_all(monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(watch, "REST_AFTER_S", 0.0)
+    monkeypatch.setattr(poller, "REST_AFTER_S", 0.0)
     return False

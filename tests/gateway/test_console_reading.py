@@ -14,7 +14,7 @@ from kit.echo_reads import fill, serve_reads
 
 from myqueue.cluster.session import Session
 from myqueue.errors import BatchUnreadable
-from myqueue.gateway.console import reading
+from myqueue.gateway.console import message_reader
 from myqueue.wire import batch
 
 MIB = 1 << 20
@@ -48,7 +48,7 @@ def last_of_each(session: Session, cluster: EchoCluster) -> Any:
     logs = [cluster.logs[group] for group in cluster.topics["t"]]
     at = {number: max(0, log.end - 5) for number, log in enumerate(logs)}
     upto = {number: log.end for number, log in enumerate(logs)}
-    return reading.read(session, "t", at, upto)
+    return message_reader.read(session, "t", at, upto)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_few_batches_are_open_at_a_time(
     bound: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reading, "LIMIT_S", 60.0)  # counting memory is slow
+    monkeypatch.setattr(message_reader, "LIMIT_S", 60.0)  # counting memory is slow
     for log in cluster.topic("t", PARTITIONS):
         log.append(batch.make([[bytes(size)] * count, None, None, None], 1, codec=batch.ZLIB))
     most, found = cost_of(lambda: last_of_each(session, cluster))
@@ -70,7 +70,7 @@ def test_few_batches_are_open_at_a_time(
     if not size:
         assert len(found.messages) == 5 * PARTITIONS
         assert {one.offset for one in found.messages} == set(range(count - 5, count))
-    assert sum(len(one.value) for one in found.messages) <= reading.BYTES_MAX + size
+    assert sum(len(one.value) for one in found.messages) <= message_reader.BYTES_MAX + size
     assert most < bound, most // MIB
 
 
@@ -83,7 +83,7 @@ def test_one_that_nobody_can_unpack_is_told(cluster: EchoCluster, session: Sessi
 
     log.append(forged(zlib.compress(body), rows, size=len(body), codec=batch.ZLIB))
     upto = {0: log.end}
-    most, found = cost_of(lambda: reading.read(session, "t", {0: 0}, upto))
+    most, found = cost_of(lambda: message_reader.read(session, "t", {0: 0}, upto))
     assert [one.offset for one in found.messages] == [0, 1, 2]
     assert isinstance(found.error, BatchUnreadable) and "lists within" in str(found.error)
     assert most < 32 * MIB, "all of it would be 120"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from myqueue.errors import Unreachable
-from myqueue.gateway.console import nodes
-from myqueue.gateway.console.words import OK, WARN
-from myqueue.gateway.gathering import Look
+from myqueue.gateway.cluster_snapshot import Look
+from myqueue.gateway.console.pages import nodes
+from myqueue.gateway.console.view.format import OK, WARN
 
 ROW = {"segment": "7.seg", "position": 512, "found": "scrub", "since_ms": 1000}
 

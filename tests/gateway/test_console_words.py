@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myqueue.errors import Internal, InvalidRequest
-from myqueue.gateway.console import payload, rates, tail, troubles, words
-from myqueue.gateway.console.guard import Tokens
-from myqueue.gateway.console.pace import BETWEEN_MS_MAX, Paces
-from myqueue.gateway.console.reading import Range, clamp
-from myqueue.gateway.gathering import Facts, Look
+from myqueue.gateway.cluster_snapshot import Facts, Look
+from myqueue.gateway.console.csrf import Tokens
+from myqueue.gateway.console.live import problems as troubles
+from myqueue.gateway.console.live import rates
+from myqueue.gateway.console.live.growth import BETWEEN_MS_MAX, Paces
+from myqueue.gateway.console.message_reader import Range, clamp
+from myqueue.gateway.console.pages import tail
+from myqueue.gateway.console.view import format, payload
 
 BOUNDS = [0.001, 0.01, 0.1]
 
@@ -22,28 +25,28 @@ BOUNDS = [0.001, 0.01, 0.1]
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        (words.per_second(0), "0/s"),
-        (words.per_second(7.26), "7.3/s"),
-        (words.per_second(212.4), "212/s"),
-        (words.per_second(9_999), "9,999/s"),
-        (words.per_second(18_400), "18.4 k/s"),
-        (words.per_second(1_250_000), "1.2 M/s"),
-        (words.per_second(None), "–"),
-        (words.bytes_(1023), "1,023 B"),
-        (words.bytes_(1536), "1.5 KiB"),
-        (words.bytes_(5 << 30), "5.0 GiB"),
-        (words.duration(850), "850 ms"),
-        (words.duration(119_000), "119 s"),
-        (words.duration(7_000_000), "117 min"),
-        (words.duration(90 * 3_600_000), "4 d"),
-        (words.age(0, 5), "never"),
-        (words.age(1000, 2000), "now"),
-        (words.age(1000, 4000), "3 s ago"),
-        (words.moment(0), "–"),
-        (words.moment(1_700_000_000_123), "2023-11-14 22:13:20 UTC"),
-        (words.moment(1 << 62), f"{1 << 62} ms since 1970"),
-        (words.millis(9.71), "9.7 ms"),
-        (words.plural(1, "partition"), "1 partition"),
+        (format.per_second(0), "0/s"),
+        (format.per_second(7.26), "7.3/s"),
+        (format.per_second(212.4), "212/s"),
+        (format.per_second(9_999), "9,999/s"),
+        (format.per_second(18_400), "18.4 k/s"),
+        (format.per_second(1_250_000), "1.2 M/s"),
+        (format.per_second(None), "–"),
+        (format.bytes_(1023), "1,023 B"),
+        (format.bytes_(1536), "1.5 KiB"),
+        (format.bytes_(5 << 30), "5.0 GiB"),
+        (format.duration(850), "850 ms"),
+        (format.duration(119_000), "119 s"),
+        (format.duration(7_000_000), "117 min"),
+        (format.duration(90 * 3_600_000), "4 d"),
+        (format.age(0, 5), "never"),
+        (format.age(1000, 2000), "now"),
+        (format.age(1000, 4000), "3 s ago"),
+        (format.moment(0), "–"),
+        (format.moment(1_700_000_000_123), "2023-11-14 22:13:20 UTC"),
+        (format.moment(1 << 62), f"{1 << 62} ms since 1970"),
+        (format.millis(9.71), "9.7 ms"),
+        (format.plural(1, "partition"), "1 partition"),
     ],
 )
 def test_numbers_have_their_units(text: str, wanted: str) -> None:

@@ -15,11 +15,11 @@ import pytest
 from kit.processes import wait_for
 from kit.sites import VAST, Line, Quick, Site, serving
 
-from myqueue.gateway import crowding
-from myqueue.gateway.admission import Admission
 from myqueue.gateway.app import create_app
-from myqueue.gateway.config import GatewayConfig
-from myqueue.gateway.server import Server
+from myqueue.gateway.http import memory_limit
+from myqueue.gateway.http.admission import Admission
+from myqueue.gateway.http.server import Server
+from myqueue.gateway.settings import GatewayConfig
 
 MB = 1_000_000
 Connect = Callable[[int], Line]
@@ -40,8 +40,8 @@ def connect() -> Iterator[Connect]:
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is slow is known after a shorter time."""
-    monkeypatch.setattr(crowding, "FRESH_S", 0.2)
-    monkeypatch.setattr("myqueue.gateway.server.SWEEP_S", 0.05)
+    monkeypatch.setattr(memory_limit, "FRESH_S", 0.2)
+    monkeypatch.setattr("myqueue.gateway.http.server.SWEEP_S", 0.05)
 
 
 def begin(line: Line, path: str, length: int, sent: int) -> None:
@@ -107,7 +107,7 @@ def test_unfinished_bodies_give_way_to_who_comes(
         honest.send("/quick", b"3")
         assert honest.answer() == (200, b"3")
         wait_for("a line in the log", lambda: "connections_max is reached" in caplog.text)
-    assert counted[crowding.PLACES] >= 50
+    assert counted[memory_limit.PLACES] >= 50
 
 
 def test_large_bodies_have_one_budget(connect: Connect) -> None:
@@ -126,8 +126,8 @@ def test_large_bodies_have_one_budget(connect: Connect) -> None:
             most = max(most, held(server))
         assert answer.result() == (200, b"/ok" + b"y" * MB)
         # What one read brings comes on top, for each connection.
-        assert most < 4 * MB + 9 * 2 * crowding.SMALL_BYTES_MAX
-        assert counted[crowding.BYTES] > 0
+        assert most < 4 * MB + 9 * 2 * memory_limit.SMALL_BYTES_MAX
+        assert counted[memory_limit.BYTES] > 0
         for line in lines:
             line.sock.shutdown(socket.SHUT_RDWR)
         for one in sending:
@@ -165,7 +165,7 @@ def test_honest_large_bodies_all_come_through(connect: Connect) -> None:
 def test_who_takes_no_answers_is_closed_when_they_are_too_much(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crowding, "ANSWERS_BYTES_MAX", 40 * MB)
+    monkeypatch.setattr(memory_limit, "ANSWERS_BYTES_MAX", 40 * MB)
     counted: Counter[str] = Counter()
     with serving(Site(), Quick(), count=lambda why: counted.update([why])) as (port, server):
         reader = connect(port)
@@ -175,7 +175,7 @@ def test_who_takes_no_answers_is_closed_when_they_are_too_much(
         for _ in range(3):
             assert reader.answer() == (200, VAST)
             reader.send("/vast")
-        wait_for("others to give way", lambda: counted[crowding.ANSWERS] >= 2)
+        wait_for("others to give way", lambda: counted[memory_limit.ANSWERS] >= 2)
         untaken = sum(one.untaken for one in tuple(server._connections.values()))
         assert untaken <= 56 * MB
         assert reader.answer() == (200, VAST)
@@ -183,8 +183,8 @@ def test_who_takes_no_answers_is_closed_when_they_are_too_much(
 
 def test_an_answer_has_one_deadline(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taking a little of it now and then does not put it off."""
-    monkeypatch.setattr(crowding, "SEND_S", 0.5)
-    monkeypatch.setattr(crowding, "SLOW_BYTES_PER_S", 1 << 30)
+    monkeypatch.setattr(memory_limit, "SEND_S", 0.5)
+    monkeypatch.setattr(memory_limit, "SLOW_BYTES_PER_S", 1 << 30)
     with serving(Site(), Quick()) as (port, server):
         line = connect(port)
         line.send("/vast")
@@ -201,7 +201,7 @@ def test_who_takes_nothing_of_an_answer_is_not_waited_for(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large it is: a large one has more time only as long as it is taken."""
-    monkeypatch.setattr(crowding, "SEND_S", 0.5)
+    monkeypatch.setattr(memory_limit, "SEND_S", 0.5)
     with serving(Site(), Quick()) as (port, server):
         line = connect(port)
         line.send("/vast")

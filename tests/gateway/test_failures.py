@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from myqueue import errors
-from myqueue.gateway.console.troubles import advised
-from myqueue.gateway.failures import describe, status_of
+from myqueue.gateway.api.failures import describe, status_of
+from myqueue.gateway.console.live.problems import advised
 
 
 def at(address: str) -> str:

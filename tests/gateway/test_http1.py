@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myqueue.errors import Malformed
-from myqueue.gateway import http1
+from myqueue.gateway.http import request_head
 
 HOST = b"\r\nHost: h:1"
 
 
 def test_a_plain_head() -> None:
-    head = http1.parse(
+    head = request_head.parse(
         b"POST /a%2Fb/c?x=1&y=%C3%BC HTTP/1.1\r\nHost: h\r\nContent-Length: 12\r\n"
         b"X-A:  one \r\nx-a: two"
     )
@@ -31,11 +31,11 @@ def test_a_plain_head() -> None:
     ],
 )  # fmt: skip
 def test_who_keeps_the_connection(text: bytes, keeps: bool) -> None:
-    assert http1.parse(text).keep_alive is keeps
+    assert request_head.parse(text).keep_alive is keeps
 
 
 def test_absolute_targets_and_continue() -> None:
-    head = http1.parse(b"PUT http://h:1/x HTTP/1.1" + HOST + b"\r\nExpect: 100-Continue")
+    head = request_head.parse(b"PUT http://h:1/x HTTP/1.1" + HOST + b"\r\nExpect: 100-Continue")
     assert head.path == "/x" and head.expects_continue
 
 
@@ -61,23 +61,23 @@ def test_absolute_targets_and_continue() -> None:
 )  # fmt: skip
 def test_what_is_doubtful_is_refused(text: bytes) -> None:
     with pytest.raises(Malformed):
-        http1.parse(text)
+        request_head.parse(text)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200) | st.text("GET/ HTP1.0\r\n:aX-", max_size=80).map(str.encode))
 def test_nothing_else_is_raised(data: bytes) -> None:
     try:
-        head = http1.parse(data)
+        head = request_head.parse(data)
     except Malformed:
         return
     assert head.path.startswith("/") and head.length >= 0
 
 
 def test_heads_of_answers() -> None:
-    text = http1.head_of_answer("200 OK", [("A", "b")], "now", close=True, chunked=True)
+    text = request_head.head_of_answer("200 OK", [("A", "b")], "now", close=True, chunked=True)
     assert text == (
         b"HTTP/1.1 200 OK\r\nDate: now\r\nServer: myqueue\r\nA: b\r\n"
         b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     )
-    assert http1.reason(429) == "429 Too Many Requests"
+    assert request_head.reason(429) == "429 Too Many Requests"

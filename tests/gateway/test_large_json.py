@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from myqueue.gateway import large_json, parameters
-from myqueue.gateway.answers import dumps
+from myqueue.gateway.api import large_json, parameters
+from myqueue.gateway.api.responses import dumps
 
 MB = 1_000_000
 SIGNS = '{}[],:"\\ 0123456789.eE-+tfnulrasd\x01é\n'

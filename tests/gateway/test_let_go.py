@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from myqueue import errors
-from myqueue.gateway import brokers
-from myqueue.gateway.waiting import Room
+from myqueue.gateway.api.endpoints import brokers
+from myqueue.gateway.api.wait_slots import Room
 
 ROW = {"node": 3, "address": "h:1", "alive": True, "replicas": 4, "leaving": 1}
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tidy.tree import files, read
 
 from myqueue import Producer, Session
-from myqueue.gateway import metrics, metrics_names
+from myqueue.gateway.metrics import catalog, endpoint
 
 ROW = re.compile(r"^\| `myq_(\w+)` \| (\w+) \| ([\w, ]*) \| (.+) \|$", re.MULTILINE)
 
@@ -43,7 +43,7 @@ class HasSession:
 def web(cluster: Cluster) -> Iterator[FlaskClient]:
     app = flask.Flask("test")
     sdk = app.extensions["myqueue"] = HasSession(cluster.address)
-    app.register_blueprint(metrics.blueprint)
+    app.register_blueprint(endpoint.blueprint)
     app.add_url_rule("/fails", view_func=lambda: 1 / 0)
     yield app.test_client()
     sdk.session.close()
@@ -116,7 +116,7 @@ def test_own_requests_are_counted_by_route(web: FlaskClient) -> None:
 
 def test_the_page_lists_what_is_exported_and_nothing_else(web: FlaskClient) -> None:
     rows = {row[0]: row[1:] for row in ROW.findall(read("gateway/METRICS.md"))}
-    known = metrics_names.all_names()
+    known = catalog.all_names()
     assert {name: (kind, help_) for name, (kind, _, help_) in rows.items()} == known
     found = scrape(web)
     kinds = {
@@ -134,8 +134,8 @@ def test_every_number_of_the_daemons_is_explained() -> None:
     sources = [read(name) for name in files() if re.fullmatch(r"daemons/(?!raft/)[\w/]+\.py", name)]
     counters = {name for text in sources for name in re.findall(r"counts\[\s*\"(\w+)\"\s*\]", text)}
     histograms = {name for text in sources for name in re.findall(r"histograms\[\"(\w+)\"\]", text)}
-    assert counters == set(metrics_names.COUNTERS), "explain it in gateway/metrics_names.py"
-    assert histograms == set(metrics_names.HISTOGRAMS)
+    assert counters == set(catalog.COUNTERS), "explain it in gateway/metrics/catalog.py"
+    assert histograms == set(catalog.HISTOGRAMS)
 
 
 def test_a_daemon_that_does_not_answer_fails_nothing(cluster: Cluster, web: FlaskClient) -> None:

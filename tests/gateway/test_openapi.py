@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from myqueue.gateway import openapi
+from myqueue.gateway.api import openapi
+from myqueue.gateway.api.operations import OPERATIONS
 from myqueue.gateway.app import create_app
-from myqueue.gateway.config import GatewayConfig
-from myqueue.gateway.routes import OPERATIONS
+from myqueue.gateway.settings import GatewayConfig
 
 Document = dict[str, Any]
 # Every row of the contract.

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 from myqueue.errors import InvalidSetting
 from myqueue.gateway.app import create_app
-from myqueue.gateway.config import GatewayConfig, load
+from myqueue.gateway.settings import GatewayConfig, load
 
 NOBODY = "127.0.0.1:9"  # no cluster is needed: who is refused does not come so far
 MakeWeb = Callable[..., FlaskClient]

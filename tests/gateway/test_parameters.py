@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from myqueue.daemons.metadata.arguments import TOPIC_SETTINGS
 from myqueue.errors import InvalidName, InvalidRequest, Malformed, MyQueueError
-from myqueue.gateway import names
-from myqueue.gateway.parameters import (
+from myqueue.gateway.api import parameter_catalog
+from myqueue.gateway.api.parameters import (
     BASE64,
     HANDED_ON,
     REFUSED,
@@ -26,7 +26,13 @@ from myqueue.gateway.parameters import (
     to_bytes,
 )
 
-PARAMETERS = (names.TOPIC, names.PRODUCER_ID, names.PARTITION, names.DETAIL, names.SETTINGS)
+PARAMETERS = (
+    parameter_catalog.TOPIC,
+    parameter_catalog.PRODUCER_ID,
+    parameter_catalog.PARTITION,
+    parameter_catalog.DETAIL,
+    parameter_catalog.SETTINGS,
+)
 WANTED = Wanted(PARAMETERS)
 
 
@@ -92,7 +98,7 @@ def test_a_body_is_json_or_a_form_by_how_it_begins(body: bytes, topic: str | Non
 
 def test_no_name_means_two_parameters() -> None:
     with pytest.raises(ValueError, match="share a name"):
-        Wanted((names.PRODUCER_ID, names.CONSUMER_ID))
+        Wanted((parameter_catalog.PRODUCER_ID, parameter_catalog.CONSUMER_ID))
     assert [one.name for one in map(WANTED.find, ("topicName", "Topic-Name", "ID")) if one] == [
         "topic", "topic", "producer_id",
     ]  # fmt: skip
@@ -100,7 +106,7 @@ def test_no_name_means_two_parameters() -> None:
 
 
 def test_settings_of_topics_are_those_that_managers_know() -> None:
-    assert sorted(names.TOPIC_SETTINGS) == sorted(TOPIC_SETTINGS)
+    assert sorted(parameter_catalog.TOPIC_SETTINGS) == sorted(TOPIC_SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +176,7 @@ def test_text_is_text() -> None:
 
 
 def test_each_parameter_says_what_it_is_for() -> None:
-    known = [one for one in vars(names).values() if isinstance(one, Parameter)]
+    known = [one for one in vars(parameter_catalog).values() if isinstance(one, Parameter)]
     assert len(known) > 20
     for one in known:
         assert one.about.endswith(".") or "0-9" in one.about

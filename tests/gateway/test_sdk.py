@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from myqueue import errors
-from myqueue.gateway import sdk
-from myqueue.gateway.config import GatewayConfig
+from myqueue.gateway import cluster_client
+from myqueue.gateway.settings import GatewayConfig
 
 
 class Routes:
@@ -35,10 +35,10 @@ def test_a_new_partition_is_asked_for_until_a_manager_knows_it(
     monkeypatch: pytest.MonkeyPatch, grows_at: int
 ) -> None:
     """The leader has said that it is there; a manager that lags behind may be asked for routes."""
-    monkeypatch.setattr(sdk, "ASK_AGAIN_S", 0.001)
-    monkeypatch.setattr(sdk, "ROUTES_S", 0.05)
+    monkeypatch.setattr(cluster_client, "ASK_AGAIN_S", 0.001)
+    monkeypatch.setattr(cluster_client, "ROUTES_S", 0.05)
     routes = Routes(grows_at)
-    one = sdk.Sdk(GatewayConfig(cluster="127.0.0.1:1"))
+    one = cluster_client.Sdk(GatewayConfig(cluster="127.0.0.1:1"))
     session, one.session = one.session, SimpleNamespace(  # type: ignore[assignment]
         routes=routes, refresh=routes.refresh, on_routes=routes.listeners.append,
         off_routes=routes.listeners.remove,

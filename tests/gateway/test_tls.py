@@ -13,7 +13,7 @@ import pytest
 from kit.processes import wait_for
 from kit.sites import VAST, Line, Quick, Site, serving
 
-from myqueue.gateway.server import Server
+from myqueue.gateway.http.server import Server
 
 CERTIFICATE = Path(__file__).parents[1] / "http" / "certificate.pem"
 RESET = struct.pack("ii", 1, 0)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from myqueue.errors import InvalidRequest
 from myqueue.gateway.app import create_app
-from myqueue.gateway.config import GatewayConfig
-from myqueue.gateway.console import keeping
-from myqueue.gateway.sdk import Sdk
+from myqueue.gateway.cluster_client import Sdk
+from myqueue.gateway.console.view import retention
+from myqueue.gateway.settings import GatewayConfig
 
 Asked = list[tuple[str, dict[str, Any]]]
 
@@ -74,13 +74,13 @@ def test_a_change_of_nothing_is_refused(client: FlaskClient, asked: Asked) -> No
 def test_retention_in_a_form_is_what_it_is(kept_bytes: int, kept_ms: int) -> None:
     """A form that was opened and sent as it is changes nothing."""
     settings = {"retention_bytes": kept_bytes, "retention_ms": kept_ms}
-    assert keeping.read(keeping.written(settings)) == settings
+    assert retention.read(retention.written(settings)) == settings
 
 
 def test_what_people_write_for_retention() -> None:
-    read = keeping.read({"megabytes": " 1.5 ", "minutes": ""})
+    read = retention.read({"megabytes": " 1.5 ", "minutes": ""})
     assert read == {"retention_bytes": 1_500_000, "retention_ms": 0}
-    assert keeping.written({"retention_ms": 86_400_000}) == {"megabytes": "", "minutes": "1440"}
+    assert retention.written({"retention_ms": 86_400_000}) == {"megabytes": "", "minutes": "1440"}
     for text in ("1,5", "-1", "nan", "inf", "1e300", "a day"):
         with pytest.raises(InvalidRequest, match="minutes: a number from 0 to"):
-            keeping.read({"minutes": text})
+            retention.read({"minutes": text})

@@ -11,10 +11,10 @@ from typing import Any
 
 from kit.processes import free_ports
 
-from myqueue.gateway.config import GatewayConfig
-from myqueue.gateway.http1 import Head
-from myqueue.gateway.server import Server
-from myqueue.gateway.wsgi import Answer, Respond
+from myqueue.gateway.http.request_head import Head
+from myqueue.gateway.http.server import Server
+from myqueue.gateway.http.wsgi import Answer, Respond
+from myqueue.gateway.settings import GatewayConfig
 
 Start = Callable[..., Any]
 BIG = b"x" * 3_000_000

@@ -20,7 +20,7 @@ from kit.processes import Cluster, Name, wait_for
 
 from myqueue.cli.shared import cluster_health
 from myqueue.errors import MyQueueError
-from myqueue.gateway.console import troubles
+from myqueue.gateway.console.live import problems
 from myqueue.producer.producer import Producer
 from myqueue.simple import MyConsumer
 from myqueue.wal import format as f
@@ -119,7 +119,7 @@ def test_a_broker_goes_on_without_the_partition_that_others_contradict(
     cluster.start(*managers)
     kept = wait_for("replaced", lambda: [one for one in told(cluster) if one["kept"]], 60)[0]
     assert kept["partition"] == f"{BACK}/0" and (kept["kind"], kept["node"]) == ONE
-    for sentence in (cluster_health.of([kept])[0].text, troubles.of_problems([kept])[0].text):
+    for sentence in (cluster_health.of([kept])[0].text, problems.of_problems([kept])[0].text):
         assert f"{BACK}/0" in sentence and kept["kept"] in sentence
     wait_for("nothing else", lambda: [kept] == cluster.problems(), 60)  # three copies again
     found = [
@@ -154,7 +154,7 @@ def test_a_manager_that_others_contradict_takes_no_part_and_says_so(
     row = wait_for("told", lambda: told(cluster), 30)[0]
     assert (row["kind"], row["node"], row["partition"]) == (*one, "managers")
     assert "takes no part" in cluster_health.of([row])[0].text
-    assert "takes no part" in troubles.of_problems([row])[0].text
+    assert "takes no part" in problems.of_problems([row])[0].text
     wait_for("noted", lambda: list(cluster.data(one).glob("closed-*[0-9a-f]")))
     cluster.check_alive()
     cluster.kill(one)

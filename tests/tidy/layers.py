@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("daemons/raft/", ("myqueue.daemons.raft",)),
     ("daemons/", ("zmq", "click", "<client>", "myqueue.wal", "myqueue.daemons")),
     # The one part that all programs share: how settings are put together.
-    ("gateway/config.py", ("myqueue.errors", "myqueue.wire.program_settings")),
+    ("gateway/settings.py", ("myqueue.errors", "myqueue.wire.program_settings")),
     (
         "gateway/",
         ("flask", "prometheus_client", "click", "<public>", "myqueue.gateway"),

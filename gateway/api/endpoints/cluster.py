@@ -1,0 +1,161 @@
+"""How the cluster is: who lives, who leads, where a message is (P5, R7, C6); and its settings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from myqueue.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, Unreachable
+from myqueue.gateway.api import parameter_catalog
+from myqueue.gateway.api.operations import ADMIN, Ask, Facts, Noun
+from myqueue.gateway.api.parameters import some_settings
+
+blueprint = Noun("cluster")
+_GROUP = re.compile(r"([A-Za-z0-9._-]{1,200})/([0-9]{1,9})")
+
+
+@blueprint.operation(
+    "GET", "/health", "Who is alive",
+    adds={
+        "brokers": parameter_catalog.ROWS, "managers": parameter_catalog.ROWS,
+        "producers": parameter_catalog.ROWS,
+        "consumers": parameter_catalog.ROWS, "inactive_ms": parameter_catalog.NUMBER,
+        "omitted": parameter_catalog.NUMBER,
+    },
+)  # fmt: skip
+def health(ask: Ask) -> Facts:
+    """Every broker, manager, producer and consumer: its last heartbeat, active or not.
+
+    Of very many producers and consumers those that were heard last; omitted says how many more.
+    """
+    found = ask.sdk.read("health")
+    for kind in ("brokers", "managers", "producers", "consumers"):
+        for row in found[kind]:
+            row["last_heartbeat_ms"] = row.pop("last_seen_ms")
+    return found
+
+
+@blueprint.operation(
+    "GET", "/raft_status", "Who leads a Raft group",
+    parameters=(parameter_catalog.GROUP, parameter_catalog.RAFT_TOPIC, parameter_catalog.PARTITION),
+    adds={
+        "group": parameter_catalog.TEXT,
+        "leader": parameter_catalog.nullable(parameter_catalog.NUMBER),
+        "term": parameter_catalog.NUMBER,
+        "members": parameter_catalog.ROWS, "commit": parameter_catalog.NUMBER,
+        "applied": parameter_catalog.NUMBER,
+    },
+)  # fmt: skip
+def raft_status(ask: Ask, group: str, topic: str | None, partition: int | None) -> Facts:
+    """Of the managers' group, or of a partition's: topic and partition, or group=TOPIC/NUMBER. The
+    partition may be left out of a topic that has one.
+    """
+    place = _place(ask, group, topic, partition)
+    if place is None:
+        group, found = "managers", ask.sdk.admin.raft_status()
+    else:
+        ask.sdk.newest_partition(*place)
+        group, found = f"{place[0]}/{place[1]}", ask.sdk.admin.raft_status(*place)
+    known = [row for row in found["members"] if "error" not in row]
+    _show_groups(found["members"])
+    return {
+        "group": group, "leader": found["leader"] or None, "term": found["term"],
+        "members": found["members"],
+        "commit": max((row.get("commit", 0) for row in known), default=0),
+        "applied": max((row.get("applied", 0) for row in known), default=0),
+    }  # fmt: skip
+
+
+def _place(
+    ask: Ask, group: str, topic: str | None, partition: int | None
+) -> tuple[str, int] | None:
+    """Which partition is meant; None: the managers."""
+    if group not in ("", "managers"):
+        named = _GROUP.fullmatch(group)
+        if named is None:
+            raise InvalidRequest(f"group is {group[:220]!r}; it has to be TOPIC/NUMBER")
+        place = named[1], int(named[2])
+        if topic not in (None, place[0]) or partition not in (None, place[1]):
+            raise InvalidRequest(f"group is {group}, and topic or partition another one")
+        return place
+    if topic is None:
+        if partition is not None:
+            raise InvalidRequest("partition is given without its topic")
+        return None
+    if group:
+        raise InvalidRequest(f"group is {group}, and topic is {topic}: give one of them")
+    if partition is None:
+        count = len(ask.sdk.topic(topic)["partitions"])
+        if count > 1:
+            raise InvalidRequest(f"{topic} has {count} partitions: say which one, with partition")
+        partition = 0
+    return topic, partition
+
+
+@blueprint.operation(
+    "GET", "/repairs", "What was damaged, and its repair",
+    adds={"repairs": parameter_catalog.ROWS, "scrubbers": parameter_catalog.ROWS,
+    "silent": parameter_catalog.TEXTS},
+)  # fmt: skip
+def repairs(ask: Ask) -> Facts:
+    """What daemons found damaged on their disks, and what became of it; what scrubbers have read.
+    Of what is repaired the last twenty of each daemon, since its start.
+    """
+    return ask.sdk.admin.repairs()
+
+
+@blueprint.operation(
+    "GET", "/where", "Where a message is",
+    parameters=(parameter_catalog.TOPIC, parameter_catalog.NAMED_PARTITION,
+    parameter_catalog.OFFSET), adds={"replicas": parameter_catalog.ROWS},
+)  # fmt: skip
+def where(ask: Ask, topic: str, partition: int, offset: int) -> Facts:
+    """On each replica: segment, bytes, Raft index and term, and which consumers are past it."""
+    ask.sdk.newest_partition(topic, partition)
+    found = ask.sdk.admin.where(topic, partition, offset)
+    if all("error" in row for row in found["replicas"]):
+        raise _refusal(found["replicas"], offset)
+    _show_groups([found, *found["replicas"]])
+    return found
+
+
+def _show_groups(rows: list[Facts]) -> None:
+    """Their numbers have 64 bits, which many readers of JSON round; so, as everywhere, in hex."""
+    for row in rows:
+        if "group" in row:
+            row["group"] = f"{row['group']:016x}"
+
+
+def _refusal(replicas: list[Facts], offset: int) -> MyQueueError:
+    """None of them has it."""
+    if any(row.get("code") == OffsetOutOfRange.name for row in replicas):
+        return OffsetOutOfRange(f"offset {offset}: {replicas[0]['error']}")
+    return Unreachable("; ".join(f"{row['address']}: {row['error']}" for row in replicas))
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+@blueprint.operation(
+    "GET", "/settings", "Settings of the cluster", adds={"settings": parameter_catalog.OBJECT}
+)  # fmt: skip
+def settings_of_cluster(ask: Ask) -> Facts:
+    """All of them, as they hold now: how long a broker is silent until it is dead, how many
+    replicas move at a time, how many clients there may be.
+    """
+    return {"settings": ask.sdk.read("cluster")["settings"]}
+
+
+@blueprint.operation(
+    "POST", "/settings", "Change settings of the cluster", role=ADMIN, keyed=True,
+    parameters=(parameter_catalog.CLUSTER_SETTINGS,), takes_more="settings of the cluster",
+    adds={"settings": parameter_catalog.OBJECT},
+)  # fmt: skip
+def alter_cluster(ask: Ask, settings: dict[str, Any]) -> Facts:
+    """They hold at once. In `settings`, null brings a default back. The answer has all settings.
+
+    A parameter that is not listed is taken for a setting.
+    """
+    arguments = {"settings": some_settings(ask.more, settings)}
+    found = ask.sdk.update("alter_cluster", arguments, ask.key("alter_cluster"))
+    return {"settings": found["settings"]}

@@ -1,0 +1,213 @@
+"""Consumers: register, consume, size, heartbeat (Q3, Q6, Q7, R5)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from myqueue import Message
+from myqueue.errors import BatchUnreadable, InvalidRequest
+from myqueue.gateway.api import parameter_catalog
+from myqueue.gateway.api.operations import Ask, Facts, Later, Noun
+from myqueue.gateway.api.parameters import BASE64, from_bytes
+
+blueprint = Noun("consumers")
+FAILURE: Final = "failure"
+
+
+@blueprint.operation(
+    "POST", "/consumer/register", "Register a consumer", also=("/consumers",), keyed=True,
+    makes=True, parameters=(parameter_catalog.TOPIC, parameter_catalog.OWN_PARTITION),
+    adds={
+        "consumer_id": parameter_catalog.NUMBER, "partitions": parameter_catalog.NUMBERS,
+        "topic": parameter_catalog.TEXT,
+        "partition": parameter_catalog.NUMBER,
+    },
+)  # fmt: skip
+def register_consumer(ask: Ask, topic: str, partition: int | None) -> Facts:
+    """Gives an id for this topic, which must exist. It begins with the first message kept. With a
+    partition, which must exist too: it reads that one wherever a request names none.
+    """
+    own = () if partition is None else (partition,)
+    key = ask.key("register_consumer", topic, *own)
+    found = ask.sdk.register("consumer", topic, partition, key)
+    return {
+        "consumer_id": found["consumer_id"], "partitions": found["partitions"], "topic": topic,
+    } | ({} if partition is None else {"partition": partition})  # fmt: skip
+
+
+@blueprint.operation(
+    "POST", "/consumer/heartbeat", "A consumer is alive",
+    parameters=(parameter_catalog.ANY_CONSUMER_ID,), adds={"consumer_id": parameter_catalog.NUMBER},
+)  # fmt: skip
+def heartbeat_of_consumer(ask: Ask, consumer_id: int) -> Facts:
+    """Every request with a consumer_id counts as one."""
+    ask.sdk.client("consumer", consumer_id)
+    ask.sdk.heard_of("consumer", consumer_id)
+    return {"consumer_id": consumer_id}
+
+
+_CONSUME: Final = (
+    parameter_catalog.TOPIC_OF_ID, parameter_catalog.CONSUMER_ID, parameter_catalog.PARTITION,
+    parameter_catalog.MAX, parameter_catalog.WAIT_MS,
+    parameter_catalog.ENCODING, parameter_catalog.EMPTY, parameter_catalog.ON_DAMAGED,
+)  # fmt: skip
+_TAKEN: Final = {
+    "status": {"enum": ["success", "failure"]},
+    "message": parameter_catalog.nullable(parameter_catalog.TEXT),
+    "log_message": parameter_catalog.TEXT,
+    "partition": parameter_catalog.nullable(parameter_catalog.NUMBER),
+    "offset": parameter_catalog.nullable(parameter_catalog.NUMBER),
+    "key": parameter_catalog.nullable(parameter_catalog.TEXT),
+    "timestamp": parameter_catalog.NUMBER, "encoding": parameter_catalog.TEXT,
+    "empty": parameter_catalog.FLAG, "messages": parameter_catalog.ROWS,
+    "skipped": parameter_catalog.SKIPPED,
+}  # fmt: skip
+
+
+def _quick(
+    ask: Ask, topic: str | None, consumer_id: int, partition: int | None, max: int, wait_ms: int,
+    encoding: str, empty: str | None, on_damaged: str,
+) -> Later | None:  # fmt: skip
+    """What is there now; a request that has to wait does so in a thread."""
+    sdk = ask.sdk
+    known = sdk.knows("consumer", consumer_id, topic, partition)
+    if known is None:
+        return None
+    of, partition = known
+    key = ask.key("consume", of.name, consumer_id)
+    if wait_ms and key is not None:
+        return None
+    taken = sdk.taker.begin(
+        of, consumer_id, partition=partition, max_messages=max, key=key, on_damaged=on_damaged
+    )
+
+    def finish(found: Any) -> Facts | None:
+        if wait_ms and not (found.messages or found.skipped or found.damaged):
+            return None
+        return _facts(found, max, encoding, empty or sdk.empty_status)
+
+    return Later(taken, finish)
+
+
+@blueprint.operation(
+    "GET", "/consumer/consume", "Take the next message", keyed=True, parameters=_CONSUME,
+    adds=_TAKEN, quick=_quick,
+)  # fmt: skip
+@blueprint.operation(
+    "POST",
+    "/consumer/consume",
+    "Take the next message",
+    keyed=True,
+    parameters=_CONSUME,
+    adds=_TAKEN,
+    quick=_quick,
+)
+def consume(
+    ask: Ask, topic: str | None, consumer_id: int, partition: int | None, max: int, wait_ms: int,
+    encoding: str, empty: str | None, on_damaged: str,
+) -> Facts:  # fmt: skip
+    """The next message for this consumer, once; every consumer gets every message.
+
+    Without a partition, and of a consumer that was registered without one, all are asked in turn,
+    each gives its messages in order. If nothing is left the status is failure, with HTTP 200,
+    message is null and empty is true; empty=success asks for the status success. With wait_ms it
+    waits so long for a message. With max > 1: messages, a list, empty or not.
+
+    A batch that nobody can unpack is the error BATCH_UNREADABLE, which says where it ends and has
+    the other messages that were taken. With on_damaged=skip exactly its messages are passed over,
+    and skipped says which; if that took long, nothing may have been found behind them yet.
+    """
+    topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
+    key = ask.key("consume", topic, consumer_id)
+    with ask.sdk.room.waiting(wait_ms) as may_wait_ms:
+        found = ask.sdk.take(topic, consumer_id, partition, max, may_wait_ms, key, on_damaged)
+    return _facts(found, max, encoding, empty or ask.sdk.empty_status)
+
+
+def _facts(found: Any, most: int, encoding: str, empty_status: str) -> Facts:
+    if found.damaged is not None:
+        raise _unreadable(found.damaged, [_row(message, encoding) for message in found.messages])
+    facts = _of_messages(found.messages, most, encoding, empty_status)
+    if found.skipped:
+        facts["skipped"] = [one._asdict() for one in found.skipped]
+    return facts
+
+
+def _unreadable(error: BatchUnreadable, rows: list[Facts]) -> BatchUnreadable:
+    """Says how a request goes on, and gives what it took besides: that is nobody else's."""
+    error.facts = {
+        "topic": error.topic, "partition": error.partition, "offset": error.offset,
+        "next_offset": error.next_offset, "messages": rows,
+    }  # fmt: skip
+    error.hint = (
+        "Repeat it with on_damaged=skip, and with its Idempotency-Key if it had one: exactly this"
+        f" batch is passed over, to offset {error.next_offset}."
+    )
+    return error
+
+
+def _of_messages(found: list[Message], most: int, encoding: str, empty_status: str) -> Facts:
+    if most > 1:
+        rows = [_row(message, encoding) for message in found]
+        return {"messages": rows} if rows else {"messages": [], "message": None, "empty": True}
+    if found:
+        row = _row(found[0], encoding)
+        row["log_message"] = row["message"]  # as some of the documents call it
+        return row
+    if empty_status == FAILURE:
+        return {"status": FAILURE, "message": None, "empty": True}
+    return {"message": None, "partition": None, "offset": None, "empty": True}
+
+
+def _row(message: Message, encoding: str) -> Facts:
+    """As text if it is text, and base64 was not asked for."""
+    row: Facts = {}
+    try:
+        row["message"] = from_bytes(message.value, encoding)
+        key = from_bytes(message.key, encoding)
+    except UnicodeDecodeError:
+        encoding = BASE64
+        row["message"], key = from_bytes(message.value, BASE64), from_bytes(message.key, BASE64)
+    row["partition"], row["offset"], row["timestamp"] = (
+        message.partition, message.offset, message.timestamp,
+    )  # fmt: skip
+    if key is not None:
+        row["key"] = key
+    if encoding == BASE64:
+        row["encoding"] = BASE64
+    return row
+
+
+def _quick_named(
+    ask: Ask, consumer_id: int, partition: int | None, **values: Any
+) -> Later | None:  # fmt: skip
+    """One that names no partition may be of a consumer that has one."""
+    if partition is None:
+        return None
+    return _quick(ask, consumer_id=consumer_id, partition=partition, **values)
+
+
+@blueprint.operation(
+    "GET", "/logs", "Take from a named partition", also=("/messages",), keyed=True,
+    parameters=(*_CONSUME[:2], parameter_catalog.LOG_PARTITION, *_CONSUME[3:]), adds=_TAKEN,
+    quick=_quick_named,
+)  # fmt: skip
+def consume_from_partition(
+    ask: Ask, topic: str | None, consumer_id: int, partition: int | None, **values: Any
+) -> Facts:
+    """As /consumer/consume, with the partition named, here or when the consumer was registered."""
+    topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
+    if partition is None:
+        raise InvalidRequest(f"partition is missing: {parameter_catalog.LOG_PARTITION.about}")
+    return consume(ask, topic=topic, consumer_id=consumer_id, partition=partition, **values)
+
+
+@blueprint.operation(
+    "GET", "/size", "Messages that are left",
+    parameters=(parameter_catalog.TOPIC_OF_ID, parameter_catalog.CONSUMER_ID,
+    parameter_catalog.PARTITION), adds={"size": parameter_catalog.NUMBER},
+)  # fmt: skip
+def size(ask: Ask, topic: str | None, consumer_id: int, partition: int | None) -> Facts:
+    """How many messages this consumer has not taken yet, in all its partitions or in one."""
+    topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
+    return {"size": ask.sdk.taker.left(topic, consumer_id, partition)}

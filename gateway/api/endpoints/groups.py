@@ -1,0 +1,106 @@
+"""Consumer groups: who is in, who reads what, how far they are; setting back, deleting.
+
+Members and their partitions are known to the managers, positions to the partitions' leaders; the
+public `Admin` asks both. Nothing here is kept or computed that `myq group` would not tell alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from myqueue import TopicPartition
+from myqueue.errors import InvalidRequest
+from myqueue.gateway.api import parameter_catalog
+from myqueue.gateway.api.operations import ADMIN, Ask, Facts, Noun
+from myqueue.gateway.cluster_snapshot import Looker
+
+blueprint = Noun("groups")
+_TARGETS: Final = ("to", "offset", "time_ms", "shift")
+
+
+@blueprint.operation(
+    "GET", "/groups", "List consumer groups", parameters=(parameter_catalog.DETAIL,),
+    adds={"groups": parameter_catalog.ROWS},
+)  # fmt: skip
+def list_groups(ask: Ask, detail: bool) -> Facts:
+    """Of each: state (stable, moving, empty, resetting), members, topics, partitions; with detail=1
+    also its lag, the messages that are left for it, null where that is not known in time.
+    """
+    rows = [dict(row) for row in ask.sdk.read("groups")["groups"]]
+    if detail:
+        lags = Looker(ask.sdk.session).group_lags(rows)
+        for row in rows:
+            of = lags.get(row["group"])
+            row["lag"] = None if of is None else sum(of.values())
+    return {"groups": rows}
+
+
+@blueprint.operation(
+    "GET", "/groups/<group>", "One consumer group", parameters=(parameter_catalog.NAMED_GROUP,),
+    adds={
+        "group": parameter_catalog.TEXT, "state": parameter_catalog.TEXT,
+        "lag": parameter_catalog.nullable(parameter_catalog.NUMBER),
+        "members": parameter_catalog.ROWS, "partitions": parameter_catalog.ROWS,
+        "topics": {"type": "array", "items": parameter_catalog.TEXT},
+    },
+)  # fmt: skip
+def describe_group(ask: Ask, group: str) -> Facts:
+    """Its members, each with the partitions that it has; its partitions, each with the member that
+    has it (null: nobody), position (null: nothing committed), start, end and lag; these are null
+    where no leader answers.
+    """
+    found = ask.sdk.admin.describe_group(group)
+    owned: dict[int, list[Facts]] = {}
+    for row in found["partitions"]:
+        place = {"topic": row["topic"], "partition": row["partition"]}
+        owned.setdefault(row["member"], []).append(place)
+    members = [{**row, "assigned": owned.get(row["member"], [])} for row in found["members"]]
+    partitions = [
+        {**row, "member": row["member"] or None, "wanted": row["wanted"] or None}
+        for row in found["partitions"]
+    ]
+    return {**found, "members": members, "partitions": partitions}
+
+
+@blueprint.operation(
+    "POST", "/groups/<group>/reset", "Set where a group goes on", role=ADMIN,
+    parameters=(
+        parameter_catalog.NAMED_GROUP, parameter_catalog.TO, parameter_catalog.TO_OFFSET,
+        parameter_catalog.TO_TIME, parameter_catalog.SHIFT, parameter_catalog.SOME_TOPIC,
+        parameter_catalog.PARTITION, parameter_catalog.FORCE_RESET, parameter_catalog.DRY_RUN,
+    ),
+    adds={"group": parameter_catalog.TEXT, "executed": parameter_catalog.FLAG,
+    "partitions": parameter_catalog.ROWS},
+)  # fmt: skip
+def reset_group(
+    ask: Ask, group: str, to: str | None, offset: int | None, time_ms: int | None,
+    shift: int | None, topic: str | None, partition: int | None, force: bool, dry_run: bool,
+) -> Facts:  # fmt: skip
+    """To the earliest or latest message, an offset, a time, or by some messages; of all its topics,
+    one, or one partition of it; never to where nothing is. Answers with the positions before and
+    after. 409 while it has members, unless force=1. A group that never was may be given positions.
+    """
+    where: dict[str, Any] = {"to": to, "offset": offset, "time_ms": time_ms, "shift": shift}
+    if sum(value is not None for value in where.values()) != 1:
+        raise InvalidRequest(f"say where to, with one of {', '.join(_TARGETS)}")
+    if partition is not None and topic is None:
+        raise InvalidRequest("partition is given without its topic")
+    chosen: dict[str, Any] = {}
+    if topic is not None and partition is not None:
+        ask.sdk.newest_partition(topic, partition)
+        chosen["partitions"] = [TopicPartition(topic, partition)]
+    elif topic is not None:
+        ask.sdk.topic(topic)
+        chosen["topics"] = [topic]
+    rows = ask.sdk.admin.reset_group(group, **where, **chosen, force=force, execute=not dry_run)
+    return {"group": group, "executed": not dry_run, "partitions": rows}
+
+
+@blueprint.operation(
+    "DELETE", "/groups/<group>", "Delete a consumer group", role=ADMIN,
+    parameters=(parameter_catalog.NAMED_GROUP,), adds={"message": parameter_catalog.TEXT},
+)  # fmt: skip
+def delete_group(ask: Ask, group: str) -> Facts:
+    """With its positions: who joins it later begins as in a new one. 409 while it has members."""
+    ask.sdk.admin.delete_group(group)
+    return {"message": f"Group '{group}' deleted"}

@@ -1,0 +1,191 @@
+"""Producers: register, produce, heartbeat (Q4, Q5, P3)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from myqueue.errors import InvalidRequest, UnknownTopic
+from myqueue.gateway.api import parameter_catalog
+from myqueue.gateway.api.operations import WRITE, Ask, Facts, Later, Noun
+from myqueue.gateway.api.parameters import to_bytes
+
+blueprint = Noun("producers")
+MESSAGE_NAMES: Final = ("message", "log_message", "value")
+
+
+@blueprint.operation(
+    "POST", "/producer/register", "Register a producer", also=("/producers",), role=WRITE,
+    keyed=True, makes=True, parameters=(parameter_catalog.TOPIC, parameter_catalog.OWN_PARTITION),
+    adds={
+        "producer_id": parameter_catalog.NUMBER, "partitions": parameter_catalog.NUMBERS,
+        "topic": parameter_catalog.TEXT,
+        "partition": parameter_catalog.NUMBER,
+    },
+)  # fmt: skip
+def register_producer(ask: Ask, topic: str, partition: int | None) -> Facts:
+    """Gives an id for exactly this topic, which is created if it does not exist. With a partition,
+    which must exist: what this producer sends without naming one goes there.
+    """
+    own = () if partition is None else (partition,)
+    key = ask.key("register_producer", topic, *own)
+    found = ask.sdk.register("producer", topic, partition, key)
+    return {
+        "producer_id": found["producer_id"], "partitions": _partitions(ask, topic), "topic": topic,
+    } | ({} if partition is None else {"partition": partition})  # fmt: skip
+
+
+def _partitions(ask: Ask, topic: str) -> list[int]:
+    try:
+        return list(range(len(ask.sdk.topic(topic)["partitions"])))
+    except UnknownTopic:  # deleted since
+        return []
+
+
+@blueprint.operation(
+    "POST", "/producer/heartbeat", "A producer is alive", role=WRITE,
+    parameters=(parameter_catalog.ANY_PRODUCER_ID,), adds={"producer_id": parameter_catalog.NUMBER},
+)  # fmt: skip
+def heartbeat_of_producer(ask: Ask, producer_id: int) -> Facts:
+    """Every request with a producer_id counts as one."""
+    ask.sdk.client("producer", producer_id)
+    ask.sdk.heard_of("producer", producer_id)
+    return {"producer_id": producer_id}
+
+
+_PRODUCE: Final = (
+    parameter_catalog.TOPIC_OF_ID, parameter_catalog.PRODUCER_ID, parameter_catalog.MESSAGE,
+    parameter_catalog.MESSAGES, parameter_catalog.PARTITION, parameter_catalog.KEY,
+    parameter_catalog.ENCODING,
+)  # fmt: skip
+_STORED: Final = {
+    "partition": parameter_catalog.nullable(parameter_catalog.NUMBER),
+    "offset": parameter_catalog.NUMBER, "offsets": parameter_catalog.NUMBERS,
+    "partitions": parameter_catalog.NUMBERS,
+}  # fmt: skip
+
+
+def _quick(
+    ask: Ask, topic: str | None, producer_id: int, message: str | None, messages: list[Any] | None,
+    partition: int | None, key: str | None, encoding: str,
+) -> Later | None:  # fmt: skip
+    """One message, of a producer that is known here."""
+    sdk = ask.sdk
+    producer = sdk.ready_producer()
+    is_one = message is not None and messages is None
+    known = sdk.knows("producer", producer_id, topic, partition)
+    if producer is None or not is_one or known is None:
+        return None
+    topic, partition = known[0].name, known[1]
+    value = to_bytes("message", message, encoding)
+    its_key = None if key is None else to_bytes("key", key, encoding)
+    request_id = ask.key("produce", topic, producer_id)
+    if request_id is None:
+        sent = producer.send(topic, value, key=its_key, partition=partition)
+        return Later(sent, lambda one: {"partition": one.partition, "offset": one.offset})
+    keys = None if its_key is None else [its_key]
+    stored = producer.send_once(
+        topic, [value], request_id=request_id, keys=keys, partition=partition
+    )
+    return Later(stored, lambda all_: {"partition": all_[0].partition, "offset": all_[0].offset})
+
+
+@blueprint.operation(
+    "POST",
+    "/producer/produce",
+    "Produce messages",
+    role=WRITE,
+    keyed=True,
+    parameters=_PRODUCE,
+    adds=_STORED,
+    quick=_quick,
+)
+def produce(
+    ask: Ask, topic: str | None, producer_id: int, message: str | None, messages: list[Any] | None,
+    partition: int | None, key: str | None, encoding: str,
+) -> Facts:  # fmt: skip
+    """One message, or a list of them. Answered when it is on disk on a majority of the replicas.
+
+    Without a partition, and of a producer that was registered without one: by the key if there is
+    one, else so that all partitions get as many.
+    """
+    topic, partition = ask.sdk.check("producer", producer_id, topic, partition)
+    request_id = ask.key("produce", topic, producer_id)
+    if (message is None) == (messages is None):
+        raise InvalidRequest("give message, or a list of messages")
+    if messages is None:
+        value = to_bytes("message", message, encoding)
+        its_key = None if key is None else to_bytes("key", key, encoding)
+        if request_id is None:
+            at, offset = ask.sdk.produce(topic, value, its_key, partition)
+        else:
+            ((at, offset),) = ask.sdk.produce_once(topic, [value], [its_key], partition, request_id)
+        return {"partition": at, "offset": offset}
+    values, keys = _unpacked(messages, key, encoding)
+    if request_id is None:
+        places = ask.sdk.produce_many(topic, values, keys, partition)
+    else:
+        places = ask.sdk.produce_once(topic, values, keys, partition, request_id)
+    numbers = [at for at, _ in places]
+    offsets = [offset for _, offset in places]
+    alone = numbers.count(numbers[0]) == len(numbers)
+    more: Facts = {} if alone else {"partitions": numbers}
+    return {
+        "partition": numbers[0] if alone else None,
+        "offset": offsets[0],
+        "offsets": offsets,
+    } | more
+
+
+def _unpacked(
+    messages: list[Any], key: str | None, encoding: str
+) -> tuple[list[bytes], list[bytes | None]]:
+    """Each is a text, or an object of message, key, encoding."""
+    if len(messages) > parameter_catalog.MESSAGES_PRODUCED_MAX:
+        raise InvalidRequest(
+            f"{len(messages)} messages; one request takes {parameter_catalog.MESSAGES_PRODUCED_MAX}"
+        )
+    common = None if key is None else to_bytes("key", key, encoding)
+    if encoding == parameter_catalog.UTF8 and set(map(type, messages)) == {str}:
+        try:
+            return list(map(str.encode, messages)), [common] * len(messages)
+        except UnicodeEncodeError:
+            pass  # the loop below says which one it is
+    values: list[bytes] = []
+    keys: list[bytes | None] = []
+    for at, one in enumerate(messages):
+        name = f"messages[{at}]"
+        row = one if type(one) is dict else {"message": one}
+        given = [row[word] for word in MESSAGE_NAMES if row.get(word) is not None]
+        how = row.get("encoding", encoding)
+        if len(given) != 1 or how not in parameter_catalog.ENCODINGS:
+            raise InvalidRequest(
+                f"{name} needs message, and encoding is one of {parameter_catalog.ENCODINGS}"
+            )
+        values.append(to_bytes(name, given[0], how))
+        own = row.get("key")
+        keys.append(common if own is None else to_bytes(f"key of {name}", own, how))
+    return values, keys
+
+
+def _quick_named(
+    ask: Ask, producer_id: int, partition: int | None, **values: Any
+) -> Later | None:  # fmt: skip
+    """One that names no partition may be of a producer that has one."""
+    if partition is None:
+        return None
+    return _quick(ask, producer_id=producer_id, partition=partition, **values)
+
+
+@blueprint.operation(
+    "POST", "/logs", "Produce to a named partition", also=("/messages",), role=WRITE, keyed=True,
+    parameters=(*_PRODUCE[:4], parameter_catalog.LOG_PARTITION, *_PRODUCE[5:]), adds=_STORED,
+    quick=_quick_named,
+)  # fmt: skip
+def produce_to_partition(
+    ask: Ask, topic: str | None, producer_id: int, partition: int | None, **values: Any
+) -> Facts:
+    """As /producer/produce, with the partition named, here or when the producer was registered."""
+    topic, partition = ask.sdk.check("producer", producer_id, topic, partition)
+    if partition is None:
+        raise InvalidRequest(f"partition is missing: {parameter_catalog.LOG_PARTITION.about}")
+    return produce(ask, topic=topic, producer_id=producer_id, partition=partition, **values)

@@ -1,0 +1,130 @@
+"""Topics: create, list, show, change settings, delete (Q1, Q2)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from myqueue.errors import InvalidSetting
+from myqueue.gateway.api import parameter_catalog
+from myqueue.gateway.api.operations import ADMIN, Ask, Facts, Noun
+from myqueue.gateway.api.parameters import Parameter, all_settings, nearest, some_settings
+
+blueprint = Noun("topics")
+_ROW: Final = {
+    "topic": parameter_catalog.TEXT, "topic_uid": parameter_catalog.NUMBER,
+    "replication": parameter_catalog.NUMBER,
+    "created_ms": parameter_catalog.NUMBER, "settings": parameter_catalog.OBJECT,
+    "messages": parameter_catalog.NUMBER,
+    "bytes": parameter_catalog.NUMBER, "partitions": parameter_catalog.rows({
+        "partition": parameter_catalog.NUMBER, "group": parameter_catalog.NUMBER,
+        "leader": parameter_catalog.NUMBER,
+        "term": parameter_catalog.NUMBER, "replicas": parameter_catalog.NUMBERS,
+        "preferred": parameter_catalog.NUMBER,
+        "leaving": parameter_catalog.NUMBERS, "silent": parameter_catalog.NUMBERS,
+        "start": parameter_catalog.NUMBER, "end": parameter_catalog.NUMBER,
+        "bytes": parameter_catalog.NUMBER,
+    }),
+}  # fmt: skip
+
+
+_CREATE: Final = (
+    parameter_catalog.TOPIC,
+    parameter_catalog.PARTITIONS,
+    parameter_catalog.REPLICATION,
+    parameter_catalog.SETTINGS,
+)
+
+
+@blueprint.operation(
+    "POST", "/topics", "Create a topic", role=ADMIN, keyed=True, parameters=_CREATE,
+    takes_more="settings of the topic",
+    adds={"message": parameter_catalog.TEXT, "topic": parameter_catalog.TEXT,
+    "partitions": parameter_catalog.NUMBERS},
+)  # fmt: skip
+def create_topic(
+    ask: Ask, topic: str, partitions: int, replication: int, settings: dict[str, Any]
+) -> Facts:
+    """With so many partitions, each on so many brokers. A name is given once: 409 if it exists.
+
+    A parameter that is not listed is taken for a setting of the topic.
+    """
+    arguments = {
+        "topic": topic, "partitions": partitions, "replication": replication,
+        "settings": all_settings(ask.more, settings),
+    }  # fmt: skip
+    try:
+        made = ask.sdk.update("create_topic", arguments, ask.key("create_topic", topic))
+    except InvalidSetting as error:
+        raise _advised(error, (*ask.more, *settings), _CREATE) from None
+    return {
+        "message": f"Topic '{topic}' created successfully", "topic": topic,
+        "partitions": list(range(len(made["partitions"]))),
+    }  # fmt: skip
+
+
+def _advised(
+    error: InvalidSetting, given: tuple[str, ...], wanted: tuple[Parameter, ...]
+) -> InvalidSetting:
+    """What the managers said, and which name was meant, if one is like what they do not know."""
+    known = [*parameter_catalog.TOPIC_SETTINGS, *(name for one in wanted for name in one.names)]
+    for name in given:
+        like = "" if name in known else nearest(name, known)
+        if like:
+            hint = f"It takes {', '.join(one.name for one in wanted)}, and settings of a topic."
+            return InvalidSetting(
+                f"there is no parameter or setting {name!r}{like}",
+                component=error.component, hint=hint,
+            )  # fmt: skip
+    return error
+
+
+@blueprint.operation(
+    "GET", "/topics", "List topics", parameters=(parameter_catalog.DETAIL,),
+    adds={"topics": {"type": "array"}},
+)  # fmt: skip
+def list_topics(ask: Ask, detail: bool) -> Facts:
+    """Their names; with detail=1 also partitions, leaders, sizes and settings of each."""
+    return {"topics": ask.sdk.read("topics", detail=detail)["topics"]}
+
+
+@blueprint.operation(
+    "GET", "/topics/<topic>", "One topic", parameters=(parameter_catalog.TOPIC,), adds=_ROW
+)  # fmt: skip
+def describe_topic(ask: Ask, topic: str) -> Facts:
+    """The same of one as of each with detail=1: settings, sizes, and of each partition the brokers
+    that hold it, by number, and which of them leads (0: none).
+    """
+    return ask.sdk.topic(topic)
+
+
+@blueprint.operation(
+    "POST", "/topics/<topic>/settings", "Change settings of a topic", role=ADMIN, keyed=True,
+    parameters=(parameter_catalog.TOPIC, parameter_catalog.SETTINGS),
+    takes_more="settings of the topic",
+    adds={"topic": parameter_catalog.TEXT, "settings": {"type": "object"}},
+)  # fmt: skip
+def alter_topic(ask: Ask, topic: str, settings: dict[str, Any]) -> Facts:
+    """Retention, for one, while it is in use. In `settings`, null brings a default back. The
+    answer has all settings of the topic.
+
+    A parameter that is not listed is taken for a setting of the topic.
+    """
+    arguments = {"topic": topic, "settings": some_settings(ask.more, settings)}
+    try:
+        found = ask.sdk.update("alter_topic", arguments, ask.key("alter_topic", topic))
+    except InvalidSetting as error:
+        given = (*ask.more, *settings)
+        raise _advised(
+            error, given, (parameter_catalog.TOPIC, parameter_catalog.SETTINGS)
+        ) from None
+    return {"topic": topic, "settings": found["settings"]}
+
+
+@blueprint.operation(
+    "DELETE", "/topics/<topic>", "Delete a topic", role=ADMIN, keyed=True,
+    parameters=(parameter_catalog.TOPIC,), adds={"message": parameter_catalog.TEXT},
+)  # fmt: skip
+def delete_topic(ask: Ask, topic: str) -> Facts:
+    """With all its messages, producers and consumers."""
+    ask.sdk.update("delete_topic", {"topic": topic}, ask.key("delete_topic", topic))
+    return {"message": f"Topic '{topic}' deleted"}

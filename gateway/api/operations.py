@@ -1,0 +1,167 @@
+"""Operations of the API: method, path, parameters, role, and the function that does it, in one row.
+
+A noun (topics, consumers, …) is a Flask blueprint with a table of operations. From the same rows
+Flask gets its routes, requests are checked, and the OpenAPI document is made.
+
+    topics = Noun("topics")
+
+    @topics.operation("GET", "/topics", "List topics", parameters=(DETAIL,), adds={…})
+    def list_topics(ask: Ask, detail: bool) -> Facts: ...
+
+A function gets what it may use of the request as an `Ask`, and each parameter by its name. It gives
+back what the success says besides "status"; a failure is an exception of `myqueue.errors`. It does
+not look at Flask's request: where and how the parameters came is none of its business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from flask import Blueprint, Response, current_app, g, request
+
+from myqueue.errors import NONE, InvalidRequest, MyQueueError
+from myqueue.gateway.api import parameters
+from myqueue.gateway.api.browser_origins import SAFE
+from myqueue.gateway.api.parameters import HANDED_ON, IGNORED, REFUSED, Parameter, Schema, Wanted
+from myqueue.gateway.api.responses import success
+
+if TYPE_CHECKING:
+    from myqueue.gateway.cluster_client import Sdk
+
+READ, WRITE, ADMIN = "read", "write", "admin"
+KEY_CHARS_MAX: Final = 255
+KEY_BYTES: Final = 16
+Facts = dict[str, Any]
+
+
+class Ask:
+    """What an operation may use of a request, besides its parameters."""
+
+    __slots__ = ("_key", "may_read", "more", "sdk")
+
+    def __init__(self, sdk: Sdk, key: str | None, more: Facts) -> None:
+        self.sdk, self._key, self.more = sdk, key, more  # more: parameters that nobody asked for
+        self.may_read = True  # whether names of topics and daemons may be told
+
+    def key(self, *scope: object) -> bytes | None:
+        """The request's Idempotency-Key as the cluster keeps it; None: none was sent.
+
+        `scope` is what the key belongs to: the same word of another client is another key.
+        """
+        if self._key is None:
+            return None
+        words = "\0".join((self._key, *map(str, scope)))
+        return hashlib.sha256(words.encode()).digest()[:KEY_BYTES]
+
+
+class Later(NamedTuple):
+    """What a quick form gives: the facts are there when the future is done."""
+
+    future: Future[Any]
+    finish: Callable[[Any], Facts | None]  # None: it takes waiting after all
+
+
+class Operation(NamedTuple):
+    """One row."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    about: str
+    parameters: Wanted
+    role: str | None  # that a token needs; None: none is asked for
+    adds: dict[str, Schema]  # what a success says besides "status"
+    beside: dict[str, Schema]  # what a 503 says besides the form of failures
+    takes_more: str  # what parameters that are not listed mean; "": nothing
+    keyed: bool  # an Idempotency-Key makes a repeat harmless
+    run: Callable[..., Facts]
+    quick: Callable[..., Later | None] | None  # the same without waiting; None: not possible now
+
+    @property
+    def changes(self) -> bool:
+        """Whether it takes or changes something: a GET that may be repeated by a key does."""
+        return self.keyed or self.method not in SAFE
+
+
+OPERATIONS: list[Operation] = []
+
+
+class Noun(Blueprint):
+    """A blueprint whose routes are operations."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, __name__)
+
+    def operation(
+        self, method: str, path: str, summary: str, *, parameters: tuple[Parameter, ...] = (),
+        role: str | None = READ, adds: dict[str, Schema] | None = None,
+        beside: dict[str, Schema] | None = None, takes_more: str = "",
+        keyed: bool = False, also: tuple[str, ...] = (), makes: bool | None = None,
+        quick: Callable[..., Later | None] | None = None,
+    ) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:  # fmt: skip
+        """`also`: other paths of the same operation. `makes`: it creates or removes something, so
+        a parameter that it does not know is refused; by default that is what needs `admin`.
+        """
+        is_strict = role == ADMIN if makes is None else makes
+        others = HANDED_ON if takes_more else REFUSED if is_strict else IGNORED
+        wanted = Wanted(parameters, others)
+
+        def add(function: Callable[..., Facts]) -> Callable[..., Facts]:
+            for spelling in (path, *also):
+                row = Operation(
+                    method, spelling, function.__name__, summary, (function.__doc__ or "").strip(),
+                    wanted, role, adds or {}, beside or {}, takes_more, keyed, function, quick,
+                )  # fmt: skip
+                OPERATIONS.append(row)
+                name = f"{function.__name__}-{method}-{spelling}".replace("/", "-")
+                self.add_url_rule(
+                    spelling, name, _view(row), methods=[method], provide_automatic_options=False
+                )
+            return function
+
+        return add
+
+
+def _view(row: Operation) -> Callable[..., Response]:
+    def view(**path: str) -> Response:
+        sdk: Sdk = current_app.extensions["myqueue"]
+        query = request.query_string.decode("latin-1")
+        key = request.headers.get("Idempotency-Key")
+        body = request.environ.get("myqueue.body")
+        if body is None:  # another server than ours
+            body = request.get_data()
+        may_read = g.get("myqueue_may_read", True)
+        return success(perform(row, sdk, query, body, key, path, may_read))
+
+    # The guard reads both.
+    view.role, view.changes = row.role, row.changes  # type: ignore[attr-defined]
+    return view
+
+
+def perform(
+    row: Operation, sdk: Sdk, query: str, body: bytes, key: str | None, path: dict[str, str],
+    may_read: bool = True,
+) -> Facts:  # fmt: skip
+    """Check, and do. What only reads leaves nothing in doubt, whatever its parts say."""
+    ask, values = prepare(row, sdk, query, body, key, path)
+    ask.may_read = may_read
+    try:
+        return row.run(ask, **values)
+    except MyQueueError as error:
+        if not row.changes:
+            error.outcome = NONE
+        raise
+
+
+def prepare(
+    row: Operation, sdk: Sdk, query: str, body: bytes, key: str | None, path: dict[str, str]
+) -> tuple[Ask, Facts]:
+    """What the function gets; raises what is wrong with it."""
+    if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
+        raise InvalidRequest(f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
+    values, more = parameters.read(row.parameters, query, body, path)
+    return Ask(sdk, key, more), values

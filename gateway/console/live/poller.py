@@ -1,0 +1,120 @@
+"""A watcher that looks at the cluster once a second while somebody looks at the console.
+
+It keeps the last quarter of an hour for the charts, one point a second, and the last events, all
+in memory: the cluster has the truth, and a gateway may be lost at any time. Pages show what the
+last look found, so a hundred open pages cost the cluster as much as one. It begins with the first
+page that is asked for and rests when no page was asked for a while; a gap in a chart says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import Final, NamedTuple
+
+from myqueue import Session
+from myqueue.errors import Closed
+from myqueue.gateway.cluster_snapshot import Facts, Look, Looker
+from myqueue.gateway.console.live import rates
+from myqueue.gateway.console.live.problems import Trouble, changes
+from myqueue.gateway.console.live.rates import Point
+from myqueue.gateway.console.view.format import wall_ms
+
+log = logging.getLogger("myqueue.gateway")
+
+EVERY_S: Final = 1.0
+KEPT_S: Final = 900  # a quarter of an hour
+EVENTS_MAX: Final = 200
+REST_AFTER_S: Final = 900.0
+FIRST_LOOK_S: Final = 5.0
+SYNC_OVER: Final = 10  # looks; of fewer syncs a percentile says little
+
+
+class Event(NamedTuple):
+    at_ms: int
+    is_bad: bool
+    text: str
+
+
+class Watch:
+    """What the console knows. One thread looks; any number of requests read."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._looker = Looker(session)
+        self._lock = threading.Lock()
+        self._points: deque[Point] = deque(maxlen=KEPT_S)
+        self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
+        self._stats: deque[tuple[float, list[Facts]]] = deque(maxlen=SYNC_OVER)
+        self._thread: threading.Thread | None = None
+        self._wanted_at = 0.0
+        self._seen = threading.Event()
+        self._look = Look()
+        self.looked_ms = 0  # when the last look was done
+        self.written: dict[int, float] = {}  # messages per second, by broker
+
+    def latest(self) -> Look:
+        """The last look, not older than a second or two; waits for it if there was none lately."""
+        with self._lock:
+            self._wanted_at = time.monotonic()
+            if self._thread is None and not self._session.closed:
+                self._seen.clear()
+                self._thread = threading.Thread(target=self._run, name="myqueue-watch", daemon=True)
+                self._thread.start()
+        self._seen.wait(FIRST_LOOK_S)
+        return self._look
+
+    def points(self, since_ms: int = 0) -> list[Point]:
+        with self._lock:
+            return [one for one in self._points if one.at_ms > since_ms]
+
+    def events(self) -> list[Event]:
+        """The newest first."""
+        with self._lock:
+            return list(reversed(self._events))
+
+    @property
+    def newest(self) -> Point:
+        with self._lock:
+            return self._points[-1] if self._points else Point(0)
+
+    def _run(self) -> None:
+        try:
+            while True:
+                begin = time.monotonic()
+                self._take(self._looker.look())
+                with self._lock:
+                    rests = begin - self._wanted_at > REST_AFTER_S or self._session.closed
+                    if rests:
+                        self._thread = None
+                        self._stats.clear()
+                        return
+                time.sleep(max(0.05, begin + EVERY_S - time.monotonic()))
+        except Closed:
+            return  # the gateway is about to end
+        except Exception:
+            log.exception("the console's watch ended; the next page starts another")
+            with self._lock:
+                self._thread = None
+
+    def _take(self, look: Look) -> None:
+        at_ms, at_s = wall_ms(), time.monotonic()
+        found, written = Point(at_ms), {}
+        if self._stats:
+            before_s, before = self._stats[-1]
+            found = rates.point(at_ms, before, look.stats, at_s - before_s)
+            written = rates.written(before, look.stats, at_s - before_s)
+            found = found._replace(sync_ms=rates.sync_ms(self._stats[0][1], look.stats))
+        happened = changes(self._look, look) if self.looked_ms else []
+        with self._lock:
+            self._stats.append((at_s, look.stats))
+            self._points.append(found)
+            self._events.extend(_event(at_ms, one) for one in happened)
+            self._look, self.looked_ms, self.written = look, at_ms, written
+        self._seen.set()
+
+
+def _event(at_ms: int, change: Trouble) -> Event:
+    return Event(at_ms, change.is_critical, change.text)

@@ -1,0 +1,203 @@
+"""The frame of every page: who is asked, how the cluster is, and the way a page is drawn.
+
+A page has one live part, the block `live` of its template. With `?live=1` the same address gives
+that part alone, in JSON, and the script on the page puts it in place; so live and first drawing
+come from one template, and without a script the page is the same but for the movement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import flask
+from flask import Response
+
+from myqueue import Admin, Session
+from myqueue.errors import InvalidRequest
+from myqueue.gateway.cluster_snapshot import Facts, Look
+from myqueue.gateway.console.csrf import Tokens
+from myqueue.gateway.console.live.poller import Watch
+from myqueue.gateway.console.live.problems import Trouble, troubles
+from myqueue.gateway.console.view import format
+
+TIMEOUT_S: Final = 3.0
+PAGE_ROWS: Final = 50
+FILTER: Final = 200  # characters
+NAME: Final = "myqueue.console"
+SECTIONS: Final = (
+    ("overview", "Overview"),
+    ("topics", "Topics"),
+    ("groups", "Groups"),
+    ("consumers", "Consumers"),
+    ("producers", "Producers"),
+    ("nodes", "Nodes"),
+)
+
+
+class Console:
+    """What the pages of one application share."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.watch = Watch(session)
+        self.admin = Admin(session, timeout=TIMEOUT_S)
+        self.tokens = Tokens()
+
+
+class Crumb(NamedTuple):
+    text: str
+    link: str
+
+
+def console() -> Console:
+    found: Console = flask.current_app.extensions[NAME]
+    return found
+
+
+def admin() -> Admin:
+    """For questions of a page. Who knows that nobody answers does not wait to hear it again."""
+    look = console().watch.latest()
+    if look.errors and not look.is_reachable:
+        raise look.errors[0].with_traceback(None)
+    return console().admin
+
+
+def name_of() -> Callable[[str], str]:
+    found: Callable[[str], str] = flask.current_app.extensions["myqueue"].name_of
+    return found
+
+
+def link(endpoint: str, **values: Any) -> str:
+    """None ("") to what is called as steps in a path are: browsers would go elsewhere by it."""
+    if values.get("name") in (".", ".."):
+        return ""
+    return flask.url_for(f"console.{endpoint}", **values)
+
+
+def draw(
+    template: str, section: str, title: str, *, crumbs: tuple[Crumb, ...] = (), **facts: Any
+) -> Response:
+    """The page; or its live part, if that is what was asked for."""
+    watch = console().watch
+    look = watch.latest()
+    context: dict[str, Any] = {
+        "title": title, "section": section, "crumbs": crumbs, "sections": SECTIONS,
+        "as_of": format.clock(watch.looked_ms), "health": health_of(look), "words": format,
+        "cluster": look.cluster.get("cluster", ""), "token": console().tokens.make(session_of()),
+        "user": user(), "may": may, **facts,
+    }  # fmt: skip
+    if flask.request.args.get("live") == "1":
+        return flask.jsonify(
+            live=_block(template, "live", context), health=_block(template, "health", context)
+        )
+    return flask.make_response(flask.render_template(template, **context))
+
+
+def _block(template: str, block: str, context: dict[str, Any]) -> str:
+    app = flask.current_app
+    app.update_template_context(context)
+    found = app.jinja_env.get_template(template if block == "live" else "console/_health.html")
+    if block != "live":
+        return found.render(context)
+    draws = found.blocks.get(block)  # a form has none
+    return "" if draws is None else "".join(draws(found.new_context(context)))
+
+
+def user() -> str:
+    """Who is logged in; nobody has to be where no tokens are configured."""
+    return str(flask.g.get("myqueue_user", ""))
+
+
+def may(role: str) -> bool:
+    """Whoever may administer may do all."""
+    roles = flask.g.get("myqueue_roles", frozenset())
+    return role in roles or "admin" in roles
+
+
+def session_of() -> str:
+    """What tokens of forms are bound to: who is logged in, if somebody is."""
+    return str(flask.g.get("myqueue_session", ""))
+
+
+def wants_json() -> bool:
+    request = flask.request
+    return request.args.get("live") == "1" or request.accept_mimetypes.best == "application/json"
+
+
+class Health(NamedTuple):
+    state: str
+    text: str
+    troubles: list[Trouble]
+
+
+def health_of(look: Look) -> Health:
+    found = troubles(look)
+    if not found:
+        return Health(format.OK, "Healthy", [])
+    critical = any(one.is_critical for one in found)
+    text = "Down" if not look.is_reachable else "Failing" if critical else "Degraded"
+    return Health(format.BAD, text, found)
+
+
+# -- what pages are asked for ---------------------------------------------------------------------
+
+
+def number_of(name: str, default: int | None, low: int, high: int) -> int:
+    """A whole number from the address; the default if it is missing or empty."""
+    text = flask.request.args.get(name, "").strip()
+    if not text and default is not None:
+        return default
+    return whole(name, text, low, high)
+
+
+def whole(name: str, text: str, low: int, high: int) -> int:
+    clean = text.strip().replace(",", "").replace("_", "")
+    if not format.is_digits(clean) or not low <= int(clean[:20]) <= high:
+        raise InvalidRequest(f"{name} is a number from {low:,} to {high:,}, not {text[:40]!r}")
+    return int(clean)
+
+
+def moment_of(text: str) -> int:
+    """In ms since 1970: a moment in UTC, as a browser's field for it sends it."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidRequest(
+            f"a time is written 2026-01-31 12:00:00 (UTC), not {text[:40]!r}"
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0, round(moment.timestamp() * 1000))
+
+
+class Pager(NamedTuple):
+    """One page of a longer list."""
+
+    first: int
+    last: int
+    total: int
+    before: str  # link, "" at the beginning
+    after: str
+
+
+def pages(total: int) -> tuple[slice, Pager]:
+    """Which rows are asked for, by `?page=`; links to the pages beside it."""
+    last_page = max(1, -(-total // PAGE_ROWS))
+    page = min(number_of("page", 1, 1, 1_000_000), last_page)
+    first = (page - 1) * PAGE_ROWS
+    rows = slice(first, first + PAGE_ROWS)
+
+    def to(number: int) -> str:
+        args = {key: value for key, value in flask.request.args.items() if key != "live"}
+        values = {**(flask.request.view_args or {}), **args, "page": number}
+        return flask.url_for(flask.request.endpoint or "", **values)
+
+    return rows, Pager(
+        first + 1 if total else 0, min(first + PAGE_ROWS, total), total,
+        to(page - 1) if page > 1 else "", to(page + 1) if page < last_page else "",
+    )  # fmt: skip
+
+
+def find(rows: list[Facts], key: str, wanted: Any) -> Facts | None:
+    return next((row for row in rows if row[key] == wanted), None)

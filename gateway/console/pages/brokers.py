@@ -1,0 +1,228 @@
+"""What may be done with brokers: add one, empty one, take it back, remove it.
+
+Each is a page that says what will happen before it does. Moving partitions takes its time; the
+broker's page shows how far it is, from what the managers tell, so nothing is remembered here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import flask
+from flask import Blueprint, Response
+
+from myqueue.errors import BrokerInUse, MyQueueError, NotFound, Unreachable
+from myqueue.gateway.api.endpoints import brokers as operations
+from myqueue.gateway.cluster_snapshot import Facts
+from myqueue.gateway.console.live.problems import advised
+from myqueue.gateway.console.page import Crumb, admin, draw, find, link
+from myqueue.gateway.console.pages import topics
+from myqueue.gateway.console.view import format
+
+NAMED_MAX: Final = 10  # partitions in one sentence
+COUNT_MAX: Final = 1_000_000
+
+
+def add_to(blueprint: Blueprint) -> None:
+    blueprint.add_url_rule("/add-broker", "add_broker", add_page)
+    blueprint.add_url_rule("/add-broker", "add_broker_now", add, methods=["POST"])
+    for name, page, act in (
+        ("drain", drain_page, drain), ("undrain", undrain_page, undrain),
+        ("remove", remove_page, remove),
+    ):  # fmt: skip
+        way = f"/nodes/broker/<int:node>/{name}"
+        blueprint.add_url_rule(way, name, page)
+        blueprint.add_url_rule(way, f"{name}_now", act, methods=["POST"])
+
+
+def agent() -> Any:
+    """The one of this machine, if it runs."""
+    found = flask.current_app.extensions["myqueue"].agent
+    return found if found is not None and found.is_running else None
+
+
+def _row(node: int) -> Facts:
+    row = find(admin().brokers(), "node", node)
+    if row is None:
+        raise NotFound(f"there is no broker {node}")
+    return row
+
+
+def _ask(
+    title: str, action: str, texts: list[str], button: str, trouble: str = "", status: int = 200,
+    *, back: str, crumbs: tuple[Crumb, ...], typed: str = "", dangerous: bool = True,
+) -> Response:  # fmt: skip
+    """One question. `typed`: what has to be typed to say yes."""
+    response = draw(
+        "console/sure.html", "nodes", title, crumbs=crumbs, action=action, texts=texts,
+        button=button, back=back, typed=typed, dangerous=dangerous, trouble=trouble,
+    )  # fmt: skip
+    response.status_code = status
+    return response
+
+
+def _about(node: int, trouble: str, status: int) -> dict[str, Any]:
+    here = link("broker", node=node)
+    crumbs = (Crumb("Nodes", link("nodes")), Crumb(f"Broker {node}", here))
+    return {"back": here, "crumbs": crumbs, "trouble": trouble, "status": status}
+
+
+def _failed(error: MyQueueError) -> tuple[str, int]:
+    return advised(error), error.http_status
+
+
+# -- add ------------------------------------------------------------------------------------------
+
+
+def add_page(trouble: str = "", status: int = 200) -> Response:
+    crumbs = (Crumb("Nodes", link("nodes")),)
+    if agent() is None:
+        told = operations.ELSEWHERE
+        texts = ["No agent that starts brokers runs beside this gateway.", told]
+        return _ask(
+            "Add a broker", "", texts, "", trouble, status, back=link("nodes"), crumbs=crumbs
+        )
+    texts = [
+        "This starts one more broker on the gateway's machine. Some seconds later it gets its share"
+        " of all partitions, a few at a time; clients go on meanwhile.",
+        "A broker on another machine is started there; it registers by itself.",
+    ]
+    return _ask(
+        "Add a broker", link("add_broker_now"), texts, "Start one", trouble, status,
+        back=link("nodes"), crumbs=crumbs, dangerous=False,
+    )  # fmt: skip
+
+
+def add() -> Response:
+    helper = agent()
+    try:
+        if helper is None:
+            raise Unreachable("no agent that starts brokers runs here", hint=operations.ELSEWHERE)
+        # The form's own token: sent twice by a nervous hand, it is one broker.
+        token, known = flask.request.form.get("token", ""), admin().brokers()
+        taken = [row["node"] for row in known]
+        node = helper.add_broker(key=token[-32:].encode(), taken=taken)
+    except MyQueueError as error:
+        return add_page(*_failed(error))
+    return topics.see(link("nodes", added=node))
+
+
+# -- drain, and take back -------------------------------------------------------------------------
+
+
+def drain_page(node: int, trouble: str = "", status: int = 200) -> Response:
+    row = _row(node)
+    held = format.plural(row["replicas"], "partition")
+    texts = [
+        f"Broker {node} holds {held}. It gives all of them to others, a few at a time, and gets no"
+        " new ones. Clients go on meanwhile: each is whole elsewhere before it goes.",
+        "Afterwards it may be stopped, or removed, or taken back.",
+    ]
+    return _ask(
+        f"Drain broker {node}", link("drain_now", node=node), texts, "Drain it",
+        **_about(node, trouble, status),
+    )  # fmt: skip
+
+
+def drain(node: int) -> Response:
+    try:
+        count = admin().drain_broker(node)["replicas"]
+    except MyQueueError as error:
+        return drain_page(node, *_failed(error))
+    return topics.see(link("broker", node=node, of=count))
+
+
+def undrain_page(node: int, trouble: str = "", status: int = 200) -> Response:
+    _row(node)
+    texts = [f"Broker {node} may hold partitions again, and gets its share of them in a moment."]
+    return _ask(
+        f"Take broker {node} back", link("undrain_now", node=node), texts, "Take it back",
+        dangerous=False, **_about(node, trouble, status),
+    )  # fmt: skip
+
+
+def undrain(node: int) -> Response:
+    try:
+        admin().undrain_broker(node)
+    except MyQueueError as error:
+        return undrain_page(node, *_failed(error))
+    return topics.see(link("broker", node=node))
+
+
+# -- remove ---------------------------------------------------------------------------------------
+
+
+def remove_page(node: int, trouble: str = "", status: int = 200) -> Response:
+    row = _row(node)
+    held = row["replicas"] + row["leaving"]
+    texts = [
+        f"Broker {node} is forgotten for good: with the disk that it has, it does not come back."
+        " What is on its disk stays there."
+    ]
+    if held:
+        alone = _alone(node)
+        texts.append(
+            f"It holds {format.plural(held, 'partition')}. Better drain it first: then nothing is"
+            " missing meanwhile. Otherwise these have a copy fewer until they are made anew."
+        )
+        if alone:
+            shown = ", ".join(alone[:NAMED_MAX]) + (" …" if len(alone) > NAMED_MAX else "")
+            texts.append(
+                f"Of {format.plural(len(alone), 'partition')} it has the only copy: {shown}. Their"
+                " messages would be lost."
+            )
+        stranded = _stranded(row)
+        if stranded:
+            shown = ", ".join(stranded[:NAMED_MAX]) + (" …" if len(stranded) > NAMED_MAX else "")
+            texts.append(
+                f"Of {format.plural(len(stranded), 'partition')} too few other replicas answer:"
+                f" {shown}. Nobody could read or write there until their other brokers are back."
+            )
+    return _ask(
+        f"Remove broker {node}", link("remove_now", node=node), texts,
+        "Remove it all the same" if held else "Remove it", typed=str(node) if held else "",
+        **_about(node, trouble, status),
+    )  # fmt: skip
+
+
+def _alone(node: int) -> list[str]:
+    return [
+        f"{topic['topic']}/{part['partition']}"
+        for topic in admin().topics(detail=True)
+        for part in topic["partitions"]
+        if part["replicas"] == [node] and not part["leaving"]
+    ]
+
+
+def _stranded(row: Facts) -> list[str]:
+    """Partitions of which others have replicas, but without this one no majority of them answers.
+
+    The managers, who know more, tell it exactly when it is done.
+    """
+    node = row["node"]
+    found = []
+    for topic in admin().topics(detail=True):
+        for part in topic["partitions"]:
+            others = [one for one in part["replicas"] if one != node]
+            needed = (len(others) if row["alive"] else len(part["replicas"])) // 2 + 1
+            answer = sum(one not in part["silent"] for one in others)
+            if node in part["replicas"] and others and answer < needed:
+                found.append(f"{topic['topic']}/{part['partition']}")
+    return found
+
+
+def remove(node: int) -> Response:
+    row = _row(node)
+    typed = flask.request.form.get("typed", "").strip()
+    held = row["replicas"] + row["leaving"]
+    if held and typed != str(node):
+        text = f"It holds {format.plural(held, 'partition')}, and its number was not typed"
+        return remove_page(node, f"{text}; nothing was done", BrokerInUse.http_status)
+    try:
+        done = admin().remove_broker(node, force=typed == str(node))
+    except MyQueueError as error:
+        return remove_page(node, *_failed(error))
+    sdk = flask.current_app.extensions["myqueue"]
+    counting, stopped = operations.let_go(sdk, node, row, done["stranded"])
+    return topics.see(link("nodes", removed=node, lost=done["lost"], stranded=done["stranded"],
+                           counting=counting, stopped=int(stopped)))  # fmt: skip

@@ -1,0 +1,121 @@
+"""Producers and consumers: who was heard when, who is not active any more (R7), who lags behind.
+
+Lags are asked for only of the consumers that a page shows, all at once, with a deadline; a lag that
+was not known in time is a dash, and the next second asks again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import flask
+from flask import Blueprint, Response
+
+from myqueue.errors import MyQueueError
+from myqueue.gateway.cluster_snapshot import Facts, Look, Looker
+from myqueue.gateway.console.live.problems import one_line
+from myqueue.gateway.console.page import FILTER, Pager, admin, console, draw, link, pages
+from myqueue.gateway.console.view import format
+from myqueue.gateway.console.view.format import OFF, OK, WARN, Cell, Column, Table
+
+STATE = Column("state", "Active: heard of lately; a client that was not is inactive")
+HEARD = Column("last activity", "When it last did something, or said that it is alive")
+TOPIC = Column("topic", "The topic that it was registered for")
+CONSUMER_COLUMNS: Final = (
+    Column("consumer", "Its id, given by the managers"), TOPIC, STATE, HEARD,
+    Column("lag", "Messages of its topic that it has not yet taken or committed", True),
+)  # fmt: skip
+PRODUCER_COLUMNS: Final = (Column("producer", "Its id, given by the managers"), TOPIC, STATE, HEARD)
+NO_CONSUMERS: Final = (
+    "No consumers yet. MyConsumer(topics, broker) registers itself, and so does"
+    " POST /consumers; a Consumer does not by itself. Members of groups stand with their group."
+)
+DELETED: Final = Cell("deleted", about="Its topic was deleted")
+NO_TOPIC: Final = Cell("any", about="It may write to all topics; or its topic was deleted")
+UNKNOWN: Final = "Who is there is not known now."
+NO_PRODUCERS: Final = (
+    "No producers yet. MyProducer(topics, broker) registers itself, and so does POST /producers."
+)
+
+
+def add_to(blueprint: Blueprint) -> None:
+    blueprint.add_url_rule("/consumers", "consumers", consumers_page)
+    blueprint.add_url_rule("/producers", "producers", producers_page)
+
+
+def consumers_page() -> Response:
+    table, pager, note = consumers(console().watch.latest())
+    return draw(
+        "console/clients.html", "consumers", "Consumers", table=table, pager=pager, trouble=note,
+        wanted=_wanted(),
+    )  # fmt: skip
+
+
+def producers_page() -> Response:
+    look = console().watch.latest()
+    table = Table("Producers", PRODUCER_COLUMNS, NO_PRODUCERS)
+    found, note = _health("producers", "")
+    rows, pager = pages(len(found))
+    for row in found[rows]:
+        table.add(*_common(row, look, NO_TOPIC))
+    if note and not found:
+        table.empty = UNKNOWN
+    return draw(
+        "console/clients.html", "producers", "Producers", table=table, pager=pager, trouble=note,
+        wanted=_wanted(),
+    )  # fmt: skip
+
+
+def consumers(look: Look, only: str = "") -> tuple[Table, Pager, str]:
+    """With their lags; of one topic, or all."""
+    table = Table("Consumers", CONSUMER_COLUMNS, NO_CONSUMERS)
+    found, note = _health("consumers", only)
+    rows, pager = pages(len(found))
+    shown = found[rows]
+    lags = Looker(console().session).lags(shown) if look.problems is not None else {}
+    for row in shown:
+        lag = lags.get(row["id"])
+        if isinstance(lag, MyQueueError):
+            cell = Cell(format.NOTHING, about=one_line(lag))
+        else:
+            cell = Cell(format.count(lag), state=WARN if lag and not row["active"] else "")
+        table.add(*_common(row, look, DELETED), cell)
+    if note and not found:
+        table.empty = UNKNOWN
+    return table, pager, note
+
+
+def _wanted() -> str:
+    return flask.request.args.get("filter", "").strip()[:FILTER]
+
+
+def _health(kind: str, only: str) -> tuple[list[Facts], str]:
+    """The clients that are asked for, those heard of last in front; and why not all, if so."""
+    wanted = _wanted().lower()
+    try:
+        told = admin().health()
+    except MyQueueError as error:
+        return [], one_line(error)
+    rows = [
+        row
+        for row in told[kind]
+        if (row["topic"] == only if only else wanted in f"{row['id']} {row['topic']}".lower())
+    ]
+    rows.sort(key=lambda row: (-row["last_seen_ms"], row["id"]))
+    left_out = told["omitted"]
+    return (
+        rows,
+        f"{left_out:,} clients that were heard of longer ago are left out" if left_out else "",
+    )
+
+
+def _common(row: Facts, look: Look, without: Cell) -> list[Cell]:
+    topic = Cell(row["topic"], link("topic", name=row["topic"]), is_code=True)
+    return [
+        Cell(str(row["id"])),
+        topic if row["topic"] else without,
+        Cell("active", state=OK) if row["active"] else Cell("inactive", state=OFF),
+        Cell(
+            format.age(row["last_seen_ms"], look.now_ms), about=format.moment(row["last_seen_ms"])
+        ),
+    ]

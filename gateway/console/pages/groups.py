@@ -1,0 +1,249 @@
+"""Consumer groups: the list, and one of them: who is in, what each has, how far it is."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import flask
+from flask import Blueprint, Response
+
+from myqueue.errors import MyQueueError
+from myqueue.gateway.cluster_snapshot import Facts, Look, Looker
+from myqueue.gateway.console.live.problems import advised, one_line
+from myqueue.gateway.console.page import FILTER, Crumb, admin, console, draw, link, pages
+from myqueue.gateway.console.pages import topics
+from myqueue.gateway.console.view import format
+from myqueue.gateway.console.view.format import OFF, OK, WARN, Cell, Column, Table, Tile
+
+COLUMNS: Final = (
+    Column("group", "Its name"),
+    Column("state", "Whether its partitions are dealt out"),
+    Column("members", "Consumers that are in it now", True),
+    Column("partitions", "Partitions that are shared out among its members", True),
+    Column("lag", "Messages of its topics that it has not committed yet", True),
+    Column("topics", "Topics that it reads, or read last"),
+)
+MEMBER_COLUMNS: Final = (
+    Column("member", "Its number; it gets a new one with each join"),
+    Column("name", "The name that its program gave it"),
+    Column("machine", "Where it runs"),
+    Column("has", "Partitions that it alone may read now"),
+    Column("heard", "Its last heartbeat"),
+    Column("joined", "When it joined"),
+    Column("session", "It is out when it is not heard for so long"),
+)
+PARTITION_COLUMNS: Final = (
+    Column("partition", "Topic and number"),
+    Column("member", "Who reads it now"),
+    Column("position", "Offset of the next message that the group wants, as it committed", True),
+    Column("first offset", "Offset of the first message that is kept", True),
+    Column("next offset", "Offset that the next message will get", True),
+    Column("lag", "Messages from its position on", True),
+)
+READER_COLUMNS: Final = (
+    *COLUMNS[:3],
+    Column("lag", "Messages of this topic that it has not committed yet", True),
+)
+STATES: Final = {
+    "stable": Cell("stable", state=OK, about="Every partition has its member"),
+    "moving": Cell("moving", state=WARN, about="Partitions go from one member to another"),
+    "empty": Cell("empty", state=OFF, about="It has no members, so nobody reads for it"),
+    "resetting": Cell("resetting", state=WARN, about="Its positions are being set; nobody reads"),
+}
+NO_GROUPS: Final = (
+    "No groups yet. Consumers that share the work name one: Consumer(cluster, topics, group=…),"
+    " or myq consume TOPIC --group NAME."
+)
+DONE: Final = "Its positions were set. Members go on from there."
+READERS_MAX: Final = 50  # groups on the page of a topic
+NAMED_MAX: Final = 12  # partitions in one cell
+
+
+def add_to(blueprint: Blueprint) -> None:
+    blueprint.add_url_rule("/groups", "groups", page)
+    blueprint.add_url_rule("/groups/<name>", "group", one_page)
+    blueprint.add_url_rule("/groups/<name>/delete", "delete_group", delete_page)
+    blueprint.add_url_rule("/groups/<name>/delete", "delete_group_now", delete, methods=["POST"])
+
+
+def crumb() -> Crumb:
+    return Crumb("Groups", link("groups"))
+
+
+def page() -> Response:
+    """Lags are asked for only of the groups that are shown, all at once, with a deadline."""
+    wanted = flask.request.args.get("filter", "").strip()[:FILTER]
+    look = console().watch.latest()
+    table, note = Table("Groups", COLUMNS, NO_GROUPS), ""
+    found: list[Facts] = []
+    try:
+        found = [row for row in admin().groups() if _fits(row, wanted.lower())]
+    except MyQueueError as error:
+        note = one_line(error)
+        table.empty = "Which groups there are is not known now."
+    rows, pager = pages(len(found))
+    shown = found[rows]
+    lags = Looker(console().session).group_lags(shown) if look.problems is not None else {}
+    for row in shown:
+        of = lags.get(row["group"])
+        table.add(
+            Cell(row["group"], link("group", name=row["group"]), is_code=True), state_of(row),
+            format.count(row["members"]), format.count(row["partitions"]),
+            _lag(None if of is None else sum(of.values()), row["members"]),
+            Cell(_some(row["topics"]), is_code=True),
+        )  # fmt: skip
+    if wanted and not note:
+        table.empty = f"No group has {wanted!r} in its name, or reads such a topic."
+    return draw(
+        "console/groups.html", "groups", "Groups", table=table, pager=pager, trouble=note,
+        wanted=wanted, deleted=flask.request.args.get("deleted", "")[:FILTER],
+    )  # fmt: skip
+
+
+def readers(look: Look, topic: str) -> tuple[Table, str]:
+    """The groups that read a topic, or read it last; and why they are not known, if so."""
+    table = Table("Groups", READER_COLUMNS, "No group reads it.")
+    try:
+        found = [row for row in admin().groups() if topic in row["topics"]]
+    except MyQueueError as error:
+        table.empty = "Which groups read it is not known now."
+        return table, one_line(error)
+    found.sort(key=lambda row: (-row["members"], row["group"]))
+    shown = found[:READERS_MAX]
+    lags = Looker(console().session).group_lags(shown) if look.problems is not None else {}
+    for row in shown:
+        lag = lags.get(row["group"], {}).get(topic)
+        table.add(
+            Cell(row["group"], link("group", name=row["group"]), is_code=True), state_of(row),
+            format.count(row["members"]), _lag(lag, row["members"]),
+        )  # fmt: skip
+    if len(found) > len(shown):
+        table.note = f"{len(found) - len(shown):,} more groups read it, or read it last."
+    return table, ""
+
+
+def _fits(row: Facts, wanted: str) -> bool:
+    return any(wanted in one.lower() for one in (row["group"], *row["topics"]))
+
+
+def state_of(row: Facts) -> Cell:
+    known = STATES.get(row["state"])
+    return known or Cell(str(row["state"]), about="A state of a newer version")
+
+
+def _lag(lag: int | None, members: int) -> Cell:
+    if lag is None:
+        return Cell(format.NOTHING, about="It was not known in time; the next look asks again")
+    return Cell(format.count(lag), state=WARN if lag and not members else "")
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more:,} more" if more > 0 else "")
+
+
+# -- one of them ----------------------------------------------------------------------------------
+
+
+def one_page(name: str) -> Response:
+    by_lag = flask.request.args.get("sort") == "lag"
+    group = admin().describe_group(name)
+    parts = list(group["partitions"])
+    if by_lag:
+        parts.sort(key=lambda part: -(part["lag"] or 0))
+    rows, pager = pages(len(parts))
+    return draw(
+        "console/group.html", "groups", name, crumbs=(crumb(),), name=name, tiles=tiles(group),
+        members=members_of(group), table=partitions_of(group, parts[rows]), pager=pager,
+        by_lag=by_lag, done=DONE if flask.request.args.get("done") == "reset" else "",
+    )  # fmt: skip
+
+
+def tiles(group: Facts) -> list[Tile]:
+    state = state_of(group)
+    idle = sum(not part["member"] for part in group["partitions"])
+    lag = _lag(group["lag"], len(group["members"]))
+    return [
+        Tile("State", state.text, state.about, state.state),
+        Tile("Members", format.count(len(group["members"])), "Consumers that are in it now"),
+        Tile("Partitions", format.count(len(group["partitions"])), "Partitions of its topics"),
+        Tile("Nobody reads", format.count(idle), "Partitions that no member has now",
+             WARN if idle and group["members"] else ""),
+        Tile("Lag", lag.text, "Messages of its topics that it has not committed yet", lag.state),
+        Tile("Topics", format.count(len(group["topics"])), "Topics that it reads, or read last"),
+    ]  # fmt: skip
+
+
+def members_of(group: Facts) -> Table:
+    table = Table("Members", MEMBER_COLUMNS, "No members: nobody reads for this group now.")
+    now_ms = console().watch.latest().now_ms
+    owned: dict[int, list[str]] = {}
+    for part in group["partitions"]:
+        owned.setdefault(part["member"], []).append(f"{part['topic']}/{part['partition']}")
+    for row in group["members"]:
+        has = owned.get(row["member"], [])
+        table.add(
+            Cell(str(row["member"])), Cell(row["name"] or format.NOTHING, is_code=True),
+            Cell(row["host"] or format.NOTHING, is_code=True),
+            Cell(_some(has) if has else format.NOTHING, is_code=True,
+                 about=f"{format.plural(len(has), 'partition')} that it alone may read now"),
+            _heard(row["last_seen_ms"], now_ms),
+            Cell(format.age(row["joined_ms"], now_ms), about=format.moment(row["joined_ms"])),
+            format.duration(row["session_ms"]),
+        )  # fmt: skip
+    return table
+
+
+def _heard(last_seen_ms: int | None, now_ms: int) -> Cell:
+    if last_seen_ms is None:
+        return Cell(format.NOTHING, about="The managers' leader alone knows, and did not answer")
+    return Cell(format.age(last_seen_ms, now_ms), about=format.moment(last_seen_ms))
+
+
+def partitions_of(group: Facts, parts: list[Facts]) -> Table:
+    table = Table("Partitions", PARTITION_COLUMNS, "The topics that it read are gone.")
+    names = {row["member"]: row["name"] for row in group["members"]}
+    for part in parts:
+        name, number, member = part["topic"], part["partition"], part["member"]
+        table.add(
+            Cell(f"{name}/{number}", link("messages", name=name, partition=number), is_code=True),
+            Cell(_member(member, names)) if member else _nobody(part, names),
+            format.count(part["position"]), format.count(part["start"]), format.count(part["end"]),
+            format.count(part["lag"]),
+        )  # fmt: skip
+    return table
+
+
+def _member(member: int, names: dict[int, Any]) -> str:
+    return f"{names[member]} ({member})" if names.get(member) else str(member)
+
+
+def _nobody(part: Facts, names: dict[int, Any]) -> Cell:
+    if part["wanted"]:
+        about = f"It is about to go to {_member(part['wanted'], names)}"
+        return Cell("nobody yet", state=WARN, about=about)
+    return Cell("nobody", state=OFF)
+
+
+# -- the end of one -------------------------------------------------------------------------------
+
+
+def delete_page(name: str, error: str = "", status: int = 200) -> Response:
+    group = admin().describe_group(name)
+    response = draw(
+        "console/delete_group.html", "groups", f"Delete {name}",
+        crumbs=(crumb(), Crumb(name, link("group", name=name))), name=name, group=group,
+        trouble=error,
+    )  # fmt: skip
+    response.status_code = status
+    return response
+
+
+def delete(name: str) -> Response:
+    if flask.request.form.get("name", "").strip() != name:
+        return delete_page(name, "The name that was typed is another one; nothing was deleted", 400)
+    try:
+        admin().delete_group(name)
+    except MyQueueError as error:
+        return delete_page(name, advised(error), error.http_status)
+    return topics.see(link("groups", deleted=name))

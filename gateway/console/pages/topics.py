@@ -1,0 +1,238 @@
+"""Topics: the list, and making, growing, keeping and deleting one.
+
+Whatever changes something is a form of its own page, which says what will happen before it does;
+that is the confirmation, and it needs no script.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import flask
+from flask import Blueprint, Response, redirect
+
+from myqueue.errors import InvalidName, InvalidRequest, MyQueueError
+from myqueue.gateway.cluster_snapshot import Facts, Look
+from myqueue.gateway.console.live.growth import Paces
+from myqueue.gateway.console.live.problems import advised, one_line
+from myqueue.gateway.console.page import (
+    Crumb,
+    admin,
+    console,
+    draw,
+    link,
+    number_of,
+    pages,
+    whole,
+)
+from myqueue.gateway.console.view import format, retention
+from myqueue.gateway.console.view.format import BAD, OK, WARN, Cell, Column, Table
+
+PARTITIONS_MAX, REPLICATION_MAX = 1000, 9
+NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+FILTER_CHARS_MAX: Final = 200
+DETAIL_PARTITIONS_MAX: Final = 2000  # so many come in one answer; of more, page by page
+COLUMNS: Final = (
+    Column("topic", "Its name"),
+    Column("state", "Whether all of its partitions have a leader and all replicas"),
+    Column("partitions", "How many partitions it has", True),
+    Column("copies", "On how many brokers each partition is to be kept", True),
+    Column("messages", "Messages that it keeps, in all partitions", True),
+    Column("written", "Messages per second that became durable, as this page saw it", True),
+    Column("size", "Bytes of the batches that it keeps, once; copies are not counted", True),
+)
+
+_paces = Paces()
+
+
+def add_to(blueprint: Blueprint) -> None:
+    blueprint.add_url_rule("/topics", "topics", page)
+    blueprint.add_url_rule("/create-topic", "create_topic", create_page)
+    blueprint.add_url_rule("/create-topic", "create_topic_now", create, methods=["POST"])
+    blueprint.add_url_rule("/topics/<name>/grow", "grow", grow_page)
+    blueprint.add_url_rule("/topics/<name>/grow", "grow_now", grow, methods=["POST"])
+    blueprint.add_url_rule("/topics/<name>/retention", "retention", retention_page)
+    blueprint.add_url_rule("/topics/<name>/retention", "retention_now", retain, methods=["POST"])
+    blueprint.add_url_rule("/topics/<name>/delete", "delete", delete_page)
+    blueprint.add_url_rule("/topics/<name>/delete", "delete_now", delete, methods=["POST"])
+
+
+def crumb() -> Crumb:
+    return Crumb("Topics", link("topics"))
+
+
+def page() -> Response:
+    """Filter, then cut, and only then ask for details: a thousand topics are no burden."""
+    wanted = flask.request.args.get("filter", "").strip()[:FILTER_CHARS_MAX]
+    look = console().watch.latest()
+    note, table = "", Table("Topics", COLUMNS, "No topics yet: create one.")
+    names: list[str] = []
+    try:
+        names = [one for one in admin().topics() if wanted.lower() in one.lower()]
+        rows, pager = pages(len(names))
+        for topic in _details(names[rows], look):
+            _row(table, topic, look)
+    except InvalidRequest:
+        raise
+    except MyQueueError as error:
+        note = one_line(error)
+        rows, pager = pages(len(names))
+    if note:
+        table.empty = "Which topics there are is not known now."
+    elif wanted:
+        table.empty = f"No topic has {wanted!r} in its name."
+    return draw(
+        "console/topics.html", "topics", "Topics", table=table, pager=pager, wanted=wanted,
+        trouble=note, deleted=flask.request.args.get("deleted", "")[:FILTER_CHARS_MAX],
+    )  # fmt: skip
+
+
+def _details(names: list[str], look: Look) -> list[Facts]:
+    wanted = set(names)
+    if look.cluster.get("counts", {}).get("partitions", 0) <= DETAIL_PARTITIONS_MAX:
+        return [one for one in admin().topics(detail=True) if one["topic"] in wanted]
+    return [admin().describe_topic(name) for name in names]
+
+
+def _row(table: Table, topic: Facts, look: Look) -> None:
+    name, parts = topic["topic"], topic["partitions"]
+    ends = sum(part["end"] for part in parts)
+    table.add(
+        Cell(name, link("topic", name=name), is_code=True), state_of(topic, look),
+        format.count(len(parts)), format.count(topic["replication"]),
+        format.count(topic["messages"]),
+        format.per_second(_paces.seen(topic["topic_uid"], ends, format.wall_ms())),
+        format.bytes_(topic["bytes"]),
+    )  # fmt: skip
+
+
+def state_of(topic: Facts, look: Look) -> Cell:
+    """The worst of its partitions. Without a leader of the managers nobody knows of replicas."""
+    leaderless = sum(not part["leader"] for part in topic["partitions"])
+    if leaderless:
+        return Cell("no leader", state=BAD, about=f"{leaderless:,} partitions have no leader")
+    missing = [
+        row
+        for row in look.problems or ()
+        if row["problem"] == "under-replicated" and row["topic"] == topic["topic"]
+    ]
+    silent = sum(bool(part.get("silent")) for part in topic["partitions"])
+    if missing or silent:
+        count = max(len(missing), silent)
+        return Cell("replicas missing", state=WARN, about=f"of {format.plural(count, 'partition')}")
+    return Cell("whole", state=OK)
+
+
+# -- create ---------------------------------------------------------------------------------------
+
+
+def create_page(error: str = "", status: int = 200) -> Response:
+    form = flask.request.form
+    given = {
+        "name": form.get("name", ""), "partitions": form.get("partitions", "3"),
+        "replication": form.get("replication", ""), **retention.given(form),
+    }  # fmt: skip
+    response = draw(
+        "console/create.html", "topics", "Create a topic", crumbs=(crumb(),), given=given,
+        trouble=error,
+    )  # fmt: skip
+    response.status_code = status
+    return response
+
+
+def create() -> Response:
+    form = flask.request.form
+    try:
+        name = form.get("name", "").strip()
+        if not NAME.fullmatch(name):
+            raise InvalidName("a topic's name is 1 to 200 of A-Z a-z 0-9 . _ -")
+        partitions = whole("partitions", form.get("partitions", ""), 1, PARTITIONS_MAX)
+        copies = form.get("replication", "").strip()
+        replication = whole("copies", copies, 1, REPLICATION_MAX) if copies else 0
+        kept = {setting: value for setting, value in retention.read(form).items() if value}
+        admin().create_topic(name, partitions=partitions, replication=replication, settings=kept)
+    except MyQueueError as error:
+        return create_page(advised(error), error.http_status)
+    return see(link("topic", name=name, done="created"))
+
+
+def see(address: str) -> Response:
+    """After a form was taken: so that a reload does not send it again."""
+    response = redirect(address, 303)
+    return flask.make_response(response)
+
+
+# -- grow -----------------------------------------------------------------------------------------
+
+
+def grow_page(name: str, error: str = "", status: int = 200) -> Response:
+    topic = admin().describe_topic(name)
+    response = draw(
+        "console/grow.html", "topics", f"Grow {name}",
+        crumbs=(crumb(), Crumb(name, link("topic", name=name))), name=name,
+        partitions=len(topic["partitions"]), most=PARTITIONS_MAX,
+        count=flask.request.form.get("count") or str(number_of("count", 1, 1, PARTITIONS_MAX)),
+        trouble=error,
+    )  # fmt: skip
+    response.status_code = status
+    return response
+
+
+def grow(name: str) -> Response:
+    form = flask.request.form
+    try:
+        count = whole("partitions to add", form.get("count", ""), 1, PARTITIONS_MAX)
+        # By the total that the form showed: sent twice, it is done once.
+        had = whole("partitions before", form.get("had", ""), 1, PARTITIONS_MAX)
+        admin().grow_topic(name, to=had + count)
+    except MyQueueError as error:
+        return grow_page(name, advised(error), error.http_status)
+    return see(link("topic", name=name, done="grown"))
+
+
+# -- retention ------------------------------------------------------------------------------------
+
+
+def retention_page(name: str, error: str = "", status: int = 200) -> Response:
+    settings = admin().describe_topic(name)["settings"]
+    given = retention.given(flask.request.form) if error else retention.written(settings)
+    response = draw(
+        "console/retention.html", "topics", f"Retention of {name}",
+        crumbs=(crumb(), Crumb(name, link("topic", name=name))), name=name, given=given,
+        trouble=error,
+    )  # fmt: skip
+    response.status_code = status
+    return response
+
+
+def retain(name: str) -> Response:
+    try:
+        admin().alter_topic(name, retention.read(flask.request.form))
+    except MyQueueError as error:
+        return retention_page(name, advised(error), error.http_status)
+    return see(link("topic", name=name, done="kept"))
+
+
+# -- delete ---------------------------------------------------------------------------------------
+
+
+def delete_page(name: str, error: str = "", status: int = 200) -> Response:
+    topic = admin().describe_topic(name)
+    response = draw(
+        "console/delete.html", "topics", f"Delete {name}",
+        crumbs=(crumb(), Crumb(name, link("topic", name=name))), name=name, topic=topic,
+        trouble=error,
+    )  # fmt: skip
+    response.status_code = status
+    return response
+
+
+def delete(name: str) -> Response:
+    if flask.request.form.get("name", "").strip() != name:
+        return delete_page(name, "The name that was typed is another one; nothing was deleted", 400)
+    try:
+        admin().delete_topic(name)
+    except MyQueueError as error:
+        return delete_page(name, advised(error), error.http_status)
+    return see(link("topics", deleted=name))

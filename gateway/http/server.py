@@ -1,0 +1,529 @@
+"""The HTTP server: one thread reads all connections, a pool runs what has to wait.
+
+    epoll ─▶ receive ─▶ head ─▶ may it come in? ─▶ body ─▶ short way (`fast_path.py`), else a thread
+                          │ not yet: wait for more, until its deadline        of the pool │
+    whoever has the answer sends it ◀────────────────────────────────────────────────────-┘
+
+A connection costs a thread only while its request waits for something in one. A client that sends
+a header byte by byte, or nothing at all, or takes an answer slowly, holds a little memory and a
+place in a table, and is ended by its deadline (H3), or earlier if others need its place or its
+bytes (`memory_limit.py`). Limits are looked at before anything is kept: headers by bytes and
+number, the body by its announced length. A request that its head shows to be refused is refused
+before its body is waited for.
+
+Between the reading thread and who sends an answer there is no lock, but an order: the reader first
+notes what came (data, or the end) and then looks at the state; the other one first sets the state
+and then looks at what came. So one of them always sees that there is more to do. Only the reader
+takes requests out of a connection, and only it closes one.
+
+`DESIGN.md` has the measurement that made us write this instead of taking a server that exists.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from email.utils import formatdate
+from queue import SimpleQueue
+from time import monotonic
+from typing import Final, Protocol
+
+from myqueue.errors import BodyTooLarge, Busy, InvalidSetting, Malformed, MyQueueError
+from myqueue.gateway.http import deadlines, memory_limit, request_head
+from myqueue.gateway.http.connection import (
+    BODY,
+    HEAD,
+    IDLE,
+    LINGERING,
+    QUEUED,
+    WORKING,
+    WRITING,
+    Connection,
+    listen,
+    tls_of,
+)
+from myqueue.gateway.http.wsgi import Answer, Application, Respond, refusal, run
+from myqueue.gateway.settings import GatewayConfig
+
+log = logging.getLogger("myqueue.gateway")
+
+EVENTS_AT_ONCE: Final = 256
+ACCEPT_AT_ONCE: Final = 64
+SWEEP_S: Final = 0.25
+DRAIN_S: Final = 0.05  # between two looks whether all is answered
+LINGER_S: Final = 2.0
+ROOM_S: Final = 0.1  # before the next try to take a connection when there are no files left
+AHEAD_BYTES_MAX: Final = 64 << 10  # that a client may send before it has its answer
+NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
+
+
+class Quick(Protocol):
+    """What can be done without waiting."""
+
+    def begin(self, head: request_head.Head, body: bytes, respond: Respond) -> bool: ...
+
+
+Work = tuple[Connection, Callable[[], Answer]]  # whom to answer, and what makes the answer
+
+
+class Server:
+    """Serves `application`. `serve` returns when `stop` was called.
+
+    `admit` is asked before a body is read, and raises what its sender is told then; `count` gets
+    the reason whenever somebody had to give way (`memory_limit.REASONS`).
+    """
+
+    def __init__(
+        self, application: Application, config: GatewayConfig, quick: Quick | None = None, *,
+        admit: Callable[[request_head.Head], None] | None = None,
+        count: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._application, self._config, self._quick = application, config, quick
+        self._admit = admit
+        self._bodies, self._tally = memory_limit.Bodies(config), memory_limit.Tally(count)
+        self._epoll = select.epoll()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._bell, IN)
+        self._connections: dict[int, Connection] = {}
+        self._handed: deque[Connection] = deque()  # that the reader should look at
+        self._answered: deque[int] = deque()  # large bodies, that are not held any more
+        self._heavy: deque[Work] = deque()  # heavy bodies, that wait for their turn
+        self._waiting: SimpleQueue[Work | None] = SimpleQueue()
+        self._stopping = False
+        self._door_shut_until = 0.0
+        self._tls = tls_of(config)
+        self._listener = listen(config.listen)
+        self._door = self._listener.fileno()
+        self._epoll.register(self._door, IN)
+        self._second, self._date = 0, ""
+
+    def stop(self) -> None:
+        """From any thread, or a signal's handler."""
+        self._stopping = True
+        os.eventfd_write(self._bell, 1)
+
+    def serve(self) -> None:
+        """In the main thread, which hears the signals."""
+        self._start_threads()
+        sweep_at = monotonic() + SWEEP_S
+        while not self._stopping:
+            self._turn(max(0.0, sweep_at - monotonic()))
+            if monotonic() >= sweep_at:
+                self._sweep()
+                sweep_at = monotonic() + SWEEP_S
+        self._drain()
+        for _ in range(self._config.threads):
+            self._waiting.put(None)
+        for connection in tuple(self._connections.values()):
+            self._close(connection)
+
+    def _start_threads(self) -> None:
+        for number in range(self._config.threads):
+            name = f"http-{number}"
+            try:
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+            except RuntimeError:
+                raise InvalidSetting(
+                    f"threads = {self._config.threads}: this machine gave only {number} of them",
+                    hint="Raise the limit of addresses (ulimit -v) or processes (ulimit -u), or"
+                    " ask for fewer with --threads.",
+                ) from None
+
+    def _turn(self, seconds: float) -> None:
+        for number, event in self._epoll.poll(seconds, EVENTS_AT_ONCE):
+            connection = self._connections.get(number)
+            if connection is not None:
+                self._safely(connection, event)
+            elif number == self._bell:
+                os.eventfd_read(self._bell)
+            elif number == self._door:
+                self._accept()
+        while self._handed:
+            connection = self._handed.popleft()
+            if self._connections.get(connection.number) is connection:
+                self._safely(connection, 0)
+        while self._answered:
+            self._done(self._answered.popleft())
+
+    def _safely(self, connection: Connection, event: int) -> None:
+        try:
+            if event:
+                self._heard(connection, event)
+            else:
+                self._look(connection)
+        except Exception:
+            log.exception("a connection failed")
+            self._close(connection)
+
+    def _drain(self) -> None:
+        """No new connections; requests under way are answered, as far as the time allows."""
+        self._epoll.unregister(self._door)
+        self._listener.close()
+        end = monotonic() + self._config.stop_within_ms / 1000
+        while monotonic() < end:
+            busy = 0
+            for connection in tuple(self._connections.values()):
+                if connection.state in (IDLE, QUEUED):
+                    self._close(connection)
+                busy += connection.state in (BODY, WORKING, WRITING)
+            if not busy:
+                return
+            self._turn(DRAIN_S)
+
+    def _sweep(self) -> None:
+        """End what is overdue, and what others need the room of."""
+        now = monotonic()
+        for connection in tuple(self._connections.values()):
+            if connection.deadline < now:
+                self._overdue(connection)
+        memory_limit.look_at_pace(self._connections.values(), now)
+        for connection in memory_limit.slow_readers(self._connections.values(), now):
+            self._tally.add(memory_limit.ANSWERS)
+            self._close(connection)
+        self._make_bytes()
+        self._tally.tell(now)
+        if self._door_shut_until and now > self._door_shut_until:
+            self._door_shut_until = 0.0
+            self._epoll.modify(self._door, IN)
+
+    def _overdue(self, connection: Connection) -> None:
+        if connection.state == WORKING:
+            log.error("a request is overdue\n%s", deadlines.threads())
+        elif connection.state == WRITING:
+            self._tally.add(memory_limit.ANSWERS)
+        elif connection.state == QUEUED:
+            self._give_up(connection)
+            return
+        self._close(connection)
+
+    # -- connections that come and go -------------------------------------------------------------
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                sock, (address, *_) = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in NO_FILES:
+                    self._shut_door(error)
+                    return
+                continue  # it has ended before it was taken
+            try:
+                self._open(sock, address)
+            except OSError:  # it ends while it begins: a matter of its own
+                sock.close()
+
+    def _shut_door(self, error: OSError) -> None:
+        log.warning("a connection was not taken: %s", error.strerror)
+        self._make_place()
+        self._door_shut_until = monotonic() + ROOM_S
+        self._epoll.modify(self._door, 0)
+
+    def _open(self, sock: socket.socket, address: str) -> None:
+        if len(self._connections) >= self._config.connections_max and not self._make_place():
+            self._tally.add(memory_limit.REFUSED)
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        connection = Connection(sock, address, self._in(self._config.header_timeout_ms))
+        self._connections[connection.number] = connection
+        self._epoll.register(connection.number, IN)
+
+    def _make_place(self) -> bool:
+        found = memory_limit.give_way(self._connections.values())
+        for connection in found:
+            self._tally.add(memory_limit.PLACES)
+            self._close(connection)
+        return bool(found)
+
+    def _make_bytes(self) -> None:
+        for connection in self._bodies.too_many():
+            self._give_up(connection)
+        while (following := self._bodies.next()) is not None:
+            self._read_body(following)
+
+    def _give_up(self, connection: Connection) -> None:
+        """Its body is not read, or not any further; others need the room."""
+        self._tally.add(memory_limit.BYTES)
+        self._bodies.drop(connection)
+        connection.data.clear()
+        self._refuse(connection, Busy("too many bodies are being sent to this gateway at once"))
+
+    def _close(self, connection: Connection) -> None:
+        """Whoever still works for it finds it gone, and not another one with its number."""
+        if self._connections.get(connection.number) is connection:
+            del self._connections[connection.number]
+        self._bodies.drop(connection)
+        connection.gone = True
+        connection.data.clear()
+        connection.sock.close()
+
+    def _in(self, ms: float) -> float:
+        return monotonic() + ms / 1000
+
+    def _listen_for(self, connection: Connection) -> None:
+        if connection.gone:
+            if connection.is_watched:  # its end would be told again and again
+                self._epoll.unregister(connection.number)
+                connection.is_watched = False
+            return
+        # Before it is WRITING, `out` belongs to who answers.
+        has_rest = connection.state == WRITING and connection.out is not None
+        writes = has_rest or connection.wants_write
+        reads = not connection.is_deaf
+        self._epoll.modify(connection.number, (IN if reads else 0) | (OUT if writes else 0))
+
+    # -- what a connection brings -----------------------------------------------------------------
+
+    def _heard(self, connection: Connection, event: int) -> None:
+        left = connection.out
+        if event & OUT and left is not None and connection.state == WRITING:
+            self._send_on(connection, left)
+            return
+        had_to_write = connection.wants_write
+        connection.receive()
+        state = connection.state
+        if state == LINGERING:
+            connection.data.clear()
+        is_full = state in (WORKING, WRITING) and len(connection.data) > AHEAD_BYTES_MAX
+        if connection.gone and state not in (WORKING, WRITING):
+            self._close(connection)
+            return
+        if is_full and not connection.gone:
+            connection.is_deaf = True
+        if connection.gone or is_full or connection.wants_write or had_to_write:
+            self._listen_for(connection)
+        if state in (IDLE, HEAD, BODY):
+            self._requests(connection)
+
+    def _look(self, connection: Connection) -> None:
+        """An answer was sent, as far as it goes, and there is more to do."""
+        if connection.state in (WORKING, LINGERING):
+            return
+        if connection.state == WRITING and not connection.gone:
+            self._listen_for(connection)
+            return
+        if connection.closes and not connection.gone:
+            # Closing a socket with unread bytes would take our answer from the other side.
+            connection.end_output()
+            connection.data.clear()
+            connection.state, connection.deadline = LINGERING, self._in(LINGER_S * 1000)
+        if connection.gone:
+            self._close(connection)
+            return
+        if connection.is_deaf:
+            connection.is_deaf = False
+            self._listen_for(connection)
+        if connection.state != LINGERING:
+            self._requests(connection)
+
+    def _requests(self, connection: Connection) -> None:
+        """All that are whole, one after the other."""
+        while connection.state < QUEUED and not connection.closes:
+            try:
+                found = self._next(connection)
+            except MyQueueError as error:
+                self._refuse(connection, error)
+                return
+            if found == WORKING:
+                self._begin(connection)
+            elif found == connection.state:
+                return
+            else:
+                self._wait_for(connection, found)
+                return
+
+    def _wait_for(self, connection: Connection, state: int) -> None:
+        """Of a request there is only a part yet; `state` says which."""
+        if state == BODY:
+            length = connection.head.length if connection.head is not None else 0
+            if self._bodies.take(connection, length):
+                self._read_body(connection)
+                if self._bodies.is_crowded:
+                    self._make_bytes()
+                return
+            connection.state, connection.is_deaf = QUEUED, True
+            connection.deadline = self._in(self._config.body_timeout_ms)
+            self._listen_for(connection)
+            return
+        connection.state = state
+        if state == HEAD:
+            connection.begins()
+            connection.deadline = self._in(self._config.header_timeout_ms)
+
+    def _read_body(self, connection: Connection) -> None:
+        connection.state = BODY
+        connection.begins()
+        connection.deadline = self._in(self._config.body_timeout_ms)
+        if connection.is_deaf:
+            connection.is_deaf = False
+            self._listen_for(connection)
+        if connection.head is not None and connection.head.expects_continue:
+            # There is room for these bytes, unless many answers before them were not taken.
+            alive = connection.send(request_head.CONTINUE)
+            if not alive or connection.out is not None:
+                self._close(connection)
+
+    def _refuse(self, connection: Connection, error: MyQueueError) -> None:
+        connection.state, connection.deadline = WORKING, self._in(memory_limit.SEND_S * 1000)
+        self._answer(connection, refusal(error))
+
+    def _next(self, connection: Connection) -> int:
+        """Which state it is in, by what was received: WORKING means a whole request."""
+        data, head, limit = connection.data, connection.head, self._config.header_bytes_max
+        if head is None:
+            while data.startswith(b"\r\n"):  # some clients send one behind a body
+                del data[:2]
+            end = data.find(request_head.END)
+            if end > limit or (end < 0 and len(data) > limit):
+                raise Malformed(f"headers of more than {limit} bytes")
+            if end < 0:
+                return HEAD if data else IDLE
+            head = connection.head = request_head.parse(bytes(data[:end]))
+            del data[: end + len(request_head.END)]
+            if head.length > self._config.body_bytes_max:
+                raise BodyTooLarge(
+                    f"a body of {head.length} bytes; this gateway takes"
+                    f" {self._config.body_bytes_max}"
+                )
+            if len(data) < head.length and self._admit is not None:
+                self._admit(head)
+        return WORKING if len(data) >= head.length else BODY
+
+    def _begin(self, connection: Connection) -> None:
+        """Have the request answered that is there: at once, soon, or by a thread of the pool."""
+        head, data = connection.head, connection.data
+        if head is None:
+            return
+        if connection.state == BODY:
+            connection.works_on = self._bodies.whole(connection)
+        connection.state, connection.head, connection.was_served = WORKING, None, True
+        connection.deadline = self._in(deadlines.limit_ms(self._config))
+        if connection.works_on:
+            with memoryview(data) as view:  # one copy less than below
+                body = bytes(view[: head.length])
+        else:
+            body = bytes(data[: head.length])
+        del data[: head.length]
+
+        def make() -> Answer:
+            return run(self._application, self._config, connection.address, head, body)
+
+        def respond(answer: Answer | Callable[[], Answer] | None) -> None:
+            if isinstance(answer, Answer):
+                self._answer(connection, answer)
+            else:
+                self._waiting.put((connection, answer or make))
+
+        is_small = len(body) <= memory_limit.SMALL_BYTES_MAX
+        if connection.works_on >= memory_limit.HEAVY_BYTES and not self._bodies.heavy_begins():
+            self._heavy.append((connection, make))
+        elif self._quick is None or not is_small or not self._quick.begin(head, body, respond):
+            self._waiting.put((connection, make))
+
+    def _done(self, held: int) -> None:
+        """A large body was answered: the next ones can go on."""
+        self._bodies.answered(held)
+        if held >= memory_limit.HEAVY_BYTES:
+            self._bodies.heavy_ends()
+            if self._heavy and self._bodies.heavy_begins():
+                self._waiting.put(self._heavy.popleft())
+        self._make_bytes()
+
+    # -- what it gets; from any thread ------------------------------------------------------------
+
+    def _work(self) -> None:
+        """A thread of the pool."""
+        while (found := self._waiting.get()) is not None:
+            connection, make = found
+            try:
+                self._do(connection, make())
+            except Exception:
+                log.exception("a request was not answered")
+                connection.gone = True
+                self._sent(connection, False)
+
+    def _do(self, connection: Connection, answer: Answer) -> None:
+        if answer.stream is None:
+            self._answer(connection, answer)
+        else:
+            self._stream(connection, answer)
+
+    def _answer(self, connection: Connection, answer: Answer) -> None:
+        connection.closes = answer.close or self._stopping
+        answer.close = connection.closes
+        head, body = answer.head(self._now()), answer.body
+        if len(body) <= memory_limit.SMALL_BYTES_MAX:
+            self._sent(connection, connection.send(head + body))
+            return
+        alive = connection.send(head)  # a copy of both would be twice as much to hold
+        left = connection.out
+        if left is not None:
+            connection.out = memoryview(bytes(left) + body)
+        elif alive:
+            alive = connection.send(body)
+        self._sent(connection, alive)
+
+    def _stream(self, connection: Connection, answer: Answer) -> None:
+        """An answer whose end is not known yet; it holds this thread."""
+        is_whole = False
+        alive = connection.send_all(answer.head(self._now()), memory_limit.SEND_S)
+        try:
+            for chunk in answer.stream or ():
+                connection.deadline = self._in(deadlines.limit_ms(self._config))
+                if chunk and alive:
+                    alive = connection.send_all(answer.chunk(chunk), memory_limit.SEND_S)
+                if not alive or self._stopping or connection.gone:
+                    break
+            else:
+                is_whole = connection.send_all(answer.chunk(b""), memory_limit.SEND_S)
+        except Exception:
+            log.exception("a stream failed")
+        finally:
+            answer.close_stream()
+        connection.closes = answer.close or not is_whole
+        self._sent(connection, alive)
+
+    def _sent(self, connection: Connection, alive: bool) -> None:
+        """It is sent, or as much as goes now. First the state, then what came meanwhile."""
+        if not alive:
+            connection.gone = True
+        held, connection.works_on = connection.works_on, 0
+        left = connection.out
+        if left is None:
+            connection.deadline = self._in(self._config.idle_timeout_ms)
+            connection.state = IDLE
+        elif connection.state != WRITING:
+            # One deadline for all of it: who takes a byte now and then does not hold it for ever.
+            connection.begins()
+            connection.deadline = connection.since + memory_limit.seconds_to_take(len(left))
+            connection.state = WRITING
+        if held:
+            self._answered.append(held)
+        if left is not None or connection.data or connection.gone or connection.closes or held:
+            self._handed.append(connection)
+            os.eventfd_write(self._bell, 1)
+
+    def _send_on(self, connection: Connection, left: memoryview) -> None:
+        alive = connection.send(left)
+        if connection.out is None:
+            self._listen_for(connection)
+        self._sent(connection, alive)
+
+    def _now(self) -> str:
+        second = int(monotonic())
+        if second != self._second:
+            self._date = formatdate(usegmt=True)
+            self._second = second
+        return self._date

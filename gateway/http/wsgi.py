@@ -1,0 +1,123 @@
+"""From a request to the application, and from what it says to an answer (PEP 3333)."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from myqueue.errors import Internal, MyQueueError
+from myqueue.gateway.api.failures import describe
+from myqueue.gateway.api.responses import JSON_HEADERS, dumps
+from myqueue.gateway.http import request_head
+from myqueue.gateway.http.request_head import Head
+from myqueue.gateway.settings import GatewayConfig
+
+log = logging.getLogger("myqueue.gateway")
+
+Headers = list[tuple[str, str]]
+Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+_BODILESS: Final = ("1", "204", "304")
+
+
+class Answer:
+    """Either a body, or a stream of them."""
+
+    __slots__ = ("body", "close", "headers", "minor", "status", "stream")
+
+    def __init__(self, status: str, headers: Headers, body: bytes, close: bool) -> None:
+        self.status, self.headers, self.body, self.close = status, headers, body, close
+        self.stream: Iterable[bytes] | None = None
+        self.minor = 1
+
+    def head(self, date: str) -> bytes:
+        chunked = self.stream is not None and self.minor == 1
+        return request_head.head_of_answer(
+            self.status, self.headers, date, close=self.close, chunked=chunked
+        )
+
+    def chunk(self, data: bytes) -> bytes:
+        """As it goes over the wire; the empty one is the end."""
+        if not self.minor:
+            return data
+        return b"%x\r\n%b\r\n" % (len(data), data)
+
+    def close_stream(self) -> None:
+        close = getattr(self.stream, "close", None)
+        if close is not None:
+            close()
+
+
+# Gets the answer; or what makes it, for a thread of the pool, since it takes long; or None: such
+# a thread has to do all of it.
+Respond = Callable[[Answer | Callable[[], Answer] | None], None]
+
+
+def refusal(error: MyQueueError) -> Answer:
+    """To a request that never came to the application. The connection can't be used any more."""
+    status, facts, headers = describe(error, lambda address: address)
+    body = dumps(facts).encode()
+    fields = [*JSON_HEADERS, ("Content-Length", str(len(body))), *headers.items()]
+    return Answer(request_head.reason(status), fields, body, True)
+
+
+def run(
+    application: Application, config: GatewayConfig, address: str, head: Head,
+    body: bytes,
+) -> Answer:  # fmt: skip
+    """Ask the application. Whatever it does, there is an answer."""
+    begun: list[Any] = []
+    early: list[bytes] = []
+
+    def start_response(status: str, headers: Headers, exc_info: Any = None) -> Any:
+        begun[:] = [status, headers]
+        return early.append
+
+    try:
+        found = application(_environment(config, address, head, body), start_response)
+        return _answer(head, begun, early, found)
+    except Exception:
+        log.exception("the application failed at %s %s", head.method, head.path)
+        return refusal(Internal("the gateway failed; its log says where"))
+
+
+def _answer(head: Head, begun: list[Any], early: list[bytes], found: Iterable[bytes]) -> Answer:
+    known: list[str] = [name.lower() for name, _ in begun[1]] if begun else []
+    if begun and "content-length" not in known and not begun[0].startswith(_BODILESS):
+        answer = Answer(begun[0], begun[1], b"", not head.keep_alive or not head.minor)
+        answer.stream, answer.minor = found, head.minor
+        return answer
+    try:
+        body = b"".join([*early, *found])
+    finally:
+        close = getattr(found, "close", None)
+        if close is not None:
+            close()
+    status, headers = begun
+    if head.method == "HEAD" or status.startswith(_BODILESS):
+        body = b""
+    return Answer(status, headers, body, not head.keep_alive)
+
+
+def _environment(config: GatewayConfig, address: str, head: Head, body: bytes) -> dict[str, Any]:
+    host, _, port = config.listen.rpartition(":")
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": head.method, "SCRIPT_NAME": "", "PATH_INFO": head.path,
+        "QUERY_STRING": head.query, "SERVER_NAME": host, "SERVER_PORT": port,
+        "SERVER_PROTOCOL": f"HTTP/1.{head.minor}", "REMOTE_ADDR": address,
+        "wsgi.version": (1, 0), "wsgi.url_scheme": "https" if config.tls_key else "http",
+        "wsgi.input": io.BytesIO(body), "wsgi.errors": sys.stderr, "wsgi.multithread": True,
+        "wsgi.multiprocess": False, "wsgi.run_once": False, "wsgi.input_terminated": True,
+        "myqueue.body": body,
+    }  # fmt: skip
+    for name, value in head.headers.items():
+        if "_" in name:
+            continue  # X_Y and X-Y would become the same name
+        key = name.upper().replace("-", "_")
+        if key in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+            environ[key] = value
+        else:
+            environ[f"HTTP_{key}"] = value
+    return environ
