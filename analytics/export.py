@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from myqueue.analytics import storage
-from myqueue.analytics.committed import Judge, notes, refuse_strangers, refuse_unknown
-from myqueue.analytics.planning import Wanted
+from myqueue.analytics.log import storage
+from myqueue.analytics.log.plan import Wanted
+from myqueue.analytics.verify.commit_point import Judge, notes, refuse_strangers, refuse_unknown
 from myqueue.errors import InvalidRequest
 
 PROGRESS = "_progress"

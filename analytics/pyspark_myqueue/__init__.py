@@ -2,9 +2,9 @@
 
 So `spark.read.format("myqueue")` works wherever myqueue is installed, without registration. Code
 that was shipped with a job (`--py-files`) comes too late for that: register
-`myqueue.analytics.datasource.MyQueueSource` there.
+`myqueue.analytics.source.datasource.MyQueueSource` there.
 """
 
-from myqueue.analytics.datasource import MyQueueSource as DefaultSource
+from myqueue.analytics.source.datasource import MyQueueSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -10,13 +10,15 @@ from zlib import crc32
 import pytest
 
 from myqueue.acks import AckLedger
-from myqueue.analytics import acks
+from myqueue.analytics.source import ack_ledger
 from myqueue.errors import FormatUnknown, InvalidRequest, TimedOut
 from myqueue.producer.delivery import RecordMetadata, Stored
 
 
 def read(path: Path, split: int = 1 << 20) -> list[tuple[str, int, int, list[int]]]:
-    found = [one for task in acks.tasks([str(path)], split) for one in acks.parsed(task)]
+    found = [
+        one for task in ack_ledger.tasks([str(path)], split) for one in ack_ledger.parsed(task)
+    ]
     return [one[:4] for one in found]
 
 

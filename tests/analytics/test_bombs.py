@@ -12,11 +12,11 @@ import pytest
 from kit.batches import forged
 from kit.queue_logs import Topic, make_entry, write_cluster
 
-from myqueue.analytics import batches
-from myqueue.analytics.catalog import make_catalog
-from myqueue.analytics.logs import find_logs
-from myqueue.analytics.planning import Wanted, committed_ranges, entry_tasks
-from myqueue.analytics.rows import MESSAGES, ROWS_MAX, read_task
+from myqueue.analytics.log import batch as batches
+from myqueue.analytics.log.catalog import make_catalog
+from myqueue.analytics.log.discovery import find_logs
+from myqueue.analytics.log.plan import Wanted, committed_ranges, entry_tasks
+from myqueue.analytics.source.rows import MESSAGES, ROWS_MAX, read_task
 from myqueue.daemons.raft import types as t
 from myqueue.errors import CorruptData
 from myqueue.wire import batch

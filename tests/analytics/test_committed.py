@@ -11,13 +11,13 @@ from kit.plain_spread import PlainSpread
 from kit.queue_logs import WALL_MS, Broker, Topic, replica_id, write_quiet
 from kit.verifying import verified
 
-from myqueue.analytics import committed
-from myqueue.analytics.catalog import Catalog, make_catalog
-from myqueue.analytics.committed import Judge, Judgement, refuse_unknown
-from myqueue.analytics.logs import find_logs
-from myqueue.analytics.page import verify_page
-from myqueue.analytics.planning import Wanted, committed_ranges
-from myqueue.analytics.stats import stats
+from myqueue.analytics.html.page import verify_page
+from myqueue.analytics.log.catalog import Catalog, make_catalog
+from myqueue.analytics.log.discovery import find_logs
+from myqueue.analytics.log.plan import Wanted, committed_ranges
+from myqueue.analytics.stats.stats import stats
+from myqueue.analytics.verify import commit_point
+from myqueue.analytics.verify.commit_point import Judge, Judgement, refuse_unknown
 from myqueue.daemons.raft import types as t
 from myqueue.errors import CorruptData, UnknownTopic
 from myqueue.wal import format as f
@@ -167,10 +167,10 @@ def test_entries_behind_the_last_hint(tmp_path: Path, monkeypatch: pytest.Monkey
     catalog, judgement = judged(tmp_path / "broker-1")
     assert ranges(catalog) == {"a": (1, 4)}
     assert [(one.first, one.last) for one in judgement.beyond] == [(4, 6)]
-    assert "3 entries behind what is known" in committed.notes(judgement)[0]
+    assert "3 entries behind what is known" in commit_point.notes(judgement)[0]
     judge, reads = Judge(), []
-    real = committed.stories
-    monkeypatch.setattr(committed, "stories", lambda *a: reads.append(1) or real(*a))
+    real = commit_point.stories
+    monkeypatch.setattr(commit_point, "stories", lambda *a: reads.append(1) or real(*a))
     for _ in range(3):
         catalog = make_catalog(find_logs([str(tmp_path)]))
         assert judge.judge(catalog, Wanted()) == Judgement()

@@ -10,8 +10,8 @@ from kit.forging import spots
 from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
 from kit.verifying import verified
 
-from myqueue.analytics.catalog import MANAGERS_GROUP
-from myqueue.analytics.logs import walked
+from myqueue.analytics.log.catalog import MANAGERS_GROUP
+from myqueue.analytics.log.discovery import walked
 from myqueue.errors import CorruptData
 from myqueue.wal import format as f
 

@@ -9,12 +9,12 @@ from kit.plain_spread import PlainSpread
 from kit.queue_logs import TERM, Broker, Topic, make_entry, replica_id
 from kit.verifying import verified
 
-from myqueue.analytics.catalog import Catalog, make_catalog
-from myqueue.analytics.committed import Judge, Judgement, refuse_unknown
-from myqueue.analytics.logs import find_logs
-from myqueue.analytics.planning import Wanted, committed_ranges, entry_tasks
-from myqueue.analytics.rows import chosen
-from myqueue.analytics.stats import stats
+from myqueue.analytics.log.catalog import Catalog, make_catalog
+from myqueue.analytics.log.discovery import find_logs
+from myqueue.analytics.log.plan import Wanted, committed_ranges, entry_tasks
+from myqueue.analytics.source.rows import chosen
+from myqueue.analytics.stats.stats import stats
+from myqueue.analytics.verify.commit_point import Judge, Judgement, refuse_unknown
 from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.open_group import snapshot_parts

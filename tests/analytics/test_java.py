@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from myqueue.analytics import java
+from myqueue.analytics.spark import java
 
 
 def fake(home: Path, version: str) -> Path:

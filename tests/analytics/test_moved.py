@@ -19,9 +19,9 @@ from kit.queue_logs import (
 )
 from kit.verifying import everything, ledger, verified
 
-from myqueue.analytics.catalog import make_catalog
-from myqueue.analytics.logs import find_logs
-from myqueue.analytics.planning import Wanted, committed_ranges
+from myqueue.analytics.log.catalog import make_catalog
+from myqueue.analytics.log.discovery import find_logs
+from myqueue.analytics.log.plan import Wanted, committed_ranges
 from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.membership import encode_config

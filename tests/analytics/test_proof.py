@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from myqueue.analytics.proof import Configs, Witness, proven
-from myqueue.analytics.story import Stretch
+from myqueue.analytics.verify.commit_proof import Configs, Witness, proven
+from myqueue.analytics.verify.replica_history import Stretch
 
 
 class Node:

@@ -15,11 +15,13 @@ from kit.plain_reader import messages, records
 from kit.queue_logs import Broker, Topic, some_topics, write_cluster
 from kit.verifying import verified
 
-from myqueue.analytics import batches, packed, session
-from myqueue.analytics.catalog import ALL, make_catalog
-from myqueue.analytics.logs import find_logs
-from myqueue.analytics.planning import Task, Wanted, committed_ranges, entry_tasks, record_tasks
-from myqueue.analytics.rows import chosen
+from myqueue.analytics.log import batch as batches
+from myqueue.analytics.log import msgpack_values
+from myqueue.analytics.log.catalog import ALL, make_catalog
+from myqueue.analytics.log.discovery import find_logs
+from myqueue.analytics.log.plan import Task, Wanted, committed_ranges, entry_tasks, record_tasks
+from myqueue.analytics.source.rows import chosen
+from myqueue.analytics.spark import session
 from myqueue.daemons.raft import types as t
 from myqueue.errors import CorruptData, FormatUnknown
 from myqueue.wal import format as f
@@ -223,17 +225,21 @@ values = st.recursive(
 @FEW
 @given(values)
 def test_packed_values_are_those_of_the_daemons(value: Any) -> None:
-    assert packed.pack(value) == protocol.pack(value)
-    assert packed.unpack(protocol.pack(value)) == value
+    assert msgpack_values.pack(value) == protocol.pack(value)
+    assert msgpack_values.unpack(protocol.pack(value)) == value
     raw = protocol.pack([value, *range(40), bytes(100_000)])
-    assert packed.first_item(raw) == packed.first_item(raw[: len(raw) - 100_000]) == value
+    assert (
+        msgpack_values.first_item(raw)
+        == msgpack_values.first_item(raw[: len(raw) - 100_000])
+        == value
+    )
 
 
 @FEW
 @given(st.binary(max_size=60))
 def test_garbage_is_refused_and_nothing_else_happens(raw: bytes) -> None:
-    for read in (packed.unpack, packed.first_item):
-        with suppress(packed.BadPack):
+    for read in (msgpack_values.unpack, msgpack_values.first_item):
+        with suppress(msgpack_values.BadPack):
             read(raw)
 
 
@@ -290,10 +296,10 @@ def test_executors_need_neither_zeromq_nor_lmdb_nor_msgpack(folder: Path, tmp_pa
 import sys
 sys.path[:0] = [{str(archive)!r}]
 for name in ("zmq", "lmdb", "msgpack", "click", "flask"): sys.modules[name] = None
-from myqueue.analytics.catalog import make_catalog
-from myqueue.analytics.logs import find_logs
-from myqueue.analytics.planning import Wanted, committed_ranges, entry_tasks
-from myqueue.analytics import acks, rows
+from myqueue.analytics.log.catalog import make_catalog
+from myqueue.analytics.log.discovery import find_logs
+from myqueue.analytics.log.plan import Wanted, committed_ranges, entry_tasks
+from myqueue.analytics.source import ack_ledger as acks, rows
 import myqueue
 assert myqueue.__file__.startswith({str(archive)!r}), myqueue.__file__
 catalog = make_catalog(find_logs([{str(folder)!r}]))

@@ -11,14 +11,14 @@ import pytest
 from kit.plain_spread import PlainSpread
 from kit.queue_logs import Broker, Topic
 
-from myqueue.analytics import committed
-from myqueue.analytics.catalog import make_catalog
-from myqueue.analytics.logs import SegmentGone, find_logs
-from myqueue.analytics.planning import Task, Wanted, committed_ranges, entry_tasks
-from myqueue.analytics.rows import chosen
-from myqueue.analytics.seam import Judge
-from myqueue.analytics.stats import stats
-from myqueue.analytics.verify import Asked, verify
+from myqueue.analytics.log.catalog import make_catalog
+from myqueue.analytics.log.discovery import SegmentGone, find_logs
+from myqueue.analytics.log.plan import Task, Wanted, committed_ranges, entry_tasks
+from myqueue.analytics.source.rows import chosen
+from myqueue.analytics.spark.interface import Judge
+from myqueue.analytics.stats.stats import stats
+from myqueue.analytics.verify import commit_point
+from myqueue.analytics.verify.verify import Asked, verify
 from myqueue.daemons.raft import types as t
 
 TERM = 3
@@ -114,7 +114,7 @@ def test_what_was_moved_is_seen_before_a_mark_proves_it(tmp_path: Path) -> None:
 def test_what_is_planned_while_a_segment_goes_is_planned_again(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = committed.find_logs, list[int]()
+    real, calls = commit_point.find_logs, list[int]()
 
     def find(paths: list[str]) -> Any:
         logs = real(paths)
@@ -123,7 +123,7 @@ def test_what_is_planned_while_a_segment_goes_is_planned_again(
             daemon.reclaim()
         return logs
 
-    monkeypatch.setattr(committed, "find_logs", find)
+    monkeypatch.setattr(commit_point, "find_logs", find)
     facts = stats([daemon.path], PlainSpread(), topics=("a",))
     assert facts["messages"] == 30 and len(calls) == 2
 

@@ -11,11 +11,13 @@ from kit.plain_reader import messages
 from kit.plain_spread import PlainSpread
 from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
 
-from myqueue.analytics import batches, counting, svg
-from myqueue.analytics.counting import Count
-from myqueue.analytics.parquet import count_writer
-from myqueue.analytics.stats import stats
-from myqueue.analytics.stats_page import stats_page
+from myqueue.analytics.html import svg
+from myqueue.analytics.log import batch as batches
+from myqueue.analytics.stats import count_task
+from myqueue.analytics.stats.count_task import Count
+from myqueue.analytics.stats.page import stats_page
+from myqueue.analytics.stats.parquet import count_writer
+from myqueue.analytics.stats.stats import stats
 from myqueue.wire import batch
 
 
@@ -85,9 +87,9 @@ def test_sums_as_parquet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [*range(70), 1000, 2**31 - 1, 2**40])
 def test_a_bucket_holds_its_value(value: int) -> None:
-    place = counting.bucket(value)
-    assert counting.low_of(place) <= value < max(counting.low_of(place + 1), 1)
-    near = counting.percentile({place: 1}, 0.5, value)
+    place = count_task.bucket(value)
+    assert count_task.low_of(place) <= value < max(count_task.low_of(place + 1), 1)
+    near = count_task.percentile({place: 1}, 0.5, value)
     assert abs(near - value) <= value * 0.2
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from myqueue.analytics.agree import judge_group
-from myqueue.analytics.inspected import Event, Finding, Run
-from myqueue.analytics.packed import pack
-from myqueue.analytics.story import Names, Story, Teller
+from myqueue.analytics.log.msgpack_values import pack
+from myqueue.analytics.verify.inspection_rows import Event, Finding, Run
+from myqueue.analytics.verify.replica_agreement import judge_group
+from myqueue.analytics.verify.replica_history import Names, Story, Teller
 from myqueue.wal import format as f
 
 GROUP, DISK = 7, "disk"

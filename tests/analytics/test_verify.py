@@ -11,7 +11,7 @@ from kit.forging import spots
 from kit.queue_logs import replica_id, some_topics, write_cluster
 from kit.verifying import A, B, C, verified
 
-from myqueue.analytics.report import RULES
+from myqueue.analytics.verify.report import RULES
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
 from myqueue.wire import batch

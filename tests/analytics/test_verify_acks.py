@@ -9,7 +9,7 @@ from kit.forging import spots
 from kit.queue_logs import some_topics
 from kit.verifying import everything, ledger, verified
 
-from myqueue.analytics.catalog import DATA
+from myqueue.analytics.log.catalog import DATA
 from myqueue.wal import format as f
 
 

@@ -14,9 +14,9 @@ from kit.plain_spread import PlainSpread
 from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
 from kit.verifying import A, verified
 
-from myqueue.analytics import replay
-from myqueue.analytics.report import Report
-from myqueue.analytics.verify import Asked, verify
+from myqueue.analytics.verify import partition_state
+from myqueue.analytics.verify.report import Report
+from myqueue.analytics.verify.verify import Asked, verify
 from myqueue.daemons.partition import old_takes
 from myqueue.daemons.partition.machine import (
     commit_command,
@@ -208,7 +208,7 @@ def test_takes_fencing_and_forgetting_are_rebuilt_alike(
 ) -> None:
     """The second implementation of the partition's state, against the first one."""
     monkeypatch.setattr(old_takes, "OLDER_MAX", 70)
-    monkeypatch.setattr(replay, "OLDER_TAKES_MAX", 70)
+    monkeypatch.setattr(partition_state, "OLDER_TAKES_MAX", 70)
     topic = Topic("a", A)
     topic.noop()
     for one in range(200):

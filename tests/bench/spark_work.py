@@ -82,10 +82,10 @@ def memory() -> Iterator[list[int]]:
 
 def work_of(name: str, session: Any, scratch: Path) -> Callable[[Path], int]:
     """What is measured; it returns how many messages it met."""
-    from myqueue.analytics.engine import Spread
     from myqueue.analytics.export import export
-    from myqueue.analytics.stats import stats
-    from myqueue.analytics.verify import Asked, verify
+    from myqueue.analytics.spark.job import Spread
+    from myqueue.analytics.stats.stats import stats
+    from myqueue.analytics.verify.verify import Asked, verify
 
     def verified(log: Path) -> int:
         found = verify(Asked([str(log)], with_stores=False), Spread(session), scratch)
@@ -111,7 +111,7 @@ def work_of(name: str, session: Any, scratch: Path) -> Callable[[Path], int]:
 
 
 def main(name: str, rounds: int, small: Path, logs: list[Path], scratch: Path) -> dict[str, Any]:
-    from myqueue.analytics.session import make_session
+    from myqueue.analytics.spark.session import make_session
 
     begin = time.monotonic()
     conf = BINARY_FILE if name == "binaryFile" else {}

@@ -16,9 +16,9 @@ from kit.plain_spread import PlainSpread
 from kit.processes import Name
 
 from myqueue.acks import AckLedger
-from myqueue.analytics.inspected import Finding
-from myqueue.analytics.report import Report
-from myqueue.analytics.verify import Asked, verify
+from myqueue.analytics.verify.inspection_rows import Finding
+from myqueue.analytics.verify.report import Report
+from myqueue.analytics.verify.verify import Asked, verify
 from myqueue.cli.spark.managers_state import rebuild
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from faults.second_opinion import unexplained
 
-from myqueue.analytics.inspected import CORRUPT, WRONG, Finding
+from myqueue.analytics.verify.inspection_rows import CORRUPT, WRONG, Finding
 
 
 def test_only_damage_that_is_still_there_explains_a_finding(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from myqueue.analytics.seam import Judge
+from myqueue.analytics.spark.interface import Judge
 
 
 class PlainSpread:

@@ -10,8 +10,8 @@ from zlib import crc32
 from kit.plain_spread import PlainSpread
 from kit.queue_logs import Topic
 
-from myqueue.analytics.report import Report
-from myqueue.analytics.verify import Asked, verify
+from myqueue.analytics.verify.report import Report
+from myqueue.analytics.verify.verify import Asked, verify
 from myqueue.daemons.raft import types as t
 from myqueue.wire import batch
 

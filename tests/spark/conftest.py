@@ -15,8 +15,8 @@ JAVA_MISSING = "no Java; Debian: apt install openjdk-17-jre-headless"
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
-    from myqueue.analytics.java import NoJava
-    from myqueue.analytics.session import make_session
+    from myqueue.analytics.spark.java import NoJava
+    from myqueue.analytics.spark.session import make_session
 
     try:
         session = make_session("local[2]", name="tests", quick=True)

@@ -27,9 +27,9 @@ def test_verify_and_stats_on_spark_are_those_without(
     """The seam that the fast tests use gives what Spark gives."""
     from kit.plain_spread import PlainSpread
 
-    from myqueue.analytics.engine import Spread
-    from myqueue.analytics.stats import stats
-    from myqueue.analytics.verify import Asked, verify
+    from myqueue.analytics.spark.job import Spread
+    from myqueue.analytics.stats.stats import stats
+    from myqueue.analytics.verify.verify import Asked, verify
 
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
@@ -81,7 +81,7 @@ class Standalone:
     def start(self, *words: str) -> None:
         import pyspark
 
-        from myqueue.analytics.java import find_java
+        from myqueue.analytics.spark.java import find_java
 
         home = Path(pyspark.__file__).parent
         environment = os.environ | {

@@ -15,8 +15,8 @@ from kit.processes import Cluster, wait_for
 from kit.traffic import Reader, Writer
 
 from myqueue.acks import AckLedger
-from myqueue.analytics.report import Report
-from myqueue.analytics.verify import Asked, verify
+from myqueue.analytics.verify.report import Report
+from myqueue.analytics.verify.verify import Asked, verify
 from myqueue.cli.spark.managers_state import rebuild
 from myqueue.producer.producer import Producer
 
@@ -40,7 +40,7 @@ def verified(folder: Path, ledger: AckLedger, spread: Any, scratch: Path) -> Rep
 
 
 def test_what_a_killed_cluster_leaves(spark: Any, tmp_path: Path) -> None:
-    from myqueue.analytics.engine import Spread
+    from myqueue.analytics.spark.job import Spread
 
     folder = tmp_path / "cluster"
     with (

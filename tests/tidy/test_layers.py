@@ -18,9 +18,9 @@ BAD = [
     (layers.layer, "gateway/app.py", "from myqueue.cluster.connection import Connection"),
     (layers.layer, "gateway/app.py", "from myqueue.wire import protocol"),
     (layers.layer, "gateway/settings.py", "from myqueue import Producer"),
-    (layers.layer, "analytics/rows.py", "from myqueue.wal.append.journal import Journal"),
-    (layers.layer, "analytics/rows.py", "from myqueue.wal.append import journal"),
-    (layers.layer, "analytics/rows.py", "import myqueue"),
+    (layers.layer, "analytics/source/rows.py", "from myqueue.wal.append.journal import Journal"),
+    (layers.layer, "analytics/source/rows.py", "from myqueue.wal.append import journal"),
+    (layers.layer, "analytics/source/rows.py", "import myqueue"),
     (layers.layer, "client/producer/producer.py", "from myqueue.daemons.network import loop"),
     (layers.layer, "client/producer/producer.py", "from myqueue import wal"),
     (layers.layer, "client/producer/producer.py", "def f():\n    import myqueue.wal.format"),
@@ -58,7 +58,7 @@ GOOD = [
     (layers.layer, "gateway/settings.py", "from myqueue.wire.program_settings import typed"),
     (
         layers.layer,
-        "analytics/rows.py",
+        "analytics/source/rows.py",
         "from myqueue.wal import format; from myqueue.wal.read import reader\nimport pyspark",
     ),
     (

@@ -73,7 +73,7 @@ def session_on(
     master: str, conf: tuple[str, ...], name: str, *, quick: bool = False
 ) -> Iterator[Any]:  # fmt: skip
     """A Spark session that ends with the block; what hindered the work is exit code 3."""
-    from myqueue.analytics.session import make_session
+    from myqueue.analytics.spark.session import make_session
 
     settings = {}
     for one in conf:

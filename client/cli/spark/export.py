@@ -29,8 +29,8 @@ def export(
     value, headers, stored. The next run with the same DIR adds what came since, each message once:
     how far the export is stands in DIR/_progress, kept by Spark as the checkpoint of a stream.
     """
-    from myqueue.analytics.engine import progress
     from myqueue.analytics.export import export as exported
+    from myqueue.analytics.spark.job import progress
 
     with session_on(master, conf, "myq spark export") as session:
         begin, left_out = time.monotonic(), list[str]()

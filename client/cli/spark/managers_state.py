@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from myqueue.analytics.catalog import MANAGERS_GROUP, Catalog, Group
-from myqueue.analytics.logs import Log, walked
-from myqueue.analytics.planning import Wanted, entry_tasks
-from myqueue.analytics.rows import chosen
+from myqueue.analytics.log.catalog import MANAGERS_GROUP, Catalog, Group
+from myqueue.analytics.log.discovery import Log, walked
+from myqueue.analytics.log.plan import Wanted, entry_tasks
+from myqueue.analytics.source.rows import chosen
 from myqueue.daemons.metadata.machine import Metadata
 from myqueue.wal import format as f
 from myqueue.wire import protocol

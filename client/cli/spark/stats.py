@@ -32,10 +32,10 @@ def stats(
     Sizes are of values; "stored" is what batches take, after compression. Times are the stamps of
     partitions' leaders. Skew is the largest partition by the mean one.
     """
-    from myqueue.analytics.engine import Spread, progress
-    from myqueue.analytics.parquet import count_writer
-    from myqueue.analytics.stats import stats as counted
-    from myqueue.analytics.stats_page import stats_page
+    from myqueue.analytics.spark.job import Spread, progress
+    from myqueue.analytics.stats.page import stats_page
+    from myqueue.analytics.stats.parquet import count_writer
+    from myqueue.analytics.stats.stats import stats as counted
 
     where = given(paths)
     with (

@@ -41,10 +41,10 @@ def verify(
     A torn end of a log was promised to nobody and is no failure. Exit codes: 0 all is well, 1
     something is wrong, 2 wrong usage, 3 it could not be checked.
     """
-    from myqueue.analytics.engine import Spread, progress
-    from myqueue.analytics.page import verify_page
-    from myqueue.analytics.verify import Asked
-    from myqueue.analytics.verify import verify as verified
+    from myqueue.analytics.html.page import verify_page
+    from myqueue.analytics.spark.job import Spread, progress
+    from myqueue.analytics.verify.verify import Asked
+    from myqueue.analytics.verify.verify import verify as verified
     from myqueue.cli.spark.managers_state import rebuild
 
     asked = Asked(given(paths), list(acks), list(store_state), with_stores=stores, metadata=rebuild)
@@ -68,7 +68,7 @@ def verify(
 
 
 def _print(facts: dict[str, Any], findings: list[Any]) -> None:
-    from myqueue.analytics.report import RULES, told
+    from myqueue.analytics.verify.report import RULES, told
 
     for one in findings[:FINDINGS_SHOWN]:
         click.echo(told(one))

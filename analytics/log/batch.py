@@ -1,0 +1,216 @@
+"""Opening a batch (`PROTOCOL.md`, section 4), column by column, without trust.
+
+The body is msgpack: `[values, keys?, headers?, times?]`. What is walked here is only that shape. A
+column of values of one size, which is the common case of small messages, is cut by strides: its
+heads are compared all at once instead of one by one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from myqueue.analytics.log.msgpack_values import BadPack, item_at
+
+MAGIC, VERSION, HEADER_BYTES = 0x4D51, 1, 48
+PLAIN, ZLIB = 0, 1
+BODY_BYTES_MAX: Final = 64 << 20
+COUNT_MAX: Final = 1 << 20
+_HEADER: Final = Struct("<HBBIQIIQQII")
+Bytes = bytes | memoryview
+
+
+class BadBatch(ValueError):
+    """Not a batch as the protocol describes it."""
+
+
+class Head(NamedTuple):
+    codec: int
+    count: int  # type: ignore[assignment]  # tuple.count is not used
+    producer: int
+    epoch: int
+    body_bytes: int
+    sequence: int
+    time_ms: int
+    stored_bytes: int
+    crc: int
+
+
+class Columns(NamedTuple):
+    values: list[bytes]
+    keys: list[bytes | None] | None
+    headers: list[dict[str, bytes] | None] | None
+    times: list[int] | None  # ms after the header's
+
+
+def head(batch: Bytes) -> Head:
+    """What the fixed header says, if it is one and the length is right."""
+    if len(batch) < HEADER_BYTES:
+        raise BadBatch(f"a batch of {len(batch)} bytes is shorter than its header")
+    magic, version, *fields = _HEADER.unpack_from(batch)
+    found = Head(*fields)
+    if magic != MAGIC or version != VERSION or found.codec not in (PLAIN, ZLIB):
+        raise BadBatch("not a batch of version 1")
+    if not found.count or HEADER_BYTES + found.stored_bytes != len(batch):
+        raise BadBatch(f"a batch of {found.count} messages in {len(batch)} bytes is cut or empty")
+    if found.count > COUNT_MAX:
+        raise BadBatch(f"a batch of {found.count} messages is too large")
+    return found
+
+
+def is_right(batch: memoryview) -> bool:
+    """Whether the producer's checksum fits, which covers header and body."""
+    crc = crc32(batch[HEADER_BYTES:], crc32(batch[: HEADER_BYTES - 4]))
+    return crc == int.from_bytes(batch[HEADER_BYTES - 4 : HEADER_BYTES], "little")
+
+
+def body_of(batch: memoryview, found: Head) -> bytes:
+    raw = batch[HEADER_BYTES:]
+    if found.codec == PLAIN:
+        return bytes(raw)
+    if found.body_bytes > BODY_BYTES_MAX:
+        raise BadBatch(f"a body of {found.body_bytes} bytes")
+    engine = zlib.decompressobj()
+    try:
+        out = engine.decompress(raw, found.body_bytes + 1)
+    except zlib.error as error:
+        raise BadBatch(f"a body that can't be decompressed: {error}") from None
+    if len(out) != found.body_bytes or not engine.eof:
+        raise BadBatch("a body is not as long as its header says")
+    return out
+
+
+def columns(batch: memoryview, found: Head) -> Columns:
+    """The messages; every column is as long as the header says."""
+    body = body_of(batch, found)
+    try:
+        if body[:1] != b"\x94":
+            raise BadBatch("a body that is not four columns")
+        values, at = _byte_column(body, 1, found.count)
+        if values is None or None in values:
+            raise BadBatch("a batch without values")
+        keys, at = _byte_column(body, at, found.count)
+        if body[at:] == b"\xc0\xc0":
+            return Columns(values, keys, None, None)
+        headers, at = _item_column(body, at, found.count, _is_map)
+        times, at = _item_column(body, at, found.count, _is_number)
+    except (BadPack, IndexError) as error:
+        raise BadBatch(f"the body of a batch is not what it should be: {error}") from None
+    if at != len(body):
+        raise BadBatch(f"{len(body) - at} bytes behind the columns of a batch")
+    return Columns(values, keys, headers, times)
+
+
+def _is_map(tag: int) -> bool:
+    return 0x80 <= tag <= 0x8F or tag in (0xC0, 0xDE, 0xDF)
+
+
+def _is_number(tag: int) -> bool:
+    return tag < 0x80 or 0xCC <= tag <= 0xCF
+
+
+def _item_column(
+    body: bytes, at: int, count: int, is_wanted: Callable[[int], bool]
+) -> tuple[list[Any] | None, int]:
+    """A column of items that begin with a wanted byte, or nil itself; and the position behind it.
+    Anything else is refused before it is made: a list in a body takes a byte, in memory 56.
+    """
+    if body[at] == 0xC0:
+        return None, at + 1
+    at = _column_begins(body, at, count)
+    out = []
+    for _ in range(count):
+        if not is_wanted(body[at]):
+            raise BadBatch(f"an item of type {body[at]:#x} in a column of a batch")
+        item, at = item_at(body, at)
+        out.append(item)
+    return out, at
+
+
+def _column_begins(body: bytes, at: int, count: int) -> int:
+    """Where the first item of the column stands."""
+    tag = body[at]
+    if 0x90 <= tag <= 0x9F:
+        size, at = tag & 15, at + 1
+    elif tag in (0xDC, 0xDD):
+        width = 2 if tag == 0xDC else 4
+        size, at = int.from_bytes(body[at + 1 : at + 1 + width], "big"), at + 1 + width
+    else:
+        raise BadBatch(f"a column of type {tag:#x}")
+    if size != count or size > len(body) - at:
+        raise BadBatch(f"a column of {size} items in a batch of {count} messages")
+    return at
+
+
+def _byte_column(body: bytes, at: int, count: int) -> tuple[list[Any] | None, int]:
+    """A column of bytes (or nil), or nil itself; and the position behind it."""
+    if body[at] == 0xC0:
+        return None, at + 1
+    at = _column_begins(body, at, count)
+    found = _of_one_size(body, at, count)
+    return found if found is not None else _of_any_size(body, at, count)
+
+
+def _of_one_size(body: bytes, at: int, count: int) -> tuple[list[Any], int] | None:
+    """If all heads are the same: cut at equal distances. None if they are not."""
+    if count < 4 or body[at] not in (0xC4, 0xC5):
+        return None
+    width = 2 if body[at] == 0xC4 else 3
+    size = int.from_bytes(body[at + 1 : at + width], "big")
+    step = width + size
+    end = at + step * count
+    if end > len(body):
+        return None
+    for place in range(width):
+        if body[at + place : end : step] != body[at + place : at + place + 1] * count:
+            return None
+    return [body[one : one + size] for one in range(at + width, end + width - 1, step)], end
+
+
+def _of_any_size(body: bytes, at: int, count: int) -> tuple[list[Any], int]:
+    out: list[bytes | None] = []
+    for _ in range(count):
+        tag = body[at]
+        if tag == 0xC4:
+            begin = at + 2
+            at = begin + body[at + 1]
+        elif tag == 0xC0:
+            out.append(None)
+            at += 1
+            continue
+        elif tag in (0xC5, 0xC6):
+            begin = at + (3 if tag == 0xC5 else 5)
+            at = begin + int.from_bytes(body[at + 1 : begin], "big")
+        else:
+            raise BadBatch(f"an item of type {tag:#x} in a column of bytes")
+        out.append(body[begin:at])
+    if at > len(body):
+        raise BadBatch("a column that is longer than its batch")
+    return out, at
+
+
+def value_sizes(batch: memoryview, found: Head) -> list[tuple[int, int]]:
+    """(size, how many in a row) of the values, without making them."""
+    body = body_of(batch, found)
+    try:
+        if body[:1] != b"\x94":
+            raise BadBatch("a body that is not four columns")
+        at = _column_begins(body, 1, found.count)
+        tag = body[at]
+        if found.count > 1 and tag in (0xC4, 0xC5):
+            width = 2 if tag == 0xC4 else 3
+            size = int.from_bytes(body[at + 1 : at + width], "big")
+            step = width + size
+            if at + step * found.count <= len(body) and all(
+                body[at + place : at + step * found.count : step]
+                == body[at + place : at + place + 1] * found.count
+                for place in range(width)
+            ):
+                return [(size, found.count)]
+        values, _ = _of_any_size(body, at, found.count)
+    except IndexError as error:
+        raise BadBatch(f"the body of a batch is not what it should be: {error}") from None
+    return [(len(one), 1) for one in values]

@@ -1,0 +1,103 @@
+"""The stream: committed entries (or their messages) as they come, each exactly once.
+
+The offset that Spark checkpoints is, for each group, the index of its next entry. An index that is
+committed has the same entry on every replica for ever, so a batch that is planned again after a
+crash holds the same rows, whichever replicas are read and whatever was sealed, archived or moved
+meanwhile. Together with a sink that is idempotent by batch, as Spark's are, that is exactly once.
+
+`latestOffset` only rises: how far a group is known to be committed can look lower for a moment
+when a log is not reachable.
+
+A topic that is asked for and that no log has is waited for: it may be made later. A partition of
+which nothing tells how far it is committed ends the stream (`failOnUnknown`), unless it was made a
+moment ago.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from myqueue.analytics.log.catalog import Catalog
+from myqueue.analytics.log.plan import committed_ranges, entry_tasks
+from myqueue.analytics.source.datasource import WAY_ON, Options, Part, read_part
+from myqueue.analytics.source.rows import ENTRIES, MESSAGES
+from myqueue.analytics.verify.commit_point import Judge, Judgement, refuse_unknown
+from myqueue.errors import InvalidRequest
+
+
+class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
+    """Offsets are {group in hex: index of its next entry}; groups may join later."""
+
+    def __init__(self, options: Options, schema: Any) -> None:
+        if options.view not in (ENTRIES, MESSAGES):
+            raise InvalidRequest(f"view {options.view!r} is not streamed; entries and messages are")
+        self._options, self._schema = options, schema
+        self._judge = Judge()
+
+    def initialOffset(self) -> dict[str, int]:
+        """From the beginning; a group that is not named begins at its log's start."""
+        return {}
+
+    def latestOffset(
+        self, start: dict[str, int] | None = None, limit: Any = None
+    ) -> dict[str, int]:
+        catalog, judgement = self._judged()
+        if not self._options.skip_unknown:
+            refuse_unknown(judgement, WAY_ON)
+        offsets = dict(start or {})
+        for uid, (first, behind) in committed_ranges(catalog, self._options.wanted).items():
+            name = f"{uid:016x}"
+            at = max(offsets.get(name, first), first)
+            end = max(at, self._available(catalog, uid, at, behind))
+            most = self._options.entries_max if start is not None else 0
+            offsets[name] = min(end, at + most) if most and not _takes_all(limit) else end
+        return offsets
+
+    def _available(self, catalog: Catalog, uid: int, at: int, behind: int) -> int:
+        """How far entries are there without a hole: an archive may still lack some."""
+        group = catalog.groups[uid]
+        pieces = [one for disk in group.parts for one in group.right_pieces(disk)]
+        for first, last in sorted((one.first, one.last) for one in pieces):
+            if first > at:
+                break
+            at = max(at, last + 1)
+        return min(at, behind)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        options, (catalog, _) = self._options, self._judged()
+        ranges = {}
+        for name, behind in end.items():
+            uid = int(name, 16)
+            group = catalog.groups.get(uid)
+            if group is None:
+                if options.may_miss or start.get(name, 0) >= behind:
+                    continue
+                raise InvalidRequest(
+                    f"group {name} is in none of the logs any more",
+                    hint="Give its logs as well, or set failOnDataLoss=false.",
+                )
+            first = start.get(name, group.first_index)
+            if first < behind:
+                ranges[uid] = (first, behind)
+        tasks = entry_tasks(
+            catalog, ranges, options.wanted, options.split_bytes, may_miss=options.may_miss
+        )
+        return [Part(one) for one in tasks] or [Part(None)]
+
+    def _judged(self) -> tuple[Catalog, Judgement]:
+        """Also while planning: of which log an entry is read depends on what is proved."""
+        return self._judge.looked_at(self._options.paths, self._options.wanted)
+
+    def read(self, partition: Part) -> Iterator[Any]:
+        return read_part(partition.task, self._options, self._schema)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing is removed: the logs belong to their daemons."""
+
+
+def _takes_all(limit: Any) -> bool:
+    """Spark asks for all there is whatever the options say, when a trigger means just that."""
+    return type(limit).__name__ == "ReadAllAvailable"

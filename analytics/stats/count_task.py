@@ -1,0 +1,219 @@
+"""What one task counts for `stats`: sums by topic, partition, producer and minute, and histograms.
+
+Runs on executors. Work is per batch; of messages only the sizes of their values are looked at, and
+where all are of one size that is one comparison for the whole batch. What goes out is small.
+
+A histogram is {bucket: how often}; four buckets for each doubling, so a percentile is right within
+a fifth. Times are the leader's stamps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from math import frexp
+from typing import NamedTuple
+
+from myqueue.analytics.log import batch, storage
+from myqueue.analytics.log.catalog import DATA, NOOP
+from myqueue.analytics.log.moved_entries import opened
+from myqueue.analytics.log.plan import Task
+from myqueue.analytics.log.segment_reader import END, Walk
+from myqueue.analytics.source.rows import is_wanted
+from myqueue.wal import format as f
+
+STEPS = 4  # buckets for each doubling
+MINUTE_MS = 60_000
+SIZE, BATCH, SENT, HINT = "size", "batch", "sent", "hint"
+
+
+class Count(NamedTuple):
+    topic: str
+    partition: int
+    producer: int
+    minute: int  # since 1970
+    entries: int
+    messages: int
+    bytes: int
+    body_bytes: int
+
+
+class Spread(NamedTuple):
+    """A histogram: sizes of values, messages in a batch, ms from sender to leader or to a hint."""
+
+    kind: str
+    topic: str
+    partition: int
+    buckets: dict[int, int]
+    sum: int
+    most: int
+
+
+class Election(NamedTuple):
+    """A leader opened a term: the entry without content that begins it."""
+
+    topic: str
+    partition: int
+    group: int
+    term: int
+    index: int  # type: ignore[assignment]  # tuple.index is not used
+    time_ms: int  # of the next entry with a time, or of the one before
+
+
+Row = Count | Spread | Election
+
+
+def bucket(value: int) -> int:
+    """0 for 0; each doubling has `STEPS` buckets."""
+    if value <= 0:
+        return 0
+    mantissa, exponent = frexp(value)
+    return 1 + STEPS * (exponent - 1) + int((mantissa - 0.5) * 2 * STEPS)
+
+
+def middle_of(place: int) -> float:
+    """A value in the middle of the bucket; where it has one whole number only, that."""
+    low, high = low_of(place), low_of(place + 1)
+    return float(-int(-low // 1)) if high - low <= 1 else (low + high) / 2
+
+
+def low_of(place: int) -> float:
+    """The lowest value of a bucket."""
+    if place <= 0:
+        return 0.0
+    doubling, part = divmod(place - 1, STEPS)
+    return float(2**doubling * (1 + part / STEPS))
+
+
+def percentile(buckets: dict[int, int], share: float, most: int) -> float:
+    """The value that this share of all does not exceed, as far as buckets tell."""
+    left = share * sum(buckets.values())
+    for place in sorted(buckets):
+        left -= buckets[place]
+        if left <= 0:
+            return min(middle_of(place), float(most))
+    return float(most)
+
+
+class _Histogram:
+    def __init__(self) -> None:
+        self.buckets: Counter[int] = Counter()
+        self.sum = self.most = 0
+
+    def add(self, value: int, times: int = 1) -> None:
+        self.buckets[bucket(value)] += times
+        self.sum += value * times
+        self.most = max(self.most, value)
+
+
+def count(task: Task) -> Iterator[Row]:
+    counting = _Counting(task)
+    yield from counting.rows()
+
+
+class _Counting:
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._counts: dict[tuple[int, int, int], list[int]] = {}
+        self._spreads: dict[tuple[str, int], _Histogram] = {}
+        self._waiting: dict[int, list[tuple[int, int, int]]] = {}  # for a hint: index, time, count
+        self._elections: list[list[int]] = []
+        self._last_time: dict[int, int] = {}
+
+    def rows(self) -> Iterator[Row]:
+        names = self._task.names
+        for task, file in opened(self._task):
+            self._task = task
+            self._read(task, file)
+        for (group, producer, minute), sums in self._counts.items():
+            yield Count(*names[group], producer, minute, *sums)
+        for (kind, group), found in self._spreads.items():
+            yield Spread(kind, *names[group], dict(found.buckets), found.sum, found.most)
+        for group, term, index, time_ms in self._elections:
+            time_ms = time_ms or self._last_time.get(group, 0)
+            yield Election(*names[group], group, term, index, time_ms)
+
+    def _read(self, task: Task, file: storage.File) -> None:
+        walk = Walk(file.read, task.uid, task.capacity)
+        walk.seek(task.begin)
+        while walk.position < task.end:
+            for record, payload in walk.records(task.end):
+                self._record(record, payload)
+            if walk.problem == END and walk.last_nonzero() == walk.position:
+                break
+            if walk.position < task.end:  # damage is for `verify`
+                walk.seek(walk.position + 1 if walk.bad is None else walk.bad.end)
+
+    def _record(self, record: f.Record, payload: memoryview) -> None:
+        if record.kind == f.COMMIT and record.group in self._waiting:
+            self._hint(record)
+        elif self._task.spans is not None and is_wanted(self._task.spans, record):
+            if record.entry_type == DATA:
+                self._batch(record, payload)
+            elif record.entry_type == NOOP:
+                self._elections.append([record.group, record.term, record.index, 0])
+
+    def _batch(self, record: f.Record, payload: memoryview) -> None:
+        group, time_ms, number = record.group, record.time_ms, record.count
+        try:
+            head = batch.head(payload)
+            sizes = batch.value_sizes(payload, head)
+        except batch.BadBatch:
+            return
+        key = (group, head.producer, time_ms // MINUTE_MS)
+        sums = self._counts.get(key)
+        if sums is None:
+            sums = self._counts[key] = [0, 0, 0, 0]
+        sums[0] += 1
+        sums[1] += number
+        sums[2] += record.length
+        sums[3] += head.body_bytes
+        found = self._spread(SIZE, group)
+        for size, times in sizes:
+            found.add(size, times)
+        self._spread(BATCH, group).add(number)
+        if time_ms >= head.time_ms > 0:
+            self._spread(SENT, group).add(time_ms - head.time_ms, number)
+        if not record.flags & f.RELOCATED:  # else the next hint was moved with it, much later
+            self._waiting.setdefault(group, []).append((record.index, time_ms, number))
+        self._last_time[group] = time_ms
+        for one in reversed(self._elections):
+            if one[3]:
+                break
+            if one[0] == group:
+                one[3] = time_ms
+
+    def _spread(self, kind: str, group: int) -> _Histogram:
+        found = self._spreads.get((kind, group))
+        if found is None:
+            found = self._spreads[kind, group] = _Histogram()
+        return found
+
+    def _hint(self, hint: f.Record) -> None:
+        waiting = self._waiting[hint.group]
+        done = [one for one in waiting if one[0] <= hint.index]
+        self._waiting[hint.group] = waiting[len(done) :]
+        found = self._spread(HINT, hint.group)
+        for _, time_ms, number in done:
+            found.add(max(0, hint.time_ms - time_ms), number)
+
+
+# -- putting together -----------------------------------------------------------------------------
+
+
+def sum_counts(key: tuple[str, int, int, int], rows: Iterable[Count]) -> Count:
+    sums = [0, 0, 0, 0]
+    for row in rows:
+        for place, value in enumerate(row[4:]):
+            sums[place] += value
+    return Count(*key, *sums)
+
+
+def sum_spreads(key: tuple[str, str, int], rows: Iterable[Spread]) -> Spread:
+    buckets: Counter[int] = Counter()
+    total = most = 0
+    for row in rows:
+        buckets.update(row.buckets)
+        total += row.sum
+        most = max(most, row.most)
+    return Spread(*key, dict(buckets), total, most)

@@ -1,0 +1,245 @@
+"""`myq spark stats`: what is in the logs, how it came, and how even it is.
+
+    logs ─▶ catalog ─▶ tasks (each committed entry once) ─▶ counting.count (executors)
+         ─▶ sums by key (executors) ─▶ here: totals for the page, rows for Parquet
+
+What depends on the replicas (how far each one is, sizes over time) comes from the catalog alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from myqueue.analytics.log.catalog import Catalog
+from myqueue.analytics.log.plan import SPLIT_BYTES, Wanted, committed_ranges, entry_tasks
+from myqueue.analytics.spark.interface import Judge
+from myqueue.analytics.spark.interface import Spread as Spreader
+from myqueue.analytics.stats import count_task
+from myqueue.analytics.stats.count_task import Count, Election, Spread
+from myqueue.analytics.verify.commit_point import Judge as Committed
+from myqueue.analytics.verify.commit_point import Judgement, notes, refuse_strangers, refuse_unknown
+from myqueue.analytics.verify.verify import quiet
+
+POINTS_MAX = 400  # of a curve over time
+PRODUCERS_SHOWN = 50
+SHARES = (0.5, 0.9, 0.99, 0.999)
+
+Sink = Callable[[Count], None]
+
+
+def stats(
+    paths: list[str], spread: Spreader, *, topics: tuple[str, ...] | None = None,
+    skip_unknown: bool = False, sink: Sink | None = None, split_bytes: int = SPLIT_BYTES,
+    progress: Callable[[str], AbstractContextManager[Any]] = quiet,
+) -> dict[str, Any]:  # fmt: skip
+    """The facts of the page and of --json; every summed row goes to `sink`."""
+    wanted = Wanted(topics=topics)
+    with progress("Looking at footers"):
+        catalog, judgement = Committed().looked_at(paths, wanted)
+        refuse_strangers(catalog, topics)
+    if not skip_unknown:
+        refuse_unknown(judgement, "Or leave these partitions out: --skip-unknown.")
+    ranges = committed_ranges(catalog, wanted)
+    tasks = entry_tasks(catalog, ranges, wanted, split_bytes, may_miss=True)
+    totals = _Totals()
+    with progress("Counting"):
+        for one in spread.judged(list(tasks), count_task.count, _JUDGES):
+            if isinstance(one, Count):
+                totals.count(one)
+                if sink is not None:
+                    sink(one)
+            elif isinstance(one, Spread):
+                totals.spread(one)
+            else:
+                totals.elections.append(one)
+    return {
+        "paths": paths,
+        "bytes_read": sum(one.end - one.begin for one in tasks),
+        **totals.facts(),
+        "replicas": list(_replicas(catalog, ranges)),
+        "growth": _growth(catalog),
+        "logs": len(catalog.logs),
+        "not_counted": _not_counted(judgement),
+        "notes": notes(judgement),
+    }
+
+
+def _not_counted(judgement: Judgement) -> list[dict[str, Any]]:
+    """`why`: unknown (nothing tells what of the partition is committed), beyond (behind what is
+    known to be committed), absent (committed, but for certain in none of the logs).
+    """
+    return [
+        {
+            "topic": one.topic, "partition": one.partition, "first_index": one.first,
+            "last_index": one.last, "why": why,
+        }
+        for why in ("unknown", "beyond", "absent")
+        for one in getattr(judgement, why)
+    ]  # fmt: skip
+
+
+def _summed_counts(key: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Count]:
+    yield count_task.sum_counts(key, rows)
+
+
+def _summed_spreads(key: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Spread]:
+    yield count_task.sum_spreads(key, rows)
+
+
+_JUDGES = [
+    Judge((Count,), lambda row: row[:4], 4, _summed_counts),
+    Judge((Spread,), lambda row: row[:3], 3, _summed_spreads),
+]
+
+
+class _Totals:
+    """Sums of sums: as many as there are partitions, producers and minutes, each by itself."""
+
+    def __init__(self) -> None:
+        self._partitions: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0] * 4)
+        self._producers: defaultdict[int, list[int]] = defaultdict(lambda: [0] * 4)
+        self._minutes: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self._minute_bytes: Counter[int] = Counter()
+        self._spreads: list[Spread] = []
+        self.elections: list[Election] = []
+
+    def count(self, one: Count) -> None:
+        for sums in (self._partitions[one.topic, one.partition], self._producers[one.producer]):
+            for place, value in enumerate(one[4:]):
+                sums[place] += value
+        if one.minute:
+            self._minutes[one.topic][one.minute] += one.messages
+            self._minute_bytes[one.minute] += one.bytes
+
+    def spread(self, one: Spread) -> None:
+        self._spreads.append(one)
+
+    def facts(self) -> dict[str, Any]:
+        totals = [sum(column) for column in zip(*self._partitions.values(), strict=True)]
+        entries, messages, size, body = totals or [0, 0, 0, 0]
+        topics = sorted({topic for topic, _ in self._partitions})
+        return {
+            "entries": entries, "messages": messages, "bytes": size, "body_bytes": body,
+            "messages_per_batch": messages / entries if entries else 0.0,
+            "overhead_per_message": (size - self._sum(count_task.SIZE)) / messages if messages
+                else 0,
+            "topics": [self._topic(topic) for topic in topics],
+            "partitions": [
+                {"topic": topic, "partition": partition, **_named(sums)}
+                for (topic, partition), sums in sorted(self._partitions.items())
+            ],
+            "producers_known": len(self._producers),
+            "producers": [
+                {"producer": producer, **_named(sums)}
+                for producer, sums in sorted(
+                    self._producers.items(), key=lambda item: (-item[1][1], item[0])
+                )[:PRODUCERS_SHOWN]
+            ],
+            "minutes": self._curves(),
+            "sizes": self._told(count_task.SIZE), "batches": self._told(count_task.BATCH),
+            "sent_to_stamped_ms": self._told(count_task.SENT),
+            "stamped_to_hint_ms": self._told(count_task.HINT),
+            "elections": [
+                one._asdict() for one in sorted(self.elections, key=lambda e: (e.time_ms, e))
+            ],
+        }  # fmt: skip
+
+    def _sum(self, kind: str) -> int:
+        return sum(one.sum for one in self._spreads if one.kind == kind)
+
+    def _topic(self, topic: str) -> dict[str, Any]:
+        its = [sums for (name, _), sums in self._partitions.items() if name == topic]
+        sums = [sum(column) for column in zip(*its, strict=True)]
+        most = max(one[1] for one in its)
+        mean = sums[1] / len(its)
+        sizes = self._told(count_task.SIZE, topic)
+        return {
+            "topic": topic, "partitions": len(its), **_named(sums),
+            "skew": most / mean if mean else 1.0, "p50_bytes": sizes["p50"],
+            "p99_bytes": sizes["p99"], "largest_bytes": sizes["max"],
+        }  # fmt: skip
+
+    def _told(self, kind: str, topic: str | None = None) -> dict[str, Any]:
+        its = [
+            one for one in self._spreads if one.kind == kind and topic in (None, one.topic)
+        ]  # fmt: skip
+        whole = count_task.sum_spreads((kind, topic or "", 0), its)
+        number = sum(whole.buckets.values())
+        shares = {
+            f"p{share * 100:g}".replace(".", ""): round(
+                count_task.percentile(whole.buckets, share, whole.most), 1
+            )
+            for share in SHARES
+        }
+        return {
+            "count": number, "mean": whole.sum / number if number else 0.0, **shares,
+            "max": whole.most,
+            "buckets": [
+                [count_task.low_of(one), count_task.low_of(one + 1), whole.buckets.get(one, 0)]
+                for one in range(min(whole.buckets, default=0), max(whole.buckets, default=-1) + 1)
+            ],
+        }  # fmt: skip
+
+    def _curves(self) -> dict[str, Any]:
+        """Per minute, or per several if there are too many."""
+        every = sorted(self._minute_bytes)
+        if not every:
+            return {"step_minutes": 1, "times_ms": [], "messages": {}, "bytes": []}
+        span = every[-1] - every[0] + 1
+        step = -(-span // POINTS_MAX)
+        places = range(-(-span // step))
+
+        def curve(counts: Counter[int]) -> list[int]:
+            out = [0] * len(places)
+            for minute, value in counts.items():
+                out[(minute - every[0]) // step] += value
+            return out
+
+        return {
+            "step_minutes": step,
+            "times_ms": [(every[0] + place * step) * count_task.MINUTE_MS for place in places],
+            "messages": {topic: curve(its) for topic, its in sorted(self._minutes.items())},
+            "bytes": curve(self._minute_bytes),
+        }
+
+
+def _named(sums: list[int]) -> dict[str, int]:
+    return dict(zip(("entries", "messages", "bytes", "body_bytes"), sums, strict=True))
+
+
+def _replicas(catalog: Catalog, ranges: dict[int, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    """How far each replica's log is behind the longest one, and how far the hints are."""
+    for uid in sorted(ranges):
+        group = catalog.groups[uid]
+        lasts = {
+            disk: max((one.last for one in part.in_force()), default=part.first_index - 1)
+            for disk, part in group.parts.items()
+        }
+        longest = max(lasts.values(), default=0)
+        yield {
+            "topic": group.topic, "partition": group.partition, "longest": longest,
+            "commit_index": group.commit_index,
+            "behind": {catalog.log(disk).name: longest - last for disk, last in lasts.items()},
+        }  # fmt: skip
+
+
+def _growth(catalog: Catalog) -> list[dict[str, Any]]:
+    """Bytes of entries on each disk, by the time at which segments were made."""
+    out = []
+    for log in catalog.logs:
+        total = 0
+        points = []
+        for segment in log.segments:
+            if not segment.used:
+                continue
+            rows = segment.rows
+            size = sum(row.entry_bytes for row in rows) if rows is not None else (
+                catalog.certain.get((log.disk, segment.number), 0)
+            )  # fmt: skip
+            total += size
+            points.append([segment.created_ms, total])
+        out.append({"daemon": log.name, "disk": log.disk, "points": points})
+    return out

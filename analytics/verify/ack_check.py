@@ -1,0 +1,111 @@
+"""Acknowledged messages, looked for in the log: what was promised against what is there.
+
+Messages are read up to what a majority has, whether a hint in the log says that it is committed or
+not: hints are written once a second, acknowledgements at once. And at the end of a log up to where
+it is whole: the mark that proves the last write to be synced stands in the next one, which a killed
+daemon did not come to.
+
+What was acknowledged of a partition that is deleted since, as its logs say, is not looked for, only
+counted. If a topic was made again under its name, a ledger can't tell of which of both it speaks:
+it is held against the one that is there.
+
+Each entry is read from one log, and not where it was found to be damaged: that is a finding of its
+own, and no message is lost by it while there is another copy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from zlib import crc32
+
+from myqueue.analytics.log import batch
+from myqueue.analytics.log.catalog import DATA, Group, make_catalog
+from myqueue.analytics.log.discovery import Log
+from myqueue.analytics.log.plan import Wanted, entry_tasks
+from myqueue.analytics.log.replica_choice import Damage
+from myqueue.analytics.source import ack_ledger
+from myqueue.analytics.source.rows import chosen
+from myqueue.analytics.spark.interface import Judge, Spread
+from myqueue.analytics.verify.comparisons import LeftOut, Pieces, judge_acks, leave_out, pieces
+from myqueue.analytics.verify.inspection_rows import CORRUPT, Finding
+from myqueue.analytics.verify.report import Report
+
+
+def check_acks(
+    ledgers: list[str], split_bytes: int, logs: list[Log], spread: Spread, report: Report
+) -> None:
+    catalog = make_catalog(logs, with_tails=True)
+    ranges, starts, deleted = {}, {}, set[tuple[str, int]]()
+    for uid, group in catalog.groups.items():
+        if group.topic and not group.removed:
+            ranges[uid] = (group.first_index, _on_a_majority(group) + 1)
+            start = max((one.start_offset for one in group.parts.values()), default=0)
+            starts[group.topic, group.partition] = start
+        elif group.topic:
+            deleted.add((group.topic, group.partition))
+    deleted -= starts.keys()
+    left_out = Counter[str]()
+    tasks = entry_tasks(
+        catalog, ranges, Wanted(), split_bytes, may_miss=True, newest_first=True,
+        damages=list(_damages(logs, report.findings)),
+    )  # fmt: skip
+
+    def judge(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
+        place = part[0], part[1]
+        return leave_out(rows) if place in deleted else judge_acks(rows, starts.get(place, 0))
+
+    judges = [Judge((Pieces,), _place_of, 3, judge)]
+    for one in spread.judged([*ack_ledger.tasks(ledgers, split_bytes), *tasks], _pieces, judges):
+        if isinstance(one, Finding):
+            report.add(one)
+        elif isinstance(one, LeftOut):
+            left_out[one.topic] += one.acknowledgements
+        else:
+            report.count_acks(one)
+    for topic, count in sorted(left_out.items()):
+        report.note(f"{count} acknowledgements are of {topic}, which is deleted: not looked for")
+
+
+def _damages(logs: list[Log], findings: list[Finding]) -> Iterator[Damage]:
+    numbers = {(log.name, one.name): (log.disk, one.number) for log in logs for one in log.segments}
+    for one in findings:
+        if one.verdict == CORRUPT and (one.daemon, one.segment) in numbers:
+            yield Damage(*numbers[one.daemon, one.segment], one.group, one.index)
+
+
+def _place_of(row: Pieces) -> tuple[Any, ...]:
+    return row.topic, row.partition, row.block, row.acknowledged
+
+
+def _pieces(task: Any) -> Iterator[Pieces]:
+    return _acknowledged(task) if isinstance(task, ack_ledger.AckTask) else _stored(task)
+
+
+def _on_a_majority(group: Group) -> int:
+    lasts = sorted(
+        (max((one.last for one in part.in_force()), default=part.first_index - 1))
+        for part in group.parts.values()
+    )
+    voters = next((len(one.about[1]) for one in group.parts.values() if one.about), len(lasts))
+    needed = voters // 2 + 1
+    return max(lasts[-needed] if len(lasts) >= needed else 0, group.commit_index)
+
+
+def _acknowledged(task: Any) -> Iterator[Pieces]:
+    for one in ack_ledger.parsed(task):
+        yield from pieces(one.topic, one.partition, one.offset, one.crcs, True, task.location)
+
+
+def _stored(task: Any) -> Iterator[Pieces]:
+    for record, payload in chosen(task, skip_damage=True):
+        if record.entry_type != DATA:
+            continue
+        topic, partition = task.names[record.group]
+        try:
+            values = batch.columns(payload, batch.head(payload)).values
+        except batch.BadBatch:
+            continue  # a finding of its own
+        crcs = list(map(crc32, values))
+        yield from pieces(topic, partition, record.offset, crcs, False, task.name)

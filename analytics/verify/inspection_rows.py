@@ -1,0 +1,124 @@
+"""What an inspection needs to know and what it hands on: rows that Spark can move and sort."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from myqueue.analytics.log.plan import Task
+
+CORRUPT, TORN, WRONG = "corrupt", "torn", "wrong"
+BLOCK_BITS = 12
+
+
+class Finding(NamedTuple):
+    """`verdict`: corrupt (bytes), torn (nobody was promised it), wrong (right bytes, wrong story).
+
+    `rule` is one short name for each thing that is checked.
+    """
+
+    verdict: str
+    rule: str
+    what: str
+    daemon: str = ""
+    segment: str = ""
+    position: int = 0
+    group: int = 0
+    index: int = 0  # type: ignore[assignment]  # tuple.index is not used
+
+
+class Gone(NamedTuple):
+    """A segment that was reclaimed before it was read."""
+
+    location: str
+
+
+class Range(NamedTuple):
+    disk: str
+    number: int
+    begin: int  # where its first record begins
+    end: int  # where the next range's has to
+    records: int
+    entries: int
+    messages: int
+    bytes: int
+    sums: dict[int, tuple[int, int, int]]  # group → entries, bytes with headers, kinds
+
+
+class Run(NamedTuple):
+    group: int
+    disk: str
+    number: int
+    position: int
+    end_position: int
+    first: int
+    last: int
+    first_offset: int
+    next_offset: int
+    terms: list[tuple[int, int, int]]  # (first index, term, position) where the term changes
+    relocated: bool
+    gaps: list[tuple[int, int, int, int]]  # (index, offset, expected, position)
+
+
+class Event(NamedTuple):
+    group: int
+    disk: str
+    number: int
+    position: int
+    kind: int
+    index: int  # type: ignore[assignment]
+    term: int
+    offset: int
+    flags: int
+    payload: bytes
+
+
+class Block(NamedTuple):
+    """Entries of one group whose index has the same high bits; any order."""
+
+    group: int
+    block: int
+    disk: str
+    number: int
+    indices: bytes  # 8 bytes each
+    terms: bytes
+    digests: bytes  # 0: not known, since the bytes are damaged
+    positions: bytes  # 4 bytes each
+
+
+class Step(NamedTuple):
+    """Entries first … last of one group, in force, as far as they change its state.
+
+    `changes`: ("p", producer, epoch, sequence, offset, count, index, bytes, time) for batches that
+    continue each other; ("c", index, offset, time, payload) for a command; ("s", index, count,
+    flags, payload) for a part of a snapshot.
+    """
+
+    disk: str
+    group: int
+    first: int
+    number: int
+    position: int
+    last: int
+    changes: list[tuple[Any, ...]]
+
+
+class Replayed(NamedTuple):
+    """Which entries of a group are wanted as steps: those in force, after `after`, up to `upto`."""
+
+    after: int
+    upto: int
+    split: int  # no step goes over this index: the state is looked at there
+    snapshot: tuple[int, int] | None  # (index, term) of the state to begin with
+    cuts: tuple[tuple[int, int, int], ...]  # (segment, position, index)
+
+
+class Inspection(NamedTuple):
+    """A task with what has to be known to judge it."""
+
+    task: Task
+    proven: int  # everything before this position was synced
+    last: bool  # the segment ends with this range
+    replays: dict[int, Replayed]
+
+
+Row = Gone | Range | Finding | Run | Event | Block | Step

@@ -1,0 +1,88 @@
+"""A log as a whole, from what was found in its ranges: do they meet, do footers tell the truth, and
+is every segment there that has to be. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from myqueue.analytics.log.discovery import Log, Segment
+from myqueue.analytics.verify.inspection_rows import CORRUPT, Finding, Range
+from myqueue.wal import format as f
+
+OWNER_AT = 48
+
+
+def _finding(log: Log, segment: Segment, rule: str, what: str, position: int) -> Finding:
+    return Finding(CORRUPT, rule, what, log.name, segment.name, position)
+
+
+def judge_files(log: Log) -> Iterator[Finding]:
+    """Headers, numbers, owners, seals."""
+    owners = Counter(one.disk for one in log.segments if one.disk)
+    expected = log.disk or (owners.most_common(1)[0][0] if owners else "")
+    numbers = Counter(one.number for one in log.segments)
+    before: Segment | None = None
+    for segment in log.segments:
+        if segment.problem and segment.used:
+            yield _finding(log, segment, "file", segment.problem, 0)
+        if segment.disk and segment.disk != expected:
+            what = f"written by the daemon of another disk, {segment.disk}"
+            yield _finding(log, segment, "file", what, OWNER_AT)
+        if numbers[segment.number] > 1 and before and before.number == segment.number:
+            what = f"segment number {segment.number} is there twice"
+            yield _finding(log, segment, "file", what, 0)
+        if segment.used and before is not None and not before.sealed:
+            if segment.number > before.number + 1:
+                what = f"segments {before.number + 1} to {segment.number - 1} before it are missing"
+                yield _finding(log, segment, "file", what, 0)
+            elif segment.number == before.number + 1 and not segment.left_before:
+                what = "the trailer is missing or damaged, but the log went on in a later segment"
+                place = before.capacity - f.RECORD_HEADER_BYTES
+                yield _finding(log, before, "seal", what, place)
+        if segment.sealed and segment.rows is None:
+            what = "the footer is damaged or not where the trailer says"
+            yield _finding(log, segment, "seal", what, segment.footer_at)
+        if segment.used:
+            before = segment
+
+
+def judge_ranges(
+    log: Log, segment: Segment, ranges: Iterable[Range], clean: bool
+) -> Iterator[Finding]:
+    """All ranges of one segment, in order: each begins where the one before ended. Where damage
+    was found the footer would only tell it once more.
+    """
+    sums: dict[int, list[int]] = {}
+    before: Range | None = None
+    for one in ranges:
+        # Behind the end of an open segment ranges find nothing, and that is right.
+        if before is not None and before.end < one.begin and one.records:
+            what = f"no valid record from here up to position {one.begin}"
+            yield _finding(log, segment, "header", what, before.end)
+        for group, (entries, size, kinds) in one.sums.items():
+            total = sums.setdefault(group, [0, 0, 0])
+            total[0] += entries
+            total[1] += size
+            total[2] |= kinds
+        before = one
+    if segment.rows is not None and clean:
+        yield from _footer(log, segment, sums)
+
+
+def _footer(log: Log, segment: Segment, sums: dict[int, list[int]]) -> Iterator[Finding]:
+    """What the footer counted at the time of writing, against what is there now."""
+    for row in segment.rows or ():
+        entries, size, kinds = sums.pop(row.group, [0, 0, 0])
+        if (entries, size, kinds) != (row.entries, row.entry_bytes, row.kinds):
+            what = (
+                f"the footer counts {row.entries} entries of {row.entry_bytes} bytes, kinds "
+                f"{row.kinds:x}; there are {entries} of {size}, kinds {kinds:x}"
+            )
+            finding = _finding(log, segment, "footer", what, segment.footer_at)
+            yield finding._replace(group=row.group)
+    for group, (entries, size, _) in sums.items():
+        what = f"the footer does not know this group; there are {entries} entries of {size} bytes"
+        finding = _finding(log, segment, "footer", what, segment.footer_at)
+        yield finding._replace(group=group)
