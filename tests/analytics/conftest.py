@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kit.queue_logs import some_topics, write_cluster
+from support.queue_logs import some_topics, write_cluster
 
 
 @pytest.fixture(scope="session")

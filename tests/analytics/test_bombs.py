@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.batches import forged
-from kit.queue_logs import Topic, make_entry, write_cluster
+from support.batches import forged
+from support.queue_logs import Topic, make_entry, write_cluster
 
 from myqueue.analytics.log import batch as batches
 from myqueue.analytics.log.catalog import make_catalog

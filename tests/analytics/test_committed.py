@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kit.forging import Spot, spots
-from kit.plain_spread import PlainSpread
-from kit.queue_logs import WALL_MS, Broker, Topic, replica_id, write_quiet
-from kit.verifying import verified
+from support.forging import Spot, spots
+from support.plain_spread import PlainSpread
+from support.queue_logs import WALL_MS, Broker, Topic, replica_id, write_quiet
+from support.verifying import verified
 
 from myqueue.analytics.html.page import verify_page
 from myqueue.analytics.log.catalog import Catalog, make_catalog

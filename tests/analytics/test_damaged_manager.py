@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kit.forging import spots
-from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
-from kit.verifying import verified
+from support.forging import spots
+from support.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
+from support.verifying import verified
 
 from myqueue.analytics.log.catalog import MANAGERS_GROUP
 from myqueue.analytics.log.discovery import walked

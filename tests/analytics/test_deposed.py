@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.plain_spread import PlainSpread
-from kit.queue_logs import TERM, Broker, Topic, make_entry, replica_id
-from kit.verifying import verified
+from support.plain_spread import PlainSpread
+from support.queue_logs import TERM, Broker, Topic, make_entry, replica_id
+from support.verifying import verified
 
 from myqueue.analytics.log.catalog import Catalog, make_catalog
 from myqueue.analytics.log.discovery import find_logs

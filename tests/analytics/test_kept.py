@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.forging import spots
-from kit.queue_logs import TERM, Broker, Topic, replica_id, write_replica
-from kit.verifying import A, everything, ledger, verified
+from support.forging import spots
+from support.queue_logs import TERM, Broker, Topic, replica_id, write_replica
+from support.verifying import A, everything, ledger, verified
 
 from myqueue.daemons.partition.machine import start_command
 from myqueue.daemons.raft import types as t

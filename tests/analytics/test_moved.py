@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.forging import spots
-from kit.queue_logs import (
+from support.forging import spots
+from support.queue_logs import (
     TERM,
     WALL_MS,
     Broker,
@@ -17,7 +17,7 @@ from kit.queue_logs import (
     write_cluster,
     write_replica,
 )
-from kit.verifying import everything, ledger, verified
+from support.verifying import everything, ledger, verified
 
 from myqueue.analytics.log.catalog import make_catalog
 from myqueue.analytics.log.discovery import find_logs

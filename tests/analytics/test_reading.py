@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit.plain_reader import messages, records
-from kit.queue_logs import Broker, Topic, some_topics, write_cluster
-from kit.verifying import verified
+from support.plain_reader import messages, records
+from support.queue_logs import Broker, Topic, some_topics, write_cluster
+from support.verifying import verified
 
 from myqueue.analytics.log import batch as batches
 from myqueue.analytics.log import msgpack_values

@@ -8,8 +8,8 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from kit.plain_spread import PlainSpread
-from kit.queue_logs import Broker, Topic
+from support.plain_spread import PlainSpread
+from support.queue_logs import Broker, Topic
 
 from myqueue.analytics.log.catalog import make_catalog
 from myqueue.analytics.log.discovery import SegmentGone, find_logs

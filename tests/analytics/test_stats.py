@@ -7,9 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from kit.plain_reader import messages
-from kit.plain_spread import PlainSpread
-from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
+from support.plain_reader import messages
+from support.plain_spread import PlainSpread
+from support.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
 
 from myqueue.analytics.html import svg
 from myqueue.analytics.log import batch as batches

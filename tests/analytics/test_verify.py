@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from kit.forging import spots
-from kit.queue_logs import replica_id, some_topics, write_cluster
-from kit.verifying import A, B, C, verified
+from support.forging import spots
+from support.queue_logs import replica_id, some_topics, write_cluster
+from support.verifying import A, B, C, verified
 
 from myqueue.analytics.verify.report import RULES
 from myqueue.daemons.raft import types as t

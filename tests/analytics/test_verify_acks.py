@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.forging import spots
-from kit.queue_logs import some_topics
-from kit.verifying import everything, ledger, verified
+from support.forging import spots
+from support.queue_logs import some_topics
+from support.verifying import everything, ledger, verified
 
 from myqueue.analytics.log.catalog import DATA
 from myqueue.wal import format as f

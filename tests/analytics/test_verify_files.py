@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.forging import segments, spots
-from kit.plain_spread import PlainSpread
-from kit.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
-from kit.verifying import A, verified
+from support.forging import segments, spots
+from support.plain_spread import PlainSpread
+from support.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
+from support.verifying import A, verified
 
 from myqueue.analytics.verify import partition_state
 from myqueue.analytics.verify.report import Report

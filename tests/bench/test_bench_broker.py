@@ -1,8 +1,8 @@
 """What a broker adds to each batch: `bin/test bench -k broker`.
 
-The engine is the fake of `kit/broker_seam.py`, with the log of the Raft core in memory: no disks,
-no sockets, one replica. "Request to log" holds the batch's CRC and the log's chain. Figures are
-microseconds of the CPU for each batch, 16 batches a turn.
+The engine is the fake of `support/broker_seam.py`, with the log of the Raft core in memory: no
+disks, no sockets, one replica. "Request to log" holds the batch's CRC and the log's chain. Figures
+are microseconds of the CPU for each batch, 16 batches a turn.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from bench.figures import Row, median
-from kit.batches import make_batch
-from kit.broker_seam import GROUP, World
+from support.batches import make_batch
+from support.broker_seam import GROUP, World
 
 from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft.log import RaftLog

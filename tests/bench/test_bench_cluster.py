@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from bench.figures import Row, median
-from kit.processes import Cluster, wait_for
+from support.processes import Cluster, wait_for
 
 from myqueue.cli.bench import measurements
 from myqueue.cli.bench.parts import used

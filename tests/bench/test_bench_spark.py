@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from bench.figures import Row
-from kit.queue_logs import Broker, Topic
+from support.queue_logs import Broker, Topic
 
 MIB = int(os.environ.get("MYQ_BENCH_SPARK_MIB", "1024"))
 BATCH_MESSAGES = 160

@@ -14,7 +14,7 @@ import pytest
 from browser.chromium import Browser, Page, find
 from browser.common import HOSTILE, check
 from browser.gateway import Gateway
-from kit.processes import Cluster
+from support.processes import Cluster
 
 from myqueue import Consumer, MyProducer, Producer
 

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from kit.processes import free_ports, wait_for
+from support.processes import free_ports, wait_for
 
 
 class Gateway:

@@ -10,7 +10,7 @@ from browser import axe
 from browser.chromium import Browser, Page
 from browser.common import PICTURES
 from browser.gateway import Gateway
-from kit.processes import Cluster, wait_for
+from support.processes import Cluster, wait_for
 
 from myqueue.errors import UnknownTopic
 

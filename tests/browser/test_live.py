@@ -9,7 +9,7 @@ import pytest
 from browser.chromium import Page
 from browser.common import PICTURES, script
 from browser.gateway import Gateway
-from kit.processes import Cluster, wait_for
+from support.processes import Cluster, wait_for
 
 from myqueue import Consumer, Producer
 

@@ -11,8 +11,8 @@ from browser import axe
 from browser.chromium import NARROW, WIDE, Browser, Page
 from browser.common import PICTURES
 from browser.gateway import Gateway
-from kit.agents import myq, one_of_each
-from kit.processes import Cluster
+from support.agents import myq, one_of_each
+from support.processes import Cluster
 
 from myqueue import Consumer, Producer
 

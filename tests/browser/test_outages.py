@@ -10,7 +10,7 @@ from browser import axe
 from browser.chromium import NARROW, Browser
 from browser.common import PICTURES, check
 from browser.gateway import Gateway
-from kit.processes import Cluster, Name
+from support.processes import Cluster, Name
 
 Note = Callable[[str, float], None]
 RED = (

@@ -7,7 +7,7 @@ from browser import axe
 from browser.chromium import NARROW, WIDE, Browser, Page
 from browser.common import PICTURES, check
 from browser.gateway import Gateway
-from kit.processes import Cluster
+from support.processes import Cluster
 
 PAGES = {
     "overview": "",

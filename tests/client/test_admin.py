@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kit.echo import EchoCluster, refuse
-from kit.echo_reads import Reads, fill, serve_reads
+from support.fake_cluster.peer import EchoCluster, refuse
+from support.fake_cluster.reads import Reads, fill, serve_reads
 
 from myqueue import errors
 from myqueue.admin.client import Admin

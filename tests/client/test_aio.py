@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from kit.echo import EchoCluster
-from kit.echo_groups import serve_groups
-from kit.echo_reads import Reads, fill, serve_reads
+from support.fake_cluster.groups import serve_groups
+from support.fake_cluster.peer import EchoCluster
+from support.fake_cluster.reads import Reads, fill, serve_reads
 
 from myqueue import errors
 from myqueue.aio import AsyncConsumer, AsyncProducer

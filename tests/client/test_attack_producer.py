@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from kit.echo import EchoCluster
+from support.fake_cluster.peer import EchoCluster
 
 from myqueue.errors import NONE, UNKNOWN, BufferFull, MessageTooLarge
 from myqueue.producer.producer import Producer

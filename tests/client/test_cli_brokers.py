@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from kit.agents import myq, one_of_each
+from support.agents import myq, one_of_each
 
 from myqueue import Agent
 from myqueue.admin.client import Admin

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from kit.echo import EchoCluster, refuse
-from kit.echo_groups import serve_groups
-from kit.echo_reads import Reads, serve_reads
+from support.fake_cluster.groups import serve_groups
+from support.fake_cluster.peer import EchoCluster, refuse
+from support.fake_cluster.reads import Reads, serve_reads
 
 from myqueue import errors
 from myqueue.simple import MyProducer

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from kit.agents import myq, one_of_each
+from support.agents import myq, one_of_each
 
 from myqueue.admin.client import Admin
 from myqueue.cli.bench.faults import DRAIN, TOPIC, WEIGHTS, Hurt, Nemesis, send_signal

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from kit.echo import EchoCluster, refuse
+from support.fake_cluster.peer import EchoCluster, refuse
 
 from myqueue import errors, settings
 from myqueue.cluster.session import Session

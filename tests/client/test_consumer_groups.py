@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kit.echo import EchoCluster
-from kit.echo_groups import Groups, serve_groups
-from kit.echo_reads import fill, serve_reads
+from support.fake_cluster.groups import Groups, serve_groups
+from support.fake_cluster.peer import EchoCluster
+from support.fake_cluster.reads import fill, serve_reads
 
 from myqueue import errors
 from myqueue.consumer.consumer import Consumer

@@ -10,10 +10,10 @@ from typing import Any
 import msgpack
 import pytest
 from click.testing import CliRunner
-from kit.batches import forged, unreadable
-from kit.echo import EchoCluster
-from kit.echo_reads import fill, serve_reads
-from kit.partition_log import A, Bench
+from support.batches import forged, unreadable
+from support.fake_cluster.peer import EchoCluster
+from support.fake_cluster.reads import fill, serve_reads
+from support.partition_log import A, Bench
 
 from myqueue import errors
 from myqueue.aio import AsyncConsumer

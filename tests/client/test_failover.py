@@ -2,7 +2,7 @@
 
 import time
 
-from kit.echo import EchoCluster
+from support.fake_cluster.peer import EchoCluster
 
 from myqueue.producer.producer import Producer
 from myqueue.wire import protocol as words

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kit.batches import unreadable
+from support.batches import unreadable
 
 from myqueue import errors
 from myqueue.cluster.routing import Partition, Topic

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from kit.echo import EchoCluster
+from support.fake_cluster.peer import EchoCluster
 
 from myqueue import errors
 from myqueue.producer.producer import Producer

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from kit.echo import EchoCluster
+from support.fake_cluster.peer import EchoCluster
 
 from myqueue.producer.accumulator import Lane
 from myqueue.producer.partitioner import partition_of, settled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kit.partition_log import A, B, Bench, PartitionLog, offsets
+from support.partition_log import A, B, Bench, PartitionLog, offsets
 
 from myqueue import errors
 from myqueue.consumer.assignment import Shares

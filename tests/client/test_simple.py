@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from kit.echo import EchoCluster
-from kit.echo_reads import Reads, serve_reads
+from support.fake_cluster.peer import EchoCluster
+from support.fake_cluster.reads import Reads, serve_reads
 
 from myqueue import errors
 from myqueue.cluster.session import Session

@@ -3,7 +3,7 @@
 import doctest
 
 import pytest
-from kit.partition_log import A, B, Bench, PartitionLog, offsets
+from support.partition_log import A, B, Bench, PartitionLog, offsets
 
 from myqueue.consumer import subscription
 from myqueue.consumer.fetch_plan import EXTRA_MAX, Fetch, Limits, Lookup

@@ -1,7 +1,7 @@
 """What a consumer makes of brokers that refuse, vanish, move, or send what they should not."""
 
 import pytest
-from kit.partition_log import A, B, Bench, PartitionLog, offsets
+from support.partition_log import A, B, Bench, PartitionLog, offsets
 
 from myqueue.consumer.message import TopicPartition
 from myqueue.errors import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.partition_log import PartitionLog
+from support.partition_log import PartitionLog
 
 from myqueue.consumer.fetch_plan import Fetch, Limits, Lookup
 from myqueue.consumer.message import TopicPartition

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from kit.echo import Answer, EchoCluster, EchoDaemon, refuse
+from support.fake_cluster.peer import Answer, EchoCluster, EchoDaemon, refuse
 
 from myqueue import errors
 from myqueue.cluster.session import Session

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kit.echo import EchoCluster
-from kit.echo_reads import fill, serve_reads
+from support.fake_cluster.peer import EchoCluster
+from support.fake_cluster.reads import fill, serve_reads
 
 from myqueue import errors
 from myqueue.admin.client import Admin

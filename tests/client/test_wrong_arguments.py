@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kit.echo import EchoCluster, refuse
-from kit.echo_reads import fill, serve_reads
+from support.fake_cluster.peer import EchoCluster, refuse
+from support.fake_cluster.reads import fill, serve_reads
 
 from myqueue import arguments as given
 from myqueue import errors

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kit.batches import WALL_MS, make_batch
-from kit.broker_seam import GROUP, World
+from support.batches import WALL_MS, make_batch
+from support.broker_seam import GROUP, World
 
 from myqueue import errors
 from myqueue.daemons.broker import key_ageing

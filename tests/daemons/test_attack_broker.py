@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import pytest
-from kit.batches import WALL_MS
-from kit.broker_seam import World, config
+from support.batches import WALL_MS
+from support.broker_seam import World, config
 
 from myqueue import errors
 from myqueue.daemons.broker.broker import Broker
@@ -35,7 +35,7 @@ def test_what_no_segment_can_hold_is_refused_before_it_is_proposed(monkeypatch: 
     """C1: else the journal refuses it when it is an entry already, and every replica stops."""
     small = config()
     small.segment_bytes = 4 << 20
-    monkeypatch.setattr("kit.broker_seam.config", lambda: small)
+    monkeypatch.setattr("support.broker_seam.config", lambda: small)
     world = World()
     assert isinstance(world.broker, Broker)
     codes = [row[1] for row in world.produce(packed((1 << 20) + 1), packed(500_000))]

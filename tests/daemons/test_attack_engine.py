@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kit.engine_rig import Net, Node
-from kit.wal_logs import flip
+from support.engine_rig import Net, Node
+from support.wal_logs import flip
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.disk_health import STALL_MS

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit.engine_rig import Net, Node
+from support.engine_rig import Net, Node
 
 from myqueue.daemons.raft import types as t
 from myqueue.wal.config import JournalConfig

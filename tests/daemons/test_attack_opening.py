@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import wal_logs
-from kit.engine_rig import Net, Node
+from support import wal_logs
+from support.engine_rig import Net, Node
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication import open_group

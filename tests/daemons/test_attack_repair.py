@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import damage_rig as kit
-from kit import wal_logs
-from kit.damage_rig import GROUP, LOST, OTHER, SCRUB
-from kit.engine_rig import Net, Node
+from support import damage_rig as kit
+from support import wal_logs
+from support.damage_rig import GROUP, LOST, OTHER, SCRUB
+from support.engine_rig import Net, Node
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t

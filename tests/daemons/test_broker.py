@@ -8,8 +8,8 @@ from zlib import crc32
 
 import msgpack
 import pytest
-from kit.batches import WALL_MS, forged, make_batch, unreadable
-from kit.broker_seam import GROUP, World
+from support.batches import WALL_MS, forged, make_batch, unreadable
+from support.broker_seam import GROUP, World
 
 from myqueue import errors
 from myqueue.daemons.broker import produce, proposals

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from kit.batches import make_batch
-from kit.broker_seam import GROUP, World
-from kit.orders import answer, later, orders, wanted_row
+from support.batches import make_batch
+from support.broker_seam import GROUP, World
+from support.orders import answer, later, orders, wanted_row
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from kit.batches import make_batch
-from kit.broker_seam import GROUP, World
+from support.batches import make_batch
+from support.broker_seam import GROUP, World
 
 from myqueue import errors
 from myqueue.daemons.partition.producers import IDENTITY

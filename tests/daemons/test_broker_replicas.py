@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kit.broker_seam import GROUP, FakeReplica, World
-from kit.orders import answer, later, orders, wanted_row
+from support.broker_seam import GROUP, FakeReplica, World
+from support.orders import answer, later, orders, wanted_row
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kit.batches import make_batch
-from kit.broker_seam import GROUP, World
+from support.batches import make_batch
+from support.broker_seam import GROUP, World
 
 from myqueue import errors
 from myqueue.wire import protocol

@@ -13,9 +13,9 @@ from threading import Event
 from typing import Any
 
 import pytest
-from kit import wal_logs
-from kit.damage_rig import stored
-from kit.engine_rig import Net, Node
+from support import wal_logs
+from support.damage_rig import stored
+from support.engine_rig import Net, Node
 
 from myqueue.daemons.manager.cluster_view import Liveness
 from myqueue.daemons.raft import types as t

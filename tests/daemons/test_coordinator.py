@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kit.manager_rig import Cluster, FakeBroker
+from support.manager_rig import Cluster, FakeBroker
 
 from myqueue import errors
 from myqueue.daemons.manager.group_sessions import (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kit.manager_rig import Cluster
-from kit.moving import Moving
+from support.manager_rig import Cluster
+from support.moving import Moving
 
 from myqueue.daemons.manager.audit_log import TOLD
 from myqueue.daemons.metadata.machine import command

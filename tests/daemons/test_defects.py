@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from daemons.test_attack_install import start_log_behind
 from daemons.test_closing import CONFIG, FIRST, GROUP, OTHER, Events, is_closed, others_go_on
-from kit.damage_rig import stored
-from kit.engine_rig import Net, Node
+from support.damage_rig import stored
+from support.engine_rig import Net, Node
 
 from myqueue import errors
 from myqueue.daemons.partition.machine import Partition

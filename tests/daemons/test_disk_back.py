@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kit.moving import Moving
+from support.moving import Moving
 
 from myqueue.daemons.manager.broker_orders import Orders, outlived
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.engine_rig import Net, Node
+from support.engine_rig import Net, Node
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t

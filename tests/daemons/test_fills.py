@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kit.engine_rig import GROUP, Net
+from support.engine_rig import GROUP, Net
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.catch_up import FILL_AHEAD_MS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from kit.processes import free_ports, wait_for
+from support.processes import free_ports, wait_for
 
 from myqueue.daemons.network import flood_limit as module
 from myqueue.daemons.network.flood_limit import (

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from kit.manager_rig import Cluster
+from support.manager_rig import Cluster
 
 from myqueue.daemons.manager.cluster_view import MANAGER_SILENT_MS, Liveness
 from myqueue.daemons.manager.founding import BEAT_MS, TOLD_MS, Founding, is_blank

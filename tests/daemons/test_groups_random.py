@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.manager_rig import Cluster
+from support.manager_rig import Cluster
 
 from myqueue.consumer.assignment import Shares
 from myqueue.errors import MyQueueError

@@ -6,8 +6,8 @@ import zlib
 from typing import Any
 
 import pytest
-from kit.batches import WALL_MS, make_batch
-from kit.broker_seam import GROUP, World
+from support.batches import WALL_MS, make_batch
+from support.broker_seam import GROUP, World
 
 from myqueue import errors
 from myqueue.daemons.broker import produce

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kit.manager_rig import FakeBroker
+from support.manager_rig import FakeBroker
 
 from myqueue.daemons.manager.cluster_view import SILENT_MS, Activity, Liveness
 from myqueue.errors import InvalidRequest

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from kit.manager_rig import Cluster, FakeEngine, config_of
+from support.manager_rig import Cluster, FakeEngine, config_of
 
 from myqueue import errors
 from myqueue.daemons.manager.manager import GROUP, READ_MS, UPDATE_MS, Manager

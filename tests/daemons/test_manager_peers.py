@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kit.manager_rig import Cluster, FakeBroker
+from support.manager_rig import Cluster, FakeBroker
 
 from myqueue import errors
 from myqueue.daemons.manager.cluster_view import url

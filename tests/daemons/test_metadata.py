@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kit.metadata_rig import CLUSTER, Rig, broker
+from support.metadata_rig import CLUSTER, Rig, broker
 
 from myqueue import errors
 from myqueue.daemons.metadata.arguments import TOPIC_SETTINGS, defaults

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.metadata_rig import CLUSTER, Rig, plain, random_script, what_it_comes_to
+from support.metadata_rig import CLUSTER, Rig, plain, random_script, what_it_comes_to
 
 from myqueue.daemons.metadata.machine import Metadata
 from myqueue.daemons.metadata.tables import RESULTS_MAX, Tables
@@ -84,7 +84,7 @@ def test_saved_loaded_and_copied_machines_stay_equal(seed: int) -> None:
 
 
 def test_r27_the_hash_seed_of_the_process_changes_nothing() -> None:
-    program = Path(__file__).parents[1] / "kit" / "metadata_rig.py"
+    program = Path(__file__).parents[1] / "support" / "metadata_rig.py"
     command = [sys.executable, "-P", str(program), "7", "400"]
     found = {
         subprocess.run(

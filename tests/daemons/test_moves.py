@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kit.manager_rig import WALL_MS
-from kit.moving import Moving
+from support.manager_rig import WALL_MS
+from support.moving import Moving
 
 from myqueue import errors
 from myqueue.daemons.manager.balancer.moves import settled

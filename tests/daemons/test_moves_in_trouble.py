@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kit.moving import Moving
+from support.moving import Moving
 
 from myqueue.daemons.manager.balancer.moves import STILL_MS
 from myqueue.daemons.metadata.machine import Metadata

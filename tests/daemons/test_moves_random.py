@@ -1,8 +1,8 @@
 """Brokers come, go, die, are wiped, run full, in any order; when it is quiet again, all is whole.
 
 P4, R6, R17, W7: nobody is stuck, every partition has as many voters as its topic promises, each of
-them has its replica, and nobody holds anything else. Consensus is played (`kit.moving`); what is
-under test is what managers decide.
+them has its replica, and nobody holds anything else. Consensus is played (`support.moving`); what
+is under test is what managers decide.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from kit.moving import Moving
+from support.moving import Moving
 
 from myqueue.daemons.manager.balancer.backoff import AGAIN_MS_MAX
 from myqueue.daemons.manager.heartbeats import TAKEOVER_MS

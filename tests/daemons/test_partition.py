@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from kit.batches import make_batch
+from support.batches import make_batch
 
 from myqueue import errors
 from myqueue.daemons.partition import keyed_batches, old_takes, positions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kit.manager_rig import Cluster
+from support.manager_rig import Cluster
 
 from myqueue.cli.shared import cluster_health
 from myqueue.daemons.manager.cluster_view import SILENT_MS

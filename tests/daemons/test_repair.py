@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kit import wal_logs
-from kit.damage_rig import (
+from support import wal_logs
+from support.damage_rig import (
     CONFIG,
     GROUP,
     LOST,
@@ -26,7 +26,7 @@ from kit.damage_rig import (
     place_of,
     stored,
 )
-from kit.engine_rig import Net, Node
+from support.engine_rig import Net, Node
 
 from myqueue import errors
 from myqueue.daemons.manager.cluster_view import DAMAGED_MAX

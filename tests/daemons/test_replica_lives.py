@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kit.engine_rig import GROUP, Net, Node
+from support.engine_rig import GROUP, Net, Node
 
 from myqueue import errors
 from myqueue.daemons.broker import reconcile_members as module

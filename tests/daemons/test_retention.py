@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kit.batches import make_batch
-from kit.broker_seam import GROUP, World
-from kit.orders import answer, orders
+from support.batches import make_batch
+from support.broker_seam import GROUP, World
+from support.orders import answer, orders
 
 from myqueue import errors
 from myqueue.daemons.broker import retention

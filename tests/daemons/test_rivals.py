@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import zmq
-from kit.engine_rig import Net
-from kit.processes import free_ports
+from support.engine_rig import Net
+from support.processes import free_ports
 
 from myqueue import errors
 from myqueue.daemons.network.loop import Loop

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import damage_rig as kit
-from kit import wal_logs
-from kit.damage_rig import GROUP
-from kit.engine_rig import Net
+from support import damage_rig as kit
+from support import wal_logs
+from support.damage_rig import GROUP
+from support.engine_rig import Net
 
 from myqueue.wal import format as f
 from myqueue.wal.space.evacuate import Salvage

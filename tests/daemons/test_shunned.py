@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kit.moving import Moving
+from support.moving import Moving
 
 from myqueue.daemons.broker.reconcile_members import Standing
 from myqueue.daemons.manager.balancer.backoff import Pauses

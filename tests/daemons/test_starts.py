@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import wal_logs
-from kit.engine_rig import GROUP, Net, Node
+from support import wal_logs
+from support.engine_rig import GROUP, Net, Node
 
 from myqueue.daemons.partition.machine import start_command
 from myqueue.daemons.raft import types as t

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kit.manager_rig import Cluster, FakeBroker
-from kit.moving import Moving
+from support.manager_rig import Cluster, FakeBroker
+from support.moving import Moving
 
 from myqueue.daemons.manager.broker_orders import STRAY_AGAIN_MS
 from myqueue.daemons.metadata.machine import command

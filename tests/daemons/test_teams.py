@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.metadata_rig import Rig
+from support.metadata_rig import Rig
 
 from myqueue import errors
 from myqueue.daemons.metadata import assignment

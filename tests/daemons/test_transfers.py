@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.engine_rig import Net
-from kit.manager_rig import Cluster
+from support.engine_rig import Net
+from support.manager_rig import Cluster
 
 from myqueue import errors
 from myqueue.daemons.manager.balancer.controller import SETTLED_MS, TRANSFER_AGAIN_MS

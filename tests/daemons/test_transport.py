@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import zmq
-from kit import zmtp
-from kit.processes import free_ports
+from support import zmtp
+from support.processes import free_ports
 
 from myqueue.daemons.network import flood_limit as floods_module
 from myqueue.daemons.network import sockets as module

@@ -8,7 +8,7 @@ from random import Random
 from faults.clients import Client, OnceWriter, Reader, Writer, runs_of
 from faults.history import History
 from faults.more_clients import GroupMember, TakeClient, Volatile, Watcher
-from kit.processes import Cluster, wait_for
+from support.processes import Cluster, wait_for
 
 from myqueue.admin.client import Admin
 from myqueue.consumer.consumer import Consumer

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from faults.nemesis import DAMAGE, GENTLE, ROUGH, Fault, Kind, Nemesis, nothing
-from kit.processes import Name, wait_for
+from support.processes import Name, wait_for
 
 from myqueue.errors import MyQueueError
 

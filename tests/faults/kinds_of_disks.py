@@ -13,7 +13,7 @@ from pathlib import Path
 
 from faults.kinds import start
 from faults.nemesis import GENTLE, Fault, Kind, Nemesis
-from kit.processes import Name, wait_for
+from support.processes import Name, wait_for
 
 WRITES = "pwritev2"  # the log's only way to the disk; LMDB has others
 ATTACH_S = 20.0

@@ -1,4 +1,4 @@
-"""Kinds of faults of networks, between hosts that are namespaces (`kit/hosts.py`)."""
+"""Kinds of faults of networks, between hosts that are namespaces (`support/hosts.py`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from faults.nemesis import GENTLE, ROUGH, Fault, Kind, Nemesis
-from kit.hosts import CLIENTS, Direction, host_of
-from kit.processes import Name
+from support.hosts import CLIENTS, Direction, host_of
+from support.processes import Name
 
 CUT_S = (1.0, 7.0)
 KBIT_S = (128, 512)

@@ -10,7 +10,7 @@ from secrets import token_bytes
 
 from faults.clients import GIVE_UP_S, Client, name_of, runs_of, value_of
 from faults.history import History
-from kit.members import Member
+from support.members import Member
 
 from myqueue.admin.client import Admin
 from myqueue.cluster.session import Session

@@ -19,8 +19,8 @@ from random import Random
 from typing import NamedTuple
 
 from faults.history import History
-from kit.hosts import Hosts
-from kit.processes import Cluster, Name
+from support.hosts import Hosts
+from support.processes import Cluster, Name
 
 from myqueue.errors import MyQueueError
 

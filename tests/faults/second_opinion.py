@@ -12,8 +12,8 @@ from zlib import crc32
 
 from faults.check import events_of
 from faults.clients import value_of
-from kit.plain_spread import PlainSpread
-from kit.processes import Name
+from support.plain_spread import PlainSpread
+from support.processes import Name
 
 from myqueue.acks import AckLedger
 from myqueue.analytics.verify.inspection_rows import Finding

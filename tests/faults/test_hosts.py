@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.hosts import CLIENTS, Hosts, Network, filter_against, host_of, what_is_missing
-from kit.processes import Name, wait_for
-from kit.traffic import Reader, Writer, judge, wait_until_read
+from support.hosts import CLIENTS, Hosts, Network, filter_against, host_of, what_is_missing
+from support.processes import Name, wait_for
+from support.traffic import Reader, Writer, judge, wait_until_read
 
 from myqueue.cluster.connection import new_keypair
 from myqueue.errors import MyQueueError

@@ -36,9 +36,9 @@ from faults.kinds_of_disks import what_is_missing as what_disks_lack
 from faults.kinds_of_links import LINKS
 from faults.nemesis import Kind, Nemesis
 from faults.second_opinion import read_logs, unexplained
-from kit.hosts import ROOT, Hosts
-from kit.hosts import what_is_missing as what_hosts_lack
-from kit.processes import Cluster, Name
+from support.hosts import ROOT, Hosts
+from support.hosts import what_is_missing as what_hosts_lack
+from support.processes import Cluster, Name
 
 from myqueue.cluster.connection import new_keypair
 from myqueue.errors import UnknownTopic

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from flask import Flask
-from kit.sites import Line, serving
+from support.sites import Line, serving
 
 from myqueue.gateway.app import create_app
 from myqueue.gateway.settings import GatewayConfig

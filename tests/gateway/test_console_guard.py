@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from kit.processes import Cluster, wait_for
+from support.processes import Cluster, wait_for
 
 from myqueue import Consumer, Session
 from myqueue.gateway.app import create_app

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kit.batches import forged
-from kit.echo import EchoCluster
-from kit.echo_reads import fill, serve_reads
+from support.batches import forged
+from support.fake_cluster.peer import EchoCluster
+from support.fake_cluster.reads import fill, serve_reads
 
 from myqueue.cluster.session import Session
 from myqueue.errors import BatchUnreadable

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.processes import wait_for
-from kit.sites import VAST, Line, Quick, Site, serving
+from support.processes import wait_for
+from support.sites import VAST, Line, Quick, Site, serving
 
 from myqueue.gateway.app import create_app
 from myqueue.gateway.http import memory_limit

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import flask
 import pytest
 from flask.testing import FlaskClient
-from kit.processes import Cluster, wait_for
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from support.processes import Cluster, wait_for
 from tidy.tree import files, read
 
 from myqueue import Producer, Session

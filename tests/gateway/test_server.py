@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kit.processes import wait_for
-from kit.sites import BIG, Line, Quick, Site, serving
+from support.processes import wait_for
+from support.sites import BIG, Line, Quick, Site, serving
 
 from myqueue.errors import Internal
 from myqueue.gateway.http import deadlines

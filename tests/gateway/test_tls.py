@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.processes import wait_for
-from kit.sites import VAST, Line, Quick, Site, serving
+from support.processes import wait_for
+from support.sites import VAST, Line, Quick, Site, serving
 
 from myqueue.gateway.http.server import Server
 

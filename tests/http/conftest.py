@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kit.gateways import Client, Gateway
-from kit.processes import Cluster
+from support.gateways import Client, Gateway
+from support.processes import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from kit.gateways import Client, Gateway, ask
-from kit.processes import Cluster, wait_for
+from support.gateways import Client, Gateway, ask
+from support.processes import Cluster, wait_for
 
 pytestmark = pytest.mark.slow
 

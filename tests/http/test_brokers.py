@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.agents import myq, one_of_each
-from kit.gateways import Client, bad, good
-from kit.processes import Cluster, free_ports, wait_for
+from support.agents import myq, one_of_each
+from support.gateways import Client, bad, good
+from support.processes import Cluster, free_ports, wait_for
 
 from myqueue import Producer, errors
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from kit.gateways import Client, Gateway, bad, good
-from kit.processes import Cluster
+from support.gateways import Client, Gateway, bad, good
+from support.processes import Cluster
 
 pytestmark = pytest.mark.slow
 

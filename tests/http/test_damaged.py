@@ -7,9 +7,9 @@ from typing import Any
 
 import msgpack
 import pytest
-from kit.batches import forged
-from kit.gateways import Client, Gateway, bad, good
-from kit.processes import Cluster
+from support.batches import forged
+from support.gateways import Client, Gateway, bad, good
+from support.processes import Cluster
 
 from myqueue import MyConsumer, Producer, errors
 from myqueue.cluster.leader_request import ask_leader

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kit.gateways import Client, bad, good
-from kit.processes import wait_for
+from support.gateways import Client, bad, good
+from support.processes import wait_for
 
 pytestmark = pytest.mark.slow
 NewTopic = Callable[..., str]

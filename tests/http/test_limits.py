@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.gateways import Client, Gateway, ask, check_form
-from kit.processes import Cluster, wait_for
+from support.gateways import Client, Gateway, ask, check_form
+from support.processes import Cluster, wait_for
 
 pytestmark = pytest.mark.slow
 NewTopic = Callable[..., str]

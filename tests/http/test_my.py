@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.gateways import Gateway
-from kit.processes import Cluster
+from support.gateways import Gateway
+from support.processes import Cluster
 
 from myqueue import MyConsumer, MyProducer, Producer, errors
 from myqueue.producer.partitioner import partition_of

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kit.gateways import Client, Gateway, bad, good
-from kit.processes import Cluster, wait_for
+from support.gateways import Client, Gateway, bad, good
+from support.processes import Cluster, wait_for
 
 pytestmark = pytest.mark.slow
 TOKEN = "reader-token-0123456789"

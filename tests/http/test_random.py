@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from kit.gateways import Client, Gateway, ask
+from support.gateways import Client, Gateway, ask
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.gateways import Gateway
-from kit.processes import Cluster
+from support.gateways import Gateway
+from support.processes import Cluster
 
 pytestmark = pytest.mark.slow
 

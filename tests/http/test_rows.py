@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kit.gateways import Client, Gateway, ask
+from support.gateways import Client, Gateway, ask
 
 pytestmark = pytest.mark.slow
 NewTopic = Callable[..., str]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.gateways import Client, Gateway
-from kit.processes import Cluster
+from support.gateways import Client, Gateway
+from support.processes import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.gateways import Gateway, ask
-from kit.processes import Cluster, wait_for
+from support.gateways import Gateway, ask
+from support.processes import Cluster, wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kit.gateways import Client, Gateway, bad, good
-from kit.processes import Cluster, wait_for
+from support.gateways import Client, Gateway, bad, good
+from support.processes import Cluster, wait_for
 
 from myqueue import errors
 

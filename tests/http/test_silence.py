@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kit.gateways import Client, Gateway, good
-from kit.processes import Cluster, wait_for
+from support.gateways import Client, Gateway, good
+from support.processes import Cluster, wait_for
 
 pytestmark = pytest.mark.slow
 

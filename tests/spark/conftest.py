@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.queue_logs import some_topics, write_cluster
+from support.queue_logs import some_topics, write_cluster
 
 JAVA_MISSING = "no Java; Debian: apt install openjdk-17-jre-headless"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.forging import spots
-from kit.plain_reader import messages
-from kit.processes import free_ports, wait_for
+from support.forging import spots
+from support.plain_reader import messages
+from support.processes import free_ports, wait_for
 
 from myqueue.wal import format as f
 
@@ -25,7 +25,7 @@ def test_verify_and_stats_on_spark_are_those_without(
     spark: Any, folder: Path, tmp_path: Path
 ) -> None:
     """The seam that the fast tests use gives what Spark gives."""
-    from kit.plain_spread import PlainSpread
+    from support.plain_spread import PlainSpread
 
     from myqueue.analytics.spark.job import Spread
     from myqueue.analytics.stats.stats import stats

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kit.plain_spread import PlainSpread
-from kit.processes import Cluster, wait_for
-from kit.traffic import Reader, Writer
+from support.plain_spread import PlainSpread
+from support.processes import Cluster, wait_for
+from support.traffic import Reader, Writer
 
 from myqueue.acks import AckLedger
 from myqueue.analytics.verify.report import Report

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.plain_reader import messages, records
-from kit.queue_logs import Broker, Topic
+from support.plain_reader import messages, records
+from support.queue_logs import Broker, Topic
 
 from myqueue.wal import format as f
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.queue_logs import Topic, write_quiet
+from support.queue_logs import Topic, write_quiet
 
 from myqueue import cli
 from myqueue.cli.spark.commands import told

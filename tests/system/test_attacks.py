@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from kit.processes import Cluster, wait_for
-from kit.traffic import Reader, Writer, judge, wait_until_read
+from support.processes import Cluster, wait_for
+from support.traffic import Reader, Writer, judge, wait_until_read
 
 from myqueue.errors import MyQueueError
 from myqueue.producer.producer import Producer

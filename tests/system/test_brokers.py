@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from kit.processes import Cluster, Name, wait_for
-from kit.spreading import Load, brokers, drained, held_by, is_at_rest, is_even, status
+from support.processes import Cluster, Name, wait_for
+from support.spreading import Load, brokers, drained, held_by, is_at_rest, is_even, status
 
 from myqueue.errors import BrokerInUse, MyQueueError
 

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kit.processes import Cluster, wait_for
-from kit.spreading import Load, brokers, drained, held_by, is_even
-from kit.traffic import percentile_ms
+from support.processes import Cluster, wait_for
+from support.spreading import Load, brokers, drained, held_by, is_even
+from support.traffic import percentile_ms
 
 from myqueue.producer.producer import Producer
 

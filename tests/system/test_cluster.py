@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.processes import Cluster, wait_for
+from support.processes import Cluster, wait_for
 
 from myqueue import errors
 from myqueue.admin.client import Admin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kit.processes import Cluster, Name, wait_for
+from support.processes import Cluster, Name, wait_for
 
 MANAGERS: list[Name] = [("manager", number) for number in (1, 2, 3)]
 

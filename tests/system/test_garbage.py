@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 import zmq
-from kit.processes import Cluster, Name, free_ports
-from kit.traffic import Reader, Writer, judge, wait_until_read
+from support.processes import Cluster, Name, free_ports
+from support.traffic import Reader, Writer, judge, wait_until_read
 
 from myqueue import errors
 from myqueue.daemons.network.sockets import Transport

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.groups import Positions, describe, ends_of, is_dealt_out
-from kit.members import Member, Process, judge_group
-from kit.processes import Cluster, wait_for
-from kit.traffic import Writer
+from support.groups import Positions, describe, ends_of, is_dealt_out
+from support.members import Member, Process, judge_group
+from support.processes import Cluster, wait_for
+from support.traffic import Writer
 
 from myqueue import AsyncConsumer, Consumer, Producer, cli
 from myqueue.consumer.message import TopicPartition

@@ -11,14 +11,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from kit.groups import Positions, ends_of, is_dealt_out
-from kit.members import Process, judge_group, orphaned
-from kit.processes import Cluster, wait_for
-from kit.traffic import Writer
+from support.groups import Positions, ends_of, is_dealt_out
+from support.members import Process, judge_group, orphaned
+from support.processes import Cluster, wait_for
+from support.traffic import Writer
 
 GROUP, PARTITIONS, MEMBERS = "rhythm", 24, 6
 EVENTS, EVERY_S = 60, 5.0
-SESSION_S = 2.0  # of kit.members as a program
+SESSION_S = 2.0  # of support.members as a program
 
 
 class Crowd:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import zmq
-from kit.joining import broker, line_of, named
-from kit.processes import Cluster, free_ports, wait_for
+from support.joining import broker, line_of, named
+from support.processes import Cluster, free_ports, wait_for
 
 from myqueue.wire import protocol
 from myqueue.wire.keyfiles import Keypair, make_cluster

@@ -1,7 +1,7 @@
 """The judges of runs with real daemons find what is planted in notes of clients, and nothing else.
 
-P12: `kit.traffic.judge` and `kit.members.judge_group` decide whether a run was sound; a judge that
-finds nothing would make every run a sound one.
+P12: `support.traffic.judge` and `support.members.judge_group` decide whether a run was sound; a
+judge that finds nothing would make every run a sound one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
-from kit.members import Orphaned, Seen, judge_group, orphaned
-from kit.traffic import Ack, Reader, Writer, judge
+from support.members import Orphaned, Seen, judge_group, orphaned
+from support.traffic import Ack, Reader, Writer, judge
 
 from myqueue.errors import Busy, MyQueueError, TimedOut
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from kit.joining import broker, line_of, named
-from kit.processes import Cluster, wait_for
+from support.joining import broker, line_of, named
+from support.processes import Cluster, wait_for
 
 from myqueue import errors
 from myqueue.cluster.connection import new_keypair

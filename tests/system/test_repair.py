@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kit import wal_logs
-from kit.processes import Cluster, Name, wait_for
-from kit.traffic import Reader, Writer, judge, wait_until_read
-from kit.verifying import verified
+from support import wal_logs
+from support.processes import Cluster, Name, wait_for
+from support.traffic import Reader, Writer, judge, wait_until_read
+from support.verifying import verified
 
 from myqueue import errors
 from myqueue.cli.shared import cluster_health

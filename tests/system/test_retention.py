@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.processes import Cluster, Name, wait_for
+from support.processes import Cluster, Name, wait_for
 
 from myqueue import errors
 from myqueue.consumer.consumer import Consumer

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import zmq
-from kit.joining import line_of
-from kit.processes import Cluster, Name, free_ports, wait_for
+from support.joining import line_of
+from support.processes import Cluster, Name, free_ports, wait_for
 
 from myqueue import errors
 from myqueue.producer.producer import Producer

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import wal_logs
-from kit.joining import line_of
-from kit.processes import Cluster, Name, wait_for
+from support import wal_logs
+from support.joining import line_of
+from support.processes import Cluster, Name, wait_for
 
 from myqueue.cli.shared import cluster_health
 from myqueue.errors import MyQueueError

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import zmtp
-from kit.processes import Cluster, wait_for
+from support import zmtp
+from support.processes import Cluster, wait_for
 
 from myqueue.wire import protocol
 

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from kit.processes import Cluster, Name
-from kit.traffic import Reader, Writer, interruptions, judge, wait_until_read
+from support.processes import Cluster, Name
+from support.traffic import Reader, Writer, interruptions, judge, wait_until_read
 
 PARTITIONS = 6
 ROUND_S = 4.0

@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from kit import zmtp
-from kit.processes import Cluster, Name, wait_for
+from support import zmtp
+from support.processes import Cluster, Name, wait_for
 
 from myqueue.consumer.consumer import Consumer
 from myqueue.producer.producer import Producer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kit.processes import Cluster, wait_for
+from support.processes import Cluster, wait_for
 
 from myqueue.producer.producer import Producer
 

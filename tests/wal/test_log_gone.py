@@ -7,7 +7,7 @@ from random import Random
 from time import monotonic, sleep
 
 import pytest
-from kit import wal_logs
+from support import wal_logs
 
 from myqueue.errors import JournalStopped
 from myqueue.wal.append.journal import JournalConfig

@@ -9,8 +9,8 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
-from kit import wal_logs as t
-from kit.wal_logs import GROUPS, flip, make_log, nth, put
+from support import wal_logs as t
+from support.wal_logs import GROUPS, flip, make_log, nth, put
 
 from myqueue import cli
 from myqueue.wal import format as f

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from kit import wal_logs as t
+from support import wal_logs as t
 
 from myqueue import cli
 from myqueue.wal.files import RealFiles
@@ -22,7 +22,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from time import monotonic
-from kit import wal_logs as t
+from support import wal_logs as t
 
 log = t.open_log(Path(sys.argv[1]))
 for group in (*t.GROUPS, 4):

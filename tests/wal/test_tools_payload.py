@@ -15,9 +15,9 @@ import msgpack
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kit.batches import forged
-from kit.metadata_rig import Script
-from kit.queue_logs import WALL_MS, Broker, Topic, make_entry
+from support.batches import forged
+from support.metadata_rig import Script
+from support.queue_logs import WALL_MS, Broker, Topic, make_entry
 
 from myqueue import cli
 from myqueue.cli.wal.lines import as_line

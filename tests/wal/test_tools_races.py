@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kit import wal_logs as t
-from kit.wal_logs import make_log
+from support import wal_logs as t
+from support.wal_logs import make_log
 
 from myqueue.wal import format as f
 from myqueue.wal.tools.dump import Dump, Found, Wanted

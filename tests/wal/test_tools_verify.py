@@ -5,8 +5,8 @@ from random import Random
 from shutil import copytree
 
 import pytest
-from kit import wal_logs as t
-from kit.wal_logs import GROUPS, flip, make_log, nth, put, the_finding
+from support import wal_logs as t
+from support.wal_logs import GROUPS, flip, make_log, nth, put, the_finding
 
 from myqueue.wal import format as f
 from myqueue.wal.append.groups import Groups

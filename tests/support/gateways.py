@@ -13,7 +13,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from kit.processes import free_ports, wait_for
+from support.processes import free_ports, wait_for
 
 Answer = tuple[int, dict[str, Any]]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any, Final
 
-from kit.processes import Cluster, Name
+from support.processes import Cluster, Name
 
 ROOT: Final = Path(__file__).parents[2]
 CLIENTS: Final = "clients"

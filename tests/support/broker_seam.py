@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from kit.batches import WALL_MS
+from support.batches import WALL_MS
 
 from myqueue import errors
 from myqueue.daemons.broker.broker import Broker

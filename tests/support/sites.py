@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kit.processes import free_ports
+from support.processes import free_ports
 
 from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.http.server import Server

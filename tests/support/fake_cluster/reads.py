@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from kit.echo import Answer, EchoCluster, EchoDaemon, Log, refuse
+from support.fake_cluster.peer import Answer, EchoCluster, EchoDaemon, Log, refuse
 
 from myqueue import errors
 from myqueue.wire import batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kit.broker_seam import World
+from support.broker_seam import World
 
 from myqueue.wire import protocol
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kit.manager_rig import WALL_MS, Cluster, FakeBroker
+from support.manager_rig import WALL_MS, Cluster, FakeBroker
 
 from myqueue.daemons.broker.reconcile_members import Standing, next_step
 from myqueue.daemons.manager.balancer.controller import SETTLED_MS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from kit.echo import Answer, EchoCluster, Script
+from support.fake_cluster.peer import Answer, EchoCluster, Script
 
 from myqueue.wire import protocol as words
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit import wal_logs
-from kit.engine_rig import Net, Node
+from support import wal_logs
+from support.engine_rig import Net, Node
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t

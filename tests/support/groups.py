@@ -6,8 +6,8 @@ import threading
 from collections import defaultdict
 from typing import Any
 
-from kit.processes import Cluster
-from kit.traffic import Writer
+from support.processes import Cluster
+from support.traffic import Writer
 
 from myqueue.consumer.message import TopicPartition
 from myqueue.errors import MyQueueError

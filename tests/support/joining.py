@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kit.processes import Cluster, free_ports, wait_for
+from support.processes import Cluster, free_ports, wait_for
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kit.processes import Cluster, Name, wait_for
-from kit.traffic import Reader, Writer, judge, wait_until_read
+from support.processes import Cluster, Name, wait_for
+from support.traffic import Reader, Writer, judge, wait_until_read
 
 from myqueue.errors import MyQueueError
 from myqueue.wire import protocol

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from kit.plain_spread import PlainSpread
-from kit.queue_logs import Topic
+from support.plain_spread import PlainSpread
+from support.queue_logs import Topic
 
 from myqueue.analytics.verify.report import Report
 from myqueue.analytics.verify.verify import Asked, verify
