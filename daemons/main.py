@@ -29,12 +29,13 @@ from myqueue.daemons.broker.broker import Broker
 from myqueue.daemons.clock import RealClock
 from myqueue.daemons.config import SETTINGS, DaemonConfig, load
 from myqueue.daemons.event_log import Logger
+from myqueue.daemons.interfaces import Owner
 from myqueue.daemons.manager.manager import Manager
 from myqueue.daemons.network.flood_limit import Floods
 from myqueue.daemons.network.loop import Loop
 from myqueue.daemons.network.sockets import Transport
 from myqueue.daemons.raft.types import Broken, Settings
-from myqueue.daemons.replication.engine import Engine, Owner
+from myqueue.daemons.replication.engine import Engine
 from myqueue.errors import DiskFull, InvalidSetting, JournalStopped, MyQueueError
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.log import Log

@@ -36,7 +36,8 @@ from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
-    from myqueue.daemons.replication.engine import Client, Engine, Peer
+    from myqueue.daemons.interfaces import Client, Peer
+    from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
 SWEEP_MS: Final = 1000

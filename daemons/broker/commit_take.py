@@ -24,7 +24,8 @@ from myqueue.daemons.raft.types import COUNT, INDEX, OFFSET, PAYLOAD, TERM, Entr
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
-    from myqueue.daemons.replication.engine import Client, Engine
+    from myqueue.daemons.interfaces import Client
+    from myqueue.daemons.replication.engine import Engine
 
 TAKE_MAX: Final = 4096  # messages; as many batches fit into one answer
 TAKE_BYTES_MAX: Final = 32 << 20  # the rest is fetched by offset: it is the asker's already

@@ -23,7 +23,8 @@ from myqueue.daemons.raft.types import COUNT, DATA, INDEX, OFFSET, PAYLOAD, TIME
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
-    from myqueue.daemons.replication.engine import Client, Engine
+    from myqueue.daemons.interfaces import Client
+    from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
 WAIT_MS_MAX: Final = 30_000

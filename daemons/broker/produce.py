@@ -27,7 +27,8 @@ from myqueue.wire import batch, protocol
 from myqueue.wire.batch import KEYED_EPOCH
 
 if TYPE_CHECKING:
-    from myqueue.daemons.replication.engine import Client, Engine
+    from myqueue.daemons.interfaces import Client
+    from myqueue.daemons.replication.engine import Engine
 
 CLIENT_BYTES_MAX: Final = 32 << 20
 DAEMON_BYTES_MAX: Final = 128 << 20

@@ -23,7 +23,7 @@ from myqueue.daemons.raft.types import COMMAND, DATA, PAYLOAD, Item
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
-    from myqueue.daemons.replication.engine import Client
+    from myqueue.daemons.interfaces import Client
     from myqueue.daemons.replication.replica import Replica
 
 COMMAND_ROWS_MAX: Final = 4096  # in one entry

@@ -19,7 +19,8 @@ from myqueue.daemons.raft.describe import story as raft_story
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
-    from myqueue.daemons.replication.engine import Client, Engine
+    from myqueue.daemons.interfaces import Client
+    from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
 GROUPS_MAX: Final = 2000  # in one STATUS

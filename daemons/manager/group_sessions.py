@@ -27,8 +27,9 @@ from myqueue.errors import Busy, InvalidRequest, MyQueueError, UnknownMember
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
+    from myqueue.daemons.interfaces import Client
     from myqueue.daemons.metadata.tables import Tables
-    from myqueue.daemons.replication.engine import Client, Engine
+    from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
     from myqueue.wire.protocol import Envelope
 

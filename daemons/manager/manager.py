@@ -40,7 +40,8 @@ from myqueue.wire.protocol import Envelope
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
-    from myqueue.daemons.replication.engine import Client, Engine, Peer
+    from myqueue.daemons.interfaces import Client, Peer
+    from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
 GROUP: Final = 1  # of the managers themselves

@@ -13,7 +13,7 @@ from myqueue.errors import Busy
 from myqueue.wire.protocol import Envelope
 
 if TYPE_CHECKING:
-    from myqueue.daemons.replication.engine import Client
+    from myqueue.daemons.interfaces import Client
 
 WAITING_MAX: Final = 4096  # of each kind
 

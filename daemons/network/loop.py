@@ -29,16 +29,19 @@ on loopback (S5).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from myqueue import __version__, errors
+from myqueue.daemons.interfaces import Client, Owner, Peer
 from myqueue.daemons.network.rivals import Rivals
 from myqueue.daemons.network.sockets import Transport, describe
 from myqueue.daemons.raft.types import Broken, node_of
 from myqueue.daemons.repeated_warnings import Pauses
 from myqueue.daemons.replication import packets
-from myqueue.daemons.replication.engine import Client, Engine, Owner, Peer
 from myqueue.wire import protocol
+
+if TYPE_CHECKING:
+    from myqueue.daemons.replication.engine import Engine
 
 TICK_MS = 50
 QUIET_TICK_MS = 150  # while no group waits for a time: as often as beats are due

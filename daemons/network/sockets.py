@@ -26,10 +26,10 @@ from typing import Any
 
 import zmq
 
+from myqueue.daemons.interfaces import Client, Peer
 from myqueue.daemons.metrics import Counts
 from myqueue.daemons.network import admission
 from myqueue.daemons.network.flood_limit import Cut, Floods, machine_bytes, room_bytes
-from myqueue.daemons.replication.engine import Client, Peer
 from myqueue.errors import DirectoryUnusable, MyQueueError
 from myqueue.wire import protocol
 from myqueue.wire.keyfiles import DoorKeys

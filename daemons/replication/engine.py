@@ -20,11 +20,7 @@ from typing import Any
 
 from myqueue import errors
 from myqueue.daemons.clock import Clock
-from myqueue.daemons.interfaces import Client as Client
-from myqueue.daemons.interfaces import Owner as Owner
-from myqueue.daemons.interfaces import Peer as Peer
-from myqueue.daemons.interfaces import Rival
-from myqueue.daemons.interfaces import Wire as Wire
+from myqueue.daemons.interfaces import Client, Owner, Peer, Rival, Wire
 from myqueue.daemons.metrics import Counts
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import Host, Packet

@@ -13,8 +13,8 @@ from support.broker_seam import GROUP, World
 
 from myqueue import errors
 from myqueue.daemons.broker import produce, proposals
+from myqueue.daemons.interfaces import Client
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.replication.engine import Client
 from myqueue.wire import batch, protocol
 
 KEY = b"k" * 16

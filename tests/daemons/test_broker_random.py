@@ -9,9 +9,9 @@ from support.batches import make_batch
 from support.broker_seam import GROUP, World
 
 from myqueue import errors
+from myqueue.daemons.interfaces import Client
 from myqueue.daemons.partition.producers import IDENTITY
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.replication.engine import Client
 from myqueue.wire import protocol
 
 WINDOW = 8

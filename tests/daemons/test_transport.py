@@ -14,11 +14,11 @@ import zmq
 from support import zmtp
 from support.processes import free_ports
 
+from myqueue.daemons.interfaces import Client
 from myqueue.daemons.network import flood_limit as floods_module
 from myqueue.daemons.network import sockets as module
 from myqueue.daemons.network.flood_limit import Floods, memory_bytes
 from myqueue.daemons.network.sockets import Transport
-from myqueue.daemons.replication.engine import Client
 from myqueue.errors import DirectoryUnusable
 from myqueue.wire import protocol
 

@@ -15,11 +15,11 @@ from support.batches import WALL_MS
 
 from myqueue import errors
 from myqueue.daemons.broker.broker import Broker
+from myqueue.daemons.interfaces import Client
 from myqueue.daemons.metrics import Counts
 from myqueue.daemons.partition.machine import Partition
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import RaftLog
-from myqueue.daemons.replication.engine import Client
 from myqueue.wire import protocol
 
 GROUP = 77
