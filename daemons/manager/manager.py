@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import __version__, errors
+from myqueue.daemons.error_details import describe
 from myqueue.daemons.manager import founding, queries, status
 from myqueue.daemons.manager.audit_log import told_of
 from myqueue.daemons.manager.balancer.removal_impact import stranded
@@ -33,7 +34,6 @@ from myqueue.daemons.manager.queries import View
 from myqueue.daemons.metadata.arguments import check_new_name
 from myqueue.daemons.metadata.machine import OWN_ARGUMENTS, Metadata, asked_by, command
 from myqueue.daemons.metadata.operations import CLIENT_OPERATIONS, CREATING, PLACING
-from myqueue.daemons.network.sockets import describe
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Item, node_of, replica_id
 from myqueue.wire import protocol
 from myqueue.wire.protocol import Envelope

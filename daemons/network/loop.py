@@ -32,9 +32,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from myqueue import __version__, errors
+from myqueue.daemons.error_details import describe
 from myqueue.daemons.interfaces import Client, Owner, Peer
 from myqueue.daemons.network.rivals import Rivals
-from myqueue.daemons.network.sockets import Transport, describe
+from myqueue.daemons.network.sockets import Transport
 from myqueue.daemons.raft.types import Broken, node_of
 from myqueue.daemons.repeated_warnings import Pauses
 from myqueue.daemons.replication import packets

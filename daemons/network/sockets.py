@@ -30,7 +30,7 @@ from myqueue.daemons.interfaces import Client, Peer
 from myqueue.daemons.metrics import Counts
 from myqueue.daemons.network import admission
 from myqueue.daemons.network.flood_limit import Cut, Floods, machine_bytes, room_bytes
-from myqueue.errors import DirectoryUnusable, MyQueueError
+from myqueue.errors import DirectoryUnusable
 from myqueue.wire import protocol
 from myqueue.wire.keyfiles import DoorKeys
 
@@ -484,10 +484,3 @@ def _payloads(door: zmq.Socket[bytes], kept: bool) -> list[Buffer] | None:
     while get(_MORE):
         recv(_NOW)
     return None
-
-
-def describe(error: MyQueueError) -> dict[str, Any]:
-    """What goes beside the text: facts for the client's code, and a hint for this case alone."""
-    details = getattr(error, "details", None)
-    found = details if isinstance(details, dict) else {}
-    return {**found, "hint": error.own_hint} if error.own_hint else found
