@@ -11,7 +11,7 @@ import click
 
 from myqueue.admin.client import Admin
 from myqueue.cli.shared import options, output
-from myqueue.cli.wal.commands import when
+from myqueue.cli.shared.output import when
 from myqueue.errors import TABLE, TroubleError
 
 UIDS = ("group", "topic_uid")

@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -100,3 +101,14 @@ def progress(length: int, label: str) -> Any:
     """
     hidden = not sys.stderr.isatty()
     return click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden)
+
+
+def when(time_ms: int | None) -> str | None:
+    """A time as tables show it: UTC, with milliseconds. 0 is what records without a time have."""
+    if not time_ms:
+        return None
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(time_ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 import click
 
@@ -62,17 +61,6 @@ def line(text: str, err: bool = False) -> None:
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", err=True, nl=False)
     click.echo(text, err=err)
-
-
-def when(time_ms: int | None) -> str | None:
-    """A time as tables show it: UTC, with milliseconds. 0 is what records without a time have."""
-    if not time_ms:
-        return None
-    try:
-        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(time_ms)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
 
 
 def group_uid(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:

@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from myqueue.cli.shared import output
+from myqueue.cli.shared.output import when
 from myqueue.cli.shared.streams import quiet_pipe
-from myqueue.cli.wal.commands import group_uid, opened, path_argument, span, when
+from myqueue.cli.wal.commands import group_uid, opened, path_argument, span
 from myqueue.cli.wal.lines import as_line
 from myqueue.cli.wal.payload import decoded
 from myqueue.wal import format as f

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from myqueue.cli.shared import output
+from myqueue.cli.shared.output import when
 from myqueue.cli.shared.streams import quiet_pipe
-from myqueue.cli.wal.commands import opened, path_argument, title, when
+from myqueue.cli.wal.commands import opened, path_argument, title
 from myqueue.wal import format as f
 from myqueue.wal.tools.listing import Row, overview
 from myqueue.wal.tools.locate import Place
