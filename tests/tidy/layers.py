@@ -15,38 +15,244 @@ from tidy.tree import PRODUCT, Source
 
 Rule = Callable[[Source], Iterator[str]]
 
-# For each layer what it may import besides the standard library. The first row that fits a path
+# What several rows have in common.
+LOG = (
+    *("myqueue.errors", "myqueue.wal.config", "myqueue.wal.files", "myqueue.wal.fork_guard"),
+    *("myqueue.wal.format", "myqueue.wal.identity"),
+)
+DAEMON = (
+    *("myqueue.__version__", "myqueue.errors", "myqueue.wire", "myqueue.daemons.clock"),
+    *("myqueue.daemons.config", "myqueue.daemons.error_details", "myqueue.daemons.event_log"),
+    *("myqueue.daemons.interfaces", "myqueue.daemons.metrics"),
+    *("myqueue.daemons.repeated_warnings", "myqueue.daemons.state_machine"),
+)
+MACHINE = (
+    *("myqueue.errors", "myqueue.wire", "myqueue.daemons.state_machine"),
+    "myqueue.daemons.raft.types",
+)
+CLIENT = ("myqueue.errors", "myqueue.settings", "myqueue.arguments", "myqueue.wire")
+JUDGES = ("myqueue.errors", "myqueue.wal.format", "myqueue.analytics.log")
+
+# For each package what it may import besides the standard library. The first row that fits a path
 # counts. A name stands for itself and all below it; `fits` says what <client> and <public> mean.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("wal/", ("lmdb", "myqueue.errors", "myqueue.wal")),
+    # -- the log: tools look at it and never write to it, so no journal, recovery or reclaim there
+    (
+        "wal/append/",
+        (
+            *(*LOG, "myqueue.wal.append", "myqueue.wal.space.reserve"),
+            *("myqueue.wal.recover.inventory", "myqueue.wal.recover.recovery"),
+        ),
+    ),
+    (
+        "wal/recover/",
+        (
+            *(*LOG, "myqueue.wal.recover", "myqueue.wal.read", "myqueue.wal.append.groups"),
+            *("myqueue.wal.append.layout", "myqueue.wal.store", "myqueue.wal.log"),
+        ),
+    ),
+    (
+        "wal/read/",
+        (*LOG, "myqueue.wal.read", "myqueue.wal.append.groups", "myqueue.wal.store.index"),
+    ),
+    (
+        "wal/store/",
+        (
+            *("lmdb", *LOG, "myqueue.wal.store", "myqueue.wal.append.groups"),
+            "myqueue.wal.tools.locate",
+        ),
+    ),
+    (
+        "wal/space/",
+        (
+            *(*LOG, "myqueue.wal.space", "myqueue.wal.append", "myqueue.wal.read"),
+            *("myqueue.wal.recover.inventory", "myqueue.wal.store.index", "myqueue.wal.log"),
+            *("myqueue.wal.tools.check_segment", "myqueue.wal.tools.segments"),
+        ),
+    ),
+    (
+        "wal/tools/",
+        (
+            *(*LOG, "myqueue.wal.tools", "myqueue.wal.read", "myqueue.wal.store"),
+            *("myqueue.wal.append.groups", "myqueue.wal.append.layout"),
+        ),
+    ),
+    ("wal/", ("myqueue.errors", "myqueue.wal")),
+    # -- daemons: broker and manager do not know each other; four packages compute and no more
     ("daemons/raft/", ("myqueue.daemons.raft",)),
-    ("daemons/", ("zmq", "click", "<client>", "myqueue.wal", "myqueue.daemons")),
+    ("daemons/partition/", (*MACHINE, "myqueue.daemons.partition")),
+    ("daemons/metadata/", (*MACHINE, "myqueue.daemons.metadata")),
+    (
+        "daemons/manager/balancer/",
+        (
+            *("myqueue.daemons.manager.balancer", "myqueue.daemons.manager.cluster_view"),
+            *("myqueue.daemons.manager.broker_orders", "myqueue.daemons.metadata"),
+            "myqueue.daemons.raft.quorum",
+        ),
+    ),
+    (
+        "daemons/manager/",
+        (
+            *(*DAEMON, "myqueue.daemons.manager", "myqueue.daemons.metadata"),
+            *("myqueue.daemons.raft", "myqueue.daemons.replication"),
+        ),
+    ),
+    (
+        "daemons/broker/",
+        (
+            *(*DAEMON, "myqueue.daemons.broker", "myqueue.daemons.partition"),
+            *("myqueue.daemons.raft", "myqueue.daemons.replication", "myqueue.wal.append.groups"),
+        ),
+    ),
+    (
+        "daemons/network/loop.py",
+        (
+            *(*DAEMON, "myqueue.daemons.network", "myqueue.daemons.raft.types"),
+            *("myqueue.daemons.replication.engine", "myqueue.daemons.replication.packets"),
+        ),
+    ),
+    ("daemons/network/", ("zmq", *DAEMON, "myqueue.daemons.network")),
+    (
+        "daemons/replication/",
+        (
+            *(*DAEMON, "myqueue.daemons.replication", "myqueue.daemons.repair"),
+            *("myqueue.daemons.raft", "myqueue.wal"),
+        ),
+    ),
+    (
+        "daemons/repair/",
+        (
+            *("myqueue.errors", "myqueue.wire", "myqueue.daemons.repair", "myqueue.wal"),
+            *("myqueue.daemons.replication", "myqueue.daemons.raft"),
+        ),
+    ),
+    (
+        "daemons/agent/",
+        (
+            *("click", "myqueue.errors", "myqueue.admin.local_agent", "myqueue.wal.files"),
+            "myqueue.daemons.agent",
+        ),
+    ),
+    ("daemons/", ("click", *DAEMON, "myqueue.wal", "myqueue.daemons")),
+    # -- the gateway: a user of the client like any other
     # The one part that all programs share: how settings are put together.
     ("gateway/settings.py", ("myqueue.errors", "myqueue.wire.program_settings")),
     (
-        "gateway/",
-        ("flask", "prometheus_client", "click", "<public>", "myqueue.gateway"),
-    ),
-    (
-        "analytics/",
+        "gateway/http/",
         (
-            *("pyspark", "pyarrow", "click", "myqueue.errors"),
-            *("myqueue.wal.format", "myqueue.wal.read.reader", "myqueue.analytics"),
+            *("flask", "<public>", "myqueue.gateway.settings", "myqueue.gateway.cluster_client"),
+            *("myqueue.gateway.api", "myqueue.gateway.http"),
         ),
     ),
+    (
+        "gateway/api/",
+        (
+            *("flask", "<public>", "myqueue.gateway.settings", "myqueue.gateway.cluster_client"),
+            *("myqueue.gateway.cluster_snapshot", "myqueue.gateway.api"),
+        ),
+    ),
+    (
+        "gateway/metrics/",
+        (
+            *("flask", "prometheus_client", "<public>", "myqueue.gateway.cluster_snapshot"),
+            *("myqueue.gateway.http.memory_limit", "myqueue.gateway.metrics"),
+        ),
+    ),
+    ("gateway/console/view/", ("myqueue.errors", "myqueue.gateway.console.view")),
+    (
+        "gateway/console/live/",
+        (
+            *("<public>", "myqueue.gateway.cluster_snapshot", "myqueue.gateway.api.failures"),
+            *("myqueue.gateway.console.view", "myqueue.gateway.console.live"),
+        ),
+    ),
+    (
+        "gateway/console/",
+        (
+            *("flask", "<public>", "myqueue.gateway.cluster_snapshot", "myqueue.gateway.api"),
+            *("myqueue.gateway.http.admission", "myqueue.gateway.console"),
+        ),
+    ),
+    ("gateway/", ("flask", "click", "<public>", "myqueue.gateway")),
+    # -- analytics: of all the rest it sees the format
+    ("analytics/log/", ("pyarrow", *JUDGES)),
+    (
+        "analytics/source/",
+        (
+            *("pyspark", "pyarrow", *JUDGES, "myqueue.analytics.source"),
+            "myqueue.analytics.verify.commit_point",
+        ),
+    ),
+    (
+        "analytics/verify/",
+        (
+            *(*JUDGES, "myqueue.analytics.source", "myqueue.analytics.spark.interface"),
+            "myqueue.analytics.verify",
+        ),
+    ),
+    (
+        "analytics/stats/",
+        (
+            *("pyarrow", *JUDGES, "myqueue.analytics.source", "myqueue.analytics.verify"),
+            *("myqueue.analytics.html", "myqueue.analytics.spark.interface"),
+            "myqueue.analytics.stats",
+        ),
+    ),
+    (
+        "analytics/spark/",
+        (
+            *("pyspark", "myqueue.errors", "myqueue.analytics.source.datasource"),
+            "myqueue.analytics.spark",
+        ),
+    ),
+    (
+        "analytics/html/",
+        (
+            *("myqueue.errors", "myqueue.analytics.log.catalog"),
+            *("myqueue.analytics.verify.report", "myqueue.analytics.html"),
+        ),
+    ),
+    ("analytics/", ("pyspark", *JUDGES, "myqueue.analytics")),
+    # -- the command line
     # A command's file is loaded when the command is called, so it may import what it works with;
-    # these three are loaded with every command.
+    # these five are loaded with every command.
     ("client/cli/__init__.py", ("click", "<client>", "myqueue.cli")),
-    ("client/cli/lazy.py", ("click", "<client>", "myqueue.cli")),
-    ("client/cli/shared/output.py", ("click", "<client>", "myqueue.cli")),
+    ("client/cli/lazy.py", ("click",)),
+    ("client/cli/shared/output.py", ("click", "<client>", "myqueue.cli.shared")),
+    ("client/cli/shared/streams.py", ("click", "<client>", "myqueue.cli.shared")),
+    ("client/cli/shared/install_hint.py", ("click", "<client>", "myqueue.cli.shared")),
+    (
+        "client/cli/shared/",
+        ("click", "<client>", "myqueue.cli.shared", "myqueue.daemons.agent.cluster_folder"),
+    ),
     ("client/cli/bench/floor.py", ("zmq", "myqueue.cli", "myqueue.errors")),
     ("client/cli/", ("click", "myqueue")),
-    ("client/", ("zmq", "msgpack", "<client>")),
+    # -- the client
+    ("client/errors/", ("myqueue.errors",)),
+    ("client/wire/", ("msgpack", "myqueue.PROTOCOL_VERSION", "myqueue.errors", "myqueue.wire")),
+    ("client/cluster/", ("zmq", *CLIENT, "myqueue.cluster")),
+    ("client/producer/", (*CLIENT, "myqueue.cluster", "myqueue.producer")),
+    (
+        "client/consumer/",
+        (*CLIENT, "myqueue.cluster", "myqueue.producer.partitioner", "myqueue.consumer"),
+    ),
+    (
+        "client/admin/",
+        (*CLIENT, "myqueue.cluster", "myqueue.consumer.message", "myqueue.admin"),
+    ),
+    ("client/", ("<client>",)),
 )
 # Inside of a function any part of myqueue may be imported here, because only some calls need it.
 LAZY_IMPORTS_IN = "client/cli/"
 # What the gateway, a user of the client like any other, may take from it.
 PUBLIC_MODULES = ("errors", "testing")
+
+# These packages compute and no more: no clock, no file, no socket, no thread.
+PURE = ("daemons/raft/", "daemons/partition/", "daemons/metadata/", "daemons/manager/balancer/")
+IMPURE = (
+    *("asyncio", "io", "logging", "mmap", "multiprocessing", "os", "pathlib", "select", "shutil"),
+    *("signal", "socket", "subprocess", "tempfile", "threading", "time"),
+)
 
 ONE_IMPORTER: dict[str, tuple[str, ...]] = {
     # The third one measures bare ZeroMQ, for comparison.
@@ -102,6 +308,13 @@ def lazily_imported(source: Source) -> Iterator[ast.AST]:
             yield from (n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom))
 
 
+def pure(source: Source) -> Iterator[str]:
+    """A package that only computes takes time, bytes and chance as arguments."""
+    for node, name in imports(source) if source.path.startswith(PURE) else ():
+        if name.partition(".")[0] in IMPURE:
+            yield f"{at(source, node)}: this package only computes; take from {name} by argument"
+
+
 def one_importer(source: Source) -> Iterator[str]:
     """A library imported in another place than the one that hides it from all others."""
     if not source.is_product:
@@ -138,4 +351,4 @@ def shadowing_file(path: str) -> str | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (layer, one_importer, absolute_imports)
+RULES: tuple[Rule, ...] = (layer, pure, one_importer, absolute_imports)
