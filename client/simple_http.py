@@ -29,7 +29,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 from weakref import WeakSet
 
-from myqueue.cluster.finalizers import DELIVER_S, Parting, unclosed, wait_for_partings
 from myqueue.consumer.message import Message, TopicPartition
 from myqueue.errors import (
     NONE,
@@ -45,6 +44,7 @@ from myqueue.errors import (
     Unreachable,
     error_of,
 )
+from myqueue.finalizers import DELIVER_S, Parting, unclosed, wait_for_partings
 from myqueue.producer.delivery import FailedRecord, RecordMetadata
 from myqueue.producer.partitioner import partition_of
 

@@ -6,7 +6,7 @@ says when each of these is called. The *wire* is the transport as the engine see
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from myqueue.daemons.raft.types import Entry
 from myqueue.wire.protocol import Envelope
@@ -37,6 +37,9 @@ class Peer:
     ) -> None:
         self.identity, self.kind, self.node, self.address = identity, kind, node, address
         self.disk, self.incarnation, self.name = disk, incarnation, f"{kind} {node}"
+
+
+RIVAL_MS: Final = 3000  # a process that is refused tries again several times a second
 
 
 class Rival(NamedTuple):

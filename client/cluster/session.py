@@ -26,7 +26,6 @@ from typing import Any, Final, NamedTuple, Self
 from weakref import WeakSet
 
 from myqueue.cluster.connection import Connection, Greeting, Sockets
-from myqueue.cluster.finalizers import unclosed, when_dropped
 from myqueue.cluster.io_thread import IoThread, Job, Timer
 from myqueue.cluster.manager_request import ManagerCall, Managers
 from myqueue.cluster.route_refresh import Upkeep
@@ -41,6 +40,7 @@ from myqueue.errors import (
     MyQueueError,
     TimedOut,
 )
+from myqueue.finalizers import unclosed, when_dropped
 from myqueue.settings import SessionSettings, addresses, joined
 from myqueue.wire import protocol as words
 from myqueue.wire.batch import Buffer

@@ -25,7 +25,6 @@ from itertools import islice
 from typing import Any, Final, Self
 
 from myqueue import arguments
-from myqueue.cluster.finalizers import ConsumerParting
 from myqueue.cluster.session import Session
 from myqueue.consumer.assignment import Shares
 from myqueue.consumer.fetch_plan import limits_of
@@ -42,6 +41,7 @@ from myqueue.errors import (
     TopicDeleted,
     Unreachable,
 )
+from myqueue.finalizers import ConsumerParting
 from myqueue.settings import consumer_settings, ids_by_topic, who_commits
 
 log = logging.getLogger("myqueue.client")

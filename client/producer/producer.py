@@ -29,7 +29,6 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from myqueue.arguments import seconds, text, wrong
-from myqueue.cluster.finalizers import ProducerParting, wait_for_partings, weakly
 from myqueue.cluster.session import Session, SessionCore
 from myqueue.errors import (
     UNKNOWN,
@@ -43,6 +42,7 @@ from myqueue.errors import (
     TimedOut,
     TopicDeleted,
 )
+from myqueue.finalizers import ProducerParting, wait_for_partings, weakly
 from myqueue.producer.accumulator import (
     COUNT_MAX,
     HEADER_BYTES,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from myqueue.daemons.interfaces import Rival
+from myqueue.daemons.interfaces import RIVAL_MS, Rival
 from myqueue.daemons.manager.broker_orders import unknown_groups
 from myqueue.daemons.manager.cluster_view import Activity, Liveness
 from myqueue.daemons.manager.group_queries import group, groups
@@ -25,7 +25,6 @@ from myqueue.daemons.metadata.records import (
     Topic,
 )
 from myqueue.daemons.metadata.tables import Tables
-from myqueue.daemons.network.rivals import RIVAL_MS
 from myqueue.errors import InvalidRequest, UnknownClient, UnknownTopic
 
 CLIENTS_MAX: Final = 1000  # of each kind in one answer

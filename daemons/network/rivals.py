@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from myqueue.daemons.interfaces import Peer, Rival
+from myqueue.daemons.interfaces import RIVAL_MS, Peer, Rival
 
 PROBE_MS: Final = 100  # between looks whether the one that is connected still is
 HOLD_MS: Final = 3000
-RIVAL_MS: Final = 3000  # a process that is refused tries again several times a second
 Number = tuple[str, int]  # kind and node
 
 

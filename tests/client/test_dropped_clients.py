@@ -30,8 +30,8 @@ from myqueue import (
     Producer,
     Session,
     errors,
+    finalizers,
 )
-from myqueue.cluster import finalizers
 
 GONE_S = 10.0  # it takes some ms; a busy machine more
 

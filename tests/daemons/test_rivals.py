@@ -30,7 +30,9 @@ class Door:
         client, self.port = free_ports(2)
         self.net, self.engine = net, net.nodes[1].engine
         greeting = self.greeting(1, 1)
-        self.transport = Transport(f"127.0.0.1:{client}", f"127.0.0.1:{self.port}", greeting)
+        self.transport = Transport(
+            f"127.0.0.1:{client}", f"127.0.0.1:{self.port}", greeting, now=net.nodes[1].engine.now
+        )
         self.loop = Loop(
             self.engine, net.nodes[1].owner, self.transport, "test", lambda *_, **__: None
         )

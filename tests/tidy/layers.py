@@ -30,7 +30,10 @@ MACHINE = (
     *("myqueue.errors", "myqueue.wire", "myqueue.daemons.state_machine"),
     "myqueue.daemons.raft.types",
 )
-CLIENT = ("myqueue.errors", "myqueue.settings", "myqueue.arguments", "myqueue.wire")
+CLIENT = (
+    *("myqueue.errors", "myqueue.settings", "myqueue.arguments", "myqueue.wire"),
+    "myqueue.finalizers",
+)
 JUDGES = ("myqueue.errors", "myqueue.wal.format", "myqueue.analytics.log")
 
 # For each package what it may import besides the standard library. The first row that fits a path
