@@ -271,7 +271,7 @@ class Transport:
             del self._sources[next(iter(self._sources))]  # noted again when it speaks again
         try:
             self._sources[identity] = os.fstat(int(frame.get(zmq.SRCFD))).st_ino
-        except OSError:  # closed meanwhile
+        except (OSError, zmq.ZMQError):  # closed by now; or an old protocol, which has no metadata
             self._sources[identity] = 0
         return bytes(frame.buffer)
 
