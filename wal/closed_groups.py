@@ -32,11 +32,11 @@ TRIES: Final = 20  # segments may be reclaimed while they are linked
 _CLOSED: Final = "closed-"
 
 
-def name_of(group: int, replica: int) -> str:
+def folder_name(group: int, replica: int) -> str:
     return f"{group:x}-{replica:x}"
 
 
-class Kept:
+class ClosedGroups:
     """In one daemon's directory; `base` is its files."""
 
     def __init__(self, directory: str, base: RealFiles, store: Callable[[], Store]) -> None:

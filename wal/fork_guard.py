@@ -26,7 +26,7 @@ class Part(Protocol):
 _parts: dict[int, ref[Part]] = {}
 
 
-def stays_behind(part: Part) -> None:
+def refuse_after_fork(part: Part) -> None:
     """From now on `part` is told when the process was forked, in the child."""
     key = id(part)
     _parts[key] = ref(part, lambda _: _parts.pop(key, None))

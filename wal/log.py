@@ -28,15 +28,15 @@ from myqueue.wal import format as f
 from myqueue.wal.append.groups import Groups
 from myqueue.wal.append.journal import Journal
 from myqueue.wal.append.writer import Event, Persisted
-from myqueue.wal.closed_groups import Kept
+from myqueue.wal.closed_groups import ClosedGroups
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.files import RealFiles, lock_directory, unlock_directory
-from myqueue.wal.fork_guard import stays_behind
+from myqueue.wal.fork_guard import refuse_after_fork
 from myqueue.wal.identity import FILE_NAME, Identity, claim
 from myqueue.wal.read.reader import Reader
-from myqueue.wal.read.term_search import first_at_time, term_runs
+from myqueue.wal.read.term_search import term_runs
 from myqueue.wal.recover.recovery import UNSURE
-from myqueue.wal.space.background import Apart
+from myqueue.wal.space.background import BackgroundJobs
 from myqueue.wal.space.reclaim import SETTLE_MS, Reclaimer
 from myqueue.wal.space.reserve import Reserve
 from myqueue.wal.store.index import Index
@@ -76,7 +76,7 @@ class Log:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         self._lock = lock_directory(directory)
         undo.callback(lambda: unlock_directory(self._lock))
-        stays_behind(self)
+        refuse_after_fork(self)
         self._base = RealFiles(directory)
         undo.callback(self._base.close)
         self.identity: Identity = claim(
@@ -96,7 +96,7 @@ class Log:
         store_directory = os.path.join(directory, "store")
         self.store, self._groups, self.store_problem = _open_store(store_directory)
         undo.callback(lambda: self.store.close())
-        self.kept = Kept(directory, self._base, lambda: self.store)
+        self.kept = ClosedGroups(directory, self._base, lambda: self.store)
 
     def _replace_store(self, directory: str, problem: str) -> None:
         with suppress(StoreBroken):
@@ -119,10 +119,10 @@ class Log:
             self.index = Index(self.store, True, self.journal.wake, self._reserve.release)
             mine.callback(self.index.close)
             self.reader = Reader(self.files, self.index, self.journal.segment_name)
-            self.apart = Apart(threads=True)
-            mine.callback(self.apart.close)
+            self.background = BackgroundJobs(threads=True)
+            mine.callback(self.background.close)
             self.reclaimer = Reclaimer(
-                self.files, self.journal, self.index, self.reader, self.apart, SETTLE_MS
+                self.files, self.journal, self.index, self.reader, self.background, SETTLE_MS
             )
             undo.push(mine.pop_all())
 
@@ -161,15 +161,7 @@ class Log:
         """
         return term_runs(self.index, uid, self.journal.group(uid).first_index)
 
-    def first_index_at_time(self, uid: int, time_ms: int) -> int:
-        """The first entry whose time is `time_ms` or later; behind the last one if all are older.
-
-        By binary search, so whoever stamps the entries of a group must not go back in time: then
-        the answer is some place where an older entry is followed by one that is not.
-        """
-        return first_at_time(self.index, uid, self.journal.group(uid).first_index, time_ms)
-
-    def sure(self) -> None:
+    def clear_unknown_loss(self) -> None:
         """The owner has seen to all that a hole may have held (`unknown_loss`)."""
         if UNSURE in self.files.list():
             self.files.move(UNSURE, None)
@@ -189,7 +181,7 @@ class Log:
         written = self.journal.close()
         with suppress(MyQueueError):  # the store can be rebuilt; closing goes on
             self.poll()
-        if not (self.apart.close() and self.index.close() and written):
+        if not (self.background.close() and self.index.close() and written):
             return False
         self._closed = True
         with suppress(MyQueueError):

@@ -397,7 +397,7 @@ class Reports:
                 if at == engine.node and drawn < life_from and not is_there:
                     return
         with suppress(OSError):  # on a disk that fails it is tried again
-            engine.log.sure()
+            engine.log.clear_unknown_loss()
             self._is_sure = True
 
     def missing(self) -> list[Wanted]:

@@ -99,7 +99,7 @@ class Manager:
             raise errors.Internal("the managers' group has another machine")
         if may_have:
             with suppress(OSError):
-                engine.log.sure()  # there is one group here, and it is not in doubt
+                engine.log.clear_unknown_loss()  # there is one group here, and it is not in doubt
         self._replica = replica
         self._metadata = self._beats.metadata = machine
         self._founding.look(replica, self._beats.liveness, now)

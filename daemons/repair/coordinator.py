@@ -51,7 +51,7 @@ from myqueue.daemons.repair.damage import (
 from myqueue.daemons.repair.scrub_pace import Scrubbing
 from myqueue.daemons.replication import packets
 from myqueue.daemons.replication.disk_health import has_reserve
-from myqueue.wal.space.evacuate import Salvage
+from myqueue.wal.space.evacuate import Evacuation
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
@@ -100,7 +100,9 @@ class Repair:
         """Lacking replicas wait for what they lack, all that was met is examined for it; whoever
         lacks nothing is told so.
         """
-        gone = set(self._engine.log.reader.met_in) - set(self._engine.log.journal.segments)
+        gone = set(self._engine.log.reader.damage_by_segment) - set(
+            self._engine.log.journal.segments
+        )
         self._take_met()
         if gone:
             self.scrubbing.look_now()
@@ -116,7 +118,7 @@ class Repair:
         if segment is None or number in self.damaged:
             return
         segment.damaged = True
-        salvage = Salvage(engine.log, number, self._new_snapshot)
+        salvage = Evacuation(engine.log, number, self._new_snapshot)
         one = self.damaged[number] = Damaged(segment.name, position, how, what, salvage)
         one.since_ms = engine.wall_ms()
         engine.counts["damage_found_total"] += 1
@@ -127,11 +129,11 @@ class Repair:
     def _take_met(self) -> None:
         """What readers met since the last look."""
         reader = self._engine.log.reader
-        while reader.met_in:
-            number, one = reader.met_in.popitem()
+        while reader.damage_by_segment:
+            number, one = reader.damage_by_segment.popitem()
             self.found(number, one.position, "read", one.what)
-        while reader.met:
-            one = reader.met.popleft()
+        while reader.recent_damage:
+            one = reader.recent_damage.popleft()
             self._lack(one.group, one.index, (one.segment, one.position))
 
     def _new_snapshot(self, uid: int) -> bool:
@@ -231,8 +233,8 @@ class Repair:
                 self._engine.report(
                     "warning", "damage-waits", segment=one.name, waits_for=salvage.waits_for
                 )
-        for _ in range(min(len(salvage.untold), LOOKS_MAX)):
-            row = salvage.untold.popleft()
+        for _ in range(min(len(salvage.unreported), LOOKS_MAX)):
+            row = salvage.unreported.popleft()
             self._lack(row.group, row.index, (row.segment, row.position))
 
     def _is_gone(self, number: int, one: Damaged) -> None:
@@ -275,7 +277,7 @@ class Repair:
     def _is_looking(self, lacking: Lacking) -> bool:
         """Whether more may turn out to be lacking."""
         looks = [one.salvage for one in self.damaged.values()]
-        if any(one.untold for one in looks):
+        if any(one.unreported for one in looks):
             return True
         return not (lacking.is_all_known or all(one.is_examined for one in looks))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
 from myqueue.wal.append.groups import Row
-from myqueue.wal.space.evacuate import Salvage
+from myqueue.wal.space.evacuate import Evacuation
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def is_the_entry(row: Row, chain_before: int, entry: t.Entry) -> bool:
 class Damaged:
     """One segment with something in it that can't be read."""
 
-    def __init__(self, name: str, position: int, found: str, what: str, salvage: Salvage) -> None:
+    def __init__(
+        self, name: str, position: int, found: str, what: str, salvage: Evacuation
+    ) -> None:
         self.name, self.position, self.found, self.what = name, position, found, what
         self.salvage = salvage
         self.steps: Iterator[None] = salvage.run()

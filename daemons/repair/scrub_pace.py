@@ -57,7 +57,7 @@ class Scrubbing:
         if self._scrub is None:
             self._begin(now)
         if self._scrub is not None:
-            self._job = self._engine.log.apart.start(self._scrub.portion)
+            self._job = self._engine.log.background.start(self._scrub.portion)
 
     def _look_for_files(self) -> None:
         """Once after a start: is the segment of each entry there? Later a scrub misses its file."""
@@ -77,7 +77,7 @@ class Scrubbing:
             with store.view() as view:
                 return view.rows_elsewhere(there, start)
 
-        self._names = self._engine.log.apart.start(look)
+        self._names = self._engine.log.background.start(look)
 
     def look_now(self) -> None:
         """The same at once: for a start that met one which is not there, before anybody votes.
@@ -122,7 +122,7 @@ class Scrubbing:
 
     def _wait(self) -> None:
         """In the other thread."""
-        self._engine.log.apart.pause(WAIT_S)
+        self._engine.log.background.pause(WAIT_S)
 
     def _took(self, job: Job[None], now: int, pace: int) -> None:
         scrub, self._job = self._scrub, None

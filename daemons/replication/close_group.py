@@ -34,7 +34,7 @@ from myqueue.daemons.repair.damage import TEXT_MAX, TOLD_MAX, name_about
 from myqueue.daemons.replication.open_group import replica_of
 from myqueue.daemons.replication.replica import Defect
 from myqueue.errors import MyQueueError
-from myqueue.wal.closed_groups import name_of
+from myqueue.wal.closed_groups import folder_name
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Closing:
     def was_closed(self, group: Group) -> str:
         """Why this group stays closed, as an earlier life of the daemon noted; "": it does not."""
         replica = replica_of(group)
-        note = self._notes.pop(name_of(group.uid, replica), None)
+        note = self._notes.pop(folder_name(group.uid, replica), None)
         if note is None:
             return ""
         self.closed[group.uid] = Closed(
@@ -178,7 +178,7 @@ class Closing:
         def noted(_: Any) -> None:
             one.is_noted = True
 
-        name = name_of(one.group, one.replica)
+        name = folder_name(one.group, one.replica)
         self._do("note", partial(self._engine.log.kept.note, name, one.fields()), noted)
 
     # -- its removal ---------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Closing:
                 folder=log.kept.folder(name), segments=segments,
             )  # fmt: skip
 
-        log, name = self._engine.log, name_of(one.group, one.replica)
+        log, name = self._engine.log, folder_name(one.group, one.replica)
         names = {number: segment.name for number, segment in log.journal.segments.items()}
         self._do(
             "keep",
@@ -221,7 +221,7 @@ class Closing:
         """
         one = self.closed.pop(uid, None)
         if one is not None:
-            self._going[uid] = name_of(one.group, one.replica)
+            self._going[uid] = folder_name(one.group, one.replica)
 
     def is_gone(self, uid: int) -> None:
         """The removal of a replica is on the disk."""
@@ -232,7 +232,7 @@ class Closing:
     # -- work of the disk ----------------------------------------------------------------------
 
     def _do(self, what: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        self._jobs.append((what, self._engine.log.apart.start(work), then))
+        self._jobs.append((what, self._engine.log.background.start(work), then))
 
     def _is_busy(self, what: str) -> bool:
         return any(one == what for one, _, _ in self._jobs)
@@ -303,7 +303,7 @@ class Closing:
 
     def _all(self) -> list[Closed | str]:
         """The closed ones, and names of what is kept of others."""
-        here = {name_of(one.group, one.replica) for one in self.closed.values()}
+        here = {folder_name(one.group, one.replica) for one in self.closed.values()}
         return [*self.closed.values(), *(name for name in self._kept if name not in here)]
 
 

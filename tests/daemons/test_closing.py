@@ -172,7 +172,7 @@ def test_entries_that_are_moved_before_their_segments_are_linked_are_kept_too(
         net.until("closed", lambda: is_closed(one))
         last = journal.groups.by_uid[GROUP].last_index
         moved = [entry_again(*one.log.reader.entry(GROUP, at)) for at in range(1, last + 1)]
-        one.log.apart.start(lambda: turn.wait(30))
+        one.log.background.start(lambda: turn.wait(30))
         is_kept = one.engine.may_remove
         net.until("ordered", lambda: is_kept(GROUP) or one.engine.closing._is_busy("keep"))
         journal.leave_segment()

@@ -36,7 +36,7 @@ from myqueue.daemons.raft.log import chained
 from myqueue.daemons.repair.damage import Damaged, Lacking, Way, is_the_entry, leader_step, way_of
 from myqueue.daemons.replication import packets
 from myqueue.wal.append.groups import Row
-from myqueue.wal.space.evacuate import Salvage
+from myqueue.wal.space.evacuate import Evacuation
 
 
 @pytest.mark.parametrize("header", [False, True])
@@ -292,7 +292,7 @@ def test_a_beat_tells_of_no_more_damage_than_managers_hear(tmp_path: Path) -> No
         repair, log = node.engine.repair, node.log
         lacking = repair.lacks[GROUP] = Lacking(0)
         for number in range(100, 100 + DAMAGED_MAX // 2 + 1):
-            salvage = Salvage(log, number, lambda _: False)
+            salvage = Evacuation(log, number, lambda _: False)
             repair.damaged[number] = Damaged(f"{number}.seg", 0, "start", "a bit", salvage)
             lacking.add(number, (number + 100, 0))
         assert is_heard(repair.told()) and len(repair.told()) == DAMAGED_MAX

@@ -13,7 +13,7 @@ from support.damage_rig import GROUP
 from support.engine_rig import Net
 
 from myqueue.wal import format as f
-from myqueue.wal.space.evacuate import Salvage
+from myqueue.wal.space.evacuate import Evacuation
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
@@ -45,7 +45,7 @@ def test_what_is_damaged_is_not_judged_then(tmp_path: Path) -> None:
         node = kit.follower(net, GROUP)
         path = kit.damage(node)
         number = int(path.name.split("-")[0])
-        salvage = Salvage(node.log, number, lambda _: False)
+        salvage = Evacuation(node.log, number, lambda _: False)
         segment = node.log.journal.segments[number]
 
         def short(*_: Any) -> bytes:

@@ -291,7 +291,7 @@ def bug_every_bad_place_is_torn() -> list[Any]:
 
 def bug_the_page_cache_is_believed() -> list[Any]:
     """W4: after a kill, what the page cache shows is taken for what is on the disk."""
-    return [(recovery, "make_certain", lambda *arguments: None)]
+    return [(recovery, "rewrite_tail", lambda *arguments: None)]
 
 
 def bug_state_and_applied_index_apart() -> list[Any]:

@@ -14,7 +14,7 @@ from myqueue.wal.append.groups import Row
 from myqueue.wal.append.journal import Journal, JournalConfig
 from myqueue.wal.read.reader import Reader
 from myqueue.wal.read.term_search import term_runs
-from myqueue.wal.space.background import Apart
+from myqueue.wal.space.background import BackgroundJobs
 from myqueue.wal.space.reclaim import Reclaimer
 from myqueue.wal.store.index import Index
 from myqueue.wal.store.store import Store
@@ -43,7 +43,7 @@ class SimLog:
         return True
 
     def __init__(self, world: World, disk: SimDisk, store: Store, random: Random) -> None:
-        self.files, self.store, self.apart = disk, store, Apart()
+        self.files, self.store, self.background = disk, store, BackgroundJobs()
         config = JournalConfig(
             segment_bytes=world.segment_bytes, soft_limit_bytes=0, queue_bytes_max=1 << 30
         )
@@ -55,7 +55,7 @@ class SimLog:
         )  # fmt: skip
         self.index = Index(store, False, self.journal.wake)
         self.reader = SimReader(self)
-        self.reclaimer = Reclaimer(disk, self.journal, self.index, self.reader, self.apart)
+        self.reclaimer = Reclaimer(disk, self.journal, self.index, self.reader, self.background)
 
     def term_runs(self, uid: int) -> list[tuple[int, int]]:
         return term_runs(self.index, uid, self.journal.group(uid).first_index)

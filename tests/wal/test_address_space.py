@@ -50,14 +50,16 @@ def test_where_none_fits_the_limit_is_named(tmp_path: Path) -> None:
 
 
 def test_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_limit, "left_bytes", lambda: None)
-    assert map_limit.fitting(64 * GB, 5 * GB) == 64 * GB
+    monkeypatch.setattr(map_limit, "free_address_bytes", lambda: None)
+    assert map_limit.fitting_map_bytes(64 * GB, 5 * GB) == 64 * GB
     assert map_limit.may_grow(64 * GB, 128 * GB)
-    monkeypatch.setattr(map_limit, "left_bytes", lambda: 8 * GB)
-    assert map_limit.fitting(64 * GB, 0) == 4 * GB
-    assert map_limit.fitting(64 * GB, 5 * GB) == 8 * GB  # more than half, for a large file
-    assert map_limit.fitting(64 * GB, 9 * GB) == 0
-    assert map_limit.fitting(1 << 16, 0) == 1 << 16
+    monkeypatch.setattr(map_limit, "free_address_bytes", lambda: 8 * GB)
+    assert map_limit.fitting_map_bytes(64 * GB, 0) == 4 * GB
+    assert (
+        map_limit.fitting_map_bytes(64 * GB, 5 * GB) == 8 * GB
+    )  # more than half, for a large file
+    assert map_limit.fitting_map_bytes(64 * GB, 9 * GB) == 0
+    assert map_limit.fitting_map_bytes(1 << 16, 0) == 1 << 16
     assert map_limit.may_grow(8 * GB, 16 * GB) and not map_limit.may_grow(16 * GB, 32 * GB)
 
 
@@ -65,7 +67,7 @@ def test_a_map_that_can_not_grow_is_kept(tmp_path: Path, monkeypatch: pytest.Mon
     """LMDB would give it up first; what is in the store can still be read."""
     store = Store(str(tmp_path), map_bytes=256 << 10)
     store.commit([], 1, 600)
-    monkeypatch.setattr(map_limit, "left_bytes", lambda: 0)
+    monkeypatch.setattr(map_limit, "free_address_bytes", lambda: 0)
     puts = {b"%d" % number: b"x" * 4000 for number in range(100)}
     with pytest.raises(DirectoryUnusable, match="no address space"):
         store.commit([], 2, 700, {7: (1, puts, [])})

@@ -182,7 +182,7 @@ def test_r2_that_any_group_may_be_lost_is_known_until_its_owner_is_sure(gone: Pa
         assert not log.journal.groups.by_uid[NEW + start].doubtful
         assert log.close()
     log = open_log(gone)
-    log.sure()
+    log.clear_unknown_loss()
     assert log.close()
     log = open_log(gone)
     assert not log.journal.recovered.unknown_loss and log.journal.recovered.findings == []
@@ -214,7 +214,7 @@ def test_r2_doubt_outlives_the_store(tmp_path: Path) -> None:
     log.journal.remove_group(OLD)
     log.journal.create_group(NEW, b"new")
     write(log, NEW, 3)
-    log.sure()
+    log.clear_unknown_loss()
     assert log.close()
     shutil.rmtree(directory / "store")
     log = open_log(directory)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from sim.whole import Model, World
+from support.proven_records import proven_records
 
 from myqueue.errors import CorruptData, EntryMissing, FormatUnknown, NotReady, PlaceInvalid
 from myqueue.wal import format as f
 from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.append.writer import Persisted
 from myqueue.wal.log import Log
-from myqueue.wal.read.reader import certain_records
 
 GROUP = 1
 
@@ -204,7 +204,7 @@ def test_too_many_open_files_are_no_damage(world: World, monkeypatch: pytest.Mon
         with pytest.raises(NotReady):
             world.reader.entries(GROUP, 1, 3)
     assert indices(world.reader.entries(GROUP, 1, 3)) == [1, 2, 3]
-    assert not world.reader.met and not world.reader.met_in
+    assert not world.reader.recent_damage and not world.reader.damage_by_segment
 
 
 def test_a_record_of_a_newer_version_is_refused(world: World) -> None:
@@ -262,7 +262,7 @@ def test_while_another_thread_writes_and_rotates(tmp_path: Path) -> None:
                 if segment.name not in log.files.list():
                     continue
                 name, uid = segment.name, segment.uid
-                for record, payload in certain_records(
+                for record, payload in proven_records(
                     lambda at, size, name=name: log.files.read(name, at, size),
                     *(uid, segment.capacity, f.SEGMENT_HEADER_BYTES, False),
                 ):
@@ -296,7 +296,7 @@ def certain(world: World, number: int, complete: bool) -> list[f.Record]:
     segment = world.journal.segments[number]
     return [
         record
-        for record, _ in certain_records(
+        for record, _ in proven_records(
             lambda at, size: world.disk.read(segment.name, at, size),
             *(segment.uid, segment.capacity, f.SEGMENT_HEADER_BYTES, complete),
         )

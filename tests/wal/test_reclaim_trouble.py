@@ -11,8 +11,8 @@ from sim.whole import World, drop, fill, quiet_world
 from myqueue.daemons.metrics import Counts
 from myqueue.daemons.replication.reclaim_pace import PASS_MS, Reclaiming
 from myqueue.wal.space import reclaim
-from myqueue.wal.space.background import Apart
-from myqueue.wal.space.evacuate import Salvage
+from myqueue.wal.space.background import BackgroundJobs
+from myqueue.wal.space.evacuate import Evacuation
 
 
 def test_the_first_pass_of_a_process_waits_for_a_sync_as_well(worlds: Any) -> None:
@@ -196,7 +196,7 @@ def test_a_hint_is_salvaged_with_the_segment_it_stands_in(worlds: Any) -> None:
 def salvaged(world: World, number: int) -> None:
     log: Any = SimpleNamespace(
         journal=world.journal, index=world.index, reader=world.reader, store=world.store,
-        reclaimer=world.reclaimer, apart=Apart(), files=world.disk,
+        reclaimer=world.reclaimer, background=BackgroundJobs(), files=world.disk,
     )  # fmt: skip
-    for _ in Salvage(log, number, lambda uid: False).run():
+    for _ in Evacuation(log, number, lambda uid: False).run():
         world.commit()

@@ -6,12 +6,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.replay import replay
 
 from myqueue.wal.append.groups import Group
 from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.log import Log
 from myqueue.wal.read.reader import Entry
-from myqueue.wal.recover.replay import replay
 from myqueue.wal.store.store import StateChange
 
 CONFIG = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0, reserve_bytes=0)

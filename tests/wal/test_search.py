@@ -1,4 +1,4 @@
-"""Where terms and times begin: the same answers as a scan of every row, from few look-ups."""
+"""Where terms begin: the same answers as a scan of every row, from few look-ups."""
 
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +11,7 @@ from myqueue.errors import GroupUnknown
 from myqueue.wal import format as f
 from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.log import Log
-from myqueue.wal.read.term_search import first_at_time, term_runs
+from myqueue.wal.read.term_search import term_runs
 from myqueue.wal.store.index import Index
 from myqueue.wal.store.store import Store
 
@@ -31,16 +31,9 @@ def runs_of(rows: list[Any]) -> list[tuple[int, int]]:
     return [(next(run)[1], term) for term, run in groupby(rows, lambda one: one[7])]
 
 
-def by_scan(rows: list[Any], first: int, time_ms: int) -> int:
-    late = (one[1] for one in rows if one[8] >= time_ms)
-    return next(late, rows[-1][1] + 1 if rows else first)
-
-
 def compare(index: Index, log: list[Any], first: int) -> None:
     assert [one[1] for one in log] == [one.index for one in index.rows(GROUP, first, LAST, 1 << 30)]
     assert term_runs(index, GROUP, first) == runs_of(log)
-    for time_ms in {0, LAST, *(one[8] + add for one in log for add in (-1, 0, 1))}:
-        assert first_at_time(index, GROUP, first, time_ms) == by_scan(log, first, time_ms)
 
 
 class History:
@@ -119,8 +112,6 @@ def test_few_look_ups(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "next_row", lambda *args: calls.append(1) or whole(*args))
     assert term_runs(index, GROUP, 1) == [(1, 1), (10_000, 2), (20_000, 3), (30_000, 4)]
     assert len(calls) <= 4 * 16
-    assert first_at_time(index, GROUP, 1, 12_345) == 12_345
-    assert len(calls) <= 5 * 16
 
 
 def test_a_whole_log(tmp_path: Path) -> None:
@@ -138,10 +129,8 @@ def test_a_whole_log(tmp_path: Path) -> None:
     assert log.close()
     log = open_log()
     assert log.term_runs(GROUP) == [(30, 1), (40, 2), (80, 3), (120, 4), (160, 5), (200, 6)]
-    found = [log.first_index_at_time(GROUP, time_ms) for time_ms in (0, 301, 1995, 2001)]
-    assert found == [30, 31, 200, 201]
     with pytest.raises(GroupUnknown):
         log.term_runs(8)
     log.journal.create_group(8, b"")
-    assert log.term_runs(8) == [] and log.first_index_at_time(8, 5) == 1
+    assert log.term_runs(8) == []
     assert log.close()

@@ -11,7 +11,7 @@ from support import wal_logs as t
 
 from myqueue import cli
 from myqueue.wal.files import RealFiles
-from myqueue.wal.tools.dump import Dump, Found, Wanted
+from myqueue.wal.tools.dump import Dump, DumpedRecord, RecordFilter
 from myqueue.wal.tools.segments import Finding, survey
 
 SECONDS = 2.0
@@ -102,14 +102,14 @@ def test_ls_and_archive_beside_a_writer(writer, tmp_path: Path, capsys) -> None:
 def test_follow_beside_a_writer(writer, tmp_path: Path) -> None:
     """Each record once and in order, over the ends of segments and away from those reclaimed."""
     files = RealFiles(str(tmp_path / "b1" / "wal"), read_only=True, open_max=2)
-    dump = Dump(files, Wanted())
+    dump = Dump(files, RecordFilter())
     places: list[tuple[int, int]] = []
     following = True
     while following:
         following = writer.poll() is None
         for found in dump.records():
             assert not isinstance(found, Finding), str(found)
-            assert isinstance(found, Found)
+            assert isinstance(found, DumpedRecord)
             places.append((found.segment.number, found.record.position))
     assert places == sorted(set(places))
     outcome(writer)

@@ -8,9 +8,9 @@ from support import wal_logs as t
 from support.wal_logs import make_log
 
 from myqueue.wal import format as f
-from myqueue.wal.tools.dump import Dump, Found, Wanted
+from myqueue.wal.tools.dump import Dump, DumpedRecord, RecordFilter
 from myqueue.wal.tools.listing import overview
-from myqueue.wal.tools.segments import Finding, Segment, listed
+from myqueue.wal.tools.segments import Finding, Segment, list_segments
 from myqueue.wal.tools.verify import Summary, verify
 
 
@@ -61,10 +61,10 @@ def test_verify_goes_back_to_a_segment_that_was_open(wal: Path) -> None:
 
 def test_dump_goes_back_to_a_segment_that_was_open(wal: Path) -> None:
     found = list(
-        Dump(grows_when_the_next_is_read(wal), Wanted(kinds=frozenset([f.ENTRY]))).records()
+        Dump(grows_when_the_next_is_read(wal), RecordFilter(kinds=frozenset([f.ENTRY]))).records()
     )
     assert len(found) == 600
-    assert all(isinstance(one, Found) for one in found)
+    assert all(isinstance(one, DumpedRecord) for one in found)
 
 
 def half_written(wal: Path, waits: list[str]) -> tuple[Past, Segment, f.Record]:
@@ -128,7 +128,9 @@ def test_a_segment_that_goes_away_is_no_error(wal: Path) -> None:
     name = t.segments(wal)[0].name
     look = Vanishing(wal, name)
     assert {
-        one.segment.name for one in Dump(look, Wanted()).records() if isinstance(one, Found)
+        one.segment.name
+        for one in Dump(look, RecordFilter()).records()
+        if isinstance(one, DumpedRecord)
     } == {one.name for one in t.segments(wal)[1:] if one.is_used()}
     assert name not in [row.name for row in overview(look)]
     assert isinstance(list(verify(look))[-1], Summary)
@@ -143,4 +145,4 @@ def test_a_list_that_missed_a_name(wal: Path) -> None:
         def list(self) -> dict[str, int]:
             return answers.pop(0)
 
-    assert [one[2] for one in listed(Once(wal))] == sorted(names)
+    assert [one[2] for one in list_segments(Once(wal))] == sorted(names)

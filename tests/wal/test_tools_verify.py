@@ -12,7 +12,7 @@ from myqueue.wal import format as f
 from myqueue.wal.append.groups import Groups
 from myqueue.wal.files import RealFiles
 from myqueue.wal.recover.recovery import recover
-from myqueue.wal.tools.bit_flip import mended, wrong_bit
+from myqueue.wal.tools.bit_flip import corrected, wrong_bit
 
 
 @pytest.fixture(scope="module")
@@ -289,11 +289,11 @@ def test_one_wrong_bit_is_found(length: int) -> None:
         stored = crc32(right, seed)
         wrong, byte, bit = bytearray(right), rng.randrange(length), rng.randrange(8)
         wrong[byte] ^= 1 << bit
-        assert mended(bytes(wrong), stored, seed) == (right, (byte, bit))
+        assert corrected(bytes(wrong), stored, seed) == (right, (byte, bit))
         assert wrong_bit(stored ^ 1 << 9, crc32(right, seed), length) == (length + 1, 1)
         wrong[rng.randrange(length)] ^= 0xFF
         if bytes(wrong) != right and (wrong[byte] ^ right[byte]).bit_count() != 1:
-            assert mended(bytes(wrong), stored, seed) is None
+            assert corrected(bytes(wrong), stored, seed) is None
 
 
 @pytest.mark.full

@@ -70,7 +70,7 @@ def require_plain(payload: Buffer) -> None:
     raise EntryInvalid(f"a payload is bytes or a view of single bytes, not {kind}")
 
 
-def within_range(clock_ms: Callable[[], int]) -> Callable[[], int]:
+def clamped_clock(clock_ms: Callable[[], int]) -> Callable[[], int]:
     """The same clock, in whole milliseconds that a record can hold: a clock that was set to before
     1970, or that counts in fractions, must not stop the log.
     """

@@ -36,14 +36,14 @@ from myqueue.errors import (
 )
 from myqueue.wal import format as f
 from myqueue.wal.append import writer as w
-from myqueue.wal.append.entry_checks import Entry, check_entries, check_parts, within_range
+from myqueue.wal.append.entry_checks import Entry, check_entries, check_parts, clamped_clock
 from myqueue.wal.append.groups import Group, Groups
 from myqueue.wal.append.layout import Layout
 from myqueue.wal.append.preallocate import Spares, SparesThread
 from myqueue.wal.append.segments import Segments
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.files import Files
-from myqueue.wal.fork_guard import stays_behind, wrong_process
+from myqueue.wal.fork_guard import refuse_after_fork, wrong_process
 from myqueue.wal.recover.inventory import SegmentFile
 from myqueue.wal.recover.recovery import Recovered, Sink, recover
 from myqueue.wal.space.reserve import Reserve
@@ -59,7 +59,7 @@ class Journal:
         random: Random, recovered: Recovered, threads: bool, reserve: Reserve | None = None,
     ) -> None:  # fmt: skip
         self._config = config
-        self._clock_ms = clock_ms = within_range(clock_ms)
+        self._clock_ms = clock_ms = clamped_clock(clock_ms)
         self.recovered = recovered
         self.groups: Groups = recovered.groups
         self.queued_bytes = 0
@@ -85,7 +85,7 @@ class Journal:
             self._segments.plan()
             self.spares.check_space()  # before the first append is taken
             if threads:
-                stays_behind(self)
+                refuse_after_fork(self)
                 self._writer_thread = w.WriterThread(self.writer)
                 self._spares_thread = SparesThread(self.spares, self.writer.fail)
             self.settle()

@@ -79,7 +79,7 @@ class Layout:
     __slots__ = (
         "batch",
         "capacity",
-        "left_at",
+        "abandoned_at",
         "limit",
         "name",
         "next_batch",
@@ -97,14 +97,14 @@ class Layout:
         self.name, self.seed = f.segment_name(number, uid), f.segment_seed(uid)
         self.tail, self.rows, self.next_batch = tail, rows, next_batch
         self.limit = capacity - rows.footer_bytes()
-        self.left_at = 0  # of the segment before, for the first mark of this one
+        self.abandoned_at = 0  # of the segment before, for the first mark of this one
         self.batch: Batch | None = None
 
     def begin(self) -> Batch:
         """Open a batch at the tail, its mark in front."""
         batch = Batch(self.next_batch, self.number, self.name, self.seed, self.tail)
         self.next_batch += 1
-        batch.left_at, self.left_at = self.left_at, 0
+        batch.abandoned_at, self.abandoned_at = self.abandoned_at, 0
         self.tail = batch.end
         self.batch = batch
         return batch
@@ -117,7 +117,7 @@ class Layout:
         if batch is None:
             return None
         if not batch.records:
-            self.tail, self.left_at = batch.position, batch.left_at
+            self.tail, self.abandoned_at = batch.position, batch.abandoned_at
             return None
         batch.end = self.tail
         return batch

@@ -44,7 +44,7 @@ class Segments:
                 raise
         layout = self._enter(number, uid, 1)
         if last is not None and not last.sealed and number == last.number + 1:
-            layout.left_at = last.left_at = recovered.left_at
+            layout.abandoned_at = last.abandoned_at = recovered.abandoned_at
         return layout
 
     def advance(self, next_batch: int) -> Layout:

@@ -35,7 +35,7 @@ class Batch:
     """Consecutive records of one segment, a MARK in front; `buffers[0]` is the mark's place."""
 
     __slots__ = (
-        "buffers", "clean", "end", "left_at", "number", "ops", "position", "records", "seed",
+        "buffers", "clean", "end", "abandoned_at", "number", "ops", "position", "records", "seed",
         "segment", "segment_name", "tails", "time_ms", "trailer",
     )  # fmt: skip
 
@@ -48,7 +48,7 @@ class Batch:
         self.buffers: list[Buffer] = [b""]
         self.records, self.time_ms = 0, 0
         self.clean = False
-        self.left_at = 0  # see FORMAT.md: of the segment before, in the first mark of this one
+        self.abandoned_at = 0  # see FORMAT.md: of the segment before, in the first mark of this one
         self.trailer: tuple[int, bytes] | None = None  # position and bytes, in a sealing batch
         self.tails: dict[int, tuple[int, int]] = {}  # group -> (term, index) of its last entry
         self.ops: list[Op] = []  # for the store: lists of rows, or (record, segment, payload)
@@ -216,7 +216,7 @@ def _fill_mark(batch: Batch, flush_number: int, write_began: int) -> None:
     body = f.pack_body(
         f.RECORD_MAGIC, f.MARK, f.CLEAN if batch.clean else 0, 0, batch.position, batch.records, 0,
         flush_number, write_began, batch.end - batch.position - f.RECORD_HEADER_BYTES,
-        batch.time_ms, batch.left_at,
+        batch.time_ms, batch.abandoned_at,
     )  # fmt: skip
     header_crc = crc32(body, batch.seed)
     batch.buffers[0] = f.pack_crcs(header_crc, crc32(b"", header_crc)) + body

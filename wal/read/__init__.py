@@ -2,9 +2,9 @@
 
 `reader` returns entries by index or offset, one or in runs, and lets others read whole segments
 without locks; `scan` walks one segment from start to end and says why it stopped; `term_search`
-answers where a term or a time begins, from few rows.
+finds where each term begins, from few rows.
 
-Comes in: a group with an index, an offset or a time. Goes out: entries whose checksums were
+Comes in: a group with an index or an offset. Goes out: entries whose checksums were
 verified, or an error that names segment and position. Nothing here writes. The rest of `wal/` and
 the daemons' replicas import it.
 """

@@ -18,7 +18,7 @@ from myqueue.errors import CorruptData, EntryMissing, NotReady, PlaceInvalid, St
 from myqueue.wal import format as f
 from myqueue.wal.append.groups import Group, Row
 from myqueue.wal.files import TRANSIENT, Files
-from myqueue.wal.read.scan import Read, Scan
+from myqueue.wal.read.scan import Scan
 
 if TYPE_CHECKING:  # at run time it would bring LMDB, which readers of segments do without
     from myqueue.wal.store.index import Index
@@ -57,14 +57,14 @@ class Reader:
     def __init__(self, files: Files, index: Index, names: Names) -> None:
         self._files, self._index, self._names = files, index, names
         # For whoever repairs: the last entries, and the first one of each segment.
-        self.met: deque[Damage] = deque(maxlen=DAMAGE_MAX)
-        self.met_in: dict[int, Damage] = {}
+        self.recent_damage: deque[Damage] = deque(maxlen=DAMAGE_MAX)
+        self.damage_by_segment: dict[int, Damage] = {}
 
     def at(self, row: Row) -> Entry:
         """The entry that this row of the index promises."""
         return next(self._read([row]))
 
-    def all_of(self, rows: list[Row]) -> list[Entry | None]:
+    def read_rows(self, rows: list[Row]) -> list[Entry | None]:
         """Entries that stand in one segment, in the order of their positions; None for each that
         can't be read. The file is read in large pieces, where that is possible.
         """
@@ -161,8 +161,8 @@ class Reader:
 
     def _met(self, row: Row, what: str) -> None:
         damage = Damage(row.segment, row.position, row.group, row.index, what)
-        self.met.append(damage)
-        self.met_in.setdefault(row.segment, damage)
+        self.recent_damage.append(damage)
+        self.damage_by_segment.setdefault(row.segment, damage)
 
     def _bytes(self, name: str, position: int, length: int) -> bytes:
         """A sector that the disk cannot read, and a file that is not there, are damage as well."""
@@ -272,29 +272,3 @@ def _verified(data: memoryview, at: int, row: Row, seed: int, name: str) -> Entr
             component=name,
         )
     return Entry(record, payload)
-
-
-def certain_records(
-    read: Read, uid: int, capacity: int, position: int, complete: bool
-) -> Iterator[tuple[f.Record, memoryview]]:
-    """Records of one segment that are certainly synced, for readers beside a running daemon.
-
-    `complete` says that the segment is sealed or that a later one is in use; then a place that
-    cannot be read is CorruptData, as all of it was synced. Otherwise records wait until a later
-    mark proves them; those that no mark proves yet are not handed out.
-    """
-    kind = 0
-    scan = Scan(read, uid, capacity, position)
-    waiting: list[tuple[f.Record, memoryview]] = []
-    for record, payload in scan.records():
-        waiting.append((record, payload))
-        kind = record.kind
-        if record.kind == f.MARK or complete:
-            proven = capacity if complete else scan.proven
-            done = sum(1 for one, _ in waiting if one.position < proven)
-            yield from waiting[:done]
-            del waiting[:done]
-    if complete and kind != f.FOOTER:
-        raise CorruptData(
-            f"position {scan.position}: {scan.problem}, but the log goes on behind it"
-        )

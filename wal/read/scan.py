@@ -122,7 +122,7 @@ def trailer_of(read: Read, uid: int, capacity: int) -> f.Record | None:
     return record
 
 
-def left_by(read: Read, uid: int) -> int:
+def previous_abandoned_at(read: Read, uid: int) -> int:
     """Where the segment before was left without a footer, as this one's first mark tells, or 0."""
     position = f.SEGMENT_HEADER_BYTES
     raw = read(position, f.RECORD_HEADER_BYTES)

@@ -30,15 +30,6 @@ def term_runs(index: Index, group: int, first_index: int) -> list[tuple[int, int
     return runs
 
 
-def first_at_time(index: Index, group: int, first_index: int, time_ms: int) -> int:
-    """Index of the first entry that is not older than `time_ms`; behind the last one if all are."""
-    last = index.last_row(group)
-    if last is None or last.index < first_index:
-        return first_index
-    row = _first(index, group, first_index, last, lambda one: one.time_ms >= time_ms)
-    return last.index + 1 if row is None else row.index
-
-
 def _is_higher(term: int, row: Row) -> bool:
     return row.term > term
 

@@ -1,8 +1,8 @@
 """Recovery: what a daemon finds on its disk after a stop or a crash, and where it goes on.
 
 `inventory` finds the segments without reading their records; `recovery` reads what the store does
-not have yet, tells a torn end from corrupt data, and rebuilds the groups; `rewrite_tail` makes the
-end of the log certain before the daemon speaks; `replay` makes applied state from the log alone.
+not have yet, tells a torn end from corrupt data, and rebuilds the groups; `rewrite_tail` writes the
+unproven end of the log again before the daemon answers anyone.
 
 Comes in: a folder of segments and the store's watermark. Goes out: the groups as they are on disk,
 and the place of the next record, or an error that names the place. A torn end was never

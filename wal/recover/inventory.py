@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from myqueue.errors import FormatUnknown, IdentityMismatch
 from myqueue.wal import format as f
 from myqueue.wal.files import Files
-from myqueue.wal.read.scan import left_by, trailer_of
+from myqueue.wal.read.scan import previous_abandoned_at, trailer_of
 
 TORN, CORRUPT = "torn", "corrupt"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RecoveryFinding:
     """Something that is not as it should be, with its exact place."""
 
     verdict: str
@@ -44,16 +44,16 @@ class SegmentFile:
     capacity: int
     sealed: bool = False
     damaged: bool = False
-    left_at: int = 0  # not sealed because it was damaged; all before this position was synced
+    abandoned_at: int = 0  # not sealed because it was damaged; all before this position was synced
 
 
 def take_inventory(
     files: Files, owner: bytes | None, repair: bool
-) -> tuple[dict[int, SegmentFile], list[Finding]]:
+) -> tuple[dict[int, SegmentFile], list[RecoveryFinding]]:
     """Headers, holes between numbers, leftovers. Nothing is read of the records yet."""
     found = []
     segments: dict[int, SegmentFile] = {}
-    findings: list[Finding] = []
+    findings: list[RecoveryFinding] = []
     for name, size in sorted(files.list().items()):
         parsed = f.parse_segment_name(name)
         if parsed is not None:
@@ -68,17 +68,17 @@ def take_inventory(
         elif segments and previous is None and not _may_be_reclaimed(segments):
             problem = problem or f"segment {segment.number - 1} before it is missing"
         if previous is not None and not previous.sealed:
-            previous.left_at = left_by(reader_of(files, segment), segment.uid)
+            previous.abandoned_at = previous_abandoned_at(reader_of(files, segment), segment.uid)
         if problem:
             segment.damaged = True
-            findings.append(Finding(CORRUPT, segment.name, 0, problem))
+            findings.append(RecoveryFinding(CORRUPT, segment.name, 0, problem))
         segments.setdefault(segment.number, segment)
     return segments, findings
 
 
 def _may_be_reclaimed(segments: dict[int, SegmentFile]) -> bool:
     """Segments are reclaimed in any order, but only sealed ones: what follows a gap is not new."""
-    return all(older.sealed or older.left_at for older in segments.values())
+    return all(older.sealed or older.abandoned_at for older in segments.values())
 
 
 def _check_header(files: Files, segment: SegmentFile, owner: bytes | None) -> str:

@@ -22,12 +22,12 @@ from myqueue.wal.read.scan import BAD_PAYLOAD, CUT_SHORT, END, Scan
 from myqueue.wal.recover.inventory import (
     CORRUPT,
     TORN,
-    Finding,
+    RecoveryFinding,
     SegmentFile,
     reader_of,
     take_inventory,
 )
-from myqueue.wal.recover.rewrite_tail import make_certain
+from myqueue.wal.recover.rewrite_tail import rewrite_tail
 
 OPS_ROWS_MAX = 20_000
 UNSURE = "unsure"  # a file beside the segments: `unknown_loss`, for later starts
@@ -46,11 +46,13 @@ class Recovered:
     next_number: int = 1  # of the next segment that is made
     spares: list[SegmentFile] = field(default_factory=list)  # unused, prepared before the crash
     flush_number: int = 0
-    left_at: int = 0  # up to here that segment is known to be synced, should it be left for damage
+    # Position up to which that segment is known to be synced, if it is abandoned because of damage.
+    abandoned_at: int = 0
     rows: SegmentRows = field(default_factory=SegmentRows)  # of that segment, for its footer
-    findings: list[Finding] = field(default_factory=list)
-    # A hole whose owner is not known: any group may miss something, also such as are not known.
-    unknown_loss: bool = False  # now, or at an earlier start and nobody is sure again (`Log.sure`)
+    findings: list[RecoveryFinding] = field(default_factory=list)
+    # True: a hole may have held records of any group, including groups that are unknown here. Set
+    # by this start or by an earlier one, until the owner calls `Log.clear_unknown_loss`.
+    unknown_loss: bool = False
     records: int = 0
     bytes_read: int = 0
 
@@ -82,7 +84,7 @@ def recover(
             files.move(segment.name, segment.name + ".trash")
             files.sync(None)
         if walk.newest is not None:
-            make_certain(files, out.segments, out.number, walk.newest, walk.newest_footer)
+            rewrite_tail(files, out.segments, out.number, walk.newest, walk.newest_footer)
     if repair and out.unknown_loss and not is_noted:  # with the watermark behind it, nobody sees it
         files.create(UNSURE, 1)
         files.sync(None)
@@ -178,7 +180,7 @@ class _Walk:
         for at, finding in enumerate(out.findings):
             if finding.segment == segment.name:  # nobody was promised anything in there
                 what = f"unused segment: {finding.what}"
-                out.findings[at] = Finding(TORN, segment.name, 0, what)
+                out.findings[at] = RecoveryFinding(TORN, segment.name, 0, what)
         del out.segments[segment.number]
         self.aside.append(segment)
 
@@ -240,7 +242,7 @@ class _Walk:
     def _check_seal(self, segment: SegmentFile) -> None:
         if not segment.sealed:
             segment.damaged = True
-            if segment.left_at:
+            if segment.abandoned_at:
                 return
             what = "the trailer is missing or damaged, but the log went on in a later segment"
             self._find(CORRUPT, segment.name, segment.capacity - f.RECORD_HEADER_BYTES, what)
@@ -253,7 +255,7 @@ class _Walk:
         self._known_until = known_until
         proven = known_until
         if segment.sealed or followed:
-            proven = max(proven, segment.left_at or segment.capacity)
+            proven = max(proven, segment.abandoned_at or segment.capacity)
         footer = None
         out.rows = rows = SegmentRows()
         while True:
@@ -268,7 +270,7 @@ class _Walk:
             if not self._stopped(segment, scan, proven, footer):
                 break
         out.position, out.flush_number = scan.position, max(out.flush_number, scan.flush_number)
-        out.left_at = max(scan.position, self._proven)
+        out.abandoned_at = max(scan.position, self._proven)
         out.bytes_read += scan.position
         if followed:
             self._check_seal(segment)
@@ -348,7 +350,7 @@ class _Walk:
     def _find(
         self, verdict: str, name: str, position: int, what: str, group: int = 0, index: int = 0
     ) -> None:
-        self._out.findings.append(Finding(verdict, name, position, what, group, index))
+        self._out.findings.append(RecoveryFinding(verdict, name, position, what, group, index))
 
     def _record(self, segment: SegmentFile, record: f.Record, payload: memoryview) -> None:
         if record.kind == f.ENTRY:

@@ -14,7 +14,7 @@ from myqueue.wal.read.scan import Scan
 from myqueue.wal.recover.inventory import SegmentFile
 
 
-def make_certain(
+def rewrite_tail(
     files: Files, segments: Mapping[int, SegmentFile], number: int, scan: Scan,
     footer: f.Record | None,
 ) -> None:  # fmt: skip

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Generic, TypeVar
 
-from myqueue.wal.fork_guard import stays_behind, wrong_process
+from myqueue.wal.fork_guard import refuse_after_fork, wrong_process
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Job(Generic[T]):
         return self._value  # type: ignore[return-value]  # T may well be None
 
 
-class Apart:
+class BackgroundJobs:
     """See the module's docstring. Jobs are done in their order."""
 
     def __init__(self, threads: bool = False) -> None:
@@ -51,8 +51,8 @@ class Apart:
         self._thread: Thread | None = None
         self._is_child = False
         if threads:
-            stays_behind(self)
-            self._thread = Thread(target=self._run, name="wal-apart", daemon=True)
+            refuse_after_fork(self)
+            self._thread = Thread(target=self._run, name="wal-background", daemon=True)
             self._thread.start()
 
     def start(self, work: Callable[[], T]) -> Job[T]:

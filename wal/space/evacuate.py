@@ -51,14 +51,14 @@ ORDERED = 1 << f.TRUNCATE | 1 << f.GROUP_REMOVED  # a reset counts as a TRUNCATE
 T = TypeVar("T")
 
 
-class Salvage:
+class Evacuation:
     """One segment. `run` is a generator that the loop steps, at its own pace."""
 
     def __init__(self, log: Log, number: int, new_snapshot: Callable[[int], bool]) -> None:
         """`new_snapshot` writes one of a group if that can be now: the old one can't be read."""
         self._log, self.number, self._new_snapshot = log, number, new_snapshot
         self.unreadable: list[Row] = []
-        self.untold: deque[Row] = deque()  # the same, until somebody takes notice
+        self.unreported: deque[Row] = deque()  # the same, until somebody takes notice
         self.findings: list[Finding] = []
         self.is_examined = False  # what is unreadable is known
         self.is_held_up = False  # by entries that others have to bring, or by older segments
@@ -114,13 +114,13 @@ class Salvage:
         segment = self._segment
         if segment is None:
             return
-        yield from self._apart(partial(self._check, segment))
+        yield from self._in_background(partial(self._check, segment))
         self.unreadable, self.is_held_up = [], False
-        self.untold.clear()
+        self.unreported.clear()
         rows = yield from self._rows()
         for begin in range(0, len(rows), LOOK_ROWS):
             part = rows[begin : begin + LOOK_ROWS]
-            bad = yield from self._apart(partial(self._bad_of, part))
+            bad = yield from self._in_background(partial(self._bad_of, part))
             for at, row in enumerate(bad):
                 if at % STEP_ROWS == STEP_ROWS - 1:
                     yield None
@@ -129,16 +129,16 @@ class Salvage:
 
     def _lost(self, row: Row) -> None:
         self.unreadable.append(row)
-        self.untold.append(row)
+        self.unreported.append(row)
 
     def _bad_of(self, rows: list[Row]) -> list[Row]:
         """In pieces, so that others have the disk and the interpreter as well."""
         bad: list[Row] = []
         for begin in range(0, len(rows), STEP_ROWS):
             part = rows[begin : begin + STEP_ROWS]
-            found = self._log.reader.all_of(part)
+            found = self._log.reader.read_rows(part)
             bad += [row for row, entry in zip(part, found, strict=True) if entry is None]
-            self._log.apart.pause(PAUSE_S)
+            self._log.background.pause(PAUSE_S)
         return bad
 
     def _check(self, segment: SegmentFile) -> None:
@@ -147,12 +147,12 @@ class Salvage:
             one = examine(
                 self._log.files, segment.name, segment.number, segment.uid, segment.capacity
             )
-            check = SegmentCheck(one, followed=lambda: segment.left_at or segment.capacity)
+            check = SegmentCheck(one, followed=lambda: segment.abandoned_at or segment.capacity)
             found = [one.finding] if one.finding else []
             for event in check.run() if one.readable else ():
                 if not isinstance(event, Progress) and event.verdict == CORRUPT:
                     found.append(event)
-                self._log.apart.pause(PAUSE_S)
+                self._log.background.pause(PAUSE_S)
         except OSError as error:
             if error.errno in TRANSIENT:
                 raise
@@ -169,7 +169,7 @@ class Salvage:
         """Every row of the store that points here."""
         rows, start = list[Row](), b""
         while True:
-            part, start = yield from self._apart(partial(self._some_rows, start))
+            part, start = yield from self._in_background(partial(self._some_rows, start))
             rows += part
             if not start:
                 return sorted(rows, key=lambda row: row.position)
@@ -201,7 +201,7 @@ class Salvage:
                 at += 1
             yield from self._until_room()
             part = list(filter(self._is_live, rows[begin:at]))
-            found = yield from self._apart(partial(self._log.reader.all_of, part))
+            found = yield from self._in_background(partial(self._log.reader.read_rows, part))
             for row, entry in zip(part, found, strict=True):
                 # The index must know of every record that took entries back.
                 while journal.rewound_at.get(row.group, NEVER) > index.added:
@@ -260,7 +260,7 @@ class Salvage:
 
     def _snapshot(self, group: Group) -> Pass[list[bytes]]:
         now = copy(group)
-        return (yield from self._apart(partial(self._log.reader.snapshot, now)))
+        return (yield from self._in_background(partial(self._log.reader.snapshot, now)))
 
     def _may_go(self) -> Pass[bool]:
         """Whether no older segment has what a record here takes back."""
@@ -272,7 +272,7 @@ class Salvage:
             return False
         ordered = {row.group for row in self._kinds if row.kinds & ORDERED}
         for segment in older if ordered else ():
-            rows = yield from self._apart(partial(self._log.reclaimer.footer, segment))
+            rows = yield from self._in_background(partial(self._log.reclaimer.footer, segment))
             if rows is None or any(row.group in ordered for row in rows):
                 return False
         return True
@@ -288,8 +288,8 @@ class Salvage:
 
     # -- waiting -------------------------------------------------------------------------------
 
-    def _apart(self, work: Callable[[], T]) -> Pass[T]:
-        job = self._log.apart.start(work)
+    def _in_background(self, work: Callable[[], T]) -> Pass[T]:
+        job = self._log.background.start(work)
         while not job.done:
             yield None
         return job.result()

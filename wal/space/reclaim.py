@@ -36,7 +36,7 @@ from myqueue.wal.files import TRANSIENT, Files
 from myqueue.wal.read.reader import Damage, Reader
 from myqueue.wal.read.scan import Scan, footer_of, trailer_of
 from myqueue.wal.recover.inventory import SegmentFile
-from myqueue.wal.space.background import Apart
+from myqueue.wal.space.background import BackgroundJobs
 from myqueue.wal.space.live_records import (
     append_hint,
     append_records,
@@ -64,7 +64,7 @@ T = TypeVar("T")
 Pass = Generator[None, None, T]
 
 
-class Verdict(NamedTuple):
+class ReclaimPlan(NamedTuple):
     """What a pass does: which segments go, oldest first, and which are emptied, sparsest first."""
 
     gone: list[tuple[SegmentFile, bool]]  # True: what its records cancel has to go first
@@ -76,10 +76,10 @@ class Reclaimer:
 
     def __init__(
         self, files: Files, journal: Journal, index: Index, reader: Reader,
-        apart: Apart | None = None, settle_ms: int = 0,
+        apart: BackgroundJobs | None = None, settle_ms: int = 0,
     ) -> None:  # fmt: skip
         self._files, self._journal, self._index, self._reader = files, journal, index, reader
-        self._work, self._settle_ms = apart or Apart(), settle_ms
+        self._work, self._settle_ms = apart or BackgroundJobs(), settle_ms
         self._pass: Iterator[None] = iter(())
         self._trash: list[str] = []
         # Segments that were emptied, and the place in the log that must be durable before they go.
@@ -119,7 +119,7 @@ class Reclaimer:
         """A pass some time later may have something to empty."""
         return bool(self._sparse)
 
-    def _apart(self, work: Callable[[], T]) -> Pass[T]:
+    def _in_background(self, work: Callable[[], T]) -> Pass[T]:
         job = self._work.start(work)
         while not job.done:
             yield None
@@ -135,7 +135,7 @@ class Reclaimer:
         sealed = self._sealed(target)
         doubtful = [one for one in self._journal.groups.by_uid.values() if one.doubtful]
         self._doubtful = {one.number for one, _ in sealed if _holds(doubtful, one.number)}
-        verdict = yield from self._apart(lambda: self._judge(sealed, now_ms))
+        verdict = yield from self._in_background(lambda: self._judge(sealed, now_ms))
         for segment, _ in verdict.gone:  # from now on nobody reads in it
             self._journal.forget_segment(segment.number)
         for number in self._emptied.keys() - self._journal.segments.keys():
@@ -165,7 +165,7 @@ class Reclaimer:
         """
         moved: set[str] = set()
         try:
-            yield from self._apart(lambda: self._rename(gone, moved))
+            yield from self._in_background(lambda: self._rename(gone, moved))
         except OSError as error:
             for segment, _ in gone:
                 if segment.name not in moved:
@@ -199,7 +199,7 @@ class Reclaimer:
             self._files.sync(None)
             self._unlink()
 
-    def _judge(self, sealed: list[tuple[SegmentFile, bool]], now_ms: int) -> Verdict:
+    def _judge(self, sealed: list[tuple[SegmentFile, bool]], now_ms: int) -> ReclaimPlan:
         """`sealed`: segments, and whether one tells of the one before, which stays."""
         with self._index.store.view() as view:
             groups = view.groups()
@@ -234,13 +234,13 @@ class Reclaimer:
                 if not entries or now_ms - since >= self._settle_ms:
                     sparse.append((share, segment, entries))
             if not self._work.pause(PAUSE_S):
-                return Verdict([], [])
+                return ReclaimPlan([], [])
         self._held = emptied
         sparse.sort(key=lambda one: one[0])
         room = ROOM_SEGMENTS * max((one.capacity for _, one, _ in sparse), default=0)
         if self._files.free_bytes() < room:
             sparse = []
-        return Verdict(gone, [(segment, some) for _, segment, some in sparse[:EMPTY_MAX]])
+        return ReclaimPlan(gone, [(segment, some) for _, segment, some in sparse[:EMPTY_MAX]])
 
     def _may_be_emptied(self, number: int, groups: Groups) -> bool:
         if number in self._emptied or number in self._stuck or number in self._doubtful:
@@ -258,7 +258,7 @@ class Reclaimer:
         for number in sorted(segments):
             before = segments.get(number - 1)
             if number < target[0]:
-                out.append((segments[number], before is not None and before.left_at > 0))
+                out.append((segments[number], before is not None and before.abandoned_at > 0))
         return out
 
     def footer(self, segment: SegmentFile) -> list[f.FooterRow] | None:
@@ -324,7 +324,9 @@ class Reclaimer:
         except (CorruptData, RecordTooLarge) as error:
             self._stuck.add(number)
             if isinstance(error, CorruptData):  # for whoever repairs
-                self._reader.met_in.setdefault(number, Damage(number, 0, 0, 0, str(error)))
+                self._reader.damage_by_segment.setdefault(
+                    number, Damage(number, 0, 0, 0, str(error))
+                )
             return
         journal.submit()
         self._emptied[number] = journal.end
@@ -332,7 +334,7 @@ class Reclaimer:
     def _snapshot(self, group: Group) -> Pass[list[bytes]]:
         """Of the group as it is now: it may get a newer one while this one is read."""
         now = copy(group)
-        return (yield from self._apart(lambda: self._reader.snapshot(now)))
+        return (yield from self._in_background(lambda: self._reader.snapshot(now)))
 
     def _is_costly(self, segment: SegmentFile) -> Pass[bool]:
         """Footers do not tell how large a snapshot is. Moving a large one would fill segments that
@@ -355,7 +357,7 @@ class Reclaimer:
         )
         records, is_whole = scan.records(), False
         while True:
-            found, is_over = yield from self._apart(
+            found, is_over = yield from self._in_background(
                 lambda: portion(scan, records, journal.groups, STEP_BYTES)
             )
             is_whole = is_whole or any(record.kind == f.FOOTER for record, _ in found)

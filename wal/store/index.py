@@ -26,7 +26,7 @@ from typing import NamedTuple
 from myqueue.errors import DiskFull, StateInvalid, WrongProcess
 from myqueue.wal import format as f
 from myqueue.wal.append.groups import Op, Relocated, Row, RowTuple
-from myqueue.wal.fork_guard import stays_behind, wrong_process
+from myqueue.wal.fork_guard import refuse_after_fork, wrong_process
 from myqueue.wal.store.store import STATE_KEY_BYTES_MAX, StateChange, Store
 
 COMMIT_INTERVAL_S = 0.1
@@ -72,7 +72,7 @@ class Index:
         self.durable = (0, 0)
         self._thread = Thread(target=self._run, name="wal-store", daemon=True) if threads else None
         if self._thread:
-            stays_behind(self)
+            refuse_after_fork(self)
             self._thread.start()
 
     # -- the loop's side -----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Final
 MAP_BYTES_MIN: Final = 64 << 20
 
 
-def left_bytes() -> int | None:
+def free_address_bytes() -> int | None:
     """Addresses that this process may still take; None: there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
@@ -25,9 +25,9 @@ def left_bytes() -> int | None:
     return max(0, soft - used_pages * os.sysconf("SC_PAGE_SIZE"))
 
 
-def fitting(wanted_bytes: int, file_bytes: int) -> int:
+def fitting_map_bytes(wanted_bytes: int, file_bytes: int) -> int:
     """A size for the map of a file: as wanted, or less, but more than it has; 0: no room for it."""
-    left = left_bytes()
+    left = free_address_bytes()
     if left is None:
         return wanted_bytes
     size, least = wanted_bytes, max(MAP_BYTES_MIN, file_bytes + 1)
@@ -38,11 +38,11 @@ def fitting(wanted_bytes: int, file_bytes: int) -> int:
 
 def may_grow(now_bytes: int, to_bytes: int) -> bool:
     """Whether a map of so many bytes may be given up for one of so many."""
-    left = left_bytes()
+    left = free_address_bytes()
     return left is None or to_bytes - now_bytes <= left
 
 
-def allowed() -> str:
+def limit_text() -> str:
     """The limit, for people."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return "no limit" if soft == resource.RLIM_INFINITY else f"{soft >> 20:,} MiB"

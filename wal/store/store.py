@@ -35,7 +35,7 @@ import lmdb
 from myqueue.errors import DirectoryUnusable, DiskFull, StoreBroken
 from myqueue.wal import format as f
 from myqueue.wal.append.groups import Group, Op, RowTuple
-from myqueue.wal.fork_guard import stays_behind, wrong_process
+from myqueue.wal.fork_guard import refuse_after_fork, wrong_process
 from myqueue.wal.store import map_limit
 from myqueue.wal.store.guard import STATE_FILE, check_before_opening, note_broken, note_closed
 from myqueue.wal.store.view import GROUP_KEY, KEY, LAST, ROW, TABLES, View, sealed
@@ -128,7 +128,7 @@ class Store:
         self._env: Any
         file = os.path.join(directory, "data.mdb")
         is_new = not os.path.exists(file)
-        size = map_limit.fitting(map_bytes, 0 if is_new else os.path.getsize(file))
+        size = map_limit.fitting_map_bytes(map_bytes, 0 if is_new else os.path.getsize(file))
         if not size:
             raise _no_addresses(directory)
         try:
@@ -150,7 +150,7 @@ class Store:
             if isinstance(error, lmdb.Error):
                 raise _opening(directory, error, is_new) from error
             raise
-        stays_behind(self)
+        refuse_after_fork(self)
 
     def forked(self) -> None:
         """A thread of the parent may be inside of the gate for ever."""
@@ -264,7 +264,7 @@ class Store:
 
 def _no_addresses(directory: str) -> DirectoryUnusable:
     return DirectoryUnusable(
-        f"{directory}: no address space for the store; {map_limit.allowed()} are allowed",
+        f"{directory}: no address space for the store; {map_limit.limit_text()} are allowed",
         hint="Raise the limit (ulimit -v unlimited; LimitAS=infinity for systemd): a store is"
         " mapped, which takes addresses, not memory.",
     )

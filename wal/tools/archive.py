@@ -31,7 +31,7 @@ from myqueue.wal.tools.locate import MANIFEST
 from myqueue.wal.tools.segments import (
     CORRUPT,
     Finding,
-    Look,
+    ReadableFiles,
     Segment,
     examine,
     foreign,
@@ -53,7 +53,7 @@ class Archived(NamedTuple):
 
 
 def archive(
-    source: Look, target: Files, owner: bytes, identity: Identity | None = None
+    source: ReadableFiles, target: Files, owner: bytes, identity: Identity | None = None
 ) -> Iterator[Progress | Finding | Archived]:
     """Bring every sealed segment of the disk `owner` into `target`, that disk's folder."""
     manifest = load_manifest(target) or _new_manifest(owner, identity)
@@ -202,7 +202,7 @@ def _remember(
     target.sync(None)
 
 
-def load_manifest(files: Look) -> dict[str, Any] | None:
+def load_manifest(files: ReadableFiles) -> dict[str, Any] | None:
     """None if there is none; CorruptData if it is damaged."""
     size = files.list().get(MANIFEST)
     if size is None:
@@ -224,7 +224,7 @@ def _crc(manifest: dict[str, Any]) -> int:
     return crc32(json.dumps(fields, sort_keys=True).encode())
 
 
-def missing_from(files: Look, manifest: dict[str, Any]) -> Iterator[Finding]:
+def missing_from(files: ReadableFiles, manifest: dict[str, Any]) -> Iterator[Finding]:
     """Segments that the manifest names and the folder does not hold in the same size."""
     there = files.list()
     for row in manifest["segments"]:

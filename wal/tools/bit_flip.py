@@ -51,7 +51,7 @@ def wrong_bit(stored: int, computed: int, length: int) -> tuple[int, int] | None
     return None
 
 
-def mended(message: bytes, stored: int, seed: int = 0) -> tuple[bytes, tuple[int, int]] | None:
+def corrected(message: bytes, stored: int, seed: int = 0) -> tuple[bytes, tuple[int, int]] | None:
     """The message with its one wrong bit put right, and where that was; None if it is not one.
 
     With a wrong bit in the stored checksum the message comes back as it is.

@@ -28,7 +28,7 @@ class Progress(NamedTuple):
     segment: str
 
 
-class Follower(Protocol):
+class RecordObserver(Protocol):
     """Is shown the records of groups, in order."""
 
     def entry(self, segment: Segment, record: f.Record) -> Finding | None:
@@ -43,7 +43,7 @@ def never() -> int:
     return 0
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """For `wait` where no writer can be at work."""
 
 
@@ -51,8 +51,8 @@ class SegmentCheck:
     """One segment, read once; `run` may be called again to go on when the segment has grown."""
 
     def __init__(
-        self, segment: Segment, follow: Follower | None = None, *, flush_before: int = 0,
-        followed: Callable[[], int] = never, wait: Callable[[], None] = nothing,
+        self, segment: Segment, follow: RecordObserver | None = None, *, flush_before: int = 0,
+        followed: Callable[[], int] = never, wait: Callable[[], None] = do_nothing,
     ) -> None:  # fmt: skip
         """`flush_before` is the last flush number of the segments before, 0 if not known."""
         self.segment, self._follow = segment, follow

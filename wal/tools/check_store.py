@@ -22,16 +22,18 @@ from myqueue.wal.store.guard import check_file
 from myqueue.wal.store.store import Store
 from myqueue.wal.store.view import View
 from myqueue.wal.tools.check_segment import Progress, SegmentCheck
-from myqueue.wal.tools.locate import Place
+from myqueue.wal.tools.locate import LogLocation
 from myqueue.wal.tools.segments import CORRUPT, Finding, Segment, survey
-from myqueue.wal.tools.verify import Replay
+from myqueue.wal.tools.verify import GroupReplay
 
 NAME = "store"
 ROWS_BYTES = 1 << 20
 _CHECK = "import sys; from myqueue.wal.tools.check_store import read_all; read_all(sys.argv[1])"
 
 
-def compare(place: Place, progress: Callable[[Progress], None]) -> Generator[Finding, None, int]:
+def compare(
+    place: LogLocation, progress: Callable[[Progress], None]
+) -> Generator[Finding, None, int]:
     """Yields what is wrong, returns the number of rows compared. DirectoryLocked if the daemon is
     running.
     """
@@ -87,7 +89,7 @@ class _Matcher:
 
     def __init__(self, view: View, watermark: tuple[int, int]) -> None:
         self._view, self._watermark = view, watermark
-        self.replay = Replay()
+        self.replay = GroupReplay()
         self.matched: dict[int, int] = {}
 
     def entry(self, segment: Segment, record: f.Record) -> Finding | None:
@@ -114,7 +116,7 @@ class _Matcher:
 
 
 def _compare(
-    place: Place, store: Store, progress: Callable[[Progress], None]
+    place: LogLocation, store: Store, progress: Callable[[Progress], None]
 ) -> Generator[Finding, None, int]:
     files = place.open()
     try:

@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from myqueue.wal import format as f
 from myqueue.wal.read.scan import footer_of
-from myqueue.wal.tools.check_segment import nothing
+from myqueue.wal.tools.check_segment import do_nothing
 from myqueue.wal.tools.segments import (
     CORRUPT,
     Finding,
-    Look,
+    ReadableFiles,
     Segment,
     examine,
     is_followed,
-    listed,
+    list_segments,
     synced_to,
 )
 from myqueue.wal.tools.verdict import Judge
@@ -33,7 +33,7 @@ HIGHEST = 2**64 - 1
 _WITH_INDEX = (f.ENTRY, f.TRUNCATE, f.COMMIT, f.SNAPSHOT, f.START)
 
 
-class Wanted(NamedTuple):
+class RecordFilter(NamedTuple):
     """Which records; ranges include both ends."""
 
     group: int | None = None
@@ -76,7 +76,7 @@ class Wanted(NamedTuple):
         return True
 
 
-class Found(NamedTuple):
+class DumpedRecord(NamedTuple):
     """One record of one segment; the payload is valid until the next one is asked for."""
 
     segment: Segment
@@ -87,16 +87,18 @@ class Found(NamedTuple):
 class Dump:
     """One reading of a log, from its start; each call of `records` goes on where the last ended."""
 
-    def __init__(self, look: Look, wanted: Wanted, wait: Callable[[], None] = nothing) -> None:
+    def __init__(
+        self, look: ReadableFiles, wanted: RecordFilter, wait: Callable[[], None] = do_nothing
+    ) -> None:
         self._look, self._wanted, self._wait = look, wanted, wait
         self._number = 0  # of the segment to be read next, or that is being read
         self._reading: _Reading | None = None
 
-    def records(self) -> Iterator[Found | Finding]:
+    def records(self) -> Iterator[DumpedRecord | Finding]:
         """Until the end of what is there; a torn place ends it without a word, it may grow."""
         if self._reading is not None and not self._reading.has_news():
             return
-        for number, uid, name, size in listed(self._look):
+        for number, uid, name, size in list_segments(self._look):
             if number < self._number or self._wanted.segment not in (None, number):
                 continue
             try:
@@ -117,7 +119,7 @@ class Dump:
 class _Reading:
     """One segment, being read."""
 
-    def __init__(self, segment: Segment, wanted: Wanted, wait: Callable[[], None]) -> None:
+    def __init__(self, segment: Segment, wanted: RecordFilter, wait: Callable[[], None]) -> None:
         self._segment, self._wanted = segment, wanted
         self._scan = segment.scan()
         self._judge = Judge(segment, self._scan, lambda: synced_to(segment), wait)
@@ -131,7 +133,7 @@ class _Reading:
         except FileNotFoundError:
             return True
 
-    def run(self) -> Generator[Found | Finding, None, bool]:
+    def run(self) -> Generator[DumpedRecord | Finding, None, bool]:
         """All records that are there; returns whether no more will come to this segment."""
         segment, judge = self._segment, self._judge
         if not segment.readable or (judge.sealed and self._is_superfluous()):
@@ -142,21 +144,21 @@ class _Reading:
             if judge.sealed:
                 trailer = segment.trailer()
                 if trailer is not None and self._wanted.takes(trailer):
-                    yield Found(segment, trailer, memoryview(b""))
+                    yield DumpedRecord(segment, trailer, memoryview(b""))
                 return True
             if not self._is_followed():
                 return False
             if not judge.refresh():  # its trailer is damaged; the log went on all the same
                 return True
 
-    def _read(self) -> Iterator[Found | Finding]:
+    def _read(self) -> Iterator[DumpedRecord | Finding]:
         scan, takes = self._scan, self._wanted.takes
         while True:
             for record, payload in scan.records():
                 if record.kind == f.FOOTER:
                     self._footer_seen = True
                 if takes(record):
-                    yield Found(self._segment, record, payload)
+                    yield DumpedRecord(self._segment, record, payload)
             stop = self._judge.stopped(self._footer_seen)
             if stop.finding is not None and stop.finding.verdict == CORRUPT:
                 yield stop.finding

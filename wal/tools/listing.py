@@ -18,7 +18,7 @@ from myqueue.wal.tools.segments import (
     FRESH,
     TRASH,
     Finding,
-    Look,
+    ReadableFiles,
     Segment,
     examine,
     foreign,
@@ -28,7 +28,7 @@ OPEN, SEALED, SPARE, FRESH_STATE, TRASH_STATE = "open", "sealed", "spare", "new"
 DAMAGED = "damaged"
 
 
-class Row(NamedTuple):
+class SegmentRow(NamedTuple):
     """One file. `records` is known only where all were read, `groups` not where none could be."""
 
     name: str
@@ -62,7 +62,7 @@ class Row(NamedTuple):
         )
 
 
-def overview(look: Look, owner: bytes | None = None) -> list[Row]:
+def overview(look: ReadableFiles, owner: bytes | None = None) -> list[SegmentRow]:
     """All segments by number, those being prepared and those on their way out among them."""
     rows = []
     segments = []
@@ -73,7 +73,7 @@ def overview(look: Look, owner: bytes | None = None) -> list[Row]:
             continue
         try:
             if state:
-                rows.append(Row(name, *parsed, state, size, size, 0, None, 0, None, ""))
+                rows.append(SegmentRow(name, *parsed, state, size, size, 0, None, 0, None, ""))
             else:
                 segments.append(examine(look, name, *parsed, size))
         except FileNotFoundError:  # reclaimed, or renamed, since the folder was read
@@ -89,7 +89,7 @@ def _stem(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _states(segments: list[Segment], owner: bytes | None) -> Iterator[Row]:
+def _states(segments: list[Segment], owner: bytes | None) -> Iterator[SegmentRow]:
     """Before the last segment in use none may be open; behind it all are spares."""
     strangers = foreign(segments, owner)
     last_used = -1
@@ -105,7 +105,7 @@ def _states(segments: list[Segment], owner: bytes | None) -> Iterator[Row]:
             continue
 
 
-def _row(segment: Segment, stranger: Finding | None, unused: bool, newest: bool) -> Row:
+def _row(segment: Segment, stranger: Finding | None, unused: bool, newest: bool) -> SegmentRow:
     problem = "" if segment.finding is None else segment.finding.what
     if stranger is not None:
         problem = stranger.what
@@ -126,7 +126,7 @@ def _row(segment: Segment, stranger: Finding | None, unused: bool, newest: bool)
         problem = problem or found
     if problem:
         state = DAMAGED
-    return Row(
+    return SegmentRow(
         segment.name, segment.number, segment.uid, state, segment.size, segment.capacity, used,
         records, segment.created_ms, rows, problem,
     )  # fmt: skip

@@ -21,7 +21,7 @@ _HINT = "Give a daemon's folder, its wal/ folder, an archive, or the data direct
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogLocation:
     """One log: its folder, the daemon's folder above it, or that it is an archive's."""
 
     directory: str
@@ -50,7 +50,7 @@ class Place:
         return None if identity is None else identity.owner
 
 
-def find_logs(path: str) -> list[Place]:
+def find_logs(path: str) -> list[LogLocation]:
     """All logs at or below the path, in order; FormatUnknown if there is none."""
     path = os.path.abspath(path)
     names = sorted(os.listdir(path))
@@ -71,18 +71,20 @@ def find_logs(path: str) -> list[Place]:
     return found
 
 
-def _log_at(path: str, names: list[str]) -> Place | None:
+def _log_at(path: str, names: list[str]) -> LogLocation | None:
     """The log of this very folder, if it is a daemon's, a log's or one of an archive."""
     if "wal" in names:
         wal = os.path.join(path, "wal")
-        return Place(wal, path) if os.path.isdir(wal) and _has_segment(os.listdir(wal)) else None
+        return (
+            LogLocation(wal, path) if os.path.isdir(wal) and _has_segment(os.listdir(wal)) else None
+        )
     if MANIFEST in names and is_disk(os.path.basename(path)):
-        return Place(path, None, archive=True)
+        return LogLocation(path, None, archive=True)
     if not _has_segment(names):
         return None
     above = os.path.dirname(path)
     is_daemons = os.path.basename(path) == "wal" and os.path.exists(os.path.join(above, FILE_NAME))
-    return Place(path, above if is_daemons else None)
+    return LogLocation(path, above if is_daemons else None)
 
 
 def _has_segment(names: list[str]) -> bool:

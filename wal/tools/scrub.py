@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from myqueue.wal.files import TRANSIENT
 from myqueue.wal.tools.check_segment import PROGRESS_BYTES, Progress, SegmentCheck
-from myqueue.wal.tools.segments import CORRUPT, Finding, Look, Segment, examine, synced_to
+from myqueue.wal.tools.segments import CORRUPT, Finding, ReadableFiles, Segment, examine, synced_to
 
 RECORD_COST_BYTES = 1024
 FINDINGS_MAX = 100  # of one segment; it is emptied anyway
@@ -23,7 +23,11 @@ class Scrub:
     """One segment, read once; `portion` until `is_done`. Work for a thread of its own."""
 
     def __init__(
-        self, look: Look, segment: tuple[str, int, int, int], until: int, wait: Callable[[], None]
+        self,
+        look: ReadableFiles,
+        segment: tuple[str, int, int, int],
+        until: int,
+        wait: Callable[[], None],
     ) -> None:
         """`segment`: name, number, uid, capacity. `until`: of the open one, how far it is synced,
         else 0: what is behind is not read, 64 MiB of zeros mostly. `wait` lets a running writer
@@ -53,7 +57,7 @@ class Scrub:
         self.is_done = True
 
     def _run(
-        self, look: Look, segment: tuple[str, int, int, int], wait: Callable[[], None]
+        self, look: ReadableFiles, segment: tuple[str, int, int, int], wait: Callable[[], None]
     ) -> Iterator[Progress | Finding]:
         name, number, uid, capacity = segment
         try:

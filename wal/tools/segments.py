@@ -14,15 +14,15 @@ from zlib import crc32
 
 from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
-from myqueue.wal.read.scan import Scan, left_by, trailer_of
-from myqueue.wal.tools.bit_flip import mended
+from myqueue.wal.read.scan import Scan, previous_abandoned_at, trailer_of
+from myqueue.wal.tools.bit_flip import corrected
 
 TORN, CORRUPT = "torn", "corrupt"
 FRESH, TRASH = ".seg.new", ".seg.trash"
 _OWNER_AT = 48
 
 
-class Look(Protocol):
+class ReadableFiles(Protocol):
     """The reading part of `Files`; real and simulated ones fit."""
 
     def read(self, name: str, position: int, length: int) -> bytes:
@@ -63,7 +63,7 @@ class Segment:
     `readable` is False if what follows the header cannot be read as this segment's records.
     """
 
-    look: Look
+    look: ReadableFiles
     name: str
     number: int
     uid: int
@@ -94,7 +94,7 @@ class Segment:
         return next(scan.find(f.RECORD_SIGN), None) is not None
 
 
-def listed(look: Look) -> list[tuple[int, int, str, int]]:
+def list_segments(look: ReadableFiles) -> list[tuple[int, int, str, int]]:
     """(number, uid, name, size) of the segments, in order.
 
     A file that is renamed while a directory is being read may be missed, under both names. So if
@@ -118,10 +118,10 @@ def _segments_of(names: dict[str, int]) -> list[tuple[int, int, str, int]]:
     return sorted(out)
 
 
-def survey(look: Look) -> list[Segment]:
+def survey(look: ReadableFiles) -> list[Segment]:
     """All segments with their headers judged; those that vanish meanwhile are left out."""
     out: list[Segment] = []
-    for number, uid, name, size in listed(look):
+    for number, uid, name, size in list_segments(look):
         try:
             out.append(examine(look, name, number, uid, size))
         except FileNotFoundError:
@@ -129,7 +129,7 @@ def survey(look: Look) -> list[Segment]:
     return out
 
 
-def examine(look: Look, name: str, number: int, uid: int, size: int) -> Segment:
+def examine(look: ReadableFiles, name: str, number: int, uid: int, size: int) -> Segment:
     """Read the header. Where it is damaged, the file's name and size stand in for it."""
     segment = Segment(look, name, number, uid, size, size)
     raw = look.read(name, 0, f.SEGMENT_HEADER_BYTES)
@@ -159,7 +159,7 @@ def examine(look: Look, name: str, number: int, uid: int, size: int) -> Segment:
 def _mended_header(raw: bytes) -> tuple[f.SegmentHeader, tuple[int, int]] | None:
     """The header as it was before one bit of it turned, and where that bit is in the file."""
     stored = int.from_bytes(raw[12:16], "little")
-    found = mended(raw[:12] + raw[16:], stored) if len(raw) == f.SEGMENT_HEADER_BYTES else None
+    found = corrected(raw[:12] + raw[16:], stored) if len(raw) == f.SEGMENT_HEADER_BYTES else None
     if found is None:
         return None
     message, (byte, bit) = found
@@ -188,12 +188,14 @@ def foreign(segments: list[Segment], owner: bytes | None) -> dict[str, Finding]:
     return out
 
 
-def left_at(segment: Segment) -> int:
+def abandoned_at(segment: Segment) -> int:
     """Where the log left this segment without a footer, by the first mark of the next; else 0."""
-    for number, uid, name, size in listed(segment.look):
+    for number, uid, name, size in list_segments(segment.look):
         if number == segment.number + 1:
             try:
-                return left_by(Segment(segment.look, name, number, uid, size, size).read, uid)
+                return previous_abandoned_at(
+                    Segment(segment.look, name, number, uid, size, size).read, uid
+                )
             except FileNotFoundError:
                 return 0
     return 0
@@ -203,12 +205,12 @@ def synced_to(segment: Segment) -> int:
     """Up to which position later segments prove this one to be synced; 0 if none is in use."""
     if not is_followed(segment.look, segment.number):
         return 0
-    return left_at(segment) or segment.capacity
+    return abandoned_at(segment) or segment.capacity
 
 
-def is_followed(look: Look, number: int) -> bool:
+def is_followed(look: ReadableFiles, number: int) -> bool:
     """Whether a later segment is in use; then the one with this number was synced to its end."""
-    for later, uid, name, size in listed(look):
+    for later, uid, name, size in list_segments(look):
         if later > number:
             try:
                 if examine(look, name, later, uid, size).is_used():

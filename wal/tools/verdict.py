@@ -17,13 +17,13 @@ from zlib import crc32
 from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
 from myqueue.wal.read.scan import BAD_PAYLOAD, CUT_SHORT, END, Scan
-from myqueue.wal.tools.bit_flip import mended, wrong_bit
+from myqueue.wal.tools.bit_flip import corrected, wrong_bit
 from myqueue.wal.tools.segments import CORRUPT, TORN, Finding, Segment
 
 _HEADER = f.RECORD_HEADER_BYTES
 
 
-class Stop(NamedTuple):
+class StopVerdict(NamedTuple):
     """What to do at a place where the scan stopped.
 
     `record` is the header of a record that was skipped: it is known, its payload is not to be
@@ -58,26 +58,26 @@ class Judge:
         self._doubted, self._marks_prove = -1, 0
         return self.sealed
 
-    def stopped(self, footer_seen: bool) -> Stop:
+    def stopped(self, footer_seen: bool) -> StopVerdict:
         scan, position = self._scan, self._scan.position
         blank = scan.problem == END and scan.last_nonzero() == position
         if blank and (footer_seen or position + _HEADER > scan.limit):
-            return Stop(False)
+            return StopVerdict(False)
         if position != self._doubted:
             if blank and position >= scan.batch_end and not self.sealed:
-                return Stop(False)  # the usual end of the segment that is open
+                return StopVerdict(False)  # the usual end of the segment that is open
             self._doubted, self._proven = position, self._evidence()
             if self._proven <= position:
                 self._wait()
             scan.bad = None
-            return Stop(True)
+            return StopVerdict(True)
         if position < self._proven or scan.problem == CUT_SHORT:
             return self._corrupt(blank)
         what = "the last write is incomplete"
         if not blank:
             size = scan.last_nonzero() - position
             what = f"{size} bytes of a write that was not synced ({scan.problem})"
-        return Stop(False, Finding(TORN, self._segment.name, position, what))
+        return StopVerdict(False, Finding(TORN, self._segment.name, position, what))
 
     def _evidence(self) -> int:
         """The position up to which all is known to have been synced."""
@@ -94,23 +94,23 @@ class Judge:
                 self._marks_prove = self._segment.capacity
         return max(followed, scan.proven, self._marks_prove)
 
-    def _corrupt(self, blank: bool) -> Stop:
+    def _corrupt(self, blank: bool) -> StopVerdict:
         """Report the place and move the scan behind it, as little as can be."""
         scan, bad, name = self._scan, self._scan.bad, self._segment.name
         position, problem = scan.position, scan.problem
         scan.bad = None
         if blank:
             what = "records that were synced are not there"
-            return Stop(False, Finding(CORRUPT, name, position, what))
+            return StopVerdict(False, Finding(CORRUPT, name, position, what))
         if problem == CUT_SHORT:
             group, index = (bad.group, bad.index) if bad else (0, 0)
             what = "the file ends inside of this record"
-            return Stop(False, Finding(CORRUPT, name, position, what, group, index))
+            return StopVerdict(False, Finding(CORRUPT, name, position, what, group, index))
         if problem == BAD_PAYLOAD and bad is not None and bad.end <= scan.limit:
             return self._known(
                 bad, "payload fails its checksum", bit_of_payload(self._segment, bad)
             )
-        whole = mended_record(self._segment, position, scan.seed)
+        whole = corrected_record(self._segment, position, scan.seed)
         if whole is not None and whole[0].end <= scan.limit:
             return self._known(whole[0], "record header fails its checksum", whole[1])
         after = next(scan.find(f.RECORD_SIGN), None)
@@ -118,9 +118,9 @@ class Judge:
         what = f"no valid record up to position {until}"
         if after is not None:
             scan.position = after.position
-        return Stop(after is not None, Finding(CORRUPT, name, position, what))
+        return StopVerdict(after is not None, Finding(CORRUPT, name, position, what))
 
-    def _known(self, record: f.Record, what: str, place: tuple[int, int]) -> Stop:
+    def _known(self, record: f.Record, what: str, place: tuple[int, int]) -> StopVerdict:
         """Something is wrong with a record of which the header is known: skip just this one."""
         kind = f.KIND_NAMES[record.kind]
         byte, bit = place
@@ -132,7 +132,7 @@ class Judge:
         finding = Finding(
             CORRUPT, name, record.position, f"{kind} {what}", record.group, index, byte, bit
         )
-        return Stop(True, finding, record)
+        return StopVerdict(True, finding, record)
 
 
 def bit_of_payload(segment: Segment, record: f.Record) -> tuple[int, int]:
@@ -149,13 +149,13 @@ def bit_of_payload(segment: Segment, record: f.Record) -> tuple[int, int]:
     return (record.position + 4 + in_checksum if in_checksum >= 0 else begin + byte), bit
 
 
-def mended_record(
+def corrected_record(
     segment: Segment, position: int, seed: int
 ) -> tuple[f.Record, tuple[int, int]] | None:
     """The record whose header is one bit away from what stands here, and where that bit is."""
     raw = segment.read(position, _HEADER)
     stored = int.from_bytes(raw[:4], "little")
-    found = mended(raw[8:], stored, seed) if len(raw) == _HEADER else None
+    found = corrected(raw[8:], stored, seed) if len(raw) == _HEADER else None
     if found is None:
         return None
     body, (byte, bit) = found

@@ -22,19 +22,19 @@ from dataclasses import dataclass
 
 from myqueue.wal import format as f
 from myqueue.wal.append.groups import Groups
-from myqueue.wal.tools.check_segment import Progress, SegmentCheck, nothing
+from myqueue.wal.tools.check_segment import Progress, SegmentCheck, do_nothing
 from myqueue.wal.tools.segments import (
     CORRUPT,
     TORN,
     Finding,
-    Look,
+    ReadableFiles,
     Segment,
+    abandoned_at,
     foreign,
-    left_at,
     survey,
     synced_to,
 )
-from myqueue.wal.tools.verdict import bit_of_payload, mended_record
+from myqueue.wal.tools.verdict import bit_of_payload, corrected_record
 
 __all__ = ["Finding", "Progress", "Summary", "verify"]
 
@@ -60,7 +60,7 @@ class Summary:
 
 
 def verify(
-    look: Look, owner: bytes | None = None, wait: Callable[[], None] = nothing
+    look: ReadableFiles, owner: bytes | None = None, wait: Callable[[], None] = do_nothing
 ) -> Iterator[Progress | Finding | Summary]:
     """Check all; `owner` is the disk's uuid, if known. `wait` lets a running writer finish a
     record, it should take some hundredths of a second.
@@ -76,7 +76,7 @@ def verify(
     yield run.summary
 
 
-class Replay:
+class GroupReplay:
     """The groups as the records tell them, and where a jump in a group's indices was met."""
 
     def __init__(self) -> None:
@@ -116,10 +116,10 @@ class Replay:
 class _Run:
     """One pass over a log."""
 
-    def __init__(self, look: Look, owner: bytes | None, wait: Callable[[], None]) -> None:
+    def __init__(self, look: ReadableFiles, owner: bytes | None, wait: Callable[[], None]) -> None:
         self._look, self._owner, self._wait = look, owner, wait
         self.summary = Summary()
-        self._replay = Replay()
+        self._replay = GroupReplay()
         self._last: SegmentCheck | None = None  # of the segment before, if its records were read
         self._flush_number = 0
         self._seen = 0  # number of the last segment that was taken
@@ -207,7 +207,7 @@ class _Run:
             yield from self._once_more(previous)
             return
         segment = previous.segment
-        left = left_at(segment)
+        left = abandoned_at(segment)
         if left:
             if previous.scan.position < left:  # it may have grown since it was read
                 yield from self._once_more(previous)
@@ -280,5 +280,5 @@ def _bit_of_trailer(segment: Segment, position: int) -> tuple[int, int]:
     record = f.record_at(segment.read(position, f.RECORD_HEADER_BYTES), 0, position, seed)
     if record is not None:
         return bit_of_payload(segment, record)
-    found = mended_record(segment, position, seed)
+    found = corrected_record(segment, position, seed)
     return (-1, -1) if found is None else found[1]

@@ -18,7 +18,7 @@ from myqueue.wal.files import RealFiles, lock_directory
 from myqueue.wal.tools.archive import Archived
 from myqueue.wal.tools.archive import archive as archived
 from myqueue.wal.tools.check_segment import Progress
-from myqueue.wal.tools.locate import Place
+from myqueue.wal.tools.locate import LogLocation
 from myqueue.wal.tools.segments import CORRUPT, Finding, survey
 
 
@@ -71,7 +71,7 @@ def _refuse_target(to: str, path: str) -> None:
         )
 
 
-def _one(place: Place, to: str, as_json: bool) -> Result:
+def _one(place: LogLocation, to: str, as_json: bool) -> Result:
     files = place.open()
     try:
         owner = place.owner() or _owner_of_segments(files, place)
@@ -96,7 +96,7 @@ def _one(place: Place, to: str, as_json: bool) -> Result:
     return result
 
 
-def _owner_of_segments(files: RealFiles, place: Place) -> bytes:
+def _owner_of_segments(files: RealFiles, place: LogLocation) -> bytes:
     owners = {one.owner for one in survey(files) if one.owner}
     if len(owners) != 1:
         raise MisuseError(

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import click
 
 from myqueue.cli.lazy import LazyGroup
-from myqueue.wal.tools.locate import Place, find_logs
+from myqueue.wal.tools.locate import LogLocation, find_logs
 
 COMMANDS = {
     "ls": ("myqueue.cli.wal.ls:ls", "List the segments, with sizes, states and ranges."),
@@ -40,7 +40,7 @@ def wal() -> None:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[list[Place]]:
+def opened(path: str) -> Iterator[list[LogLocation]]:
     """The logs at a path; what the system refuses is named with the path."""
     try:
         yield find_logs(path)
@@ -50,7 +50,7 @@ def opened(path: str) -> Iterator[list[Place]]:
         raise
 
 
-def title(place: Place, many: bool) -> None:
+def title(place: LogLocation, many: bool) -> None:
     """A line between the tables of several logs."""
     if many:
         click.echo(f"\n== {place.directory}")

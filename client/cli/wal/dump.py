@@ -17,8 +17,8 @@ from myqueue.cli.wal.lines import as_line
 from myqueue.cli.wal.payload import decoded
 from myqueue.wal import format as f
 from myqueue.wal.files import RealFiles
-from myqueue.wal.tools.dump import Dump, Found, Wanted
-from myqueue.wal.tools.locate import Place
+from myqueue.wal.tools.dump import Dump, DumpedRecord, RecordFilter
+from myqueue.wal.tools.locate import LogLocation
 from myqueue.wal.tools.segments import Finding
 
 POLL_S = 0.1
@@ -65,7 +65,7 @@ def dump(
     stderr, reading goes on behind them, and the exit code is 1. Records at the very end may not
     be on the disk yet.
     """
-    wanted = Wanted(
+    wanted = RecordFilter(
         group, frozenset(_KINDS[kind.upper()] for kind in kinds) or None, indices, offsets, segment
     )
     shown = payload_bytes if payload else 0
@@ -84,7 +84,11 @@ def dump(
 
 
 def _run(
-    places: list[Place], wanted: Wanted, printer: _Printer, limit: int | None, follow: bool
+    places: list[LogLocation],
+    wanted: RecordFilter,
+    printer: _Printer,
+    limit: int | None,
+    follow: bool,
 ) -> None:
     """All logs one after another; then, to follow, round and round."""
     opened_files: list[RealFiles] = [place.open() for place in places]
@@ -116,10 +120,10 @@ class _Printer:
     def __init__(self, many: bool, shown_bytes: int, as_json: bool) -> None:
         self._many, self._shown, self._as_json = many, shown_bytes, as_json
         self._lines: list[str] = []
-        self._place: Place | None = None
+        self._place: LogLocation | None = None
         self.records = self.damaged = 0
 
-    def show(self, place: Place, found: Found | Finding) -> None:
+    def show(self, place: LogLocation, found: DumpedRecord | Finding) -> None:
         if isinstance(found, Finding):
             self.damaged += 1
             self.flush()
@@ -138,7 +142,7 @@ class _Printer:
         if lines:
             click.echo("\n".join(lines))
 
-    def _object(self, place: Place, found: Found) -> dict[str, Any]:
+    def _object(self, place: LogLocation, found: DumpedRecord) -> dict[str, Any]:
         record = found.record
         out = {
             "schema": "myq.wal.record/1",
@@ -161,7 +165,7 @@ class _Printer:
             out["payload"] = decoded(record, bytes(found.payload), self._shown)
         return out
 
-    def _text(self, place: Place, found: Found) -> Iterator[str]:
+    def _text(self, place: LogLocation, found: DumpedRecord) -> Iterator[str]:
         if place is not self._place:
             self._place = place
             if self._many:

@@ -11,8 +11,8 @@ from myqueue.cli.shared.output import when
 from myqueue.cli.shared.streams import quiet_pipe
 from myqueue.cli.wal.commands import opened, path_argument, title
 from myqueue.wal import format as f
-from myqueue.wal.tools.listing import Row, overview
-from myqueue.wal.tools.locate import Place
+from myqueue.wal.tools.listing import SegmentRow, overview
+from myqueue.wal.tools.locate import LogLocation
 
 HEADS = (
     *("segment", "state", "used", "capacity", "records", "entries", "groups"),
@@ -47,7 +47,7 @@ def ls(path: str, by_group: bool, as_json: bool) -> None:
             _table(rows, by_group)
 
 
-def _rows(place: Place) -> list[Row]:
+def _rows(place: LogLocation) -> list[SegmentRow]:
     files = place.open()
     try:
         return overview(files, place.owner())
@@ -55,7 +55,7 @@ def _rows(place: Place) -> list[Row]:
         files.close()
 
 
-def _table(rows: list[Row], by_group: bool) -> None:
+def _table(rows: list[SegmentRow], by_group: bool) -> None:
     if by_group:
         output.write_table(GROUP_HEADS, [_group_cells(row, one) for row, one in _group_rows(rows)])
     else:
@@ -71,11 +71,11 @@ def _table(rows: list[Row], by_group: bool) -> None:
             click.echo(f"damaged: {row.name}: {row.problem}")
 
 
-def _group_rows(rows: list[Row]) -> list[tuple[Row, f.FooterRow]]:
+def _group_rows(rows: list[SegmentRow]) -> list[tuple[SegmentRow, f.FooterRow]]:
     return [(row, one) for row in rows for one in row.groups or []]
 
 
-def _cells(row: Row) -> list[output.Cell]:
+def _cells(row: SegmentRow) -> list[output.Cell]:
     first_index, last_index, first_ms, last_ms = row.span()
     groups = None if row.groups is None else len(row.groups)
     return [
@@ -84,7 +84,7 @@ def _cells(row: Row) -> list[output.Cell]:
     ]
 
 
-def _group_cells(row: Row, one: f.FooterRow) -> list[output.Cell]:
+def _group_cells(row: SegmentRow, one: f.FooterRow) -> list[output.Cell]:
     times = (when(one.first_time_ms), when(one.last_time_ms)) if one.entries else (None, None)
     return [
         *(row.number, f"{one.group:016x}", one.entries, one.entry_bytes, one.first_index),
@@ -92,7 +92,7 @@ def _group_cells(row: Row, one: f.FooterRow) -> list[output.Cell]:
     ]
 
 
-def _totals(rows: list[Row]) -> dict[str, int]:
+def _totals(rows: list[SegmentRow]) -> dict[str, int]:
     return {
         "segments": len(rows),
         "damaged": sum(1 for row in rows if row.problem),
@@ -103,7 +103,7 @@ def _totals(rows: list[Row]) -> dict[str, int]:
     }
 
 
-def _log(place: Place, rows: list[Row], by_group: bool) -> dict[str, Any]:
+def _log(place: LogLocation, rows: list[SegmentRow], by_group: bool) -> dict[str, Any]:
     owner = place.owner()
     return {
         "path": place.directory,
@@ -113,7 +113,7 @@ def _log(place: Place, rows: list[Row], by_group: bool) -> dict[str, Any]:
     }
 
 
-def _segment(row: Row, by_group: bool) -> dict[str, Any]:
+def _segment(row: SegmentRow, by_group: bool) -> dict[str, Any]:
     first_index, last_index, first_ms, last_ms = row.span()
     out: dict[str, Any] = {
         "number": row.number,

@@ -13,7 +13,7 @@ from myqueue.cli.shared import output
 from myqueue.cli.wal.commands import line, opened, path_argument, title
 from myqueue.wal.tools.archive import load_manifest, missing_from
 from myqueue.wal.tools.check_segment import Progress
-from myqueue.wal.tools.locate import Place
+from myqueue.wal.tools.locate import LogLocation
 from myqueue.wal.tools.segments import CORRUPT, Finding
 from myqueue.wal.tools.verify import Summary
 from myqueue.wal.tools.verify import verify as verified
@@ -58,7 +58,7 @@ def verify(path: str, store: bool, limit_rate: float | None, as_json: bool) -> N
 class _Report:
     """Findings of one log: printed as they come, or kept for one JSON object."""
 
-    def __init__(self, place: Place, as_json: bool) -> None:
+    def __init__(self, place: LogLocation, as_json: bool) -> None:
         self._place, self._as_json = place, as_json
         self.findings: list[dict[str, Any]] = []
         self.corrupt = self.torn = 0
@@ -118,7 +118,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 class _Paced:
     """The pass over one log: opens it, shows progress on a terminal, keeps to the rate."""
 
-    def __init__(self, place: Place, megabytes_per_s: float | None) -> None:
+    def __init__(self, place: LogLocation, megabytes_per_s: float | None) -> None:
         self._place = place
         self._bytes_per_s = megabytes_per_s * 1e6 if megabytes_per_s else None
 

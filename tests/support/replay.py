@@ -1,10 +1,7 @@
-"""Applied state from the log alone: what a daemon does after its store was lost.
+"""The applied state of groups, made from the log alone; the daemons' engine does the same in turns.
 
-The index is rebuilt by recovery. The applied state of a group is rebuilt here: restore its newest
-snapshot, then apply the entries behind it up to the last commit that the log knows of. What is
-committed beyond that hint the group's peers will say; applying goes on from there.
-
-The state machine is given by the daemon; all it does is compute changes.
+Each group's newest snapshot is restored, then the entries after it are applied up to the newest
+commit hint in the log. The state machine is the test's; it only computes changes.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ PORTION_BYTES = 4 << 20
 
 
 class Machine(Protocol):
-    """What a group's state machine does with its log; deterministic (R27), no IO."""
+    """What a group's state machine does with its log; deterministic, without IO."""
 
     def restore(self, group: Group, parts: list[bytes]) -> StateChange:
         """The whole state that a snapshot holds, as changes to an empty one."""
@@ -31,10 +28,9 @@ class Machine(Protocol):
 
 
 def replay(log: Log, machine: Machine) -> Iterator[int]:
-    """Bring every group's applied state up to its commit hint; yields the groups done, one by one.
+    """Bring the applied state of every group up to its commit hint; yields each group when done.
 
-    The changes are on their way to the store when this returns; `log.index.committed` tells when
-    they are in it.
+    The store's thread commits the changes later; `log.index.committed` shows how far it is.
     """
     for uid, group in sorted(log.journal.groups.by_uid.items()):
         with log.store.view() as view:

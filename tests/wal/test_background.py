@@ -12,13 +12,13 @@ import pytest
 
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.log import Log
-from myqueue.wal.space.background import Apart
+from myqueue.wal.space.background import BackgroundJobs
 
 UID = 7
 
 
 def test_at_once_without_a_thread() -> None:
-    apart = Apart()
+    apart = BackgroundJobs()
     job = apart.start(lambda: 3)
     assert job.done and job.result() == 3
     failed = apart.start(lambda: 1 // 0)
@@ -28,7 +28,7 @@ def test_at_once_without_a_thread() -> None:
 
 
 def test_in_order_in_another_thread_and_errors_come_back() -> None:
-    apart, seen = Apart(threads=True), list[Any]()
+    apart, seen = BackgroundJobs(threads=True), list[Any]()
     gate = threading.Event()
     jobs = [apart.start(gate.wait)]
     jobs += [apart.start(lambda n=n: seen.append((n, threading.get_ident()))) for n in range(5)]
@@ -45,7 +45,7 @@ def test_in_order_in_another_thread_and_errors_come_back() -> None:
 
 
 def test_closing_does_not_wait_for_pauses() -> None:
-    apart = Apart(threads=True)
+    apart = BackgroundJobs(threads=True)
     job = apart.start(lambda: [apart.pause(5) for _ in range(100)])
     begin = time.monotonic()
     assert apart.close() and time.monotonic() - begin < 5
