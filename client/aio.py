@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
 from myqueue.arguments import name_of_partition, seconds, text, whole
-from myqueue.cluster.session import Session
+from myqueue.constructors import arguments_of
 from myqueue.consumer.consumer import Consumer
 from myqueue.consumer.message import Message, TopicPartition
 from myqueue.consumer.positions import Partitions
@@ -43,11 +43,12 @@ class AsyncProducer:
     ...         print(stored.partition, stored.offset)
 
     Many at once: `await asyncio.gather(*(producer.send("orders", value) for value in values))`;
-    they are sent in this order. `send_many` is faster. Settings are those of `Producer`.
+    they are sent in this order. `send_many` is faster. Arguments are those of `Producer`.
     """
 
-    def __init__(self, cluster: str | Iterable[str] | Session, **settings: Any) -> None:
-        self._producer = Producer(cluster, **settings)
+    @arguments_of(Producer)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._producer = Producer(*arguments, **named)
         self._producer.parting.kind = "AsyncProducer"
         self._order = asyncio.Lock()  # of messages, where some have to wait for room
         self._known: set[str] = set()
@@ -118,12 +119,11 @@ class AsyncConsumer:
     A call whose wait is cancelled goes on to its end, and the next one begins behind it.
     """
 
-    def __init__(
-        self, cluster: str | Iterable[str] | Session, topics: str | Iterable[str], **arguments: Any
-    ) -> None:
-        self._make = partial(Consumer, cluster, topics, **arguments)
-        self._idle_s = seconds(arguments.get("idle_timeout"), "idle_timeout")
-        most_ms = whole(arguments.get("max_poll_ms", ConsumerSettings.max_poll_ms), "max_poll_ms")
+    @arguments_of(Consumer)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._make = partial(Consumer, *arguments, **named)
+        self._idle_s = seconds(named.get("idle_timeout"), "idle_timeout")
+        most_ms = whole(named.get("max_poll_ms", ConsumerSettings.max_poll_ms), "max_poll_ms")
         self._slice_s = min(SLICE_S, most_ms / 3000)  # else its group thinks that it is stuck
         self._found: Consumer | None = None
         self._starting, self._turn = asyncio.Lock(), asyncio.Lock()

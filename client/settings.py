@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from myqueue.arguments import text, texts, whole
 from myqueue.errors import InvalidRequest, InvalidSetting, MisuseError
@@ -20,6 +20,7 @@ from myqueue.wire.protocol import FRAME_BYTES_MAX
 DEFAULT_PORT: Final = 9092
 DAY_MS: Final = 24 * 3600 * 1000
 DAMAGED: Final = ("raise", "skip")  # for on_damaged
+KINDS: Final[dict[str, type]] = {"bool": bool, "float": float, "int": int, "str": str}
 STARTS: Final = ("earliest", "latest", "committed")
 
 
@@ -55,13 +56,18 @@ class Settings:
         for problem in self._problems():
             raise InvalidSetting(f"{type(self).__name__}: {problem}")
 
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """Take the settings from the arguments of a constructor, which have the same names."""
+        return cls(**{f.name: arguments[f.name] for f in fields(cls)})
+
     def _problems(self) -> Iterator[str]:
         for f in fields(self):
             value, about = getattr(self, f.name), f.metadata
-            wanted = type(f.default)
+            wanted = KINDS[str(f.type).removesuffix(" | None")]
             if value is None and f.default is None:
                 continue
-            if wanted is not type(None) and type(value) is not wanted:
+            if type(value) is not wanted:
                 yield f"{f.name} must be {wanted.__name__}, not {value!r}"
             elif about["choices"] and value not in about["choices"]:
                 yield f"{f.name} must be one of {', '.join(about['choices'])}; not {value!r}"
@@ -85,7 +91,10 @@ class SessionSettings(Settings):
     connect_timeout_ms: int = setting(
         3_000, "ms", "how long a connection and its greeting may take", low=10
     )
-    key_file: str = setting("", "path", "this client's key, if the cluster has keys; or MYQ_KEY")
+    key_file: str | None = setting(
+        None, "path", "this client's key, if the cluster has keys; none: the file that MYQ_KEY"
+        " names; empty: no key",
+    )  # fmt: skip
     backoff_ms_max: int = setting(1_000, "ms", "the longest pause between two attempts", low=1)
 
 
@@ -137,7 +146,10 @@ class ConsumerSettings(Settings):
     """How a consumer fetches, and where it keeps its positions."""
 
     group: str | None = setting(None, "", "consumers of one group share its partitions")
-    start: str = setting("earliest", "", "where to begin without a position", choices=STARTS)
+    start: str | None = setting(
+        None, "", "where to begin without a position: earliest, latest, or committed (then"
+        " earliest); none: committed with a group or an id, else earliest", choices=STARTS,
+    )  # fmt: skip
     auto_commit: bool = setting(False, "", "commit what the poll before the last one returned")
     auto_commit_interval_ms: int = setting(
         5_000, "ms", "how often auto_commit commits", low=10, high=DAY_MS
@@ -173,18 +185,10 @@ class ConsumerSettings(Settings):
     request_timeout_ms: int = setting(
         10_000, "ms", "how long one request may take with all its repeats", low=1, high=DAY_MS
     )
-    idle_timeout_ms: int | None = setting(
-        None, "ms", "iteration ends after so long without a message; none: never", low=0
+    idle_timeout: float | None = setting(
+        None, "s", "iteration ends after so long without a message; none: never"
     )
     name: str = setting("", "", "name of the consumer in logs and statistics")
-
-
-def consumer_settings(**given: Any) -> ConsumerSettings:
-    known = [field.name for field in fields(ConsumerSettings)]
-    for name in given:
-        if name not in known:
-            raise InvalidSetting(f"{name}= is no setting of a consumer; there are {known}")
-    return ConsumerSettings(**given)
 
 
 def ids_by_topic(names: list[str], consumer_id: int | Mapping[str, int] | None) -> dict[str, int]:

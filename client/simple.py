@@ -16,6 +16,7 @@ from myqueue.admin.client import Admin
 from myqueue.arguments import definite_seconds, numbers_of, seconds, text, texts
 from myqueue.cluster.connection import REFUSED
 from myqueue.cluster.session import Session
+from myqueue.constructors import named_arguments
 from myqueue.consumer.consumer import Consumer
 from myqueue.consumer.message import Message, TopicPartition
 from myqueue.errors import Closed, InvalidRequest, InvalidSetting, Unreachable
@@ -108,6 +109,7 @@ class MyProducer:
     refused connections for two seconds it does not wait any longer. Both may be tried again.
     """
 
+    @named_arguments
     def __init__(
         self, topics: Iterable[str], broker: str | Iterable[str], *, timeout: float = BEGIN_S
     ) -> None:
@@ -186,6 +188,7 @@ class MyConsumer:
     message of the batch, so there are as many errors as it has messages, one for each `get_next`.
     """
 
+    @named_arguments
     def __init__(
         self,
         topics: Iterable[str],

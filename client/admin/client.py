@@ -25,6 +25,7 @@ from myqueue.admin.groups import GroupAdmin
 from myqueue.arguments import definite_seconds
 from myqueue.cluster.offset_queries import Offsets, read_offsets
 from myqueue.cluster.session import Session
+from myqueue.constructors import named_arguments
 from myqueue.consumer.message import TopicPartition
 from myqueue.errors import (
     InvalidRequest,
@@ -51,12 +52,16 @@ Facts = dict[str, Any]
 class Admin(GroupAdmin):
     """Asks and changes a cluster.
 
+    `cluster`: managers' addresses, host:port[,…] or a list, or a Session to share. `timeout`: how
+    many seconds each call may take, with all that it asks for on its way (10).
+
     >>> with Admin("127.0.0.1:9092") as admin:  # doctest: +SKIP
     ...     admin.create_topic("orders", partitions=3)
     ...     admin.topics()
     ['orders']
     """
 
+    @named_arguments
     def __init__(self, cluster: str | Iterable[str] | Session, *, timeout: float = 10.0) -> None:
         limit_s = min(definite_seconds(timeout), config.DAY_MS / 1000)
         self._limit = Limit(limit_s)

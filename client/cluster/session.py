@@ -31,6 +31,7 @@ from myqueue.cluster.manager_request import ManagerCall, Managers
 from myqueue.cluster.route_refresh import Upkeep
 from myqueue.cluster.routing import Routes, Topic
 from myqueue.cluster.waiters import Envelope, Waiter, failure
+from myqueue.constructors import lists_settings, named_arguments
 from myqueue.errors import (
     NONE,
     Closed,
@@ -120,17 +121,15 @@ class SessionCore:
     What outlives a call takes `self.core`, which is never the object that the application holds.
     """
 
-    def __init__(
-        self, cluster: str | Iterable[str], name: str, request_timeout_ms: int, key_file: str | None
-    ) -> None:
-        key_file = os.environ.get("MYQ_KEY", "") if key_file is None else key_file
-        self.settings = SessionSettings(
-            name=name, request_timeout_ms=request_timeout_ms, key_file=key_file
-        )
+    def __init__(self, cluster: str | Iterable[str], settings: SessionSettings) -> None:
+        self.settings = settings
+        name, key_file = settings.name, settings.key_file
+        if key_file is None:
+            key_file = os.environ.get("MYQ_KEY", "")
         bootstrap = addresses(joined(cluster))
         self.core = self
         self.named_when_dropped = ""
-        self.name, self.request_timeout_ms = name, request_timeout_ms
+        self.name, self.request_timeout_ms = name, settings.request_timeout_ms
         self.managers: Final = MANAGERS
         self.routes = Routes()
         self._greeting = Greeting(name)
@@ -428,18 +427,27 @@ class SessionCore:
         self._forked = True
 
 
+@lists_settings(SessionSettings)
 class Session(SessionCore):
     """A session, as applications hold it. See the chapter's head."""
 
+    @named_arguments
     def __init__(
-        self, cluster: str | Iterable[str], *, name: str = "", request_timeout_ms: int = 10_000,
-        key_file: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        cluster: str | Iterable[str],
+        *,
+        name: str = SessionSettings.name,
+        request_timeout_ms: int = SessionSettings.request_timeout_ms,
+        routes_max_age_ms: int = SessionSettings.routes_max_age_ms,
+        connect_timeout_ms: int = SessionSettings.connect_timeout_ms,
+        key_file: str | None = SessionSettings.key_file,
+        backoff_ms_max: int = SessionSettings.backoff_ms_max,
+    ) -> None:
         """`cluster`: managers, `host:port[,…]` or a list of them.
 
         `key_file`: of a cluster with keys; without one MYQ_KEY names it
         (`myqueue.wire.keyfiles`)."""
-        core = SessionCore(cluster, name, request_timeout_ms, key_file)
+        core = SessionCore(cluster, SessionSettings.of(locals()))
         self.__dict__ = core.__dict__  # one state; two objects, of which threads hold the other one
         self.named_when_dropped = "Session"
         when_dropped(self, core.dropped)

@@ -26,6 +26,7 @@ from typing import Any, Final, Self
 
 from myqueue import arguments
 from myqueue.cluster.session import Session
+from myqueue.constructors import lists_settings, named_arguments
 from myqueue.consumer.assignment import Shares
 from myqueue.consumer.fetch_plan import limits_of
 from myqueue.consumer.group_membership import Membership
@@ -42,7 +43,7 @@ from myqueue.errors import (
     Unreachable,
 )
 from myqueue.finalizers import ConsumerParting
-from myqueue.settings import consumer_settings, ids_by_topic, who_commits
+from myqueue.settings import ConsumerSettings, ids_by_topic, who_commits
 
 log = logging.getLogger("myqueue.client")
 
@@ -52,6 +53,7 @@ LET_GO_S_MAX: Final = 3.0  # for a commit while others wait for the partition
 LEAVE_S_MAX: Final = 1.0  # of the time for `close`, kept for telling the managers
 
 
+@lists_settings(ConsumerSettings)
 class Consumer(Standing):
     """Reads topics.
 
@@ -73,38 +75,42 @@ class Consumer(Standing):
     `myq config show consumer`.
     """
 
+    @named_arguments
     def __init__(
         self,
         cluster: str | Iterable[str] | Session,
         topics: str | Iterable[str],
         *,
-        group: str | None = None,
+        group: str | None = ConsumerSettings.group,
         consumer_id: int | Mapping[str, int] | None = None,
-        start: str | None = None,
-        auto_commit: bool = False,
-        on_out_of_range: str = "error",
-        on_damaged: str = "raise",
-        idle_timeout: float | None = None,
+        start: str | None = ConsumerSettings.start,
+        auto_commit: bool = ConsumerSettings.auto_commit,
+        on_out_of_range: str = ConsumerSettings.on_out_of_range,
+        on_damaged: str = ConsumerSettings.on_damaged,
+        idle_timeout: float | None = ConsumerSettings.idle_timeout,
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
-        **settings: Any,
+        auto_commit_interval_ms: int = ConsumerSettings.auto_commit_interval_ms,
+        session_timeout_ms: int = ConsumerSettings.session_timeout_ms,
+        max_poll_ms: int = ConsumerSettings.max_poll_ms,
+        max_poll_messages: int = ConsumerSettings.max_poll_messages,
+        fetch_wait_ms: int = ConsumerSettings.fetch_wait_ms,
+        fetch_min_bytes: int = ConsumerSettings.fetch_min_bytes,
+        fetch_max_bytes: int = ConsumerSettings.fetch_max_bytes,
+        max_buffered_bytes: int = ConsumerSettings.max_buffered_bytes,
+        request_timeout_ms: int = ConsumerSettings.request_timeout_ms,
+        name: str = ConsumerSettings.name,
     ) -> None:
-        for name, function in (
-            ("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)
-        ):  # fmt: skip
-            arguments.callback(function, name)
-        names = arguments.texts(topics, "topics")
         idle_timeout = arguments.seconds(idle_timeout, "idle_timeout")
+        self._settings = ConsumerSettings.of(locals())
+        arguments.callback(on_assign, "on_assign")
+        arguments.callback(on_revoke, "on_revoke")
+        arguments.callback(on_lost, "on_lost")
+        names = arguments.texts(topics, "topics")
         ids = ids_by_topic(names, consumer_id)
         who = who_commits(names, group, ids)
         named = all(who.values())
-        self._settings = consumer_settings(
-            **settings, group=group, auto_commit=auto_commit, on_out_of_range=on_out_of_range,
-            on_damaged=on_damaged,
-            start=start or ("committed" if named else "earliest"),
-            idle_timeout_ms=None if idle_timeout is None else round(idle_timeout * 1000),
-        )  # fmt: skip
         if not named and (auto_commit or start == "committed"):
             raise MisuseError("positions are committed under a name: give group= or consumer_id=")
         limit_ms = self._settings.request_timeout_ms
@@ -115,10 +121,13 @@ class Consumer(Standing):
             else Session.of("", cluster, name=self._settings.name, request_timeout_ms=limit_ms)
         )
         subscription = Subscription(
-            who, start=self._settings.start, on_out_of_range=on_out_of_range,
-            on_damaged=on_damaged, limits=limits_of(self._settings),
+            who,
+            start=start or ("committed" if named else "earliest"),
+            on_out_of_range=on_out_of_range,
+            on_damaged=on_damaged,
+            limits=limits_of(self._settings),
             shares=Shares() if group else None,
-        )  # fmt: skip
+        )
         super().__init__(session, subscription, limit_ms)
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._on_lost = on_lost or on_revoke
@@ -219,8 +228,7 @@ class Consumer(Standing):
 
     def __iter__(self) -> Iterator[Message]:
         """Every message; the one before counts as handled when the next one is asked for."""
-        idle_ms = self._settings.idle_timeout_ms
-        idle_s = None if idle_ms is None else idle_ms / 1000
+        idle_s = self._settings.idle_timeout
         with self._mine(idle_s):
             pass
         while (run := self._wait_for_run(idle_s)) is not None:

@@ -25,11 +25,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 from weakref import WeakSet
 
 from myqueue.arguments import seconds, text, wrong
 from myqueue.cluster.session import Session, SessionCore
+from myqueue.constructors import lists_settings, named_arguments
 from myqueue.errors import (
     UNKNOWN,
     BufferFull,
@@ -37,7 +38,6 @@ from myqueue.errors import (
     ConcurrentUse,
     DeliveryFailed,
     Forked,
-    InvalidSetting,
     MyQueueError,
     TimedOut,
     TopicDeleted,
@@ -75,15 +75,30 @@ LOG_MS: Final = 200  # failures of so long become one line in the log
 _producers: WeakSet[Producer] = WeakSet()
 
 
+@lists_settings(ProducerSettings)
 class Producer:
     """See the chapter's head. Settings: `myq config show`, or `settings.ProducerSettings`."""
 
-    def __init__(self, cluster: str | Iterable[str] | Session, **settings: Any) -> None:
+    @named_arguments
+    def __init__(
+        self,
+        cluster: str | Iterable[str] | Session,
+        *,
+        linger_ms: int = ProducerSettings.linger_ms,
+        batch_bytes: int = ProducerSettings.batch_bytes,
+        compression: str = ProducerSettings.compression,
+        idempotent: bool = ProducerSettings.idempotent,
+        delivery_timeout_ms: int = ProducerSettings.delivery_timeout_ms,
+        request_timeout_ms: int = ProducerSettings.request_timeout_ms,
+        max_buffered_bytes: int = ProducerSettings.max_buffered_bytes,
+        max_block_ms: int = ProducerSettings.max_block_ms,
+        max_in_flight: int = ProducerSettings.max_in_flight,
+        retry_backoff_ms: int = ProducerSettings.retry_backoff_ms,
+        create_topics: bool = ProducerSettings.create_topics,
+        name: str = ProducerSettings.name,
+    ) -> None:
         """`cluster`: managers' addresses, host:port[,…] or a list, or a session to share."""
-        try:
-            self.settings = ProducerSettings(**settings)
-        except TypeError as error:
-            raise InvalidSetting(f"a producer's settings: {error}") from None
+        self.settings = ProducerSettings.of(locals())
         self._owns_session = not isinstance(cluster, Session)
         self.session = (
             cluster

@@ -32,7 +32,7 @@ MACHINE = (
 )
 CLIENT = (
     *("myqueue.errors", "myqueue.settings", "myqueue.arguments", "myqueue.wire"),
-    "myqueue.finalizers",
+    *("myqueue.constructors", "myqueue.finalizers"),
 )
 JUDGES = ("myqueue.errors", "myqueue.wal.format", "myqueue.analytics.log")
 
