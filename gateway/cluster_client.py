@@ -250,8 +250,12 @@ class Sdk:
     # -- messages ---------------------------------------------------------------------------------
 
     def produce(
-        self, topic: str, value: bytes, message_key: bytes | None, partition: int | None,
-    ) -> Place:  # fmt: skip
+        self,
+        topic: str,
+        value: bytes,
+        message_key: bytes | None,
+        partition: int | None,
+    ) -> Place:
         """One message; those of a moment share a batch."""
         producer = self._producer or self._make_producer(None)
         try:
@@ -287,9 +291,13 @@ class Sdk:
             raise _of_a_part(first) if sent or first is not error else error from None
 
     def produce_once(
-        self, topic: str, values: list[bytes], keys: list[bytes | None], partition: int | None,
+        self,
+        topic: str,
+        values: list[bytes],
+        keys: list[bytes | None],
+        partition: int | None,
         request_id: bytes,
-    ) -> list[Place]:  # fmt: skip
+    ) -> list[Place]:
         """With an Idempotency-Key: the same again is not stored again (H4)."""
         producer = self._producer or self._make_producer(None)
         known = keys if any(key is not None for key in keys) else None
@@ -299,14 +307,27 @@ class Sdk:
         return [(one.partition, one.offset) for one in stored]
 
     def take(
-        self, topic: str, consumer_id: int, partition: int | None, most: int, wait_ms: int,
-        key: bytes | None, on_damaged: str,
-    ) -> Any:  # fmt: skip
+        self,
+        topic: str,
+        consumer_id: int,
+        partition: int | None,
+        most: int,
+        wait_ms: int,
+        key: bytes | None,
+        on_damaged: str,
+    ) -> Any:
         """Messages, what was passed over, and a damaged batch, as `Taker.take_all` has them."""
         return self.taker.take_all(
-            topic, consumer_id, partition=partition, max_messages=most, wait_ms=wait_ms, key=key,
-            timeout_ms=None, on_damaged=on_damaged, ended=self.room.stopping.is_set,
-        )  # fmt: skip
+            topic,
+            consumer_id,
+            partition=partition,
+            max_messages=most,
+            wait_ms=wait_ms,
+            key=key,
+            timeout_ms=None,
+            on_damaged=on_damaged,
+            ended=self.room.stopping.is_set,
+        )
 
     def _make_producer(self, before: Producer | None) -> Producer:
         with self._making:
@@ -314,10 +335,13 @@ class Sdk:
                 if self.session.closed:
                     raise Closed("this gateway is about to end")
                 self._producer = Producer(
-                    self.session, linger_ms=1, max_buffered_bytes=BUFFER_BYTES, max_block_ms=1_000,
+                    self.session,
+                    linger_ms=1,
+                    max_buffered_bytes=BUFFER_BYTES,
+                    max_block_ms=1_000,
                     delivery_timeout_ms=self.timeout_ms,
                     request_timeout_ms=max(1_000, self.timeout_ms // 2),
-                )  # fmt: skip
+                )
             if self._producer is None:
                 raise Closed("this gateway is about to end")
             return self._producer

@@ -117,22 +117,26 @@ class Looker:
 
         `consumers` are rows of `Admin.health`: `{"id", "topic"}`.
         """
-        return _at_once({
-            row["id"]: partial(self._left, row["topic"], consumer_id=row["id"])
-            for row in consumers
-            if row["topic"]
-        })  # fmt: skip
+        return _at_once(
+            {
+                row["id"]: partial(self._left, row["topic"], consumer_id=row["id"])
+                for row in consumers
+                if row["topic"]
+            }
+        )
 
     def group_lags(self, groups: Iterable[Facts]) -> dict[str, dict[str, int]]:
         """The same of consumer groups, by name and topic. One of which not all topics were known in
         time is not in. `groups` are rows of `Admin.groups`.
         """
         rows = list(groups)
-        found = _at_once({
-            (row["group"], topic): partial(self._left, topic, group=row["group"])
-            for row in rows
-            for topic in row["topics"]
-        })  # fmt: skip
+        found = _at_once(
+            {
+                (row["group"], topic): partial(self._left, topic, group=row["group"])
+                for row in rows
+                for topic in row["topics"]
+            }
+        )
         out: dict[str, dict[str, int]] = {}
         for row in rows:
             of = {topic: found.get((row["group"], topic)) for topic in row["topics"]}

@@ -43,9 +43,12 @@ class Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
-            "ts": stamp, "level": record.levelname.lower(), "daemon": "gateway",
-            "event": record.getMessage(), **getattr(record, "facts", {}),
-        }  # fmt: skip
+            "ts": stamp,
+            "level": record.levelname.lower(),
+            "daemon": "gateway",
+            "event": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         if self._json:
@@ -73,9 +76,11 @@ def options(function: Any) -> Any:
             option = click.option(flag, metavar=metavar, help=setting.meaning + shown)
         function = option(function)
     return click.option(
-        "--config", "file", metavar="FILE.toml",
+        "--config",
+        "file",
+        metavar="FILE.toml",
         help="Settings by name (listen = …). MYQ_LISTEN … and flags win over it.",
-    )(function)  # fmt: skip
+    )(function)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -128,9 +133,12 @@ def run(config: GatewayConfig) -> None:
     try:
         requests = app.extensions.get("myqueue.requests")
         server = Server(
-            app, config, app.extensions["myqueue-lane"], admit=Admission(app).check,
+            app,
+            config,
+            app.extensions["myqueue-lane"],
+            admit=Admission(app).check,
             count=requests.gave_way if requests is not None else None,
-        )  # fmt: skip
+        )
     except OSError as error:
         sdk.close()
         raise InvalidSetting(f"listen = {config.listen}: {error.strerror}") from None

@@ -87,11 +87,15 @@ def describe(error: MyQueueError, name_of: Callable[[str], str]) -> Failure:
     if component == GATEWAY:
         component = name_of(GATEWAY)
     body = {
-        "status": "failure", "message": _ADDRESS.sub(named, str(error)),
-        "code": error.code, "name": error.name, "retriable": error.retriable,
-        "outcome": error.outcome, "component": _ADDRESS.sub(named, component),
+        "status": "failure",
+        "message": _ADDRESS.sub(named, str(error)),
+        "code": error.code,
+        "name": error.name,
+        "retriable": error.retriable,
+        "outcome": error.outcome,
+        "component": _ADDRESS.sub(named, component),
         "hint": error.own_hint or HINTS.get(type(error), error.hint),
-    }  # fmt: skip
+    }
     if isinstance(error, NotWell | BatchUnreadable):
         body |= error.facts
     headers = {}

@@ -24,12 +24,14 @@ blueprint = Noun("openapi")
 FORM: Final = "application/x-www-form-urlencoded"
 IN_QUERY: Final = ("GET", "DELETE")
 FAILURES: Final = {
-    "400": "bad or missing parameter", "404": "unknown topic, partition or id",
-    "409": "exists already, in use, or an id of another topic", "413": "too large",
+    "400": "bad or missing parameter",
+    "404": "unknown topic, partition or id",
+    "409": "exists already, in use, or an id of another topic",
+    "413": "too large",
     "429": "slow down: Retry-After says how long",
     "503": "no quorum, or no reachable component; nothing was done",
     "504": "outcome unknown: repeat it with the same Idempotency-Key",
-}  # fmt: skip
+}
 _ALWAYS: Final = ("400", "429", "503", "504")
 _VARIABLE = re.compile(r"<(\w+)>")
 
@@ -53,7 +55,8 @@ def describe() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "myqueue gateway", "version": __version__,
+            "title": "myqueue gateway",
+            "version": __version__,
             "description": "HTTP for a cluster of myqueue. Parameters may come in the query"
             " string, in a JSON body or in a form, with every method; numbers may be written as"
             " digits.",
@@ -63,7 +66,7 @@ def describe() -> dict[str, Any]:
             "schemas": {"Failure": failure_schema()},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
-    }  # fmt: skip
+    }
 
 
 def _operation(row: Operation) -> dict[str, Any]:
@@ -71,19 +74,25 @@ def _operation(row: Operation) -> dict[str, Any]:
     rest = [one for one in row.parameters if one.name not in in_path]
     shown = [_parameter(one, "path") for one in row.parameters if one.name in in_path]
     found: dict[str, Any] = {
-        "operationId": _identifier(row), "summary": row.summary,
-        "description": " ".join(row.about.split()), "parameters": shown,
+        "operationId": _identifier(row),
+        "summary": row.summary,
+        "description": " ".join(row.about.split()),
+        "parameters": shown,
         "responses": _responses(row),
-    }  # fmt: skip
+    }
     if row.role is not None:
         found["security"] = [{"token": []}, {}]
         found["x-role"] = row.role
     if row.keyed:
-        shown.append({
-            "name": "Idempotency-Key", "in": "header", "required": False,
-            "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-            "description": "A repeat with the same key gets the first answer.",
-        })  # fmt: skip
+        shown.append(
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "required": False,
+                "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+                "description": "A repeat with the same key gets the first answer.",
+            }
+        )
     if row.method in IN_QUERY:
         shown += [_parameter(one, "query") for one in rest]
     elif rest:
@@ -102,9 +111,12 @@ def _identifier(row: Operation) -> str:
 
 def _parameter(one: Parameter, where: str) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "name": one.name, "in": where, "required": one.required or where == "path",
-        "schema": one.schema, "description": one.about,
-    }  # fmt: skip
+        "name": one.name,
+        "in": where,
+        "required": one.required or where == "path",
+        "schema": one.schema,
+        "description": one.about,
+    }
     if one.also:
         found["x-also-named"] = list(one.also)
     if one.example is not None:
@@ -162,11 +174,10 @@ def _failure(text: str, beside: dict[str, Schema] | None = None) -> dict[str, An
 def _plain(name: str, text: str) -> dict[str, Any]:
     schema: Schema = {"type": "object", "properties": {"status": {"const": "success"}}}
     return {
-        "operationId": name, "summary": text,
-        "responses": {
-            "200": {"description": "success", "content": {JSON: {"schema": schema}}}
-        },
-    }  # fmt: skip
+        "operationId": name,
+        "summary": text,
+        "responses": {"200": {"description": "success", "content": {JSON: {"schema": schema}}}},
+    }
 
 
 def failure_schema() -> Schema:

@@ -97,12 +97,21 @@ class Noun(Blueprint):
         super().__init__(name, __name__)
 
     def operation(
-        self, method: str, path: str, summary: str, *, parameters: tuple[Parameter, ...] = (),
-        role: str | None = READ, adds: dict[str, Schema] | None = None,
-        beside: dict[str, Schema] | None = None, takes_more: str = "",
-        keyed: bool = False, also: tuple[str, ...] = (), makes: bool | None = None,
+        self,
+        method: str,
+        path: str,
+        summary: str,
+        *,
+        parameters: tuple[Parameter, ...] = (),
+        role: str | None = READ,
+        adds: dict[str, Schema] | None = None,
+        beside: dict[str, Schema] | None = None,
+        takes_more: str = "",
+        keyed: bool = False,
+        also: tuple[str, ...] = (),
+        makes: bool | None = None,
         quick: Callable[..., Later | None] | None = None,
-    ) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:  # fmt: skip
+    ) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:
         """`also`: other paths of the same operation. `makes`: it creates or removes something, so
         a parameter that it does not know is refused; by default that is what needs `admin`.
         """
@@ -113,9 +122,20 @@ class Noun(Blueprint):
         def add(function: Callable[..., Facts]) -> Callable[..., Facts]:
             for spelling in (path, *also):
                 row = Operation(
-                    method, spelling, function.__name__, summary, (function.__doc__ or "").strip(),
-                    wanted, role, adds or {}, beside or {}, takes_more, keyed, function, quick,
-                )  # fmt: skip
+                    method,
+                    spelling,
+                    function.__name__,
+                    summary,
+                    (function.__doc__ or "").strip(),
+                    wanted,
+                    role,
+                    adds or {},
+                    beside or {},
+                    takes_more,
+                    keyed,
+                    function,
+                    quick,
+                )
                 OPERATIONS.append(row)
                 name = f"{function.__name__}-{method}-{spelling}".replace("/", "-")
                 self.add_url_rule(
@@ -143,9 +163,14 @@ def _view(row: Operation) -> Callable[..., Response]:
 
 
 def perform(
-    row: Operation, sdk: Sdk, query: str, body: bytes, key: str | None, path: dict[str, str],
+    row: Operation,
+    sdk: Sdk,
+    query: str,
+    body: bytes,
+    key: str | None,
+    path: dict[str, str],
     may_read: bool = True,
-) -> Facts:  # fmt: skip
+) -> Facts:
     """Check, and do. What only reads leaves nothing in doubt, whatever its parts say."""
     ask, values = prepare(row, sdk, query, body, key, path)
     ask.may_read = may_read

@@ -39,9 +39,7 @@ def _whole(low: int, high: int = INT_MAX) -> Schema:
     return {"type": "integer", **limits}
 
 
-def _number(
-    name: str, about: str, low: int = 0, high: int = INT_MAX, **more: Any
-) -> Parameter:  # fmt: skip
+def _number(name: str, about: str, low: int = 0, high: int = INT_MAX, **more: Any) -> Parameter:
     return Parameter(
         name=name, read=kinds.number(low, high), schema=_whole(low, high), about=about, **more
     )
@@ -49,9 +47,13 @@ def _number(
 
 def _partition(about: str, **more: Any) -> Parameter:
     return Parameter(
-        name="partition", read=_partition_number, schema=_whole(0), about=about,
-        also=PARTITION_NAMES, **more,
-    )  # fmt: skip
+        name="partition",
+        read=_partition_number,
+        schema=_whole(0),
+        about=about,
+        also=PARTITION_NAMES,
+        **more,
+    )
 
 
 def _partition_number(name: str, value: Any) -> int:
@@ -72,66 +74,112 @@ def _flag(name: str, about: str, **more: Any) -> Parameter:
 
 # Of a batch that nobody can unpack: where it is, and what else was taken with it.
 UNREADABLE: Final[dict[str, Schema]] = {
-    "topic": TEXT, "partition": NUMBER, "offset": NUMBER, "next_offset": NUMBER, "messages": ROWS,
-}  # fmt: skip
+    "topic": TEXT,
+    "partition": NUMBER,
+    "offset": NUMBER,
+    "next_offset": NUMBER,
+    "messages": ROWS,
+}
 SKIPPED: Final = rows({"topic": TEXT, "partition": NUMBER, "offset": NUMBER, "count": NUMBER})
 
 # -- parameters -----------------------------------------------------------------------------------
 
 TOPIC: Final = Parameter(
-    name="topic", also=("topic_name", "name"), read=kinds.topic_name, required=True,
-    schema={"type": "string", "pattern": NAME_PATTERN}, example="orders",
+    name="topic",
+    also=("topic_name", "name"),
+    read=kinds.topic_name,
+    required=True,
+    schema={"type": "string", "pattern": NAME_PATTERN},
+    example="orders",
     about="Name of the topic: 1 to 200 of A-Z a-z 0-9 . _ -",
-)  # fmt: skip
+)
 TOPIC_OF_ID: Final = Parameter(
-    name="topic", also=TOPIC.also, read=kinds.topic_name, schema=TOPIC.schema, example="orders",
+    name="topic",
+    also=TOPIC.also,
+    read=kinds.topic_name,
+    schema=TOPIC.schema,
+    example="orders",
     about="Name of the topic; without it, the one that the id was registered for.",
-)  # fmt: skip
+)
 ANY_TOPIC: Final = Parameter(
-    name="topic", also=TOPIC.also, read=kinds.topic_name, schema=TOPIC.schema, example="orders",
+    name="topic",
+    also=TOPIC.also,
+    read=kinds.topic_name,
+    schema=TOPIC.schema,
+    example="orders",
     about="Name of the topic; without it, all topics.",
-)  # fmt: skip
+)
 PARTITIONS: Final = _number(
-    "partitions", "How many partitions.", 1, PARTITIONS_MAX, default=1, example=3,
-    also=("number_of_partitions", "num_partitions", "no_of_partitions", "partition_count",
-          "partitions_count", "n_partitions"),
-)  # fmt: skip
+    "partitions",
+    "How many partitions.",
+    1,
+    PARTITIONS_MAX,
+    default=1,
+    example=3,
+    also=(
+        "number_of_partitions",
+        "num_partitions",
+        "no_of_partitions",
+        "partition_count",
+        "partitions_count",
+        "n_partitions",
+    ),
+)
 REPLICATION: Final = _number(
-    "replication", "On how many brokers each partition is kept; 0: three, or all that there are.",
-    0, REPLICATION_MAX, default=0, example=3,
+    "replication",
+    "On how many brokers each partition is kept; 0: three, or all that there are.",
+    0,
+    REPLICATION_MAX,
+    default=0,
+    example=3,
     also=("replication_factor", "replicas", "num_replicas", "number_of_replicas"),
-)  # fmt: skip
+)
 # Of topics, as the managers know them; for advice only, since newer managers may know more.
-TOPIC_SETTINGS: Final = (
-    "message_bytes_max", "partition_growth", "retention_bytes", "retention_ms"
-)  # fmt: skip
+TOPIC_SETTINGS: Final = ("message_bytes_max", "partition_growth", "retention_bytes", "retention_ms")
 SETTINGS: Final = Parameter(
-    name="settings", read=kinds.mapping, schema={"type": "object"}, default={},
+    name="settings",
+    read=kinds.mapping,
+    schema={"type": "object"},
+    default={},
     about="Settings of the topic; 'myq config show topic' lists them.",
     example={"retention_ms": 86_400_000},
-)  # fmt: skip
+)
 CLUSTER_SETTINGS: Final = Parameter(
-    name="settings", read=kinds.mapping, schema={"type": "object"}, default={},
+    name="settings",
+    read=kinds.mapping,
+    schema={"type": "object"},
+    default={},
     about="Settings of the cluster; 'myq config show cluster' lists them.",
     example={"replace_after_ms": 600_000},
-)  # fmt: skip
+)
 DETAIL: Final = _flag("detail", "Tell all about each of them.", example=True)
 UTF8, BASE64 = kinds.UTF8, kinds.BASE64
 ENCODINGS: Final = (UTF8, BASE64)
 MESSAGES_PRODUCED_MAX: Final = 10_000
 PRODUCER_ID: Final = _number(
-    "producer_id", "The producer's id, from /producer/register.", also=("id",), required=True,
+    "producer_id",
+    "The producer's id, from /producer/register.",
+    also=("id",),
+    required=True,
     example=1,
-)  # fmt: skip
+)
 CONSUMER_ID: Final = _number(
-    "consumer_id", "The consumer's id, from /consumer/register.", also=("id",), required=True,
+    "consumer_id",
+    "The consumer's id, from /consumer/register.",
+    also=("id",),
+    required=True,
     example=1,
-)  # fmt: skip
+)
 ANY_PRODUCER_ID, ANY_CONSUMER_ID = PRODUCER_ID, CONSUMER_ID
 PARTITION_NAMES: Final = (
-    "partition_id", "partition_index", "partition_number", "partition_no", "partition_num",
-    "partition_key", "part",
-)  # fmt: skip
+    "partition_id",
+    "partition_index",
+    "partition_number",
+    "partition_no",
+    "partition_num",
+    "partition_key",
+    "part",
+)
 PARTITION: Final = _partition("Number of the partition.")
 NAMED_PARTITION: Final = _partition("Number of the partition.", required=True, example=0)
 LOG_PARTITION: Final = _partition(
@@ -144,45 +192,65 @@ NEW_PARTITION: Final = _partition(
     "The number that is added: the next one; 409 if it is there already."
 )
 MESSAGE: Final = Parameter(
-    name="message", also=("log_message",), read=kinds.text, schema=TEXT, example="17 apples",
+    name="message",
+    also=("log_message",),
+    read=kinds.text,
+    schema=TEXT,
+    example="17 apples",
     about="The message, a text; bytes as base64 with encoding=base64.",
-)  # fmt: skip
+)
 MESSAGES: Final = Parameter(
-    name="messages", read=kinds.sequence, example=["17 apples", {"message": "1 pear", "key": "k"}],
+    name="messages",
+    read=kinds.sequence,
+    example=["17 apples", {"message": "1 pear", "key": "k"}],
     schema={
-        "type": "array", "minItems": 1, "maxItems": MESSAGES_PRODUCED_MAX,
+        "type": "array",
+        "minItems": 1,
+        "maxItems": MESSAGES_PRODUCED_MAX,
         "items": {
             "oneOf": [
                 {"type": "string"},
                 {
-                    "type": "object", "required": ["message"],
+                    "type": "object",
+                    "required": ["message"],
                     "properties": {
-                        "message": TEXT, "key": TEXT, "encoding": {"enum": list(ENCODINGS)},
+                        "message": TEXT,
+                        "key": TEXT,
+                        "encoding": {"enum": list(ENCODINGS)},
                     },
                 },
             ]
         },
     },
     about="Several messages instead of one: texts, or objects of message, key, encoding.",
-)  # fmt: skip
+)
 KEY: Final = Parameter(
-    name="key", read=kinds.text, schema=TEXT,
+    name="key",
+    read=kinds.text,
+    schema=TEXT,
     about="Messages with the same key go to the same partition.",
-)  # fmt: skip
+)
 ENCODING: Final = Parameter(
-    name="encoding", read=kinds.choice(*ENCODINGS), schema={"enum": list(ENCODINGS)}, default=UTF8,
+    name="encoding",
+    read=kinds.choice(*ENCODINGS),
+    schema={"enum": list(ENCODINGS)},
+    default=UTF8,
     about="How messages and keys are written: utf-8 or base64.",
-)  # fmt: skip
+)
 EMPTY: Final = Parameter(
-    name="empty", read=kinds.choice("failure", "success"), schema={"enum": ["failure", "success"]},
+    name="empty",
+    read=kinds.choice("failure", "success"),
+    schema={"enum": ["failure", "success"]},
     about="The status of the answer if nothing is left; the gateway's setting says it otherwise.",
-)  # fmt: skip
+)
 ON_DAMAGED: Final = Parameter(
-    name="on_damaged", read=kinds.choice("raise", "skip"), schema={"enum": ["raise", "skip"]},
+    name="on_damaged",
+    read=kinds.choice("raise", "skip"),
+    schema={"enum": ["raise", "skip"]},
     default="raise",
     about="A batch that nobody can unpack: raise is the error BATCH_UNREADABLE, skip passes exactly"
     " its messages over.",
-)  # fmt: skip
+)
 MAX: Final = _number("max", "Most messages that are taken.", 1, MESSAGES_MAX, default=1)
 WAIT_MS: Final = _number(
     "wait_ms", "How long to wait for a message if there is none.", 0, 3_600_000, default=0
@@ -193,15 +261,33 @@ OFFSET: Final = _number(
 )
 SOME_PRODUCER_ID: Final = _number("producer_id", "Whoever asks for it, if it is a producer.")
 GROUP: Final = Parameter(
-    name="group", read=kinds.text, schema=TEXT, default="", example="orders/0",
+    name="group",
+    read=kinds.text,
+    schema=TEXT,
+    default="",
+    example="orders/0",
     about="A partition as TOPIC/NUMBER; without it, the managers' group.",
-)  # fmt: skip
+)
 ADDRESS: Final = Parameter(
-    name="address", read=kinds.text, schema=TEXT, example="127.0.0.1:9294",
-    also=("broker_address", "broker_addr", "addr", "broker", "host", "hostname", "ip",
-          "broker_host", "broker_ip", "url", "broker_url"),
+    name="address",
+    read=kinds.text,
+    schema=TEXT,
+    example="127.0.0.1:9294",
+    also=(
+        "broker_address",
+        "broker_addr",
+        "addr",
+        "broker",
+        "host",
+        "hostname",
+        "ip",
+        "broker_host",
+        "broker_ip",
+        "url",
+        "broker_url",
+    ),
     about="host or host:port of a running broker, perhaps behind tcp:// or http://.",
-)  # fmt: skip
+)
 PORT: Final = _number(
     "port", "Its port, if the address has none.", 1, 65_535, also=("broker_port",)
 )
@@ -209,40 +295,62 @@ BROKER: Final = _number("broker_id", "Number of the broker.", required=True, exa
 DRAIN: Final = _flag("drain", "Move its partitions to others first.")
 FORCE_REMOVAL: Final = _flag("force", "Even if it holds partitions; what it alone has is lost.")
 COMING_MS: Final = _number(
-    "wait_ms", "How long to wait until the broker is part of the cluster.", 0, 3_600_000,
+    "wait_ms",
+    "How long to wait until the broker is part of the cluster.",
+    0,
+    3_600_000,
     default=10_000,
-)  # fmt: skip
+)
 GOING_MS: Final = _number(
     "wait_ms", "How long to wait until its partitions are elsewhere.", 0, 3_600_000, default=0
 )
 RAFT_TOPIC: Final = Parameter(
-    name="topic", also=TOPIC.also, read=kinds.topic_name, schema=TOPIC.schema, example="orders",
+    name="topic",
+    also=TOPIC.also,
+    read=kinds.topic_name,
+    schema=TOPIC.schema,
+    example="orders",
     about="Topic of the partition that is asked about; without it, the managers' group.",
-)  # fmt: skip
+)
 # -- of consumer groups --
 
 NAMED_GROUP: Final = Parameter(
-    name="group", also=("name",), read=kinds.topic_name, required=True, example="billing",
-    schema={"type": "string", "pattern": NAME_PATTERN}, about="Name of the consumer group.",
-)  # fmt: skip
+    name="group",
+    also=("name",),
+    read=kinds.topic_name,
+    required=True,
+    example="billing",
+    schema={"type": "string", "pattern": NAME_PATTERN},
+    about="Name of the consumer group.",
+)
 SOME_TOPIC: Final = Parameter(
-    name="topic", also=("topic_name",), read=kinds.topic_name, example="orders",
+    name="topic",
+    also=("topic_name",),
+    read=kinds.topic_name,
+    example="orders",
     schema={"type": "string", "pattern": NAME_PATTERN},
     about="Only this topic; without it all that the group reads.",
-)  # fmt: skip
+)
 TO: Final = Parameter(
-    name="to", read=kinds.choice("earliest", "latest"), schema={"enum": ["earliest", "latest"]},
-    about="To the first message that is kept, or behind the last one.", example="earliest",
-)  # fmt: skip
+    name="to",
+    read=kinds.choice("earliest", "latest"),
+    schema={"enum": ["earliest", "latest"]},
+    about="To the first message that is kept, or behind the last one.",
+    example="earliest",
+)
 TO_OFFSET: Final = _number("offset", "To this offset, as far as it is there.")
 TO_TIME: Final = _number("time_ms", "To the first message of this time, in ms since 1970.")
 SHIFT: Final = Parameter(
-    name="shift", read=kinds.signed, schema={"type": "integer"},
+    name="shift",
+    read=kinds.signed,
+    schema={"type": "integer"},
     about="By so many messages; negative ones go back.",
-)  # fmt: skip
+)
 FORCE_RESET: Final = _flag("force", "Even if it has members; they go on from the new positions.")
 DRY_RUN: Final = _flag("dry_run", "Tell what would be done, and do nothing.")
 CHECK: Final = Parameter(
-    name="check", read=kinds.choice("quorum-critical"), schema={"enum": ["quorum-critical"]},
+    name="check",
+    read=kinds.choice("quorum-critical"),
+    schema={"enum": ["quorum-critical"]},
     about="quorum-critical: also fail if a group lost so many members that one more stops it.",
-)  # fmt: skip
+)

@@ -37,9 +37,13 @@ from myqueue.gateway.console.pages import (
 )
 
 blueprint = Blueprint(
-    "console", __name__, url_prefix="/console", template_folder="templates",
-    static_folder="static", static_url_path="/static",
-)  # fmt: skip
+    "console",
+    __name__,
+    url_prefix="/console",
+    template_folder="templates",
+    static_folder="static",
+    static_url_path="/static",
+)
 STATIC_S: Final = 300
 log = logging.getLogger("myqueue.gateway")
 
@@ -115,9 +119,13 @@ def _not_http(error: Exception) -> Response:
     """What Flask itself refuses, below these pages."""
     code = int(getattr(error, "code", 500))
     told = {
-        "message": getattr(error, "description", ""), "name": getattr(error, "name", ""),
-        "code": code, "component": "gateway", "hint": "", "outcome": "none",
-    }  # fmt: skip
+        "message": getattr(error, "description", ""),
+        "name": getattr(error, "name", ""),
+        "code": code,
+        "component": "gateway",
+        "hint": "",
+        "outcome": "none",
+    }
     if page.wants_json():
         response = flask.jsonify(error=told)
     else:

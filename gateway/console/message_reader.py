@@ -51,9 +51,12 @@ def clamp(at: Mapping[int, int], known: Mapping[int, Range]) -> dict[int, int]:
 
 
 def read(
-    session: Session, topic: str, at: Mapping[int, int], upto: Mapping[int, int],
+    session: Session,
+    topic: str,
+    at: Mapping[int, int],
+    upto: Mapping[int, int],
     wait_s: float = 0.0,
-) -> Found:  # fmt: skip
+) -> Found:
     """Messages from the offsets `at` up to those of `upto`. If there are none: the first ones to
     come within `wait_s`.
     """
@@ -66,10 +69,14 @@ def read(
     size = 0
     try:
         with Consumer(
-            session, [topic], start="latest", on_out_of_range="earliest",
-            fetch_max_bytes=FETCH_BYTES, max_buffered_bytes=BUFFER_BYTES,
+            session,
+            [topic],
+            start="latest",
+            on_out_of_range="earliest",
+            fetch_max_bytes=FETCH_BYTES,
+            max_buffered_bytes=BUFFER_BYTES,
             request_timeout_ms=round(LIMIT_S * 1000),
-        ) as consumer:  # fmt: skip
+        ) as consumer:
             for number in at:
                 consumer.seek(TopicPartition(topic, number), at[number])
             following = iter(list(left)[AT_ONCE:])

@@ -194,9 +194,12 @@ def pages(total: int) -> tuple[slice, Pager]:
         return flask.url_for(flask.request.endpoint or "", **values)
 
     return rows, Pager(
-        first + 1 if total else 0, min(first + PAGE_ROWS, total), total,
-        to(page - 1) if page > 1 else "", to(page + 1) if page < last_page else "",
-    )  # fmt: skip
+        first + 1 if total else 0,
+        min(first + PAGE_ROWS, total),
+        total,
+        to(page - 1) if page > 1 else "",
+        to(page + 1) if page < last_page else "",
+    )
 
 
 def find(rows: list[Facts], key: str, wanted: Any) -> Facts | None:

@@ -81,10 +81,14 @@ class Server:
     """
 
     def __init__(
-        self, application: Application, config: GatewayConfig, quick: Quick | None = None, *,
+        self,
+        application: Application,
+        config: GatewayConfig,
+        quick: Quick | None = None,
+        *,
         admit: Callable[[request_head.Head], None] | None = None,
         count: Callable[[str], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._application, self._config, self._quick = application, config, quick
         self._admit = admit
         self._bodies, self._tally = memory_limit.Bodies(config), memory_limit.Tally(count)

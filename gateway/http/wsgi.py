@@ -64,9 +64,12 @@ def refusal(error: MyQueueError) -> Answer:
 
 
 def run(
-    application: Application, config: GatewayConfig, address: str, head: Head,
+    application: Application,
+    config: GatewayConfig,
+    address: str,
+    head: Head,
     body: bytes,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Ask the application. Whatever it does, there is an answer."""
     begun: list[Any] = []
     early: list[bytes] = []

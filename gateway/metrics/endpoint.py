@@ -47,21 +47,29 @@ class Requests:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.answered = Counter(
-            "myq_http_requests", names.OTHERS["http_requests_total"][1], (*ROUTES, "code"),
+            "myq_http_requests",
+            names.OTHERS["http_requests_total"][1],
+            (*ROUTES, "code"),
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.took = Histogram(
-            "myq_http_request_duration_seconds", names.OTHERS["http_request_duration_seconds"][1],
-            ROUTES, buckets=BOUNDS, registry=self.registry,
-        )  # fmt: skip
-        self.now = Gauge(
-            "myq_http_requests_in_progress", names.OTHERS["http_requests_in_progress"][1],
+            "myq_http_request_duration_seconds",
+            names.OTHERS["http_request_duration_seconds"][1],
+            ROUTES,
+            buckets=BOUNDS,
             registry=self.registry,
-        )  # fmt: skip
+        )
+        self.now = Gauge(
+            "myq_http_requests_in_progress",
+            names.OTHERS["http_requests_in_progress"][1],
+            registry=self.registry,
+        )
         self._dropped = Counter(
-            "myq_http_connections_dropped", names.OTHERS["http_connections_dropped_total"][1],
-            ("reason",), registry=self.registry,
-        )  # fmt: skip
+            "myq_http_connections_dropped",
+            names.OTHERS["http_connections_dropped_total"][1],
+            ("reason",),
+            registry=self.registry,
+        )
         for reason in REASONS:
             self._dropped.labels(reason)
 

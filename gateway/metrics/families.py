@@ -210,21 +210,24 @@ def _clients(told: Told) -> Iterator[Family]:
     topics = {one["id"]: one["topic"] for one in health.get("consumers", ())}
     lags = {number: lag for number, lag in told.lags.items() if isinstance(lag, int)}
     yield gauge(
-        "consumer_lag_messages", ("topic", "consumer"),
+        "consumer_lag_messages",
+        ("topic", "consumer"),
         [((topics.get(number, ""), str(number)), lag) for number, lag in sorted(lags.items())],
-    )  # fmt: skip
+    )
     known = dict(sorted(told.group_lags.items()))
     members = [((row["group"],), row["members"]) for row in told.groups]
     yield gauge("group_members", ("group",), members)
     yield gauge(
-        "group_lag_messages", ("group", "topic"),
+        "group_lag_messages",
+        ("group", "topic"),
         [((name, topic), lag) for name, of in known.items() for topic, lag in sorted(of.items())],
-    )  # fmt: skip
+    )
     upto = accumulate(len(one["partitions"]) for one in told.topics)
     kept = sum(one <= PARTITIONS_MAX for one in upto)
     topics_known = told.look.cluster.get("counts", {}).get("topics", kept)
     yield gauge(
-        "omitted", ("kind",),
+        "omitted",
+        ("kind",),
         [
             (("topics",), max(0, topics_known - kept)),
             (("clients",), health.get("omitted", 0)),
@@ -232,4 +235,4 @@ def _clients(told: Told) -> Iterator[Family]:
             (("groups",), told.groups_omitted),
             (("group_lags",), max(0, len(told.groups) - len(known))),
         ],
-    )  # fmt: skip
+    )

@@ -32,13 +32,19 @@ ELSEWHERE: Final = (
     " Or give the gateway --agent DIR, the folder of a 'myq up' beside it."
 )
 _ROW: Final = {
-    "id": parameter_catalog.NUMBER, "address": parameter_catalog.TEXT,
-    "state": parameter_catalog.TEXT, "host": parameter_catalog.TEXT,
-    "last_heartbeat_ms": parameter_catalog.NUMBER, "partitions_led": parameter_catalog.NUMBER,
-    "partitions_held": parameter_catalog.NUMBER, "partitions_leaving": parameter_catalog.NUMBER,
-    "draining": parameter_catalog.FLAG, "disk_low": parameter_catalog.FLAG,
-    "free_bytes": parameter_catalog.NUMBER, "used_bytes": parameter_catalog.NUMBER,
-}  # fmt: skip
+    "id": parameter_catalog.NUMBER,
+    "address": parameter_catalog.TEXT,
+    "state": parameter_catalog.TEXT,
+    "host": parameter_catalog.TEXT,
+    "last_heartbeat_ms": parameter_catalog.NUMBER,
+    "partitions_led": parameter_catalog.NUMBER,
+    "partitions_held": parameter_catalog.NUMBER,
+    "partitions_leaving": parameter_catalog.NUMBER,
+    "draining": parameter_catalog.FLAG,
+    "disk_low": parameter_catalog.FLAG,
+    "free_bytes": parameter_catalog.NUMBER,
+    "used_bytes": parameter_catalog.NUMBER,
+}
 
 
 @blueprint.operation(
@@ -82,13 +88,19 @@ def _one(ask: Ask, number: int) -> Facts:
 
 def _row(found: Facts) -> Facts:
     return {
-        "id": found["node"], "address": found["address"],
+        "id": found["node"],
+        "address": found["address"],
         "state": found["state"] if found["alive"] else "silent",
-        "last_heartbeat_ms": found["last_seen_ms"], "partitions_led": found["leads"],
-        "partitions_held": found["replicas"], "partitions_leaving": found["leaving"],
-        "draining": found["draining"], "disk_low": found["disk_low"],
-        "free_bytes": found["free_bytes"], "used_bytes": found["used_bytes"], "host": found["host"],
-    }  # fmt: skip
+        "last_heartbeat_ms": found["last_seen_ms"],
+        "partitions_led": found["leads"],
+        "partitions_held": found["replicas"],
+        "partitions_leaving": found["leaving"],
+        "draining": found["draining"],
+        "disk_low": found["disk_low"],
+        "free_bytes": found["free_bytes"],
+        "used_bytes": found["used_bytes"],
+        "host": found["host"],
+    }
 
 
 def _wait(sdk: Sdk, wait_ms: int, look: Callable[[], T | None]) -> T | None:
@@ -105,10 +117,15 @@ def _wait(sdk: Sdk, wait_ms: int, look: Callable[[], T | None]) -> T | None:
 
 
 @blueprint.operation(
-    "POST", "/brokers", "Add a broker", also=("/broker",), role=ADMIN, keyed=True,
+    "POST",
+    "/brokers",
+    "Add a broker",
+    also=("/broker",),
+    role=ADMIN,
+    keyed=True,
     parameters=(parameter_catalog.ADDRESS, parameter_catalog.PORT, parameter_catalog.COMING_MS),
     adds={"broker_id": parameter_catalog.NUMBER, "message": parameter_catalog.TEXT, **_ROW},
-)  # fmt: skip
+)
 def add_broker(ask: Ask, address: str | None, port: int | None, wait_ms: int) -> Facts:
     """With an address: the broker that runs there, which was started with the addresses of these
     managers; one that is being drained is taken back. Without one a new broker is started on the
@@ -175,11 +192,18 @@ def _joined(row: Facts, what: str) -> Facts:
 
 
 @blueprint.operation(
-    "POST", "/brokers/<broker_id>/drain", "Empty a broker", role=ADMIN, keyed=True,
+    "POST",
+    "/brokers/<broker_id>/drain",
+    "Empty a broker",
+    role=ADMIN,
+    keyed=True,
     parameters=(parameter_catalog.BROKER, parameter_catalog.GOING_MS),
-    adds={"broker_id": parameter_catalog.NUMBER, "drained": parameter_catalog.FLAG,
-    "partitions_left": parameter_catalog.NUMBER},
-)  # fmt: skip
+    adds={
+        "broker_id": parameter_catalog.NUMBER,
+        "drained": parameter_catalog.FLAG,
+        "partitions_left": parameter_catalog.NUMBER,
+    },
+)
 def drain_broker(ask: Ask, broker_id: int, wait_ms: int) -> Facts:
     """It gives all its partitions to others and gets no new ones; clients go on meanwhile. 409 if
     the others are too few for that.
@@ -190,16 +214,22 @@ def drain_broker(ask: Ask, broker_id: int, wait_ms: int) -> Facts:
     else:
         said = f"Broker {broker_id} gives its partitions to others; {_follow(broker_id)}"
     return {
-        "broker_id": broker_id, "drained": left is None, "partitions_left": left or 0,
+        "broker_id": broker_id,
+        "drained": left is None,
+        "partitions_left": left or 0,
         "message": said,
-    }  # fmt: skip
+    }
 
 
 @blueprint.operation(
-    "POST", "/brokers/<broker_id>/undrain", "Take a broker back", role=ADMIN, keyed=True,
-    parameters=(parameter_catalog.BROKER,), adds={"broker_id": parameter_catalog.NUMBER,
-    "message": parameter_catalog.TEXT},
-)  # fmt: skip
+    "POST",
+    "/brokers/<broker_id>/undrain",
+    "Take a broker back",
+    role=ADMIN,
+    keyed=True,
+    parameters=(parameter_catalog.BROKER,),
+    adds={"broker_id": parameter_catalog.NUMBER, "message": parameter_catalog.TEXT},
+)
 def undrain_broker(ask: Ask, broker_id: int) -> Facts:
     """It may hold partitions again, and gets its share of them."""
     ask.sdk.update("undrain_broker", {"node": broker_id}, ask.key("undrain_broker", broker_id))
@@ -215,18 +245,29 @@ def undrain_broker(ask: Ask, broker_id: int) -> Facts:
 
 
 @blueprint.operation(
-    "DELETE", "/brokers/<broker_id>", "Remove a broker", role=ADMIN, keyed=True,
-    parameters=(parameter_catalog.BROKER, parameter_catalog.DRAIN,
-    parameter_catalog.FORCE_REMOVAL, parameter_catalog.GOING_MS),
+    "DELETE",
+    "/brokers/<broker_id>",
+    "Remove a broker",
+    role=ADMIN,
+    keyed=True,
+    parameters=(
+        parameter_catalog.BROKER,
+        parameter_catalog.DRAIN,
+        parameter_catalog.FORCE_REMOVAL,
+        parameter_catalog.GOING_MS,
+    ),
     adds={
-        "broker_id": parameter_catalog.NUMBER, "removed": parameter_catalog.FLAG,
+        "broker_id": parameter_catalog.NUMBER,
+        "removed": parameter_catalog.FLAG,
         "partitions_left": parameter_catalog.NUMBER,
-        "lost": parameter_catalog.NUMBER, "stranded": parameter_catalog.NUMBER,
+        "lost": parameter_catalog.NUMBER,
+        "stranded": parameter_catalog.NUMBER,
         "lost_partitions": parameter_catalog.TEXTS,
-        "stranded_partitions": parameter_catalog.TEXTS, "stopped": parameter_catalog.FLAG,
+        "stranded_partitions": parameter_catalog.TEXTS,
+        "stopped": parameter_catalog.FLAG,
         "message": parameter_catalog.TEXT,
     },
-)  # fmt: skip
+)
 def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: int) -> Facts:
     """For good; what it has on its disk is not deleted. With drain=1 its partitions move first:
     removed is false as long as that lasts, and the same request again removes it when it is done.
@@ -242,10 +283,16 @@ def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: i
                 " and the same request again removes it then"
             )
             return {
-                "broker_id": broker_id, "removed": False, "partitions_left": left, "lost": 0,
-                "stranded": 0, "lost_partitions": [], "stranded_partitions": [],
-                "stopped": False, "message": said,
-            }  # fmt: skip
+                "broker_id": broker_id,
+                "removed": False,
+                "partitions_left": left,
+                "lost": 0,
+                "stranded": 0,
+                "lost_partitions": [],
+                "stranded_partitions": [],
+                "stopped": False,
+                "message": said,
+            }
     known = _rows(ask).get(broker_id)
     arguments = {"node": broker_id, "force": force}
     done = ask.sdk.update("remove_broker", arguments, ask.key("remove_broker", broker_id))
@@ -256,10 +303,16 @@ def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: i
     if done["missed"]:
         said += f"; {done['missed']}"
     return {
-        "broker_id": broker_id, "removed": True, "partitions_left": 0, "lost": done["lost"],
-        "stranded": done["stranded"], "lost_partitions": done["lost_partitions"],
-        "stranded_partitions": done["stranded_partitions"], "stopped": stopped, "message": said,
-    }  # fmt: skip
+        "broker_id": broker_id,
+        "removed": True,
+        "partitions_left": 0,
+        "lost": done["lost"],
+        "stranded": done["stranded"],
+        "lost_partitions": done["lost_partitions"],
+        "stranded_partitions": done["stranded_partitions"],
+        "stopped": stopped,
+        "message": said,
+    }
 
 
 def let_go(sdk: Sdk, node: int, known: Facts | None, stranded: int) -> tuple[int, bool]:

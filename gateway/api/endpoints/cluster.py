@@ -15,14 +15,18 @@ _GROUP = re.compile(r"([A-Za-z0-9._-]{1,200})/([0-9]{1,9})")
 
 
 @blueprint.operation(
-    "GET", "/health", "Who is alive",
+    "GET",
+    "/health",
+    "Who is alive",
     adds={
-        "brokers": parameter_catalog.ROWS, "managers": parameter_catalog.ROWS,
+        "brokers": parameter_catalog.ROWS,
+        "managers": parameter_catalog.ROWS,
         "producers": parameter_catalog.ROWS,
-        "consumers": parameter_catalog.ROWS, "inactive_ms": parameter_catalog.NUMBER,
+        "consumers": parameter_catalog.ROWS,
+        "inactive_ms": parameter_catalog.NUMBER,
         "omitted": parameter_catalog.NUMBER,
     },
-)  # fmt: skip
+)
 def health(ask: Ask) -> Facts:
     """Every broker, manager, producer and consumer: its last heartbeat, active or not.
 
@@ -36,16 +40,19 @@ def health(ask: Ask) -> Facts:
 
 
 @blueprint.operation(
-    "GET", "/raft_status", "Who leads a Raft group",
+    "GET",
+    "/raft_status",
+    "Who leads a Raft group",
     parameters=(parameter_catalog.GROUP, parameter_catalog.RAFT_TOPIC, parameter_catalog.PARTITION),
     adds={
         "group": parameter_catalog.TEXT,
         "leader": parameter_catalog.nullable(parameter_catalog.NUMBER),
         "term": parameter_catalog.NUMBER,
-        "members": parameter_catalog.ROWS, "commit": parameter_catalog.NUMBER,
+        "members": parameter_catalog.ROWS,
+        "commit": parameter_catalog.NUMBER,
         "applied": parameter_catalog.NUMBER,
     },
-)  # fmt: skip
+)
 def raft_status(ask: Ask, group: str, topic: str | None, partition: int | None) -> Facts:
     """Of the managers' group, or of a partition's: topic and partition, or group=TOPIC/NUMBER. The
     partition may be left out of a topic that has one.
@@ -59,11 +66,13 @@ def raft_status(ask: Ask, group: str, topic: str | None, partition: int | None) 
     known = [row for row in found["members"] if "error" not in row]
     _show_groups(found["members"])
     return {
-        "group": group, "leader": found["leader"] or None, "term": found["term"],
+        "group": group,
+        "leader": found["leader"] or None,
+        "term": found["term"],
         "members": found["members"],
         "commit": max((row.get("commit", 0) for row in known), default=0),
         "applied": max((row.get("applied", 0) for row in known), default=0),
-    }  # fmt: skip
+    }
 
 
 def _place(
@@ -93,10 +102,15 @@ def _place(
 
 
 @blueprint.operation(
-    "GET", "/repairs", "What was damaged, and its repair",
-    adds={"repairs": parameter_catalog.ROWS, "scrubbers": parameter_catalog.ROWS,
-    "silent": parameter_catalog.TEXTS},
-)  # fmt: skip
+    "GET",
+    "/repairs",
+    "What was damaged, and its repair",
+    adds={
+        "repairs": parameter_catalog.ROWS,
+        "scrubbers": parameter_catalog.ROWS,
+        "silent": parameter_catalog.TEXTS,
+    },
+)
 def repairs(ask: Ask) -> Facts:
     """What daemons found damaged on their disks, and what became of it; what scrubbers have read.
     Of what is repaired the last twenty of each daemon, since its start.
@@ -105,10 +119,16 @@ def repairs(ask: Ask) -> Facts:
 
 
 @blueprint.operation(
-    "GET", "/where", "Where a message is",
-    parameters=(parameter_catalog.TOPIC, parameter_catalog.NAMED_PARTITION,
-    parameter_catalog.OFFSET), adds={"replicas": parameter_catalog.ROWS},
-)  # fmt: skip
+    "GET",
+    "/where",
+    "Where a message is",
+    parameters=(
+        parameter_catalog.TOPIC,
+        parameter_catalog.NAMED_PARTITION,
+        parameter_catalog.OFFSET,
+    ),
+    adds={"replicas": parameter_catalog.ROWS},
+)
 def where(ask: Ask, topic: str, partition: int, offset: int) -> Facts:
     """On each replica: segment, bytes, Raft index and term, and which consumers are past it."""
     ask.sdk.newest_partition(topic, partition)
@@ -138,7 +158,7 @@ def _refusal(replicas: list[Facts], offset: int) -> MyQueueError:
 
 @blueprint.operation(
     "GET", "/settings", "Settings of the cluster", adds={"settings": parameter_catalog.OBJECT}
-)  # fmt: skip
+)
 def settings_of_cluster(ask: Ask) -> Facts:
     """All of them, as they hold now: how long a broker is silent until it is dead, how many
     replicas move at a time, how many clients there may be.
@@ -147,10 +167,15 @@ def settings_of_cluster(ask: Ask) -> Facts:
 
 
 @blueprint.operation(
-    "POST", "/settings", "Change settings of the cluster", role=ADMIN, keyed=True,
-    parameters=(parameter_catalog.CLUSTER_SETTINGS,), takes_more="settings of the cluster",
+    "POST",
+    "/settings",
+    "Change settings of the cluster",
+    role=ADMIN,
+    keyed=True,
+    parameters=(parameter_catalog.CLUSTER_SETTINGS,),
+    takes_more="settings of the cluster",
     adds={"settings": parameter_catalog.OBJECT},
-)  # fmt: skip
+)
 def alter_cluster(ask: Ask, settings: dict[str, Any]) -> Facts:
     """They hold at once. In `settings`, null brings a default back. The answer has all settings.
 

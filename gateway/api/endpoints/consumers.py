@@ -15,14 +15,20 @@ FAILURE: Final = "failure"
 
 
 @blueprint.operation(
-    "POST", "/consumer/register", "Register a consumer", also=("/consumers",), keyed=True,
-    makes=True, parameters=(parameter_catalog.TOPIC, parameter_catalog.OWN_PARTITION),
+    "POST",
+    "/consumer/register",
+    "Register a consumer",
+    also=("/consumers",),
+    keyed=True,
+    makes=True,
+    parameters=(parameter_catalog.TOPIC, parameter_catalog.OWN_PARTITION),
     adds={
-        "consumer_id": parameter_catalog.NUMBER, "partitions": parameter_catalog.NUMBERS,
+        "consumer_id": parameter_catalog.NUMBER,
+        "partitions": parameter_catalog.NUMBERS,
         "topic": parameter_catalog.TEXT,
         "partition": parameter_catalog.NUMBER,
     },
-)  # fmt: skip
+)
 def register_consumer(ask: Ask, topic: str, partition: int | None) -> Facts:
     """Gives an id for this topic, which must exist. It begins with the first message kept. With a
     partition, which must exist too: it reads that one wherever a request names none.
@@ -31,14 +37,19 @@ def register_consumer(ask: Ask, topic: str, partition: int | None) -> Facts:
     key = ask.key("register_consumer", topic, *own)
     found = ask.sdk.register("consumer", topic, partition, key)
     return {
-        "consumer_id": found["consumer_id"], "partitions": found["partitions"], "topic": topic,
-    } | ({} if partition is None else {"partition": partition})  # fmt: skip
+        "consumer_id": found["consumer_id"],
+        "partitions": found["partitions"],
+        "topic": topic,
+    } | ({} if partition is None else {"partition": partition})
 
 
 @blueprint.operation(
-    "POST", "/consumer/heartbeat", "A consumer is alive",
-    parameters=(parameter_catalog.ANY_CONSUMER_ID,), adds={"consumer_id": parameter_catalog.NUMBER},
-)  # fmt: skip
+    "POST",
+    "/consumer/heartbeat",
+    "A consumer is alive",
+    parameters=(parameter_catalog.ANY_CONSUMER_ID,),
+    adds={"consumer_id": parameter_catalog.NUMBER},
+)
 def heartbeat_of_consumer(ask: Ask, consumer_id: int) -> Facts:
     """Every request with a consumer_id counts as one."""
     ask.sdk.client("consumer", consumer_id)
@@ -47,10 +58,15 @@ def heartbeat_of_consumer(ask: Ask, consumer_id: int) -> Facts:
 
 
 _CONSUME: Final = (
-    parameter_catalog.TOPIC_OF_ID, parameter_catalog.CONSUMER_ID, parameter_catalog.PARTITION,
-    parameter_catalog.MAX, parameter_catalog.WAIT_MS,
-    parameter_catalog.ENCODING, parameter_catalog.EMPTY, parameter_catalog.ON_DAMAGED,
-)  # fmt: skip
+    parameter_catalog.TOPIC_OF_ID,
+    parameter_catalog.CONSUMER_ID,
+    parameter_catalog.PARTITION,
+    parameter_catalog.MAX,
+    parameter_catalog.WAIT_MS,
+    parameter_catalog.ENCODING,
+    parameter_catalog.EMPTY,
+    parameter_catalog.ON_DAMAGED,
+)
 _TAKEN: Final = {
     "status": {"enum": ["success", "failure"]},
     "message": parameter_catalog.nullable(parameter_catalog.TEXT),
@@ -58,16 +74,25 @@ _TAKEN: Final = {
     "partition": parameter_catalog.nullable(parameter_catalog.NUMBER),
     "offset": parameter_catalog.nullable(parameter_catalog.NUMBER),
     "key": parameter_catalog.nullable(parameter_catalog.TEXT),
-    "timestamp": parameter_catalog.NUMBER, "encoding": parameter_catalog.TEXT,
-    "empty": parameter_catalog.FLAG, "messages": parameter_catalog.ROWS,
+    "timestamp": parameter_catalog.NUMBER,
+    "encoding": parameter_catalog.TEXT,
+    "empty": parameter_catalog.FLAG,
+    "messages": parameter_catalog.ROWS,
     "skipped": parameter_catalog.SKIPPED,
-}  # fmt: skip
+}
 
 
 def _quick(
-    ask: Ask, topic: str | None, consumer_id: int, partition: int | None, max: int, wait_ms: int,
-    encoding: str, empty: str | None, on_damaged: str,
-) -> Later | None:  # fmt: skip
+    ask: Ask,
+    topic: str | None,
+    consumer_id: int,
+    partition: int | None,
+    max: int,
+    wait_ms: int,
+    encoding: str,
+    empty: str | None,
+    on_damaged: str,
+) -> Later | None:
     """What is there now; a request that has to wait does so in a thread."""
     sdk = ask.sdk
     known = sdk.knows("consumer", consumer_id, topic, partition)
@@ -90,9 +115,14 @@ def _quick(
 
 
 @blueprint.operation(
-    "GET", "/consumer/consume", "Take the next message", keyed=True, parameters=_CONSUME,
-    adds=_TAKEN, quick=_quick,
-)  # fmt: skip
+    "GET",
+    "/consumer/consume",
+    "Take the next message",
+    keyed=True,
+    parameters=_CONSUME,
+    adds=_TAKEN,
+    quick=_quick,
+)
 @blueprint.operation(
     "POST",
     "/consumer/consume",
@@ -103,9 +133,16 @@ def _quick(
     quick=_quick,
 )
 def consume(
-    ask: Ask, topic: str | None, consumer_id: int, partition: int | None, max: int, wait_ms: int,
-    encoding: str, empty: str | None, on_damaged: str,
-) -> Facts:  # fmt: skip
+    ask: Ask,
+    topic: str | None,
+    consumer_id: int,
+    partition: int | None,
+    max: int,
+    wait_ms: int,
+    encoding: str,
+    empty: str | None,
+    on_damaged: str,
+) -> Facts:
     """The next message for this consumer, once; every consumer gets every message.
 
     Without a partition, and of a consumer that was registered without one, all are asked in turn,
@@ -136,9 +173,12 @@ def _facts(found: Any, most: int, encoding: str, empty_status: str) -> Facts:
 def _unreadable(error: BatchUnreadable, rows: list[Facts]) -> BatchUnreadable:
     """Says how a request goes on, and gives what it took besides: that is nobody else's."""
     error.facts = {
-        "topic": error.topic, "partition": error.partition, "offset": error.offset,
-        "next_offset": error.next_offset, "messages": rows,
-    }  # fmt: skip
+        "topic": error.topic,
+        "partition": error.partition,
+        "offset": error.offset,
+        "next_offset": error.next_offset,
+        "messages": rows,
+    }
     error.hint = (
         "Repeat it with on_damaged=skip, and with its Idempotency-Key if it had one: exactly this"
         f" batch is passed over, to offset {error.next_offset}."
@@ -169,8 +209,10 @@ def _row(message: Message, encoding: str) -> Facts:
         encoding = BASE64
         row["message"], key = from_bytes(message.value, BASE64), from_bytes(message.key, BASE64)
     row["partition"], row["offset"], row["timestamp"] = (
-        message.partition, message.offset, message.timestamp,
-    )  # fmt: skip
+        message.partition,
+        message.offset,
+        message.timestamp,
+    )
     if key is not None:
         row["key"] = key
     if encoding == BASE64:
@@ -178,9 +220,7 @@ def _row(message: Message, encoding: str) -> Facts:
     return row
 
 
-def _quick_named(
-    ask: Ask, consumer_id: int, partition: int | None, **values: Any
-) -> Later | None:  # fmt: skip
+def _quick_named(ask: Ask, consumer_id: int, partition: int | None, **values: Any) -> Later | None:
     """One that names no partition may be of a consumer that has one."""
     if partition is None:
         return None
@@ -188,10 +228,15 @@ def _quick_named(
 
 
 @blueprint.operation(
-    "GET", "/logs", "Take from a named partition", also=("/messages",), keyed=True,
-    parameters=(*_CONSUME[:2], parameter_catalog.LOG_PARTITION, *_CONSUME[3:]), adds=_TAKEN,
+    "GET",
+    "/logs",
+    "Take from a named partition",
+    also=("/messages",),
+    keyed=True,
+    parameters=(*_CONSUME[:2], parameter_catalog.LOG_PARTITION, *_CONSUME[3:]),
+    adds=_TAKEN,
     quick=_quick_named,
-)  # fmt: skip
+)
 def consume_from_partition(
     ask: Ask, topic: str | None, consumer_id: int, partition: int | None, **values: Any
 ) -> Facts:
@@ -203,10 +248,16 @@ def consume_from_partition(
 
 
 @blueprint.operation(
-    "GET", "/size", "Messages that are left",
-    parameters=(parameter_catalog.TOPIC_OF_ID, parameter_catalog.CONSUMER_ID,
-    parameter_catalog.PARTITION), adds={"size": parameter_catalog.NUMBER},
-)  # fmt: skip
+    "GET",
+    "/size",
+    "Messages that are left",
+    parameters=(
+        parameter_catalog.TOPIC_OF_ID,
+        parameter_catalog.CONSUMER_ID,
+        parameter_catalog.PARTITION,
+    ),
+    adds={"size": parameter_catalog.NUMBER},
+)
 def size(ask: Ask, topic: str | None, consumer_id: int, partition: int | None) -> Facts:
     """How many messages this consumer has not taken yet, in all its partitions or in one."""
     topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)

@@ -19,9 +19,12 @@ _TARGETS: Final = ("to", "offset", "time_ms", "shift")
 
 
 @blueprint.operation(
-    "GET", "/groups", "List consumer groups", parameters=(parameter_catalog.DETAIL,),
+    "GET",
+    "/groups",
+    "List consumer groups",
+    parameters=(parameter_catalog.DETAIL,),
     adds={"groups": parameter_catalog.ROWS},
-)  # fmt: skip
+)
 def list_groups(ask: Ask, detail: bool) -> Facts:
     """Of each: state (stable, moving, empty, resetting), members, topics, partitions; with detail=1
     also its lag, the messages that are left for it, null where that is not known in time.
@@ -36,14 +39,19 @@ def list_groups(ask: Ask, detail: bool) -> Facts:
 
 
 @blueprint.operation(
-    "GET", "/groups/<group>", "One consumer group", parameters=(parameter_catalog.NAMED_GROUP,),
+    "GET",
+    "/groups/<group>",
+    "One consumer group",
+    parameters=(parameter_catalog.NAMED_GROUP,),
     adds={
-        "group": parameter_catalog.TEXT, "state": parameter_catalog.TEXT,
+        "group": parameter_catalog.TEXT,
+        "state": parameter_catalog.TEXT,
         "lag": parameter_catalog.nullable(parameter_catalog.NUMBER),
-        "members": parameter_catalog.ROWS, "partitions": parameter_catalog.ROWS,
+        "members": parameter_catalog.ROWS,
+        "partitions": parameter_catalog.ROWS,
         "topics": {"type": "array", "items": parameter_catalog.TEXT},
     },
-)  # fmt: skip
+)
 def describe_group(ask: Ask, group: str) -> Facts:
     """Its members, each with the partitions that it has; its partitions, each with the member that
     has it (null: nobody), position (null: nothing committed), start, end and lag; these are null
@@ -63,19 +71,39 @@ def describe_group(ask: Ask, group: str) -> Facts:
 
 
 @blueprint.operation(
-    "POST", "/groups/<group>/reset", "Set where a group goes on", role=ADMIN,
+    "POST",
+    "/groups/<group>/reset",
+    "Set where a group goes on",
+    role=ADMIN,
     parameters=(
-        parameter_catalog.NAMED_GROUP, parameter_catalog.TO, parameter_catalog.TO_OFFSET,
-        parameter_catalog.TO_TIME, parameter_catalog.SHIFT, parameter_catalog.SOME_TOPIC,
-        parameter_catalog.PARTITION, parameter_catalog.FORCE_RESET, parameter_catalog.DRY_RUN,
+        parameter_catalog.NAMED_GROUP,
+        parameter_catalog.TO,
+        parameter_catalog.TO_OFFSET,
+        parameter_catalog.TO_TIME,
+        parameter_catalog.SHIFT,
+        parameter_catalog.SOME_TOPIC,
+        parameter_catalog.PARTITION,
+        parameter_catalog.FORCE_RESET,
+        parameter_catalog.DRY_RUN,
     ),
-    adds={"group": parameter_catalog.TEXT, "executed": parameter_catalog.FLAG,
-    "partitions": parameter_catalog.ROWS},
-)  # fmt: skip
+    adds={
+        "group": parameter_catalog.TEXT,
+        "executed": parameter_catalog.FLAG,
+        "partitions": parameter_catalog.ROWS,
+    },
+)
 def reset_group(
-    ask: Ask, group: str, to: str | None, offset: int | None, time_ms: int | None,
-    shift: int | None, topic: str | None, partition: int | None, force: bool, dry_run: bool,
-) -> Facts:  # fmt: skip
+    ask: Ask,
+    group: str,
+    to: str | None,
+    offset: int | None,
+    time_ms: int | None,
+    shift: int | None,
+    topic: str | None,
+    partition: int | None,
+    force: bool,
+    dry_run: bool,
+) -> Facts:
     """To the earliest or latest message, an offset, a time, or by some messages; of all its topics,
     one, or one partition of it; never to where nothing is. Answers with the positions before and
     after. 409 while it has members, unless force=1. A group that never was may be given positions.
@@ -97,9 +125,13 @@ def reset_group(
 
 
 @blueprint.operation(
-    "DELETE", "/groups/<group>", "Delete a consumer group", role=ADMIN,
-    parameters=(parameter_catalog.NAMED_GROUP,), adds={"message": parameter_catalog.TEXT},
-)  # fmt: skip
+    "DELETE",
+    "/groups/<group>",
+    "Delete a consumer group",
+    role=ADMIN,
+    parameters=(parameter_catalog.NAMED_GROUP,),
+    adds={"message": parameter_catalog.TEXT},
+)
 def delete_group(ask: Ask, group: str) -> Facts:
     """With its positions: who joins it later begins as in a new one. 409 while it has members."""
     ask.sdk.admin.delete_group(group)

@@ -16,21 +16,27 @@ _BROKER: Final = parameter_catalog.OBJECT | {
     }
 }
 _ROW: Final = {
-    "topic": parameter_catalog.TEXT, "partition": parameter_catalog.NUMBER,
+    "topic": parameter_catalog.TEXT,
+    "partition": parameter_catalog.NUMBER,
     "brokers": {"type": "array", "items": _BROKER},
-    "leader": parameter_catalog.nullable(_BROKER), "term": parameter_catalog.NUMBER,
+    "leader": parameter_catalog.nullable(_BROKER),
+    "term": parameter_catalog.NUMBER,
     "preferred": parameter_catalog.NUMBER,
-    "leaving": parameter_catalog.NUMBERS, "silent": parameter_catalog.NUMBERS,
-    "start": parameter_catalog.NUMBER, "end": parameter_catalog.NUMBER,
+    "leaving": parameter_catalog.NUMBERS,
+    "silent": parameter_catalog.NUMBERS,
+    "start": parameter_catalog.NUMBER,
+    "end": parameter_catalog.NUMBER,
     "bytes": parameter_catalog.NUMBER,
-}  # fmt: skip
+}
 
 
 @blueprint.operation(
-    "GET", "/partitions", "Where partitions are", parameters=(parameter_catalog.ANY_TOPIC,
-    parameter_catalog.PARTITION),
+    "GET",
+    "/partitions",
+    "Where partitions are",
+    parameters=(parameter_catalog.ANY_TOPIC, parameter_catalog.PARTITION),
     adds={"partitions": parameter_catalog.rows(_ROW), **_ROW},
-)  # fmt: skip
+)
 def where_partitions_are(ask: Ask, topic: str | None, partition: int | None) -> Facts:
     """The brokers that hold it, which of them leads, and since which term; by number: the one that
     is to lead if it can (preferred), those that are silent, and those that others are about to
@@ -56,23 +62,36 @@ def _rows(topic: Facts, addresses: dict[int, str]) -> list[Facts]:
 
     return [
         {
-            "topic": topic["topic"], "partition": found["partition"],
+            "topic": topic["topic"],
+            "partition": found["partition"],
             "brokers": [broker(node) for node in found["replicas"]],
             "leader": broker(found["leader"]) if found["leader"] else None,
-            "term": found["term"], "preferred": found["preferred"],
-            "leaving": found["leaving"], "silent": found["silent"],
-            "start": found["start"], "end": found["end"], "bytes": found["bytes"],
+            "term": found["term"],
+            "preferred": found["preferred"],
+            "leaving": found["leaving"],
+            "silent": found["silent"],
+            "start": found["start"],
+            "end": found["end"],
+            "bytes": found["bytes"],
         }
         for found in topic["partitions"]
-    ]  # fmt: skip
+    ]
 
 
 @blueprint.operation(
-    "POST", "/partitions", "Add partitions", role=ADMIN, keyed=True,
-    parameters=(parameter_catalog.TOPIC, parameter_catalog.NEW_PARTITION,
-    parameter_catalog.SOME_PRODUCER_ID, parameter_catalog.COUNT),
+    "POST",
+    "/partitions",
+    "Add partitions",
+    role=ADMIN,
+    keyed=True,
+    parameters=(
+        parameter_catalog.TOPIC,
+        parameter_catalog.NEW_PARTITION,
+        parameter_catalog.SOME_PRODUCER_ID,
+        parameter_catalog.COUNT,
+    ),
     adds={"partition": parameter_catalog.NUMBER, "partitions": parameter_catalog.NUMBERS},
-)  # fmt: skip
+)
 def add_partitions(
     ask: Ask, topic: str, partition: int | None, producer_id: int | None, count: int
 ) -> Facts:

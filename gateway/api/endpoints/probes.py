@@ -44,42 +44,58 @@ root.role = None  # type: ignore[attr-defined]
 
 
 @blueprint.operation(
-    "GET", "/livez", "Is this process alive?", also=("/ping",), role=None,
+    "GET",
+    "/livez",
+    "Is this process alive?",
+    also=("/ping",),
+    role=None,
     adds={"message": parameter_catalog.TEXT},
-)  # fmt: skip
+)
 def livez(ask: Ask) -> Facts:
     """It answers, so it is; whatever the cluster does."""
     return {"message": "alive"}
 
 
 @blueprint.operation(
-    "GET", "/status", "How many daemons are there and alive",
+    "GET",
+    "/status",
+    "How many daemons are there and alive",
     adds={
         "message": parameter_catalog.TEXT,
         "leader": parameter_catalog.nullable(parameter_catalog.NUMBER),
-        "managers": parameter_catalog.NUMBER, "managers_alive": parameter_catalog.NUMBER,
-        "brokers": parameter_catalog.NUMBER, "brokers_alive": parameter_catalog.NUMBER,
-        "topics": parameter_catalog.NUMBER, "partitions": parameter_catalog.NUMBER,
+        "managers": parameter_catalog.NUMBER,
+        "managers_alive": parameter_catalog.NUMBER,
+        "brokers": parameter_catalog.NUMBER,
+        "brokers_alive": parameter_catalog.NUMBER,
+        "topics": parameter_catalog.NUMBER,
+        "partitions": parameter_catalog.NUMBER,
     },
-)  # fmt: skip
+)
 def status(ask: Ask) -> Facts:
     """The cluster in numbers, as a manager knows it; leader: which manager leads, null if none."""
     counts = ask.sdk.read("cluster")["counts"]
     managers = ask.sdk.read("managers")
     brokers = ask.sdk.read("brokers")["brokers"]
     return {
-        "message": "alive", "leader": managers["leader"] or None,
+        "message": "alive",
+        "leader": managers["leader"] or None,
         "managers": counts["managers"],
         "managers_alive": sum(row["alive"] for row in managers["managers"]),
-        "brokers": len(brokers), "brokers_alive": sum(row["alive"] for row in brokers),
-        "topics": counts["topics"], "partitions": counts["partitions"],
-    }  # fmt: skip
+        "brokers": len(brokers),
+        "brokers_alive": sum(row["alive"] for row in brokers),
+        "topics": counts["topics"],
+        "partitions": counts["partitions"],
+    }
 
 
 @blueprint.operation(
-    "GET", "/readyz", "Can it be used?", role=None, parameters=(parameter_catalog.CHECK,),
+    "GET",
+    "/readyz",
+    "Can it be used?",
+    role=None,
+    parameters=(parameter_catalog.CHECK,),
     adds={"message": parameter_catalog.TEXT},
-)  # fmt: skip
+)
 def readyz(ask: Ask, check: str | None) -> Facts:
     """200 if requests will be answered; else 503, and what is wrong."""
     problems = _found(ask.sdk)["problems"]
@@ -94,9 +110,13 @@ def readyz(ask: Ask, check: str | None) -> Facts:
 
 
 @blueprint.operation(
-    "GET", "/healthz", "All checks", role=None,
-    adds={"message": parameter_catalog.TEXT, **_PROBLEMS}, beside=_PROBLEMS,
-)  # fmt: skip
+    "GET",
+    "/healthz",
+    "All checks",
+    role=None,
+    adds={"message": parameter_catalog.TEXT, **_PROBLEMS},
+    beside=_PROBLEMS,
+)
 def healthz(ask: Ask) -> Facts:
     """As /readyz, and all that is not well by name, in a 503 too: when something stops, all else
     that is wrong is of interest most. Of very many the first ones; omitted says how many more.

@@ -14,14 +14,21 @@ MESSAGE_NAMES: Final = ("message", "log_message", "value")
 
 
 @blueprint.operation(
-    "POST", "/producer/register", "Register a producer", also=("/producers",), role=WRITE,
-    keyed=True, makes=True, parameters=(parameter_catalog.TOPIC, parameter_catalog.OWN_PARTITION),
+    "POST",
+    "/producer/register",
+    "Register a producer",
+    also=("/producers",),
+    role=WRITE,
+    keyed=True,
+    makes=True,
+    parameters=(parameter_catalog.TOPIC, parameter_catalog.OWN_PARTITION),
     adds={
-        "producer_id": parameter_catalog.NUMBER, "partitions": parameter_catalog.NUMBERS,
+        "producer_id": parameter_catalog.NUMBER,
+        "partitions": parameter_catalog.NUMBERS,
         "topic": parameter_catalog.TEXT,
         "partition": parameter_catalog.NUMBER,
     },
-)  # fmt: skip
+)
 def register_producer(ask: Ask, topic: str, partition: int | None) -> Facts:
     """Gives an id for exactly this topic, which is created if it does not exist. With a partition,
     which must exist: what this producer sends without naming one goes there.
@@ -30,8 +37,10 @@ def register_producer(ask: Ask, topic: str, partition: int | None) -> Facts:
     key = ask.key("register_producer", topic, *own)
     found = ask.sdk.register("producer", topic, partition, key)
     return {
-        "producer_id": found["producer_id"], "partitions": _partitions(ask, topic), "topic": topic,
-    } | ({} if partition is None else {"partition": partition})  # fmt: skip
+        "producer_id": found["producer_id"],
+        "partitions": _partitions(ask, topic),
+        "topic": topic,
+    } | ({} if partition is None else {"partition": partition})
 
 
 def _partitions(ask: Ask, topic: str) -> list[int]:
@@ -42,9 +51,13 @@ def _partitions(ask: Ask, topic: str) -> list[int]:
 
 
 @blueprint.operation(
-    "POST", "/producer/heartbeat", "A producer is alive", role=WRITE,
-    parameters=(parameter_catalog.ANY_PRODUCER_ID,), adds={"producer_id": parameter_catalog.NUMBER},
-)  # fmt: skip
+    "POST",
+    "/producer/heartbeat",
+    "A producer is alive",
+    role=WRITE,
+    parameters=(parameter_catalog.ANY_PRODUCER_ID,),
+    adds={"producer_id": parameter_catalog.NUMBER},
+)
 def heartbeat_of_producer(ask: Ask, producer_id: int) -> Facts:
     """Every request with a producer_id counts as one."""
     ask.sdk.client("producer", producer_id)
@@ -53,21 +66,32 @@ def heartbeat_of_producer(ask: Ask, producer_id: int) -> Facts:
 
 
 _PRODUCE: Final = (
-    parameter_catalog.TOPIC_OF_ID, parameter_catalog.PRODUCER_ID, parameter_catalog.MESSAGE,
-    parameter_catalog.MESSAGES, parameter_catalog.PARTITION, parameter_catalog.KEY,
+    parameter_catalog.TOPIC_OF_ID,
+    parameter_catalog.PRODUCER_ID,
+    parameter_catalog.MESSAGE,
+    parameter_catalog.MESSAGES,
+    parameter_catalog.PARTITION,
+    parameter_catalog.KEY,
     parameter_catalog.ENCODING,
-)  # fmt: skip
+)
 _STORED: Final = {
     "partition": parameter_catalog.nullable(parameter_catalog.NUMBER),
-    "offset": parameter_catalog.NUMBER, "offsets": parameter_catalog.NUMBERS,
+    "offset": parameter_catalog.NUMBER,
+    "offsets": parameter_catalog.NUMBERS,
     "partitions": parameter_catalog.NUMBERS,
-}  # fmt: skip
+}
 
 
 def _quick(
-    ask: Ask, topic: str | None, producer_id: int, message: str | None, messages: list[Any] | None,
-    partition: int | None, key: str | None, encoding: str,
-) -> Later | None:  # fmt: skip
+    ask: Ask,
+    topic: str | None,
+    producer_id: int,
+    message: str | None,
+    messages: list[Any] | None,
+    partition: int | None,
+    key: str | None,
+    encoding: str,
+) -> Later | None:
     """One message, of a producer that is known here."""
     sdk = ask.sdk
     producer = sdk.ready_producer()
@@ -100,9 +124,15 @@ def _quick(
     quick=_quick,
 )
 def produce(
-    ask: Ask, topic: str | None, producer_id: int, message: str | None, messages: list[Any] | None,
-    partition: int | None, key: str | None, encoding: str,
-) -> Facts:  # fmt: skip
+    ask: Ask,
+    topic: str | None,
+    producer_id: int,
+    message: str | None,
+    messages: list[Any] | None,
+    partition: int | None,
+    key: str | None,
+    encoding: str,
+) -> Facts:
     """One message, or a list of them. Answered when it is on disk on a majority of the replicas.
 
     Without a partition, and of a producer that was registered without one: by the key if there is
@@ -167,9 +197,7 @@ def _unpacked(
     return values, keys
 
 
-def _quick_named(
-    ask: Ask, producer_id: int, partition: int | None, **values: Any
-) -> Later | None:  # fmt: skip
+def _quick_named(ask: Ask, producer_id: int, partition: int | None, **values: Any) -> Later | None:
     """One that names no partition may be of a producer that has one."""
     if partition is None:
         return None
@@ -177,10 +205,16 @@ def _quick_named(
 
 
 @blueprint.operation(
-    "POST", "/logs", "Produce to a named partition", also=("/messages",), role=WRITE, keyed=True,
-    parameters=(*_PRODUCE[:4], parameter_catalog.LOG_PARTITION, *_PRODUCE[5:]), adds=_STORED,
+    "POST",
+    "/logs",
+    "Produce to a named partition",
+    also=("/messages",),
+    role=WRITE,
+    keyed=True,
+    parameters=(*_PRODUCE[:4], parameter_catalog.LOG_PARTITION, *_PRODUCE[5:]),
+    adds=_STORED,
     quick=_quick_named,
-)  # fmt: skip
+)
 def produce_to_partition(
     ask: Ask, topic: str | None, producer_id: int, partition: int | None, **values: Any
 ) -> Facts:

@@ -36,11 +36,19 @@ _CREATE: Final = (
 
 
 @blueprint.operation(
-    "POST", "/topics", "Create a topic", role=ADMIN, keyed=True, parameters=_CREATE,
+    "POST",
+    "/topics",
+    "Create a topic",
+    role=ADMIN,
+    keyed=True,
+    parameters=_CREATE,
     takes_more="settings of the topic",
-    adds={"message": parameter_catalog.TEXT, "topic": parameter_catalog.TEXT,
-    "partitions": parameter_catalog.NUMBERS},
-)  # fmt: skip
+    adds={
+        "message": parameter_catalog.TEXT,
+        "topic": parameter_catalog.TEXT,
+        "partitions": parameter_catalog.NUMBERS,
+    },
+)
 def create_topic(
     ask: Ask, topic: str, partitions: int, replication: int, settings: dict[str, Any]
 ) -> Facts:
@@ -49,17 +57,20 @@ def create_topic(
     A parameter that is not listed is taken for a setting of the topic.
     """
     arguments = {
-        "topic": topic, "partitions": partitions, "replication": replication,
+        "topic": topic,
+        "partitions": partitions,
+        "replication": replication,
         "settings": all_settings(ask.more, settings),
-    }  # fmt: skip
+    }
     try:
         made = ask.sdk.update("create_topic", arguments, ask.key("create_topic", topic))
     except InvalidSetting as error:
         raise _advised(error, (*ask.more, *settings), _CREATE) from None
     return {
-        "message": f"Topic '{topic}' created successfully", "topic": topic,
+        "message": f"Topic '{topic}' created successfully",
+        "topic": topic,
         "partitions": list(range(len(made["partitions"]))),
-    }  # fmt: skip
+    }
 
 
 def _advised(
@@ -73,15 +84,19 @@ def _advised(
             hint = f"It takes {', '.join(one.name for one in wanted)}, and settings of a topic."
             return InvalidSetting(
                 f"there is no parameter or setting {name!r}{like}",
-                component=error.component, hint=hint,
-            )  # fmt: skip
+                component=error.component,
+                hint=hint,
+            )
     return error
 
 
 @blueprint.operation(
-    "GET", "/topics", "List topics", parameters=(parameter_catalog.DETAIL,),
+    "GET",
+    "/topics",
+    "List topics",
+    parameters=(parameter_catalog.DETAIL,),
     adds={"topics": {"type": "array"}},
-)  # fmt: skip
+)
 def list_topics(ask: Ask, detail: bool) -> Facts:
     """Their names; with detail=1 also partitions, leaders, sizes and settings of each."""
     return {"topics": ask.sdk.read("topics", detail=detail)["topics"]}
@@ -89,7 +104,7 @@ def list_topics(ask: Ask, detail: bool) -> Facts:
 
 @blueprint.operation(
     "GET", "/topics/<topic>", "One topic", parameters=(parameter_catalog.TOPIC,), adds=_ROW
-)  # fmt: skip
+)
 def describe_topic(ask: Ask, topic: str) -> Facts:
     """The same of one as of each with detail=1: settings, sizes, and of each partition the brokers
     that hold it, by number, and which of them leads (0: none).
@@ -98,11 +113,15 @@ def describe_topic(ask: Ask, topic: str) -> Facts:
 
 
 @blueprint.operation(
-    "POST", "/topics/<topic>/settings", "Change settings of a topic", role=ADMIN, keyed=True,
+    "POST",
+    "/topics/<topic>/settings",
+    "Change settings of a topic",
+    role=ADMIN,
+    keyed=True,
     parameters=(parameter_catalog.TOPIC, parameter_catalog.SETTINGS),
     takes_more="settings of the topic",
     adds={"topic": parameter_catalog.TEXT, "settings": {"type": "object"}},
-)  # fmt: skip
+)
 def alter_topic(ask: Ask, topic: str, settings: dict[str, Any]) -> Facts:
     """Retention, for one, while it is in use. In `settings`, null brings a default back. The
     answer has all settings of the topic.
@@ -121,9 +140,14 @@ def alter_topic(ask: Ask, topic: str, settings: dict[str, Any]) -> Facts:
 
 
 @blueprint.operation(
-    "DELETE", "/topics/<topic>", "Delete a topic", role=ADMIN, keyed=True,
-    parameters=(parameter_catalog.TOPIC,), adds={"message": parameter_catalog.TEXT},
-)  # fmt: skip
+    "DELETE",
+    "/topics/<topic>",
+    "Delete a topic",
+    role=ADMIN,
+    keyed=True,
+    parameters=(parameter_catalog.TOPIC,),
+    adds={"message": parameter_catalog.TEXT},
+)
 def delete_topic(ask: Ask, topic: str) -> Facts:
     """With all its messages, producers and consumers."""
     ask.sdk.update("delete_topic", {"topic": topic}, ask.key("delete_topic", topic))

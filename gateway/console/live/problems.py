@@ -15,8 +15,10 @@ NAMED_MAX: Final = 5  # partitions in one sentence
 UNREACHED: Final = "other brokers do not reach broker {node}: check its address for peers"
 # Of a broker's states those that people bring about.
 DONE_TO: Final = {
-    "active": "may hold partitions again", "draining": "is being drained", "drained": "is drained",
-}  # fmt: skip
+    "active": "may hold partitions again",
+    "draining": "is being drained",
+    "drained": "is drained",
+}
 
 
 class Trouble(NamedTuple):
@@ -71,9 +73,10 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
             out.append(Trouble(critical, text.format(count=count, names=names)))
     out += [Trouble(False, _rival(row)) for row in problems if row["problem"] == "rival"]
     out += [
-        Trouble(True, _without_vote(row)) for row in problems
+        Trouble(True, _without_vote(row))
+        for row in problems
         if row["problem"] == "leaderless" and row.get("voteless")
-    ][:NAMED_MAX]  # fmt: skip
+    ][:NAMED_MAX]
     out += [Trouble(False, _damage(row)) for row in problems if row["problem"] == "damaged"]
     out += [Trouble(False, _closed(row)) for row in problems if row["problem"] == "closed"]
     known = {
@@ -208,9 +211,10 @@ def _moods(before: list[Facts], now: list[Facts]) -> list[Trouble]:
     out = [
         Trouble(False, f"broker {row['node']} {DONE_TO[row['state']]}")
         for row in now
-        if was.get(row["node"]) in DONE_TO and row.get("state") in DONE_TO
+        if was.get(row["node"]) in DONE_TO
+        and row.get("state") in DONE_TO
         and was[row["node"]] != row["state"]
-    ]  # fmt: skip
+    ]
     gone = sorted(was.keys() - {row["node"] for row in now})
     return out + [Trouble(False, f"broker {node} was removed") for node in gone if now]
 

@@ -27,9 +27,10 @@ def add_to(blueprint: Blueprint) -> None:
     blueprint.add_url_rule("/add-broker", "add_broker", add_page)
     blueprint.add_url_rule("/add-broker", "add_broker_now", add, methods=["POST"])
     for name, page, act in (
-        ("drain", drain_page, drain), ("undrain", undrain_page, undrain),
+        ("drain", drain_page, drain),
+        ("undrain", undrain_page, undrain),
         ("remove", remove_page, remove),
-    ):  # fmt: skip
+    ):
         way = f"/nodes/broker/<int:node>/{name}"
         blueprint.add_url_rule(way, name, page)
         blueprint.add_url_rule(way, f"{name}_now", act, methods=["POST"])
@@ -49,14 +50,32 @@ def _row(node: int) -> Facts:
 
 
 def _ask(
-    title: str, action: str, texts: list[str], button: str, trouble: str = "", status: int = 200,
-    *, back: str, crumbs: tuple[Crumb, ...], typed: str = "", dangerous: bool = True,
-) -> Response:  # fmt: skip
+    title: str,
+    action: str,
+    texts: list[str],
+    button: str,
+    trouble: str = "",
+    status: int = 200,
+    *,
+    back: str,
+    crumbs: tuple[Crumb, ...],
+    typed: str = "",
+    dangerous: bool = True,
+) -> Response:
     """One question. `typed`: what has to be typed to say yes."""
     response = draw(
-        "console/sure.html", "nodes", title, crumbs=crumbs, action=action, texts=texts,
-        button=button, back=back, typed=typed, dangerous=dangerous, trouble=trouble,
-    )  # fmt: skip
+        "console/sure.html",
+        "nodes",
+        title,
+        crumbs=crumbs,
+        action=action,
+        texts=texts,
+        button=button,
+        back=back,
+        typed=typed,
+        dangerous=dangerous,
+        trouble=trouble,
+    )
     response.status_code = status
     return response
 
@@ -88,9 +107,16 @@ def add_page(trouble: str = "", status: int = 200) -> Response:
         "A broker on another machine is started there; it registers by itself.",
     ]
     return _ask(
-        "Add a broker", link("add_broker_now"), texts, "Start one", trouble, status,
-        back=link("nodes"), crumbs=crumbs, dangerous=False,
-    )  # fmt: skip
+        "Add a broker",
+        link("add_broker_now"),
+        texts,
+        "Start one",
+        trouble,
+        status,
+        back=link("nodes"),
+        crumbs=crumbs,
+        dangerous=False,
+    )
 
 
 def add() -> Response:
@@ -119,9 +145,12 @@ def drain_page(node: int, trouble: str = "", status: int = 200) -> Response:
         "Afterwards it may be stopped, or removed, or taken back.",
     ]
     return _ask(
-        f"Drain broker {node}", link("drain_now", node=node), texts, "Drain it",
+        f"Drain broker {node}",
+        link("drain_now", node=node),
+        texts,
+        "Drain it",
         **_about(node, trouble, status),
-    )  # fmt: skip
+    )
 
 
 def drain(node: int) -> Response:
@@ -136,9 +165,13 @@ def undrain_page(node: int, trouble: str = "", status: int = 200) -> Response:
     _row(node)
     texts = [f"Broker {node} may hold partitions again, and gets its share of them in a moment."]
     return _ask(
-        f"Take broker {node} back", link("undrain_now", node=node), texts, "Take it back",
-        dangerous=False, **_about(node, trouble, status),
-    )  # fmt: skip
+        f"Take broker {node} back",
+        link("undrain_now", node=node),
+        texts,
+        "Take it back",
+        dangerous=False,
+        **_about(node, trouble, status),
+    )
 
 
 def undrain(node: int) -> Response:
@@ -179,10 +212,13 @@ def remove_page(node: int, trouble: str = "", status: int = 200) -> Response:
                 f" {shown}. Nobody could read or write there until their other brokers are back."
             )
     return _ask(
-        f"Remove broker {node}", link("remove_now", node=node), texts,
-        "Remove it all the same" if held else "Remove it", typed=str(node) if held else "",
+        f"Remove broker {node}",
+        link("remove_now", node=node),
+        texts,
+        "Remove it all the same" if held else "Remove it",
+        typed=str(node) if held else "",
         **_about(node, trouble, status),
-    )  # fmt: skip
+    )
 
 
 def _alone(node: int) -> list[str]:
@@ -224,5 +260,13 @@ def remove(node: int) -> Response:
         return remove_page(node, *_failed(error))
     sdk = flask.current_app.extensions["myqueue"]
     counting, stopped = operations.let_go(sdk, node, row, done["stranded"])
-    return topics.see(link("nodes", removed=node, lost=done["lost"], stranded=done["stranded"],
-                           counting=counting, stopped=int(stopped)))  # fmt: skip
+    return topics.see(
+        link(
+            "nodes",
+            removed=node,
+            lost=done["lost"],
+            stranded=done["stranded"],
+            counting=counting,
+            stopped=int(stopped),
+        )
+    )

@@ -22,9 +22,12 @@ STATE = Column("state", "Active: heard of lately; a client that was not is inact
 HEARD = Column("last activity", "When it last did something, or said that it is alive")
 TOPIC = Column("topic", "The topic that it was registered for")
 CONSUMER_COLUMNS: Final = (
-    Column("consumer", "Its id, given by the managers"), TOPIC, STATE, HEARD,
+    Column("consumer", "Its id, given by the managers"),
+    TOPIC,
+    STATE,
+    HEARD,
     Column("lag", "Messages of its topic that it has not yet taken or committed", True),
-)  # fmt: skip
+)
 PRODUCER_COLUMNS: Final = (Column("producer", "Its id, given by the managers"), TOPIC, STATE, HEARD)
 NO_CONSUMERS: Final = (
     "No consumers yet. MyConsumer(topics, broker) registers itself, and so does"
@@ -46,9 +49,14 @@ def add_to(blueprint: Blueprint) -> None:
 def consumers_page() -> Response:
     table, pager, note = consumers(console().watch.latest())
     return draw(
-        "console/clients.html", "consumers", "Consumers", table=table, pager=pager, trouble=note,
+        "console/clients.html",
+        "consumers",
+        "Consumers",
+        table=table,
+        pager=pager,
+        trouble=note,
         wanted=_wanted(),
-    )  # fmt: skip
+    )
 
 
 def producers_page() -> Response:
@@ -61,9 +69,14 @@ def producers_page() -> Response:
     if note and not found:
         table.empty = UNKNOWN
     return draw(
-        "console/clients.html", "producers", "Producers", table=table, pager=pager, trouble=note,
+        "console/clients.html",
+        "producers",
+        "Producers",
+        table=table,
+        pager=pager,
+        trouble=note,
         wanted=_wanted(),
-    )  # fmt: skip
+    )
 
 
 def consumers(look: Look, only: str = "") -> tuple[Table, Pager, str]:

@@ -87,17 +87,25 @@ def page() -> Response:
     for row in shown:
         of = lags.get(row["group"])
         table.add(
-            Cell(row["group"], link("group", name=row["group"]), is_code=True), state_of(row),
-            format.count(row["members"]), format.count(row["partitions"]),
+            Cell(row["group"], link("group", name=row["group"]), is_code=True),
+            state_of(row),
+            format.count(row["members"]),
+            format.count(row["partitions"]),
             _lag(None if of is None else sum(of.values()), row["members"]),
             Cell(_some(row["topics"]), is_code=True),
-        )  # fmt: skip
+        )
     if wanted and not note:
         table.empty = f"No group has {wanted!r} in its name, or reads such a topic."
     return draw(
-        "console/groups.html", "groups", "Groups", table=table, pager=pager, trouble=note,
-        wanted=wanted, deleted=flask.request.args.get("deleted", "")[:FILTER],
-    )  # fmt: skip
+        "console/groups.html",
+        "groups",
+        "Groups",
+        table=table,
+        pager=pager,
+        trouble=note,
+        wanted=wanted,
+        deleted=flask.request.args.get("deleted", "")[:FILTER],
+    )
 
 
 def readers(look: Look, topic: str) -> tuple[Table, str]:
@@ -114,9 +122,11 @@ def readers(look: Look, topic: str) -> tuple[Table, str]:
     for row in shown:
         lag = lags.get(row["group"], {}).get(topic)
         table.add(
-            Cell(row["group"], link("group", name=row["group"]), is_code=True), state_of(row),
-            format.count(row["members"]), _lag(lag, row["members"]),
-        )  # fmt: skip
+            Cell(row["group"], link("group", name=row["group"]), is_code=True),
+            state_of(row),
+            format.count(row["members"]),
+            _lag(lag, row["members"]),
+        )
     if len(found) > len(shown):
         table.note = f"{len(found) - len(shown):,} more groups read it, or read it last."
     return table, ""
@@ -153,10 +163,18 @@ def one_page(name: str) -> Response:
         parts.sort(key=lambda part: -(part["lag"] or 0))
     rows, pager = pages(len(parts))
     return draw(
-        "console/group.html", "groups", name, crumbs=(crumb(),), name=name, tiles=tiles(group),
-        members=members_of(group), table=partitions_of(group, parts[rows]), pager=pager,
-        by_lag=by_lag, done=DONE if flask.request.args.get("done") == "reset" else "",
-    )  # fmt: skip
+        "console/group.html",
+        "groups",
+        name,
+        crumbs=(crumb(),),
+        name=name,
+        tiles=tiles(group),
+        members=members_of(group),
+        table=partitions_of(group, parts[rows]),
+        pager=pager,
+        by_lag=by_lag,
+        done=DONE if flask.request.args.get("done") == "reset" else "",
+    )
 
 
 def tiles(group: Facts) -> list[Tile]:
@@ -167,11 +185,15 @@ def tiles(group: Facts) -> list[Tile]:
         Tile("State", state.text, state.about, state.state),
         Tile("Members", format.count(len(group["members"])), "Consumers that are in it now"),
         Tile("Partitions", format.count(len(group["partitions"])), "Partitions of its topics"),
-        Tile("Nobody reads", format.count(idle), "Partitions that no member has now",
-             WARN if idle and group["members"] else ""),
+        Tile(
+            "Nobody reads",
+            format.count(idle),
+            "Partitions that no member has now",
+            WARN if idle and group["members"] else "",
+        ),
         Tile("Lag", lag.text, "Messages of its topics that it has not committed yet", lag.state),
         Tile("Topics", format.count(len(group["topics"])), "Topics that it reads, or read last"),
-    ]  # fmt: skip
+    ]
 
 
 def members_of(group: Facts) -> Table:
@@ -183,14 +205,18 @@ def members_of(group: Facts) -> Table:
     for row in group["members"]:
         has = owned.get(row["member"], [])
         table.add(
-            Cell(str(row["member"])), Cell(row["name"] or format.NOTHING, is_code=True),
+            Cell(str(row["member"])),
+            Cell(row["name"] or format.NOTHING, is_code=True),
             Cell(row["host"] or format.NOTHING, is_code=True),
-            Cell(_some(has) if has else format.NOTHING, is_code=True,
-                 about=f"{format.plural(len(has), 'partition')} that it alone may read now"),
+            Cell(
+                _some(has) if has else format.NOTHING,
+                is_code=True,
+                about=f"{format.plural(len(has), 'partition')} that it alone may read now",
+            ),
             _heard(row["last_seen_ms"], now_ms),
             Cell(format.age(row["joined_ms"], now_ms), about=format.moment(row["joined_ms"])),
             format.duration(row["session_ms"]),
-        )  # fmt: skip
+        )
     return table
 
 
@@ -208,9 +234,11 @@ def partitions_of(group: Facts, parts: list[Facts]) -> Table:
         table.add(
             Cell(f"{name}/{number}", link("messages", name=name, partition=number), is_code=True),
             Cell(_member(member, names)) if member else _nobody(part, names),
-            format.count(part["position"]), format.count(part["start"]), format.count(part["end"]),
+            format.count(part["position"]),
+            format.count(part["start"]),
+            format.count(part["end"]),
             format.count(part["lag"]),
-        )  # fmt: skip
+        )
     return table
 
 
@@ -231,10 +259,14 @@ def _nobody(part: Facts, names: dict[int, Any]) -> Cell:
 def delete_page(name: str, error: str = "", status: int = 200) -> Response:
     group = admin().describe_group(name)
     response = draw(
-        "console/delete_group.html", "groups", f"Delete {name}",
-        crumbs=(crumb(), Crumb(name, link("group", name=name))), name=name, group=group,
+        "console/delete_group.html",
+        "groups",
+        f"Delete {name}",
+        crumbs=(crumb(), Crumb(name, link("group", name=name))),
+        name=name,
+        group=group,
         trouble=error,
-    )  # fmt: skip
+    )
     response.status_code = status
     return response
 

@@ -67,9 +67,11 @@ def find_out() -> Response | None:
 
 def page(error: str = "", status: int = 200) -> Response:
     text = flask.render_template(
-        "console/login.html", token=frame.console().tokens.make(frame.session_of()), trouble=error,
+        "console/login.html",
+        token=frame.console().tokens.make(frame.session_of()),
+        trouble=error,
         next=_next(flask.request.values.get("next", "")),
-    )  # fmt: skip
+    )
     return Response(text, status)
 
 
@@ -84,9 +86,14 @@ def take() -> Response:
         return page(f"{error} ({error.name} {error.code})", 401)
     response = topics.see(_next(flask.request.form.get("next", "")))
     response.set_cookie(
-        COOKIE, token, max_age=KEPT_S, path=WAY, httponly=True, samesite="Strict",
+        COOKIE,
+        token,
+        max_age=KEPT_S,
+        path=WAY,
+        httponly=True,
+        samesite="Strict",
         secure=bool(config.tls_certificate) or flask.request.is_secure,
-    )  # fmt: skip
+    )
     return response
 
 

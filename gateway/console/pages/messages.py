@@ -68,11 +68,12 @@ def asked() -> Asked:
         raise InvalidRequest(f"from is one of {', '.join(FROM)}, not {begin[:40]!r}")
     text = args.get("partition", "").strip()
     return Asked(
-        None if not text else whole("partition", text, 0, PARTITION_MAX), begin,
+        None if not text else whole("partition", text, 0, PARTITION_MAX),
+        begin,
         number_of("offset", 0, 0, OFFSET_MAX),
         moment_of(args.get("time", "")) if begin == "time" else 0,
         number_of("limit", SHOWN, 1, SHOWN_MAX),
-    )  # fmt: skip
+    )
 
 
 def page(name: str) -> Response:
@@ -91,11 +92,22 @@ def page(name: str) -> Response:
         table.add(*_row(message))
     table.empty = _why_empty(ask, known)
     return draw(
-        "console/messages.html", "topics", name, crumbs=(topics.crumb(),), name=name,
-        tab="messages", table=table, ask=ask, known=known, trouble=note, sent=_sent(),
-        time=flask.request.args.get("time", "")[:40], older=_older(name, ask, found, known),
-        newer=_newer(name, ask, found, known), given={},
-    )  # fmt: skip
+        "console/messages.html",
+        "topics",
+        name,
+        crumbs=(topics.crumb(),),
+        name=name,
+        tab="messages",
+        table=table,
+        ask=ask,
+        known=known,
+        trouble=note,
+        sent=_sent(),
+        time=flask.request.args.get("time", "")[:40],
+        older=_older(name, ask, found, known),
+        newer=_newer(name, ask, found, known),
+        given={},
+    )
 
 
 def _find(name: str, ask: Asked, known: dict[int, Range]) -> message_reader.Found:
@@ -128,11 +140,12 @@ def _row(message: Message) -> list[Cell]:
         Cell(format.count(partition)),
         Cell(format.count(offset), link("message", name=name, partition=partition, offset=offset)),
         Cell(format.moment(message.timestamp).removesuffix(" UTC")),
-        Cell("", about="It has no key") if key is None
+        Cell("", about="It has no key")
+        if key is None
         else Cell(payload.preview(key), is_code=True),
         Cell(payload.preview(message.value), is_code=True),
         Cell(format.bytes_(len(message.value))),
-    ]  # fmt: skip
+    ]
 
 
 def _why_empty(ask: Asked, known: dict[int, Range]) -> str:
@@ -170,15 +183,24 @@ def one_page(name: str, partition: int, offset: int) -> Response:
     table, note = _where(name, partition, offset)
     here = {"name": name, "partition": partition}
     return draw(
-        "console/message.html", "topics", f"Message {offset:,}",
-        crumbs=(topics.crumb(), Crumb(name, link("topic", name=name)),
-                Crumb("Messages", link("messages", name=name, partition=partition))),
-        name=name, message=message, shown=shown, table=table, trouble=note,
+        "console/message.html",
+        "topics",
+        f"Message {offset:,}",
+        crumbs=(
+            topics.crumb(),
+            Crumb(name, link("topic", name=name)),
+            Crumb("Messages", link("messages", name=name, partition=partition)),
+        ),
+        name=name,
+        message=message,
+        shown=shown,
+        table=table,
+        trouble=note,
         key=None if message.key is None else payload.preview(message.key),
         headers=[(key, payload.preview(value)) for key, value in (message.headers or {}).items()],
         before=link("message", **here, offset=offset - 1) if offset > known.start else "",
         after=link("message", **here, offset=offset + 1) if offset + 1 < known.end else "",
-    )  # fmt: skip
+    )
 
 
 def fetch(name: str, partition: int, offset: int) -> tuple[Message, Range]:

@@ -75,10 +75,17 @@ def page() -> Response:
     moves, note = moves_table(look)
     now = look.cluster.get("settings", {})
     return draw(
-        "console/nodes.html", "nodes", "Nodes", brokers=brokers_table(console().watch),
-        managers=managers_table(look), moves=moves, repairs=repairs_table(look), trouble=note,
-        done=_done(), settings=settings.shown(now, settings.OF_CLUSTER),
-    )  # fmt: skip
+        "console/nodes.html",
+        "nodes",
+        "Nodes",
+        brokers=brokers_table(console().watch),
+        managers=managers_table(look),
+        moves=moves,
+        repairs=repairs_table(look),
+        trouble=note,
+        done=_done(),
+        settings=settings.shown(now, settings.OF_CLUSTER),
+    )
 
 
 def _done() -> str:
@@ -120,9 +127,10 @@ def moves_table(look: Look) -> tuple[Table | None, str]:
     for topic, part in rows[:MOVES_MAX]:
         table.add(
             Cell(f"{topic}/{part['partition']}", link("topic", name=topic), is_code=True),
-            ", ".join(map(str, part["leaving"])), ", ".join(map(str, part["replicas"])),
+            ", ".join(map(str, part["leaving"])),
+            ", ".join(map(str, part["replicas"])),
             format.bytes_(part["bytes"]),
-        )  # fmt: skip
+        )
     if len(rows) > MOVES_MAX:
         table.note = f"And {len(rows) - MOVES_MAX:,} more."
     return table, ""
@@ -149,11 +157,14 @@ def repairs_table(look: Look) -> Table | None:
         place = f"{row['segment']} at position {row['position']}: "
         at = ", ".join(row.get("partitions", ()))
         table.add(
-            row["daemon"], format.age(row["since_ms"], look.now_ms), row["found"],
-            Cell(row["segment"], is_code=True), format.count(row["position"]),
+            row["daemon"],
+            format.age(row["since_ms"], look.now_ms),
+            row["found"],
+            Cell(row["segment"], is_code=True),
+            format.count(row["position"]),
             row["what"].removeprefix(place) + (f" ({at})" if at else ""),
             Cell(row["state"], state=OK if is_done else WARN),
-        )  # fmt: skip
+        )
     return table if rows else None
 
 
@@ -166,9 +177,10 @@ def state_of(row: Facts) -> Cell:
     if state == "draining":
         left = row["replicas"] + row["leaving"]
         return Cell(
-            "draining", state=WARN,
+            "draining",
+            state=WARN,
             about=f"It gives its partitions away; {format.plural(left, 'replica')} left",
-        )  # fmt: skip
+        )
     if state == "drained":
         return Cell("drained", state=OFF, about="It holds nothing; it may be stopped or removed")
     if state != "active":
@@ -179,19 +191,23 @@ def state_of(row: Facts) -> Cell:
 def brokers_table(watch: Watch) -> Table:
     look = watch.latest()
     table = Table(
-        "Brokers", BROKER_COLUMNS,
+        "Brokers",
+        BROKER_COLUMNS,
         "No broker is known. Start some: myq up, or myq-broker with --managers.",
-    )  # fmt: skip
+    )
     for row in look.brokers:
         table.add(
-            Cell(f"broker {row['node']}", link("broker", node=row["node"])), state_of(row),
+            Cell(f"broker {row['node']}", link("broker", node=row["node"])),
+            state_of(row),
             format.per_second(watch.written.get(row["node"]) if row["alive"] else None),
             f"{row['leads']:,} of {row['should_lead']:,}" if row["alive"] else format.NOTHING,
-            format.count(row["replicas"]), format.count(row.get("leaving")),
+            format.count(row["replicas"]),
+            format.count(row.get("leaving")),
             format.bytes_(row.get("used_bytes") if row["alive"] else None),
             format.bytes_(row["free_bytes"] if row["alive"] else None),
-            format.age(row["last_seen_ms"], look.now_ms), Cell(row["address"], is_code=True),
-        )  # fmt: skip
+            format.age(row["last_seen_ms"], look.now_ms),
+            Cell(row["address"], is_code=True),
+        )
     return table
 
 
@@ -199,10 +215,13 @@ def managers_table(look: Look) -> Table:
     table = Table("Managers", MANAGER_COLUMNS, "No manager answers. Start one: myq up.")
     for row in look.managers:
         table.add(
-            Cell(f"manager {row['node']}", link("manager", node=row["node"])), state_of(row),
-            "leader" if row["leader"] else "follower", format.count(row["applied"]),
-            format.age(row["last_seen_ms"], look.now_ms), Cell(row["address"], is_code=True),
-        )  # fmt: skip
+            Cell(f"manager {row['node']}", link("manager", node=row["node"])),
+            state_of(row),
+            "leader" if row["leader"] else "follower",
+            format.count(row["applied"]),
+            format.age(row["last_seen_ms"], look.now_ms),
+            Cell(row["address"], is_code=True),
+        )
     return table
 
 
@@ -240,11 +259,19 @@ def broker_page(node: int) -> Response:
         *_process_tiles(stats),
     ]  # fmt: skip
     return draw(
-        "console/node.html", "nodes", f"Broker {node}", crumbs=(Crumb("Nodes", link("nodes")),),
-        node=node, draining=row["draining"], progress=progress_of(row), tiles=tiles,
-        facts=_facts(row, look), table=held, pager=pager,
+        "console/node.html",
+        "nodes",
+        f"Broker {node}",
+        crumbs=(Crumb("Nodes", link("nodes")),),
+        node=node,
+        draining=row["draining"],
+        progress=progress_of(row),
+        tiles=tiles,
+        facts=_facts(row, look),
+        table=held,
+        pager=pager,
         trouble=note or stats.get("error", ""),
-    )  # fmt: skip
+    )
 
 
 def _newest(look: Look) -> list[Facts]:
@@ -296,10 +323,16 @@ def manager_page(node: int) -> Response:
         *_process_tiles(stats),
     ]  # fmt: skip
     return draw(
-        "console/node.html", "nodes", f"Manager {node}", crumbs=(Crumb("Nodes", link("nodes")),),
-        tiles=tiles, facts=_facts(row, look), table=None, pager=None,
+        "console/node.html",
+        "nodes",
+        f"Manager {node}",
+        crumbs=(Crumb("Nodes", link("nodes")),),
+        tiles=tiles,
+        facts=_facts(row, look),
+        table=None,
+        pager=None,
         trouble=stats.get("error", ""),
-    )  # fmt: skip
+    )
 
 
 def _state_tile(row: Facts) -> Tile:
@@ -312,9 +345,12 @@ def _process_tiles(stats: Facts) -> list[Tile]:
     cpu_s = process.get("cpu_seconds")
     return [
         Tile("Memory", format.bytes_(process.get("resident_bytes")), "Memory that it holds"),
-        Tile("Processor time", format.NOTHING if cpu_s is None else format.duration(cpu_s * 1000),
-             "Processor time that it has used since it was started"),
-    ]  # fmt: skip
+        Tile(
+            "Processor time",
+            format.NOTHING if cpu_s is None else format.duration(cpu_s * 1000),
+            "Processor time that it has used since it was started",
+        ),
+    ]
 
 
 def _facts(row: Facts, look: Look) -> list[tuple[str, str, str]]:
@@ -362,9 +398,10 @@ def partitions_on(node: int) -> tuple[Table, str]:
             table.add(
                 Cell(f"{name}/{number}", link("topic", name=name), is_code=True),
                 _role(part["leader"] == node, leaves),
-                format.count(part["end"] - part["start"]), format.bytes_(part["bytes"]),
+                format.count(part["end"] - part["start"]),
+                format.bytes_(part["bytes"]),
                 ", ".join(map(str, part["replicas"])),
-            )  # fmt: skip
+            )
     return table, ""
 
 

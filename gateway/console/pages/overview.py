@@ -47,11 +47,18 @@ def page() -> Response:
     watch = console().watch
     look = watch.latest()
     return draw(
-        "console/overview.html", "overview", "Overview", health=health_of(look),
-        tiles=tiles(look, watch.newest), charts=CHARTS, minutes=minutes(watch.points()),
-        brokers=nodes.brokers_table(watch), managers=nodes.managers_table(look),
-        events=watch.events()[:EVENTS_SHOWN], look=look,
-    )  # fmt: skip
+        "console/overview.html",
+        "overview",
+        "Overview",
+        health=health_of(look),
+        tiles=tiles(look, watch.newest),
+        charts=CHARTS,
+        minutes=minutes(watch.points()),
+        brokers=nodes.brokers_table(watch),
+        managers=nodes.managers_table(look),
+        events=watch.events()[:EVENTS_SHOWN],
+        look=look,
+    )
 
 
 def series() -> Response:
@@ -102,8 +109,14 @@ def disk_tile(look: Look) -> Tile:
     least = min(rows, key=lambda row: int(row["free_bytes"]))
     low = any(row["disk_low"] for row in rows)
     state = BAD if low else WARN if least["free_bytes"] < LOW_BYTES else OK
-    return Tile("Disk free", format.bytes_(least["free_bytes"]), about, state,
-                link("broker", node=least["node"]), f"broker {least['node']}")  # fmt: skip
+    return Tile(
+        "Disk free",
+        format.bytes_(least["free_bytes"]),
+        about,
+        state,
+        link("broker", node=least["node"]),
+        f"broker {least['node']}",
+    )
 
 
 def minutes(points: list[Point]) -> Table:

@@ -61,11 +61,18 @@ def _draw(name: str, given: Mapping[str, str], trouble: str = "", status: int = 
             trouble, status = one_line(error), error.http_status
     kept = {field: given.get(field, "").strip()[:200] for field in FIELDS}
     response = draw(
-        "console/reset.html", "groups", f"Set back {name}",
-        crumbs=(groups.crumb(), Crumb(name, link("group", name=name))), name=name, group=group,
-        given=kept, choices=TO, plan=plan, trouble=trouble,
+        "console/reset.html",
+        "groups",
+        f"Set back {name}",
+        crumbs=(groups.crumb(), Crumb(name, link("group", name=name))),
+        name=name,
+        group=group,
+        given=kept,
+        choices=TO,
+        plan=plan,
+        trouble=trouble,
         members=format.plural(len(group["members"]), "member"),
-    )  # fmt: skip
+    )
     response.status_code = status
     return response
 
@@ -109,9 +116,11 @@ def _plan_table(rows: list[Facts]) -> Table:
     for row in rows[:SHOWN_MAX]:
         before, new = row["position"], row["new"]
         table.add(
-            Cell(f"{row['topic']}/{row['partition']}", is_code=True), format.count(before),
-            format.count(new), format.NOTHING if before is None else f"{new - before:+,}",
-        )  # fmt: skip
+            Cell(f"{row['topic']}/{row['partition']}", is_code=True),
+            format.count(before),
+            format.count(new),
+            format.NOTHING if before is None else f"{new - before:+,}",
+        )
     if len(rows) > SHOWN_MAX:
         table.note = f"And {len(rows) - SHOWN_MAX:,} more partitions."
     return table

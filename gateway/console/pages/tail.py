@@ -38,10 +38,17 @@ def add_to(blueprint: Blueprint) -> None:
 def page(name: str) -> Response:
     known = message_reader.ranges(admin(), name)
     return draw(
-        "console/tail.html", "topics", name, crumbs=(topics.crumb(),), name=name, tab="tail",
-        at=spell({number: one.end for number, one in known.items()}), known=known, given={},
+        "console/tail.html",
+        "topics",
+        name,
+        crumbs=(topics.crumb(),),
+        name=name,
+        tab="tail",
+        at=spell({number: one.end for number, one in known.items()}),
+        known=known,
+        given={},
         more=link("more", name=name),
-    )  # fmt: skip
+    )
 
 
 def more(name: str) -> Response:
@@ -59,9 +66,12 @@ def more(name: str) -> Response:
         following[message.partition] = max(following[message.partition], message.offset + 1)
     rows = sorted(found.messages, key=lambda m: (m.timestamp, m.partition, m.offset))
     return flask.jsonify(
-        at=spell(following), rows=[row(one) for one in rows], skipped=skipped, waited=wait_s > 0,
+        at=spell(following),
+        rows=[row(one) for one in rows],
+        skipped=skipped,
+        waited=wait_s > 0,
         error=one_line(found.error) if found.error else "",
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -87,13 +97,16 @@ def _waiting(wanted: bool) -> Iterator[float]:
 def row(message: Message) -> dict[str, Any]:
     """As the script shows it: texts, which it puts on the page as texts."""
     return {
-        "partition": format.count(message.partition), "offset": format.count(message.offset),
+        "partition": format.count(message.partition),
+        "offset": format.count(message.offset),
         "time": format.clock(message.timestamp) if 0 <= message.timestamp < 1 << 41 else "",
         "key": None if message.key is None else payload.preview(message.key),
-        "value": payload.preview(message.value), "size": format.bytes_(len(message.value)),
-        "link": link("message", name=message.topic, partition=message.partition,
-                     offset=message.offset),
-    }  # fmt: skip
+        "value": payload.preview(message.value),
+        "size": format.bytes_(len(message.value)),
+        "link": link(
+            "message", name=message.topic, partition=message.partition, offset=message.offset
+        ),
+    }
 
 
 def spell(at: dict[int, int]) -> str:

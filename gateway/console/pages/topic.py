@@ -46,11 +46,18 @@ def page(name: str) -> Response:
     topic = admin().describe_topic(name)
     rows, pager = pages(len(topic["partitions"]))
     return draw(
-        "console/topic.html", "topics", name, crumbs=(topics.crumb(),), name=name, tab="topic",
-        table=table_of(topic, topic["partitions"][rows], look), pager=pager,
-        tiles=tiles(topic, look), settings=settings.shown(topic["settings"], settings.OF_TOPIC),
+        "console/topic.html",
+        "topics",
+        name,
+        crumbs=(topics.crumb(),),
+        name=name,
+        tab="topic",
+        table=table_of(topic, topic["partitions"][rows], look),
+        pager=pager,
+        tiles=tiles(topic, look),
+        settings=settings.shown(topic["settings"], settings.OF_TOPIC),
         done=DONE.get(flask.request.args.get("done", ""), ""),
-    )  # fmt: skip
+    )
 
 
 def tiles(topic: Facts, look: Look) -> list[Tile]:
@@ -83,11 +90,15 @@ def table_of(topic: Facts, parts: list[Facts], look: Look) -> Table:
             Cell(str(number), link("messages", name=topic["topic"], partition=number)),
             _state(leader, gone),
             Cell(f"broker {leader}", link("broker", node=leader)) if leader else format.NOTHING,
-            ", ".join(f"{node} (missing)" if node in gone else str(node)
-                      for node in part["replicas"]),
-            format.count(part["term"]), format.count(part["start"]), format.count(part["end"]),
-            format.count(part["end"] - part["start"]), format.bytes_(part["bytes"]),
-        )  # fmt: skip
+            ", ".join(
+                f"{node} (missing)" if node in gone else str(node) for node in part["replicas"]
+            ),
+            format.count(part["term"]),
+            format.count(part["start"]),
+            format.count(part["end"]),
+            format.count(part["end"] - part["start"]),
+            format.bytes_(part["bytes"]),
+        )
     return table
 
 
@@ -106,6 +117,14 @@ def consumers_page(name: str) -> Response:
     table.empty = NO_CONSUMERS
     teams, why_not = groups.readers(look, topic["topic"])
     return draw(
-        "console/topic_consumers.html", "topics", name, crumbs=(topics.crumb(),), name=name,
-        tab="topic_consumers", groups=teams, table=table, pager=pager, trouble=why_not or note,
-    )  # fmt: skip
+        "console/topic_consumers.html",
+        "topics",
+        name,
+        crumbs=(topics.crumb(),),
+        name=name,
+        tab="topic_consumers",
+        groups=teams,
+        table=table,
+        pager=pager,
+        trouble=why_not or note,
+    )

@@ -83,9 +83,15 @@ def page() -> Response:
     elif wanted:
         table.empty = f"No topic has {wanted!r} in its name."
     return draw(
-        "console/topics.html", "topics", "Topics", table=table, pager=pager, wanted=wanted,
-        trouble=note, deleted=flask.request.args.get("deleted", "")[:FILTER_CHARS_MAX],
-    )  # fmt: skip
+        "console/topics.html",
+        "topics",
+        "Topics",
+        table=table,
+        pager=pager,
+        wanted=wanted,
+        trouble=note,
+        deleted=flask.request.args.get("deleted", "")[:FILTER_CHARS_MAX],
+    )
 
 
 def _details(names: list[str], look: Look) -> list[Facts]:
@@ -99,12 +105,14 @@ def _row(table: Table, topic: Facts, look: Look) -> None:
     name, parts = topic["topic"], topic["partitions"]
     ends = sum(part["end"] for part in parts)
     table.add(
-        Cell(name, link("topic", name=name), is_code=True), state_of(topic, look),
-        format.count(len(parts)), format.count(topic["replication"]),
+        Cell(name, link("topic", name=name), is_code=True),
+        state_of(topic, look),
+        format.count(len(parts)),
+        format.count(topic["replication"]),
         format.count(topic["messages"]),
         format.per_second(_paces.seen(topic["topic_uid"], ends, format.wall_ms())),
         format.bytes_(topic["bytes"]),
-    )  # fmt: skip
+    )
 
 
 def state_of(topic: Facts, look: Look) -> Cell:
@@ -130,13 +138,19 @@ def state_of(topic: Facts, look: Look) -> Cell:
 def create_page(error: str = "", status: int = 200) -> Response:
     form = flask.request.form
     given = {
-        "name": form.get("name", ""), "partitions": form.get("partitions", "3"),
-        "replication": form.get("replication", ""), **retention.given(form),
-    }  # fmt: skip
+        "name": form.get("name", ""),
+        "partitions": form.get("partitions", "3"),
+        "replication": form.get("replication", ""),
+        **retention.given(form),
+    }
     response = draw(
-        "console/create.html", "topics", "Create a topic", crumbs=(crumb(),), given=given,
+        "console/create.html",
+        "topics",
+        "Create a topic",
+        crumbs=(crumb(),),
+        given=given,
         trouble=error,
-    )  # fmt: skip
+    )
     response.status_code = status
     return response
 
@@ -169,12 +183,16 @@ def see(address: str) -> Response:
 def grow_page(name: str, error: str = "", status: int = 200) -> Response:
     topic = admin().describe_topic(name)
     response = draw(
-        "console/grow.html", "topics", f"Grow {name}",
-        crumbs=(crumb(), Crumb(name, link("topic", name=name))), name=name,
-        partitions=len(topic["partitions"]), most=PARTITIONS_MAX,
+        "console/grow.html",
+        "topics",
+        f"Grow {name}",
+        crumbs=(crumb(), Crumb(name, link("topic", name=name))),
+        name=name,
+        partitions=len(topic["partitions"]),
+        most=PARTITIONS_MAX,
         count=flask.request.form.get("count") or str(number_of("count", 1, 1, PARTITIONS_MAX)),
         trouble=error,
-    )  # fmt: skip
+    )
     response.status_code = status
     return response
 
@@ -198,10 +216,14 @@ def retention_page(name: str, error: str = "", status: int = 200) -> Response:
     settings = admin().describe_topic(name)["settings"]
     given = retention.given(flask.request.form) if error else retention.written(settings)
     response = draw(
-        "console/retention.html", "topics", f"Retention of {name}",
-        crumbs=(crumb(), Crumb(name, link("topic", name=name))), name=name, given=given,
+        "console/retention.html",
+        "topics",
+        f"Retention of {name}",
+        crumbs=(crumb(), Crumb(name, link("topic", name=name))),
+        name=name,
+        given=given,
         trouble=error,
-    )  # fmt: skip
+    )
     response.status_code = status
     return response
 
@@ -220,10 +242,14 @@ def retain(name: str) -> Response:
 def delete_page(name: str, error: str = "", status: int = 200) -> Response:
     topic = admin().describe_topic(name)
     response = draw(
-        "console/delete.html", "topics", f"Delete {name}",
-        crumbs=(crumb(), Crumb(name, link("topic", name=name))), name=name, topic=topic,
+        "console/delete.html",
+        "topics",
+        f"Delete {name}",
+        crumbs=(crumb(), Crumb(name, link("topic", name=name))),
+        name=name,
+        topic=topic,
         trouble=error,
-    )  # fmt: skip
+    )
     response.status_code = status
     return response
 
