@@ -19,8 +19,8 @@ from myqueue.gateway.api import responses
 from myqueue.gateway.api.auth import Guard
 from myqueue.gateway.api.browser_origins import SAFE
 from myqueue.gateway.api.operations import READ
-from myqueue.gateway.cluster_client import Sdk
-from myqueue.gateway.http.fast_path import Lane
+from myqueue.gateway.cluster_client import ClusterClient
+from myqueue.gateway.http.fast_path import FastPath
 from myqueue.gateway.settings import GatewayConfig
 
 log = logging.getLogger("myqueue.gateway")
@@ -43,12 +43,12 @@ BESIDES: Final = (
 )
 
 
-def create_app(config: GatewayConfig, sdk: Sdk | None = None) -> Flask:
+def create_app(config: GatewayConfig, sdk: ClusterClient | None = None) -> Flask:
     """`sdk` is made from the settings if none is given; whoever calls this closes it."""
     app = Flask("myqueue.gateway", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = config.body_bytes_max
     app.config["MAX_FORM_MEMORY_SIZE"] = app.config["MAX_FORM_PARTS"] = 0  # no forms here (H2)
-    app.extensions["myqueue"] = sdk if sdk is not None else Sdk(config)
+    app.extensions["myqueue"] = sdk if sdk is not None else ClusterClient(config)
     app.extensions["myqueue-config"] = config
     app.extensions["myqueue-guard"] = Guard(config)
     app.url_map.strict_slashes = False
@@ -62,7 +62,7 @@ def create_app(config: GatewayConfig, sdk: Sdk | None = None) -> Flask:
     app.after_request(responses.protected)
     app.register_error_handler(errors.MyQueueError, refused)
     app.register_error_handler(Exception, broken)
-    lane = app.extensions["myqueue-lane"] = Lane(app)
+    lane = app.extensions["myqueue-lane"] = FastPath(app)
     app.wsgi_app = lane  # type: ignore[method-assign]
     return app
 
@@ -78,7 +78,7 @@ def guarded() -> None:
 
 
 def refused(error: errors.MyQueueError) -> Response:
-    sdk: Sdk = current_app.extensions["myqueue"]
+    sdk: ClusterClient = current_app.extensions["myqueue"]
     return responses.failure(error, sdk.name_of)
 
 

@@ -32,7 +32,7 @@ from myqueue.errors import (
     WrongTopic,
 )
 from myqueue.gateway.api.failures import GATEWAY
-from myqueue.gateway.api.wait_slots import Room
+from myqueue.gateway.api.wait_slots import WaitSlots
 from myqueue.gateway.settings import GatewayConfig
 
 BUFFER_BYTES: Final = 64 << 20
@@ -43,7 +43,7 @@ ASK_AGAIN_S: Final = 0.05  # for them, at first
 Place = tuple[int, int]  # (partition, offset)
 
 
-class Known(NamedTuple):
+class Registration(NamedTuple):
     """What an id was registered for. It never changes."""
 
     uid: int  # of the topic
@@ -51,7 +51,7 @@ class Known(NamedTuple):
     partition: int | None  # for requests that name none
 
 
-class Sdk:
+class ClusterClient:
     """One session, and what works over it."""
 
     def __init__(self, config: GatewayConfig, name: str = "gateway") -> None:
@@ -64,10 +64,10 @@ class Sdk:
         self.taker = Taker(self.session)
         # Of this machine, if one was named; whether it runs is asked when it is needed.
         self.agent = Agent(config.agent) if config.agent else None
-        self.room = Room(config.waiting_max, config.wait_ms_max)
+        self.wait_slots = WaitSlots(config.waiting_max, config.wait_ms_max)
         self.empty_status = config.empty
         self._listens_at = config.listen
-        self._known: dict[tuple[str, int], Known] = {}  # by ("producer", id)
+        self._known: dict[tuple[str, int], Registration] = {}  # by ("producer", id)
         self._producer: Producer | None = None
         self._making = threading.Lock()
 
@@ -102,7 +102,9 @@ class Sdk:
         except UnknownPartition as error:
             error.retriable = False
             raise
-        self._remember(kind, found[f"{kind}_id"], Known(found["topic_uid"], topic, partition))
+        self._remember(
+            kind, found[f"{kind}_id"], Registration(found["topic_uid"], topic, partition)
+        )
         return found
 
     def check(
@@ -134,7 +136,7 @@ class Sdk:
             raise UnknownClient(f"{kind} {number} is not registered for any topic that exists")
         return str(topic)
 
-    def _look_up(self, kind: str, number: int, topic: str) -> Known:
+    def _look_up(self, kind: str, number: int, topic: str) -> Registration:
         found = self.client(kind, number)
         uid, name = found["topic_uid"], found["topic"]
         if not uid:
@@ -142,7 +144,9 @@ class Sdk:
         if name != topic:
             of = f"the topic {name!r}" if name else "a topic that was deleted"
             raise WrongTopic(f"{kind} {number} is registered for {of}, not for {topic!r}")
-        known = Known(uid, topic, found.get("partition"))  # managers of before know no partition
+        known = Registration(
+            uid, topic, found.get("partition")
+        )  # managers of before know no partition
         self._remember(kind, number, known)
         routes = self.session.routes
         self._await_routes(topic, lambda: (at := routes.topic(topic)) is not None and at.uid == uid)
@@ -159,7 +163,7 @@ class Sdk:
     def heard_of(self, kind: str, number: int) -> None:
         self.session.heard_of(**{kind: number})
 
-    def _remember(self, kind: str, number: int, known: Known) -> None:
+    def _remember(self, kind: str, number: int, known: Registration) -> None:
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
         self._known[kind, number] = known
@@ -326,7 +330,7 @@ class Sdk:
             key=key,
             timeout_ms=None,
             on_damaged=on_damaged,
-            ended=self.room.stopping.is_set,
+            ended=self.wait_slots.stopping.is_set,
         )
 
     def _make_producer(self, before: Producer | None) -> Producer:

@@ -29,7 +29,7 @@ TOPICS_AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
-class Look:
+class ClusterSnapshot:
     """What was learned. `errors`: of questions that nobody answered, the first one leading."""
 
     took_s: float = 0.0
@@ -56,16 +56,16 @@ class Look:
         return self.problems == []
 
 
-class Looker:
+class SnapshotReader:
     """Asks again and again, with one session; remembers which daemons there are."""
 
     def __init__(self, session: Session) -> None:
         self.admin = Admin(session, timeout=QUESTION_S)
         self._daemons: list[Facts] = []
 
-    def look(self) -> Look:
+    def look(self) -> ClusterSnapshot:
         begin = time.monotonic()
-        out = Look()
+        out = ClusterSnapshot()
         found = attempt(out.errors, lambda: (self.admin.managers(), self.admin.brokers()))
         if found is not None:
             out.managers, out.brokers = found
@@ -84,7 +84,7 @@ class Looker:
         out.took_s = time.monotonic() - begin
         return out
 
-    def statuses(self, look: Look) -> list[Facts]:
+    def statuses(self, look: ClusterSnapshot) -> list[Facts]:
         """How Raft stands at those that have just answered; the others would only be waited for."""
         silent = {(row["daemon"], row["node"]) for row in look.stats if "error" in row}
         return self.admin.statuses(

@@ -33,7 +33,7 @@ MISSING: Final = (
 )
 
 
-class Lines(logging.Formatter):
+class LineFormatter(logging.Formatter):
     """One line an event, in the form that the daemons' lines have."""
 
     def __init__(self, form: str) -> None:
@@ -109,7 +109,7 @@ def main(file: str | None, **flags: Any) -> None:
 
 def _log(form: str) -> logging.Logger:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines(form))
+    handler.setFormatter(LineFormatter(form))
     root = logging.getLogger("myqueue")
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
@@ -144,7 +144,7 @@ def run(config: GatewayConfig) -> None:
         raise InvalidSetting(f"listen = {config.listen}: {error.strerror}") from None
 
     def stop(number: int, frame: object) -> None:
-        sdk.room.stopping.set()  # whoever waits is answered
+        sdk.wait_slots.stopping.set()  # whoever waits is answered
         server.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -14,12 +14,12 @@ from typing import Any, Final
 from flask import Response
 
 from myqueue import __version__, errors
-from myqueue.gateway.api.operations import OPERATIONS, Noun, Operation
+from myqueue.gateway.api.operations import OPERATIONS, ApiBlueprint, Operation
 from myqueue.gateway.api.parameter_catalog import ON_DAMAGED, UNREADABLE
 from myqueue.gateway.api.parameters import Parameter, Schema
 from myqueue.gateway.api.responses import JSON, dumps
 
-blueprint = Noun("openapi")
+blueprint = ApiBlueprint("openapi")
 
 FORM: Final = "application/x-www-form-urlencoded"
 IN_QUERY: Final = ("GET", "DELETE")

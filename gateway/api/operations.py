@@ -8,9 +8,10 @@ Flask gets its routes, requests are checked, and the OpenAPI document is made.
     @topics.operation("GET", "/topics", "List topics", parameters=(DETAIL,), adds={…})
     def list_topics(ask: Ask, detail: bool) -> Facts: ...
 
-A function gets what it may use of the request as an `Ask`, and each parameter by its name. It gives
-back what the success says besides "status"; a failure is an exception of `myqueue.errors`. It does
-not look at Flask's request: where and how the parameters came is none of its business.
+A function gets what it may use of the request as an `RequestContext`, and each parameter by its
+name. It gives back what the success says besides "status"; a failure is an exception of
+`myqueue.errors`. It does not look at Flask's request: where and how the parameters came is none of
+its business.
 """
 
 from __future__ import annotations
@@ -25,11 +26,18 @@ from flask import Blueprint, Response, current_app, g, request
 from myqueue.errors import NONE, InvalidRequest, MyQueueError
 from myqueue.gateway.api import parameters
 from myqueue.gateway.api.browser_origins import SAFE
-from myqueue.gateway.api.parameters import HANDED_ON, IGNORED, REFUSED, Parameter, Schema, Wanted
+from myqueue.gateway.api.parameters import (
+    HANDED_ON,
+    IGNORED,
+    REFUSED,
+    Parameter,
+    ParameterSet,
+    Schema,
+)
 from myqueue.gateway.api.responses import success
 
 if TYPE_CHECKING:
-    from myqueue.gateway.cluster_client import Sdk
+    from myqueue.gateway.cluster_client import ClusterClient
 
 READ, WRITE, ADMIN = "read", "write", "admin"
 KEY_CHARS_MAX: Final = 255
@@ -37,12 +45,12 @@ KEY_BYTES: Final = 16
 Facts = dict[str, Any]
 
 
-class Ask:
+class RequestContext:
     """What an operation may use of a request, besides its parameters."""
 
     __slots__ = ("_key", "may_read", "more", "sdk")
 
-    def __init__(self, sdk: Sdk, key: str | None, more: Facts) -> None:
+    def __init__(self, sdk: ClusterClient, key: str | None, more: Facts) -> None:
         self.sdk, self._key, self.more = sdk, key, more  # more: parameters that nobody asked for
         self.may_read = True  # whether names of topics and daemons may be told
 
@@ -57,7 +65,7 @@ class Ask:
         return hashlib.sha256(words.encode()).digest()[:KEY_BYTES]
 
 
-class Later(NamedTuple):
+class PendingResult(NamedTuple):
     """What a quick form gives: the facts are there when the future is done."""
 
     future: Future[Any]
@@ -72,14 +80,16 @@ class Operation(NamedTuple):
     name: str
     summary: str
     about: str
-    parameters: Wanted
+    parameters: ParameterSet
     role: str | None  # that a token needs; None: none is asked for
     adds: dict[str, Schema]  # what a success says besides "status"
     beside: dict[str, Schema]  # what a 503 says besides the form of failures
     takes_more: str  # what parameters that are not listed mean; "": nothing
     keyed: bool  # an Idempotency-Key makes a repeat harmless
     run: Callable[..., Facts]
-    quick: Callable[..., Later | None] | None  # the same without waiting; None: not possible now
+    quick: (
+        Callable[..., PendingResult | None] | None
+    )  # the same without waiting; None: not possible now
 
     @property
     def changes(self) -> bool:
@@ -90,7 +100,7 @@ class Operation(NamedTuple):
 OPERATIONS: list[Operation] = []
 
 
-class Noun(Blueprint):
+class ApiBlueprint(Blueprint):
     """A blueprint whose routes are operations."""
 
     def __init__(self, name: str) -> None:
@@ -110,14 +120,14 @@ class Noun(Blueprint):
         keyed: bool = False,
         also: tuple[str, ...] = (),
         makes: bool | None = None,
-        quick: Callable[..., Later | None] | None = None,
+        quick: Callable[..., PendingResult | None] | None = None,
     ) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:
         """`also`: other paths of the same operation. `makes`: it creates or removes something, so
         a parameter that it does not know is refused; by default that is what needs `admin`.
         """
         is_strict = role == ADMIN if makes is None else makes
         others = HANDED_ON if takes_more else REFUSED if is_strict else IGNORED
-        wanted = Wanted(parameters, others)
+        wanted = ParameterSet(parameters, others)
 
         def add(function: Callable[..., Facts]) -> Callable[..., Facts]:
             for spelling in (path, *also):
@@ -148,7 +158,7 @@ class Noun(Blueprint):
 
 def _view(row: Operation) -> Callable[..., Response]:
     def view(**path: str) -> Response:
-        sdk: Sdk = current_app.extensions["myqueue"]
+        sdk: ClusterClient = current_app.extensions["myqueue"]
         query = request.query_string.decode("latin-1")
         key = request.headers.get("Idempotency-Key")
         body = request.environ.get("myqueue.body")
@@ -164,7 +174,7 @@ def _view(row: Operation) -> Callable[..., Response]:
 
 def perform(
     row: Operation,
-    sdk: Sdk,
+    sdk: ClusterClient,
     query: str,
     body: bytes,
     key: str | None,
@@ -183,10 +193,15 @@ def perform(
 
 
 def prepare(
-    row: Operation, sdk: Sdk, query: str, body: bytes, key: str | None, path: dict[str, str]
-) -> tuple[Ask, Facts]:
+    row: Operation,
+    sdk: ClusterClient,
+    query: str,
+    body: bytes,
+    key: str | None,
+    path: dict[str, str],
+) -> tuple[RequestContext, Facts]:
     """What the function gets; raises what is wrong with it."""
     if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
         raise InvalidRequest(f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
     values, more = parameters.read(row.parameters, query, body, path)
-    return Ask(sdk, key, more), values
+    return RequestContext(sdk, key, more), values

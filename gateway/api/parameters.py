@@ -8,7 +8,7 @@ Everything else is refused with the name of the parameter, what was wrong with i
 takes.
 
 A parameter that an operation does not know is never dropped where that could change the meaning:
-see `Wanted`.
+see `ParameterSet`.
 
 A `Parameter` is also a row of the OpenAPI document (`openapi.py`): what is documented is what is
 checked. Pure: text and bytes in, plain values out.
@@ -31,7 +31,7 @@ from myqueue.errors import InvalidName, InvalidRequest, Malformed
 from myqueue.gateway.api import large_json
 
 FIELDS_MAX: Final = 100
-IGNORED, REFUSED, HANDED_ON = "ignored", "refused", "handed on"  # see `Wanted`
+IGNORED, REFUSED, HANDED_ON = "ignored", "refused", "handed on"  # see `ParameterSet`
 OPEN_BRACE: Final = ord("{")
 INT_MAX: Final = (1 << 63) - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -199,7 +199,7 @@ def from_query(query: str, what: str = "query string") -> dict[str, str]:
     return found
 
 
-class Wanted(tuple[Parameter, ...]):
+class ParameterSet(tuple[Parameter, ...]):
     """The parameters of one operation, found by each of their names.
 
     `others` says what happens to a parameter that is none of them. IGNORED: it is dropped, unless
@@ -213,7 +213,7 @@ class Wanted(tuple[Parameter, ...]):
     defaults: dict[str, Any]
     others: str
 
-    def __new__(cls, parameters: Iterable[Parameter], others: str = IGNORED) -> Wanted:
+    def __new__(cls, parameters: Iterable[Parameter], others: str = IGNORED) -> ParameterSet:
         self = super().__new__(cls, parameters)
         self.by_name = {name: one for one in self for name in one.names}
         if len(self.by_name) != sum(len(one.names) for one in self):
@@ -254,7 +254,7 @@ def nearest(name: str, known: Iterable[str], likeness: float = ANY_LIKENESS) -> 
 
 
 def read(
-    wanted: Wanted, query: str, body: bytes, path: Mapping[str, str]
+    wanted: ParameterSet, query: str, body: bytes, path: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Values of all wanted parameters, and whatever else was given."""
     given = from_body(body)

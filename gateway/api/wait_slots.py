@@ -14,22 +14,22 @@ from contextlib import contextmanager
 from myqueue.errors import Stopping, TooManyWaiting
 
 
-class Room:
+class WaitSlots:
     """So many places; each may be held so long."""
 
-    def __init__(self, places: int, longest_ms: int) -> None:
-        self.places, self.longest_ms = places, longest_ms
+    def __init__(self, slots: int, wait_ms_max: int) -> None:
+        self.slots, self.wait_ms_max = slots, wait_ms_max
         self.taken = 0
         self.stopping = threading.Event()
         self._lock = threading.Lock()
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """To be held while waiting. Who holds one for long looks at `stopping` now and then."""
         with self._lock:
             if self.stopping.is_set():
                 raise Stopping("this gateway is about to end")
-            if self.taken >= self.places:
+            if self.taken >= self.slots:
                 raise TooManyWaiting(f"{self.taken} requests are waiting here already")
             self.taken += 1
         try:
@@ -39,10 +39,10 @@ class Room:
                 self.taken -= 1
 
     @contextmanager
-    def waiting(self, wait_ms: int) -> Iterator[int]:
+    def hold_for(self, wait_ms: int) -> Iterator[int]:
         """How long this request may wait; who does not want to needs no place."""
         if not wait_ms:
             yield 0
             return
-        with self.place():
-            yield min(wait_ms, self.longest_ms)
+        with self.hold():
+            yield min(wait_ms, self.wait_ms_max)

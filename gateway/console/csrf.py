@@ -19,7 +19,7 @@ import flask
 from flask import Response
 
 from myqueue.errors import Forbidden
-from myqueue.gateway.http.admission import FORM_BYTES_MAX
+from myqueue.gateway.http.admission import CONSOLE_FORM_BYTES_MAX
 
 FIELDS_MAX: Final = 20
 TOKEN_S: Final = 12 * 3600
@@ -63,8 +63,8 @@ class Tokens:
 def limit_form() -> None:
     """The API takes no forms; the console takes small ones."""
     request = flask.request
-    request.max_content_length = FORM_BYTES_MAX
-    request.max_form_memory_size = FORM_BYTES_MAX
+    request.max_content_length = CONSOLE_FORM_BYTES_MAX
+    request.max_form_memory_size = CONSOLE_FORM_BYTES_MAX
     request.max_form_parts = FIELDS_MAX
 
 

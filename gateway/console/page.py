@@ -16,7 +16,7 @@ from flask import Response
 
 from myqueue import Admin, Session
 from myqueue.errors import InvalidRequest
-from myqueue.gateway.cluster_snapshot import Facts, Look
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.console.csrf import Tokens
 from myqueue.gateway.console.live.poller import Watch
 from myqueue.gateway.console.live.problems import Trouble, troubles
@@ -132,7 +132,7 @@ class Health(NamedTuple):
     troubles: list[Trouble]
 
 
-def health_of(look: Look) -> Health:
+def health_of(look: ClusterSnapshot) -> Health:
     found = troubles(look)
     if not found:
         return Health(format.OK, "Healthy", [])

@@ -19,13 +19,13 @@ from myqueue.gateway.api.operations import OPERATIONS, READ, WRITE
 from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.settings import GatewayConfig
 
-PLAIN_BYTES_MAX: Final = 1 << 20  # of an operation that produces nothing
-FORM_BYTES_MAX: Final = 2 << 20  # of the console; a test message is typed by hand
-OPEN_BYTES_MAX: Final = 16 << 10  # of a form by nobody knows whom: the login
+REQUEST_BODY_BYTES_MAX: Final = 1 << 20  # of an operation that produces nothing
+CONSOLE_FORM_BYTES_MAX: Final = 2 << 20  # of the console; a test message is typed by hand
+LOGIN_FORM_BYTES_MAX: Final = 16 << 10  # of a form by nobody knows whom: the login
 COOKIE: Final = "myq_token"  # by which the console knows who is logged in
 
 
-class Fields:
+class HeaderFields:
     """Headers of a head, asked for by a name in any case."""
 
     __slots__ = ("_headers",)
@@ -50,8 +50,8 @@ class Admission:
     def check(self, head: Head) -> None:
         row = self._table.get((head.method, head.path))
         if row is not None:
-            self._guard.check(row.role, row.changes, Fields(head.headers))
-            most = self._most if row.role == WRITE else PLAIN_BYTES_MAX
+            self._guard.check(row.role, row.changes, HeaderFields(head.headers))
+            most = self._most if row.role == WRITE else REQUEST_BODY_BYTES_MAX
         else:
             most = self._check_by_pattern(head)
         if head.length > most:
@@ -70,12 +70,12 @@ class Admission:
         view = self._app.view_functions.get(endpoint)
         role = None if view is None else getattr(view, "role", READ)
         changes = head.method not in SAFE or getattr(view, "changes", False)
-        self._guard.check(role, changes, Fields(head.headers))
+        self._guard.check(role, changes, HeaderFields(head.headers))
         if not endpoint.startswith("console."):
-            return OPEN_BYTES_MAX if view is None else PLAIN_BYTES_MAX
-        if head.length > OPEN_BYTES_MAX:
+            return LOGIN_FORM_BYTES_MAX if view is None else REQUEST_BODY_BYTES_MAX
+        if head.length > LOGIN_FORM_BYTES_MAX:
             self._guard.who(head.headers.get("authorization") or _by_cookie(head))
-        return FORM_BYTES_MAX
+        return CONSOLE_FORM_BYTES_MAX
 
 
 def _by_cookie(head: Head) -> str:

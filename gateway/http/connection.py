@@ -30,32 +30,33 @@ class Connection:
     """See the chapter's head."""
 
     __slots__ = (
-        "address", "begun_with", "closes", "data", "deadline", "gone", "head", "is_deaf",
-        "is_watched", "lock", "moved_s", "number", "out", "pace", "seen_bytes", "seen_s", "since",
-        "sock", "state", "wants_write", "was_served", "works_on",
+        "address", "bytes_at_begin", "bytes_per_s", "closes", "data", "deadline", "had_request",
+        "head", "is_broken", "is_read_paused", "is_watched", "large_body_bytes",
+        "last_progress_s", "lock", "number", "pace_checked_bytes", "pace_checked_s",
+        "phase_begin_s", "sock", "state", "unsent", "wants_write",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str, deadline: float) -> None:
         self.sock, self.address, self.number = sock, address, sock.fileno()
         self.data = bytearray()  # received, not yet used
-        self.out: memoryview | None = None  # to be sent
+        self.unsent: memoryview | None = None  # to be sent
         self.head: Head | None = None  # of the request that is being received
         self.state = IDLE
         self.deadline = deadline  # on the monotonic clock: the server ends it then
-        self.was_served = False  # a request of it was whole
-        self.works_on = 0  # bytes of a large body that is not answered yet
+        self.had_request = False  # a request of it was whole
+        self.large_body_bytes = 0  # bytes of a large body that is not answered yet
         # How fast the request comes, or the answer goes; `memory_limit.py` looks at it now and
         # then.
-        self.since = self.seen_s = self.moved_s = 0.0
-        self.begun_with = self.seen_bytes = 0
-        self.pace = math.inf  # bytes per second; not known yet
-        self.begins()
+        self.phase_begin_s = self.pace_checked_s = self.last_progress_s = 0.0
+        self.bytes_at_begin = self.pace_checked_bytes = 0
+        self.bytes_per_s = math.inf  # bytes per second; not known yet
+        self.begin_phase()
         # OpenSSL allows one thread at a time, and who answers is not the thread that reads.
         self.lock = Lock() if isinstance(sock, ssl.SSLSocket) else None
         self.closes = False  # after what is to be sent
-        self.gone = False  # the other side has ended it
+        self.is_broken = False  # the other side has ended it
         self.is_watched = True  # its events are asked for
-        self.is_deaf = False  # so much came ahead that nothing more is read for now
+        self.is_read_paused = False  # so much came ahead that nothing more is read for now
         self.wants_write = False  # TLS has to write before it can go on reading
 
     def receive(self) -> None:
@@ -77,10 +78,10 @@ class Connection:
                 self.wants_write = True
                 return
             except OSError:
-                self.gone = True
+                self.is_broken = True
                 return
             if not chunk:
-                self.gone = True
+                self.is_broken = True
                 return
             self.data += chunk
             # TLS keeps bytes that no event would tell of; a plain socket is asked once.
@@ -98,9 +99,9 @@ class Connection:
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             sent = 0
         except OSError:
-            self.out = None
+            self.unsent = None
             return False
-        self.out = memoryview(data)[sent:] if sent < len(data) else None
+        self.unsent = memoryview(data)[sent:] if sent < len(data) else None
         return True
 
     def send_all(self, data: bytes, timeout_s: float) -> bool:
@@ -109,7 +110,7 @@ class Connection:
         while left:
             if not self.send(left):
                 return False
-            left, self.out = self.out, None
+            left, self.unsent = self.unsent, None
             if left:
                 room = select.poll()
                 room.register(self.number, select.POLLOUT)
@@ -117,28 +118,28 @@ class Connection:
                     return False
         return True
 
-    def begins(self) -> None:
+    def begin_phase(self) -> None:
         """The request, its body, or the sending of its answer."""
-        self.since = self.seen_s = self.moved_s = monotonic()
-        self.begun_with = self.untaken
-        self.seen_bytes, self.pace = self.progress, math.inf
+        self.phase_begin_s = self.pace_checked_s = self.last_progress_s = monotonic()
+        self.bytes_at_begin = self.unsent_bytes
+        self.pace_checked_bytes, self.bytes_per_s = self.progress, math.inf
 
     @property
     def progress(self) -> int:
         """Bytes that came of a request, or that were taken of an answer."""
-        return len(self.data) if self.state < WORKING else self.begun_with - self.untaken
+        return len(self.data) if self.state < WORKING else self.bytes_at_begin - self.unsent_bytes
 
     @property
-    def untaken(self) -> int:
+    def unsent_bytes(self) -> int:
         """Bytes of an answer that the other side has not taken yet."""
-        left = self.out
+        left = self.unsent
         return 0 if left is None else len(left)
 
     def end_output(self) -> None:
         try:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError:
-            self.gone = True
+            self.is_broken = True
 
 
 def listen(address: str) -> socket.socket:
@@ -171,7 +172,7 @@ class _TlsSocket(ssl.SSLSocket):
             return ("", 0)
 
 
-def tls_of(config: GatewayConfig) -> ssl.SSLContext | None:
+def make_tls_context(config: GatewayConfig) -> ssl.SSLContext | None:
     if not config.tls_certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -20,12 +20,12 @@ STEPS: Final = 10  # of the cluster, that one request may consist of, each with 
 FRAMES: Final = 12  # of a thread, the newest
 
 
-def limit_ms(config: GatewayConfig) -> float:
+def request_limit_ms(config: GatewayConfig) -> float:
     """Longer than anything takes that is well."""
     return config.wait_ms_max + STEPS * config.request_timeout_ms + SPARE_S * 1000
 
 
-def threads() -> str:
+def describe_threads() -> str:
     """Where each of them stands.
 
     No garbage may be collected while Python looks at its threads: it holds a lock then, and a

@@ -29,8 +29,8 @@ from myqueue.gateway.api.auth import Guard
 from myqueue.gateway.api.large_json import LARGE_BYTES, encoded
 from myqueue.gateway.api.operations import OPERATIONS, Operation, perform, prepare
 from myqueue.gateway.api.responses import JSON_HEADERS, dumps
-from myqueue.gateway.cluster_client import Sdk
-from myqueue.gateway.http.admission import Fields
+from myqueue.gateway.cluster_client import ClusterClient
+from myqueue.gateway.http.admission import HeaderFields
 from myqueue.gateway.http.request_head import Head, reason
 from myqueue.gateway.http.wsgi import Answer, Headers, Respond
 
@@ -40,7 +40,7 @@ Environment = dict[str, Any]
 OK: Final = "200 OK"
 
 
-class _Headers:
+class _WsgiHeaders:
     """Of a WSGI environment, as the guard asks for them."""
 
     __slots__ = ("_environ",)
@@ -52,7 +52,7 @@ class _Headers:
         return self._environ.get(f"HTTP_{name.upper().replace('-', '_')}")
 
 
-class Counts:
+class OperationMetrics:
     """Of one operation, in the metrics of this process; nothing if there are none."""
 
     __slots__ = ("_answered", "_labels", "_now", "_ok", "_took")
@@ -63,36 +63,36 @@ class Counts:
         self._took = requests.took.labels(*self._labels)
         self._ok = self._answered.labels(*self._labels, "200")
 
-    def came(self) -> float:
+    def begin(self) -> float:
         self._now.inc()
         return monotonic()
 
-    def gone(self, came_s: float, status: int) -> None:
+    def end(self, came_s: float, status: int) -> None:
         self._now.dec()
         is_ok = status == 200
         (self._ok if is_ok else self._answered.labels(*self._labels, str(status))).inc()
         self._took.observe(monotonic() - came_s)
 
-    def passed_on(self) -> None:
+    def hand_to_pool(self) -> None:
         """Somebody else counts it."""
         self._now.dec()
 
 
-def _bytes_of(result: Any) -> int:
+def _message_bytes(result: Any) -> int:
     """Of the messages that were taken; 0 if it is something else."""
     return sum(len(one.value) for one in getattr(result, "messages", ()))
 
 
-class Lane:
+class FastPath:
     """A WSGI application in front of Flask's."""
 
     def __init__(self, app: Flask) -> None:
         self._flask: Callable[..., Iterable[bytes]] = app.wsgi_app
-        self._sdk: Sdk = app.extensions["myqueue"]
+        self._sdk: ClusterClient = app.extensions["myqueue"]
         self._guard: Guard = app.extensions["myqueue-guard"]
         requests = app.extensions.get("myqueue.requests")
         self._table = {
-            (row.method, row.path): (row, Counts(requests, row) if requests else None)
+            (row.method, row.path): (row, OperationMetrics(requests, row) if requests else None)
             for row in OPERATIONS
             if "<" not in row.path
         }
@@ -105,10 +105,10 @@ class Lane:
         body = environ.get("myqueue.body")
         if row is None or body is None:  # no such operation, or another server than ours
             return self._flask(environ, start_response)
-        came_s = counts.came() if counts else 0.0
+        came_s = counts.begin() if counts else 0.0
         key = environ.get("HTTP_IDEMPOTENCY_KEY")
         try:
-            who = self._guard.check(row.role, row.changes, _Headers(environ))
+            who = self._guard.check(row.role, row.changes, _WsgiHeaders(environ))
             query = environ["QUERY_STRING"]
             facts = perform(row, self._sdk, query, body, key, {}, who.may_read)
             found = self._success(facts)
@@ -116,7 +116,7 @@ class Lane:
             found = self._failure(row, error)
         status, headers, data = found
         if counts:
-            counts.gone(came_s, status)
+            counts.end(came_s, status)
         start_response(OK if status == 200 else reason(status), headers)
         return (data,)
 
@@ -127,12 +127,12 @@ class Lane:
         row, counts = self._table.get((head.method, head.path), (None, None))
         if row is None or row.quick is None:
             return False
-        came_s = counts.came() if counts else 0.0
+        came_s = counts.begin() if counts else 0.0
 
         def made(found: tuple[int, Headers, bytes]) -> Answer:
             status, headers, data = found
             if counts:
-                counts.gone(came_s, status)
+                counts.end(came_s, status)
             first_line = OK if status == 200 else reason(status)
             return Answer(first_line, headers, data, not head.keep_alive)
 
@@ -140,7 +140,7 @@ class Lane:
             respond(made(found))
 
         try:
-            self._guard.check(row.role, row.changes, Fields(head.headers))
+            self._guard.check(row.role, row.changes, HeaderFields(head.headers))
             key = head.headers.get("idempotency-key")
             ask, values = prepare(row, self._sdk, head.query, body, key, {})
             later = row.quick(ask, **values)
@@ -149,13 +149,13 @@ class Lane:
             return True
         if later is None:
             if counts:
-                counts.passed_on()
+                counts.hand_to_pool()
             return False
 
         def done(future: Future[Any]) -> None:
             try:
                 result = future.result()
-                if _bytes_of(result) > LARGE_BYTES:
+                if _message_bytes(result) > LARGE_BYTES:
                     respond(partial(in_pool, result))
                     return
                 facts = later.finish(result)
@@ -166,7 +166,7 @@ class Lane:
                 tell(self._success(facts))
                 return
             if counts:
-                counts.passed_on()
+                counts.hand_to_pool()
             respond(None)
 
         def in_pool(result: Any) -> Answer:

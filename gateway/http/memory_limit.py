@@ -39,9 +39,9 @@ SLOW_BYTES_PER_S: Final = 256 << 10
 ANSWERS_BYTES_MAX: Final = 64 << 20  # of all answers that are taken slowly
 # For an answer to be taken, and for each SLOW_BYTES_PER_S of it a second more; if nothing of it is
 # taken, no longer than this.
-SEND_S: Final = 30.0
-SHARE_AT_ONCE: Final = 64  # of all connections: so many slow ones give way together
-TELL_S: Final = 10.0  # at most one line of the log for each reason in so long
+SEND_TIMEOUT_S: Final = 30.0
+CLOSED_SHARE: Final = 64  # of all connections: so many slow ones give way together
+LOG_INTERVAL_S: Final = 10.0  # at most one line of the log for each reason in so long
 
 PLACES, BYTES, ANSWERS, REFUSED = "places", "bytes", "answers", "refused"
 REASONS: Final = {
@@ -52,7 +52,7 @@ REASONS: Final = {
 }
 
 
-class Bodies:
+class BodyBudget:
     """The bytes of bodies. Used by the thread that reads, alone."""
 
     def __init__(self, config: GatewayConfig) -> None:
@@ -65,10 +65,10 @@ class Bodies:
         self._heavy = 0
 
     @property
-    def is_crowded(self) -> bool:
+    def needs_room(self) -> bool:
         return self._small_held > self._small_max or bool(self.queue)
 
-    def take(self, connection: Connection, length: int) -> bool:
+    def admit(self, connection: Connection, length: int) -> bool:
         """May this body be read now? Else it is in the queue. A small one always may."""
         if length <= SMALL_BYTES_MAX:
             self.small[connection] = length
@@ -87,7 +87,7 @@ class Bodies:
         self.large[connection] = length
         self._large_held += length
 
-    def next(self) -> Connection | None:
+    def admit_next(self) -> Connection | None:
         """Of the queue: the one that may be read now."""
         connection, length = next(iter(self.queue.items()), (None, 0))
         if connection is None or not self._fits(length):
@@ -102,25 +102,25 @@ class Bodies:
         self._small_held -= self.small.pop(connection, 0)
         self.queue.pop(connection, None)
 
-    def whole(self, connection: Connection) -> int:
+    def body_received(self, connection: Connection) -> int:
         """All of it is there. Of a large one: the bytes that it holds until it is `answered`."""
         self._small_held -= self.small.pop(connection, 0)
         return self.large.pop(connection, 0)
 
-    def answered(self, held: int) -> None:
+    def release(self, held: int) -> None:
         self._large_held -= held
 
-    def heavy_begins(self) -> bool:
-        """One of the places for heavy bodies, if there is one; `heavy_ends` gives it back."""
+    def try_begin_heavy(self) -> bool:
+        """One of the places for heavy bodies, if there is one; `end_heavy` gives it back."""
         if self._heavy >= HEAVY_AT_ONCE:
             return False
         self._heavy += 1
         return True
 
-    def heavy_ends(self) -> None:
+    def end_heavy(self) -> None:
         self._heavy -= 1
 
-    def too_many(self) -> list[Connection]:
+    def choose_to_drop(self) -> list[Connection]:
         """Whose bodies give way, so that the others have room."""
         found = []
         excess = self._small_held - self._small_max
@@ -135,81 +135,81 @@ class Bodies:
         return found
 
 
-def look_at_pace(connections: Iterable[Connection], now: float) -> None:
+def update_pace(connections: Iterable[Connection], now: float) -> None:
     """To be called now and then: how fast each of them went on since it was looked at before."""
     for one in connections:
-        seconds = now - one.seen_s
+        seconds = now - one.pace_checked_s
         if seconds >= FRESH_S:
             progress = one.progress
-            one.pace = (progress - one.seen_bytes) / seconds
-            if one.pace > 0:
-                one.moved_s = now
-            one.seen_s, one.seen_bytes = now, progress
+            one.bytes_per_s = (progress - one.pace_checked_bytes) / seconds
+            if one.bytes_per_s > 0:
+                one.last_progress_s = now
+            one.pace_checked_s, one.pace_checked_bytes = now, progress
 
 
 def is_slow(connection: Connection) -> bool:
-    return connection.pace < SLOW_BYTES_PER_S and connection.state != QUEUED
+    return connection.bytes_per_s < SLOW_BYTES_PER_S and connection.state != QUEUED
 
 
 def slowness(connection: Connection) -> tuple[float, int, float]:
     """The least gives way first: the slowest, then, of the quick ones, who brought least."""
-    pace = connection.pace if is_slow(connection) else math.inf
-    return pace, connection.progress, connection.since
+    pace = connection.bytes_per_s if is_slow(connection) else math.inf
+    return pace, connection.progress, connection.phase_begin_s
 
 
-def give_way(connections: Iterable[Connection]) -> list[Connection]:
+def choose_to_close(connections: Iterable[Connection]) -> list[Connection]:
     """Who goes so that a new connection has a place; nobody, if all are at work."""
     everybody = list(connections)
     unfinished = [
         one
         for one in everybody
-        if one.state in (HEAD, BODY, QUEUED) or (one.state == IDLE and not one.was_served)
+        if one.state in (HEAD, BODY, QUEUED) or (one.state == IDLE and not one.had_request)
     ]
     if unfinished:
-        count = max(1, len(everybody) // SHARE_AT_ONCE)
+        count = max(1, len(everybody) // CLOSED_SHARE)
         found = heapq.nsmallest(count, unfinished, key=slowness)
         return [one for one in found if one is found[0] or is_slow(one)]
     idle = [one for one in everybody if one.state == IDLE]
     return [min(idle, key=lambda one: one.deadline)] if idle else []
 
 
-def slow_readers(connections: Iterable[Connection], now: float) -> list[Connection]:
-    """Who took nothing of an answer for `SEND_S`; and who gives way because answers that are taken
-    slowly hold more than `ANSWERS_BYTES_MAX`.
+def choose_slow_readers(connections: Iterable[Connection], now: float) -> list[Connection]:
+    """Who took nothing of an answer for `SEND_TIMEOUT_S`; and who gives way because answers that
+    are taken slowly hold more than `ANSWERS_BYTES_MAX`.
     """
     slow = [one for one in connections if one.state == WRITING and is_slow(one)]
-    found = [one for one in slow if now - one.moved_s > SEND_S]
-    excess = sum(one.untaken for one in slow) - sum(one.untaken for one in found)
+    found = [one for one in slow if now - one.last_progress_s > SEND_TIMEOUT_S]
+    excess = sum(one.unsent_bytes for one in slow) - sum(one.unsent_bytes for one in found)
     excess -= ANSWERS_BYTES_MAX
-    for one in sorted(set(slow).difference(found), key=lambda one: one.pace):
+    for one in sorted(set(slow).difference(found), key=lambda one: one.bytes_per_s):
         if excess <= 0:
             break
-        excess -= one.untaken
+        excess -= one.unsent_bytes
         found.append(one)
     return found
 
 
 def seconds_to_take(answer_bytes: int) -> float:
     """How long the sending of an answer may last at most."""
-    return SEND_S + answer_bytes / SLOW_BYTES_PER_S
+    return SEND_TIMEOUT_S + answer_bytes / SLOW_BYTES_PER_S
 
 
-class Tally:
+class DropCounter:
     """How many had to go, and why: a metric, and a line in the log now and then."""
 
     def __init__(self, count: Callable[[str], None] | None) -> None:
         self._count = count
-        self._untold: Counter[str] = Counter()
-        self._told_s: dict[str, float] = {}
+        self._not_logged: Counter[str] = Counter()
+        self._logged_s: dict[str, float] = {}
 
     def add(self, reason: str) -> None:
-        self._untold[reason] += 1
+        self._not_logged[reason] += 1
         if self._count is not None:
             self._count(reason)
 
-    def tell(self, now: float) -> None:
-        for reason, number in tuple(self._untold.items()):
-            if now - self._told_s.get(reason, -TELL_S) >= TELL_S:
-                self._told_s[reason] = now
-                del self._untold[reason]
+    def log_due(self, now: float) -> None:
+        for reason, number in tuple(self._not_logged.items()):
+            if now - self._logged_s.get(reason, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
+                self._logged_s[reason] = now
+                del self._not_logged[reason]
                 log.warning("%d %s", number, REASONS[reason])

@@ -46,9 +46,9 @@ from myqueue.gateway.http.connection import (
     WRITING,
     Connection,
     listen,
-    tls_of,
+    make_tls_context,
 )
-from myqueue.gateway.http.wsgi import Answer, Application, Respond, refusal, run
+from myqueue.gateway.http.wsgi import Answer, Application, Respond, refusal, run_application
 from myqueue.gateway.settings import GatewayConfig
 
 log = logging.getLogger("myqueue.gateway")
@@ -58,13 +58,13 @@ ACCEPT_AT_ONCE: Final = 64
 SWEEP_S: Final = 0.25
 DRAIN_S: Final = 0.05  # between two looks whether all is answered
 LINGER_S: Final = 2.0
-ROOM_S: Final = 0.1  # before the next try to take a connection when there are no files left
-AHEAD_BYTES_MAX: Final = 64 << 10  # that a client may send before it has its answer
+ACCEPT_PAUSE_S: Final = 0.1  # before the next try to take a connection when there are no files left
+PIPELINED_BYTES_MAX: Final = 64 << 10  # that a client may send before it has its answer
 NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 
 
-class Quick(Protocol):
+class QuickHandler(Protocol):
     """What can be done without waiting."""
 
     def begin(self, head: request_head.Head, body: bytes, respond: Respond) -> bool: ...
@@ -84,34 +84,37 @@ class Server:
         self,
         application: Application,
         config: GatewayConfig,
-        quick: Quick | None = None,
+        quick: QuickHandler | None = None,
         *,
         admit: Callable[[request_head.Head], None] | None = None,
         count: Callable[[str], None] | None = None,
     ) -> None:
-        self._application, self._config, self._quick = application, config, quick
-        self._admit = admit
-        self._bodies, self._tally = memory_limit.Bodies(config), memory_limit.Tally(count)
+        self._application, self._config, self._quick_handler = application, config, quick
+        self._check_head = admit
+        self._bodies, self._dropped = (
+            memory_limit.BodyBudget(config),
+            memory_limit.DropCounter(count),
+        )
         self._epoll = select.epoll()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._bell, IN)
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake_fd, IN)
         self._connections: dict[int, Connection] = {}
-        self._handed: deque[Connection] = deque()  # that the reader should look at
-        self._answered: deque[int] = deque()  # large bodies, that are not held any more
-        self._heavy: deque[Work] = deque()  # heavy bodies, that wait for their turn
+        self._to_look_at: deque[Connection] = deque()  # that the reader should look at
+        self._bodies_to_release: deque[int] = deque()  # large bodies, that are not held any more
+        self._heavy_waiting: deque[Work] = deque()  # heavy bodies, that wait for their turn
         self._waiting: SimpleQueue[Work | None] = SimpleQueue()
         self._stopping = False
-        self._door_shut_until = 0.0
-        self._tls = tls_of(config)
+        self._accept_paused_until = 0.0
+        self._tls = make_tls_context(config)
         self._listener = listen(config.listen)
-        self._door = self._listener.fileno()
-        self._epoll.register(self._door, IN)
+        self._listener_fd = self._listener.fileno()
+        self._epoll.register(self._listener_fd, IN)
         self._second, self._date = 0, ""
 
     def stop(self) -> None:
         """From any thread, or a signal's handler."""
         self._stopping = True
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._wake_fd, 1)
 
     def serve(self) -> None:
         """In the main thread, which hears the signals."""
@@ -132,7 +135,7 @@ class Server:
         for number in range(self._config.threads):
             name = f"http-{number}"
             try:
-                threading.Thread(target=self._work, name=name, daemon=True).start()
+                threading.Thread(target=self._run_pool_thread, name=name, daemon=True).start()
             except RuntimeError:
                 raise InvalidSetting(
                     f"threads = {self._config.threads}: this machine gave only {number} of them",
@@ -144,31 +147,31 @@ class Server:
         for number, event in self._epoll.poll(seconds, EVENTS_AT_ONCE):
             connection = self._connections.get(number)
             if connection is not None:
-                self._safely(connection, event)
-            elif number == self._bell:
-                os.eventfd_read(self._bell)
-            elif number == self._door:
+                self._handle(connection, event)
+            elif number == self._wake_fd:
+                os.eventfd_read(self._wake_fd)
+            elif number == self._listener_fd:
                 self._accept()
-        while self._handed:
-            connection = self._handed.popleft()
+        while self._to_look_at:
+            connection = self._to_look_at.popleft()
             if self._connections.get(connection.number) is connection:
-                self._safely(connection, 0)
-        while self._answered:
-            self._done(self._answered.popleft())
+                self._handle(connection, 0)
+        while self._bodies_to_release:
+            self._release_body(self._bodies_to_release.popleft())
 
-    def _safely(self, connection: Connection, event: int) -> None:
+    def _handle(self, connection: Connection, event: int) -> None:
         try:
             if event:
-                self._heard(connection, event)
+                self._on_event(connection, event)
             else:
-                self._look(connection)
+                self._after_send(connection)
         except Exception:
             log.exception("a connection failed")
             self._close(connection)
 
     def _drain(self) -> None:
         """No new connections; requests under way are answered, as far as the time allows."""
-        self._epoll.unregister(self._door)
+        self._epoll.unregister(self._listener_fd)
         self._listener.close()
         end = monotonic() + self._config.stop_within_ms / 1000
         while monotonic() < end:
@@ -186,24 +189,24 @@ class Server:
         now = monotonic()
         for connection in tuple(self._connections.values()):
             if connection.deadline < now:
-                self._overdue(connection)
-        memory_limit.look_at_pace(self._connections.values(), now)
-        for connection in memory_limit.slow_readers(self._connections.values(), now):
-            self._tally.add(memory_limit.ANSWERS)
+                self._end_overdue(connection)
+        memory_limit.update_pace(self._connections.values(), now)
+        for connection in memory_limit.choose_slow_readers(self._connections.values(), now):
+            self._dropped.add(memory_limit.ANSWERS)
             self._close(connection)
-        self._make_bytes()
-        self._tally.tell(now)
-        if self._door_shut_until and now > self._door_shut_until:
-            self._door_shut_until = 0.0
-            self._epoll.modify(self._door, IN)
+        self._free_body_bytes()
+        self._dropped.log_due(now)
+        if self._accept_paused_until and now > self._accept_paused_until:
+            self._accept_paused_until = 0.0
+            self._epoll.modify(self._listener_fd, IN)
 
-    def _overdue(self, connection: Connection) -> None:
+    def _end_overdue(self, connection: Connection) -> None:
         if connection.state == WORKING:
-            log.error("a request is overdue\n%s", deadlines.threads())
+            log.error("a request is overdue\n%s", deadlines.describe_threads())
         elif connection.state == WRITING:
-            self._tally.add(memory_limit.ANSWERS)
+            self._dropped.add(memory_limit.ANSWERS)
         elif connection.state == QUEUED:
-            self._give_up(connection)
+            self._drop_body(connection)
             return
         self._close(connection)
 
@@ -217,7 +220,7 @@ class Server:
                 return
             except OSError as error:
                 if error.errno in NO_FILES:
-                    self._shut_door(error)
+                    self._pause_accept(error)
                     return
                 continue  # it has ended before it was taken
             try:
@@ -225,41 +228,41 @@ class Server:
             except OSError:  # it ends while it begins: a matter of its own
                 sock.close()
 
-    def _shut_door(self, error: OSError) -> None:
+    def _pause_accept(self, error: OSError) -> None:
         log.warning("a connection was not taken: %s", error.strerror)
-        self._make_place()
-        self._door_shut_until = monotonic() + ROOM_S
-        self._epoll.modify(self._door, 0)
+        self._free_connection()
+        self._accept_paused_until = monotonic() + ACCEPT_PAUSE_S
+        self._epoll.modify(self._listener_fd, 0)
 
     def _open(self, sock: socket.socket, address: str) -> None:
-        if len(self._connections) >= self._config.connections_max and not self._make_place():
-            self._tally.add(memory_limit.REFUSED)
+        if len(self._connections) >= self._config.connections_max and not self._free_connection():
+            self._dropped.add(memory_limit.REFUSED)
             sock.close()
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        connection = Connection(sock, address, self._in(self._config.header_timeout_ms))
+        connection = Connection(sock, address, self._deadline_in(self._config.header_timeout_ms))
         self._connections[connection.number] = connection
         self._epoll.register(connection.number, IN)
 
-    def _make_place(self) -> bool:
-        found = memory_limit.give_way(self._connections.values())
+    def _free_connection(self) -> bool:
+        found = memory_limit.choose_to_close(self._connections.values())
         for connection in found:
-            self._tally.add(memory_limit.PLACES)
+            self._dropped.add(memory_limit.PLACES)
             self._close(connection)
         return bool(found)
 
-    def _make_bytes(self) -> None:
-        for connection in self._bodies.too_many():
-            self._give_up(connection)
-        while (following := self._bodies.next()) is not None:
+    def _free_body_bytes(self) -> None:
+        for connection in self._bodies.choose_to_drop():
+            self._drop_body(connection)
+        while (following := self._bodies.admit_next()) is not None:
             self._read_body(following)
 
-    def _give_up(self, connection: Connection) -> None:
+    def _drop_body(self, connection: Connection) -> None:
         """Its body is not read, or not any further; others need the room."""
-        self._tally.add(memory_limit.BYTES)
+        self._dropped.add(memory_limit.BYTES)
         self._bodies.drop(connection)
         connection.data.clear()
         self._refuse(connection, Busy("too many bodies are being sent to this gateway at once"))
@@ -269,29 +272,29 @@ class Server:
         if self._connections.get(connection.number) is connection:
             del self._connections[connection.number]
         self._bodies.drop(connection)
-        connection.gone = True
+        connection.is_broken = True
         connection.data.clear()
         connection.sock.close()
 
-    def _in(self, ms: float) -> float:
+    def _deadline_in(self, ms: float) -> float:
         return monotonic() + ms / 1000
 
-    def _listen_for(self, connection: Connection) -> None:
-        if connection.gone:
+    def _update_events(self, connection: Connection) -> None:
+        if connection.is_broken:
             if connection.is_watched:  # its end would be told again and again
                 self._epoll.unregister(connection.number)
                 connection.is_watched = False
             return
         # Before it is WRITING, `out` belongs to who answers.
-        has_rest = connection.state == WRITING and connection.out is not None
+        has_rest = connection.state == WRITING and connection.unsent is not None
         writes = has_rest or connection.wants_write
-        reads = not connection.is_deaf
+        reads = not connection.is_read_paused
         self._epoll.modify(connection.number, (IN if reads else 0) | (OUT if writes else 0))
 
     # -- what a connection brings -----------------------------------------------------------------
 
-    def _heard(self, connection: Connection, event: int) -> None:
-        left = connection.out
+    def _on_event(self, connection: Connection, event: int) -> None:
+        left = connection.unsent
         if event & OUT and left is not None and connection.state == WRITING:
             self._send_on(connection, left)
             return
@@ -300,48 +303,48 @@ class Server:
         state = connection.state
         if state == LINGERING:
             connection.data.clear()
-        is_full = state in (WORKING, WRITING) and len(connection.data) > AHEAD_BYTES_MAX
-        if connection.gone and state not in (WORKING, WRITING):
+        is_full = state in (WORKING, WRITING) and len(connection.data) > PIPELINED_BYTES_MAX
+        if connection.is_broken and state not in (WORKING, WRITING):
             self._close(connection)
             return
-        if is_full and not connection.gone:
-            connection.is_deaf = True
-        if connection.gone or is_full or connection.wants_write or had_to_write:
-            self._listen_for(connection)
+        if is_full and not connection.is_broken:
+            connection.is_read_paused = True
+        if connection.is_broken or is_full or connection.wants_write or had_to_write:
+            self._update_events(connection)
         if state in (IDLE, HEAD, BODY):
-            self._requests(connection)
+            self._take_requests(connection)
 
-    def _look(self, connection: Connection) -> None:
+    def _after_send(self, connection: Connection) -> None:
         """An answer was sent, as far as it goes, and there is more to do."""
         if connection.state in (WORKING, LINGERING):
             return
-        if connection.state == WRITING and not connection.gone:
-            self._listen_for(connection)
+        if connection.state == WRITING and not connection.is_broken:
+            self._update_events(connection)
             return
-        if connection.closes and not connection.gone:
+        if connection.closes and not connection.is_broken:
             # Closing a socket with unread bytes would take our answer from the other side.
             connection.end_output()
             connection.data.clear()
-            connection.state, connection.deadline = LINGERING, self._in(LINGER_S * 1000)
-        if connection.gone:
+            connection.state, connection.deadline = LINGERING, self._deadline_in(LINGER_S * 1000)
+        if connection.is_broken:
             self._close(connection)
             return
-        if connection.is_deaf:
-            connection.is_deaf = False
-            self._listen_for(connection)
+        if connection.is_read_paused:
+            connection.is_read_paused = False
+            self._update_events(connection)
         if connection.state != LINGERING:
-            self._requests(connection)
+            self._take_requests(connection)
 
-    def _requests(self, connection: Connection) -> None:
+    def _take_requests(self, connection: Connection) -> None:
         """All that are whole, one after the other."""
         while connection.state < QUEUED and not connection.closes:
             try:
-                found = self._next(connection)
+                found = self._parse_next(connection)
             except MyQueueError as error:
                 self._refuse(connection, error)
                 return
             if found == WORKING:
-                self._begin(connection)
+                self._begin_request(connection)
             elif found == connection.state:
                 return
             else:
@@ -352,38 +355,41 @@ class Server:
         """Of a request there is only a part yet; `state` says which."""
         if state == BODY:
             length = connection.head.length if connection.head is not None else 0
-            if self._bodies.take(connection, length):
+            if self._bodies.admit(connection, length):
                 self._read_body(connection)
-                if self._bodies.is_crowded:
-                    self._make_bytes()
+                if self._bodies.needs_room:
+                    self._free_body_bytes()
                 return
-            connection.state, connection.is_deaf = QUEUED, True
-            connection.deadline = self._in(self._config.body_timeout_ms)
-            self._listen_for(connection)
+            connection.state, connection.is_read_paused = QUEUED, True
+            connection.deadline = self._deadline_in(self._config.body_timeout_ms)
+            self._update_events(connection)
             return
         connection.state = state
         if state == HEAD:
-            connection.begins()
-            connection.deadline = self._in(self._config.header_timeout_ms)
+            connection.begin_phase()
+            connection.deadline = self._deadline_in(self._config.header_timeout_ms)
 
     def _read_body(self, connection: Connection) -> None:
         connection.state = BODY
-        connection.begins()
-        connection.deadline = self._in(self._config.body_timeout_ms)
-        if connection.is_deaf:
-            connection.is_deaf = False
-            self._listen_for(connection)
+        connection.begin_phase()
+        connection.deadline = self._deadline_in(self._config.body_timeout_ms)
+        if connection.is_read_paused:
+            connection.is_read_paused = False
+            self._update_events(connection)
         if connection.head is not None and connection.head.expects_continue:
             # There is room for these bytes, unless many answers before them were not taken.
             alive = connection.send(request_head.CONTINUE)
-            if not alive or connection.out is not None:
+            if not alive or connection.unsent is not None:
                 self._close(connection)
 
     def _refuse(self, connection: Connection, error: MyQueueError) -> None:
-        connection.state, connection.deadline = WORKING, self._in(memory_limit.SEND_S * 1000)
+        connection.state, connection.deadline = (
+            WORKING,
+            self._deadline_in(memory_limit.SEND_TIMEOUT_S * 1000),
+        )
         self._answer(connection, refusal(error))
 
-    def _next(self, connection: Connection) -> int:
+    def _parse_next(self, connection: Connection) -> int:
         """Which state it is in, by what was received: WORKING means a whole request."""
         data, head, limit = connection.data, connection.head, self._config.header_bytes_max
         if head is None:
@@ -401,20 +407,20 @@ class Server:
                     f"a body of {head.length} bytes; this gateway takes"
                     f" {self._config.body_bytes_max}"
                 )
-            if len(data) < head.length and self._admit is not None:
-                self._admit(head)
+            if len(data) < head.length and self._check_head is not None:
+                self._check_head(head)
         return WORKING if len(data) >= head.length else BODY
 
-    def _begin(self, connection: Connection) -> None:
+    def _begin_request(self, connection: Connection) -> None:
         """Have the request answered that is there: at once, soon, or by a thread of the pool."""
         head, data = connection.head, connection.data
         if head is None:
             return
         if connection.state == BODY:
-            connection.works_on = self._bodies.whole(connection)
-        connection.state, connection.head, connection.was_served = WORKING, None, True
-        connection.deadline = self._in(deadlines.limit_ms(self._config))
-        if connection.works_on:
+            connection.large_body_bytes = self._bodies.body_received(connection)
+        connection.state, connection.head, connection.had_request = WORKING, None, True
+        connection.deadline = self._deadline_in(deadlines.request_limit_ms(self._config))
+        if connection.large_body_bytes:
             with memoryview(data) as view:  # one copy less than below
                 body = bytes(view[: head.length])
         else:
@@ -422,7 +428,7 @@ class Server:
         del data[: head.length]
 
         def make() -> Answer:
-            return run(self._application, self._config, connection.address, head, body)
+            return run_application(self._application, self._config, connection.address, head, body)
 
         def respond(answer: Answer | Callable[[], Answer] | None) -> None:
             if isinstance(answer, Answer):
@@ -431,34 +437,41 @@ class Server:
                 self._waiting.put((connection, answer or make))
 
         is_small = len(body) <= memory_limit.SMALL_BYTES_MAX
-        if connection.works_on >= memory_limit.HEAVY_BYTES and not self._bodies.heavy_begins():
-            self._heavy.append((connection, make))
-        elif self._quick is None or not is_small or not self._quick.begin(head, body, respond):
+        if (
+            connection.large_body_bytes >= memory_limit.HEAVY_BYTES
+            and not self._bodies.try_begin_heavy()
+        ):
+            self._heavy_waiting.append((connection, make))
+        elif (
+            self._quick_handler is None
+            or not is_small
+            or not self._quick_handler.begin(head, body, respond)
+        ):
             self._waiting.put((connection, make))
 
-    def _done(self, held: int) -> None:
+    def _release_body(self, held: int) -> None:
         """A large body was answered: the next ones can go on."""
-        self._bodies.answered(held)
+        self._bodies.release(held)
         if held >= memory_limit.HEAVY_BYTES:
-            self._bodies.heavy_ends()
-            if self._heavy and self._bodies.heavy_begins():
-                self._waiting.put(self._heavy.popleft())
-        self._make_bytes()
+            self._bodies.end_heavy()
+            if self._heavy_waiting and self._bodies.try_begin_heavy():
+                self._waiting.put(self._heavy_waiting.popleft())
+        self._free_body_bytes()
 
     # -- what it gets; from any thread ------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _run_pool_thread(self) -> None:
         """A thread of the pool."""
         while (found := self._waiting.get()) is not None:
             connection, make = found
             try:
-                self._do(connection, make())
+                self._send_response(connection, make())
             except Exception:
                 log.exception("a request was not answered")
-                connection.gone = True
-                self._sent(connection, False)
+                connection.is_broken = True
+                self._note_sent(connection, False)
 
-    def _do(self, connection: Connection, answer: Answer) -> None:
+    def _send_response(self, connection: Connection, answer: Answer) -> None:
         if answer.stream is None:
             self._answer(connection, answer)
         else:
@@ -469,61 +482,61 @@ class Server:
         answer.close = connection.closes
         head, body = answer.head(self._now()), answer.body
         if len(body) <= memory_limit.SMALL_BYTES_MAX:
-            self._sent(connection, connection.send(head + body))
+            self._note_sent(connection, connection.send(head + body))
             return
         alive = connection.send(head)  # a copy of both would be twice as much to hold
-        left = connection.out
+        left = connection.unsent
         if left is not None:
-            connection.out = memoryview(bytes(left) + body)
+            connection.unsent = memoryview(bytes(left) + body)
         elif alive:
             alive = connection.send(body)
-        self._sent(connection, alive)
+        self._note_sent(connection, alive)
 
     def _stream(self, connection: Connection, answer: Answer) -> None:
         """An answer whose end is not known yet; it holds this thread."""
         is_whole = False
-        alive = connection.send_all(answer.head(self._now()), memory_limit.SEND_S)
+        alive = connection.send_all(answer.head(self._now()), memory_limit.SEND_TIMEOUT_S)
         try:
             for chunk in answer.stream or ():
-                connection.deadline = self._in(deadlines.limit_ms(self._config))
+                connection.deadline = self._deadline_in(deadlines.request_limit_ms(self._config))
                 if chunk and alive:
-                    alive = connection.send_all(answer.chunk(chunk), memory_limit.SEND_S)
-                if not alive or self._stopping or connection.gone:
+                    alive = connection.send_all(answer.chunk(chunk), memory_limit.SEND_TIMEOUT_S)
+                if not alive or self._stopping or connection.is_broken:
                     break
             else:
-                is_whole = connection.send_all(answer.chunk(b""), memory_limit.SEND_S)
+                is_whole = connection.send_all(answer.chunk(b""), memory_limit.SEND_TIMEOUT_S)
         except Exception:
             log.exception("a stream failed")
         finally:
             answer.close_stream()
         connection.closes = answer.close or not is_whole
-        self._sent(connection, alive)
+        self._note_sent(connection, alive)
 
-    def _sent(self, connection: Connection, alive: bool) -> None:
+    def _note_sent(self, connection: Connection, alive: bool) -> None:
         """It is sent, or as much as goes now. First the state, then what came meanwhile."""
         if not alive:
-            connection.gone = True
-        held, connection.works_on = connection.works_on, 0
-        left = connection.out
+            connection.is_broken = True
+        held, connection.large_body_bytes = connection.large_body_bytes, 0
+        left = connection.unsent
         if left is None:
-            connection.deadline = self._in(self._config.idle_timeout_ms)
+            connection.deadline = self._deadline_in(self._config.idle_timeout_ms)
             connection.state = IDLE
         elif connection.state != WRITING:
             # One deadline for all of it: who takes a byte now and then does not hold it for ever.
-            connection.begins()
-            connection.deadline = connection.since + memory_limit.seconds_to_take(len(left))
+            connection.begin_phase()
+            connection.deadline = connection.phase_begin_s + memory_limit.seconds_to_take(len(left))
             connection.state = WRITING
         if held:
-            self._answered.append(held)
-        if left is not None or connection.data or connection.gone or connection.closes or held:
-            self._handed.append(connection)
-            os.eventfd_write(self._bell, 1)
+            self._bodies_to_release.append(held)
+        if left is not None or connection.data or connection.is_broken or connection.closes or held:
+            self._to_look_at.append(connection)
+            os.eventfd_write(self._wake_fd, 1)
 
     def _send_on(self, connection: Connection, left: memoryview) -> None:
         alive = connection.send(left)
-        if connection.out is None:
-            self._listen_for(connection)
-        self._sent(connection, alive)
+        if connection.unsent is None:
+            self._update_events(connection)
+        self._note_sent(connection, alive)
 
     def _now(self) -> str:
         second = int(monotonic())

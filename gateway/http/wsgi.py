@@ -63,7 +63,7 @@ def refusal(error: MyQueueError) -> Answer:
     return Answer(request_head.reason(status), fields, body, True)
 
 
-def run(
+def run_application(
     application: Application,
     config: GatewayConfig,
     address: str,

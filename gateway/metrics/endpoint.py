@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 import myqueue
 from myqueue import Session
-from myqueue.gateway.cluster_snapshot import Looker, attempt
+from myqueue.gateway.cluster_snapshot import SnapshotReader, attempt
 from myqueue.gateway.http.memory_limit import REASONS
 from myqueue.gateway.metrics import catalog as names
 from myqueue.gateway.metrics import families as cluster
@@ -41,7 +41,7 @@ blueprint = Blueprint("metrics", __name__)
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Requests:
+class RequestMetrics:
     """What this gateway counts of itself. Routes are patterns, so that paths are not labels."""
 
     def __init__(self) -> None:
@@ -77,10 +77,10 @@ class Requests:
         self._dropped.labels(reason).inc()
 
 
-class Scrape(Collector):
+class ClusterCollector(Collector):
     """The cluster's families, learned while they are written, and then the gateway's own."""
 
-    def __init__(self, looker: Looker, own: CollectorRegistry) -> None:
+    def __init__(self, looker: SnapshotReader, own: CollectorRegistry) -> None:
         self._looker, self._own = looker, own
 
     def collect(self) -> Iterable[Metric]:
@@ -88,7 +88,7 @@ class Scrape(Collector):
         yield from self._own.collect()
 
 
-def gather(looker: Looker) -> cluster.Told:
+def gather(looker: SnapshotReader) -> cluster.Told:
     begin = time.monotonic()
     look = looker.look()
     told = cluster.Told(look, myqueue.__version__)
@@ -113,7 +113,7 @@ def gather(looker: Looker) -> cluster.Told:
 
 @blueprint.record_once
 def _begin(state: flask.blueprints.BlueprintSetupState) -> None:
-    state.app.extensions["myqueue.requests"] = Requests()
+    state.app.extensions["myqueue.requests"] = RequestMetrics()
 
 
 @blueprint.before_app_request
@@ -143,8 +143,8 @@ def _gone(_error: BaseException | None) -> None:
     requests.took.labels(*labels).observe(time.monotonic() - came_s)
 
 
-def _requests() -> Requests:
-    found: Requests = flask.current_app.extensions["myqueue.requests"]
+def _requests() -> RequestMetrics:
+    found: RequestMetrics = flask.current_app.extensions["myqueue.requests"]
     return found
 
 
@@ -154,9 +154,11 @@ def metrics() -> Response:
     looker = extensions.get("myqueue.looker")
     if looker is None:
         session: Session = extensions["myqueue"].session
-        looker = extensions["myqueue.looker"] = Looker(session)
+        looker = extensions["myqueue.looker"] = SnapshotReader(session)
     try:
         encode, content_type = choose_encoder(flask.request.headers.get("Accept", ""))
     except (TypeError, ValueError):  # versions that are none
         encode, content_type = choose_encoder("")
-    return Response(encode(Scrape(looker, _requests().registry)), content_type=content_type)
+    return Response(
+        encode(ClusterCollector(looker, _requests().registry)), content_type=content_type
+    )

@@ -19,7 +19,7 @@ from prometheus_client.core import (
 )
 
 from myqueue.errors import MyQueueError
-from myqueue.gateway.cluster_snapshot import Facts, Look
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.metrics import catalog as names
 
 PREFIX: Final = "myq_"
@@ -40,7 +40,7 @@ DAEMON: Final = ("daemon", "node")
 class Told:
     """All answers of one scrape. What was not answered is empty."""
 
-    look: Look
+    look: ClusterSnapshot
     version: str
     statuses: list[Facts] = field(default_factory=list)
     topics: list[Facts] = field(default_factory=list)

@@ -131,7 +131,7 @@ class World:
         self.wanted = tuple(r(node) for node in self.nodes[:count])
         self.config = Config(self.wanted)
         self.silent: set[int] = set()
-        self.whole = set(self.wanted)  # these have everything
+        self.body_received = set(self.wanted)  # these have everything
         self.leader = self.wanted[0]
 
     def happen(self) -> None:
@@ -150,7 +150,7 @@ class World:
             self.leader = random.choice(able) if able else self.leader
 
     def is_able(self, replica: int) -> bool:
-        return replica in self.whole and node_of(replica) not in self.silent
+        return replica in self.body_received and node_of(replica) not in self.silent
 
     def is_able_without(self, node: int) -> bool:
         voters = self.config.voters
@@ -166,7 +166,7 @@ class World:
         if to == node_of(old):
             if old == self.leader or not self.is_able_without(to):
                 return
-            self.whole.discard(old)
+            self.body_received.discard(old)
         self.drawn += 1
         wanted = list(self.wanted)
         wanted[place] = r(to, self.drawn)
@@ -174,7 +174,7 @@ class World:
 
     def standing(self) -> dict[int, Standing]:
         return {
-            one: Standing(node_of(one) not in self.silent, one in self.whole)
+            one: Standing(node_of(one) not in self.silent, one in self.body_received)
             for one in self.config.members
         }
 
@@ -209,7 +209,7 @@ class World:
     def fill(self) -> None:
         for one in self.config.learners:
             if node_of(one) not in self.silent and one in self.wanted:
-                self.whole.add(one)
+                self.body_received.add(one)
 
     def heal(self) -> None:
         self.silent.clear()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from myqueue.errors import Unreachable
-from myqueue.gateway.cluster_snapshot import Look
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot
 from myqueue.gateway.console.pages import nodes
 from myqueue.gateway.console.view.format import OK, WARN
 
@@ -27,9 +27,9 @@ class ToldAdmin:
         return {"repairs": self.rows}
 
 
-def look() -> Look:
+def look() -> ClusterSnapshot:
     at = {"address": "127.0.0.1:1"}
-    return Look(
+    return ClusterSnapshot(
         managers=[{"node": 1, "last_seen_ms": 5000}],
         stats=[
             {"daemon": "broker", "node": 1, **at, "counters": {"damage_found_total": 2}},
@@ -39,7 +39,7 @@ def look() -> Look:
     )
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, admin: ToldAdmin, seen: Look) -> Any:
+def drawn(monkeypatch: pytest.MonkeyPatch, admin: ToldAdmin, seen: ClusterSnapshot) -> Any:
     monkeypatch.setattr(nodes, "admin", lambda: admin)
     return nodes.repairs_table(seen)
 
@@ -67,6 +67,8 @@ def test_without_damage_and_without_an_answer_there_is_no_table(
 ) -> None:
     assert drawn(monkeypatch, ToldAdmin([]), look()) is None
     assert drawn(monkeypatch, ToldAdmin(None), look()) is None
-    quiet = Look(stats=[{"daemon": "broker", "node": 2, "counters": {"damage_found_total": 0}}])
+    quiet = ClusterSnapshot(
+        stats=[{"daemon": "broker", "node": 2, "counters": {"damage_found_total": 0}}]
+    )
     admin = ToldAdmin(None)
     assert drawn(monkeypatch, admin, quiet) is None and not admin.asked

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myqueue.errors import Internal, InvalidRequest
-from myqueue.gateway.cluster_snapshot import Facts, Look
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.console.csrf import Tokens
 from myqueue.gateway.console.live import problems as troubles
 from myqueue.gateway.console.live import rates
@@ -141,9 +141,9 @@ def test_a_pace_is_that_of_the_last_seconds() -> None:
 # -- sentences ------------------------------------------------------------------------------------
 
 
-def look(problems: list[Any] | None = None, alive: bool = True, leader: int = 1) -> Look:
+def look(problems: list[Any] | None = None, alive: bool = True, leader: int = 1) -> ClusterSnapshot:
     rows = [{"node": node, "alive": alive or node == 1} for node in (1, 2)]
-    found = Look(brokers=rows, managers=[dict(row, last_seen_ms=5) for row in rows])
+    found = ClusterSnapshot(brokers=rows, managers=[dict(row, last_seen_ms=5) for row in rows])
     found.problems, found.leader, found.term = problems, leader, 3
     return found
 
@@ -178,9 +178,9 @@ def test_without_a_leader_or_anybody_it_is_said_so() -> None:
     [first, second] = troubles.troubles(look(None, alive=False))
     assert first.text == "no manager leads (silent: manager 2), so nothing can be changed"
     assert second.text == "broker 2 is silent"
-    [waits] = troubles.troubles(Look())
+    [waits] = troubles.troubles(ClusterSnapshot())
     assert "still being asked" in waits.text
-    dead = Look(errors=[Internal("one\n two", component="tcp://x:1")])
+    dead = ClusterSnapshot(errors=[Internal("one\n two", component="tcp://x:1")])
     [only] = troubles.troubles(dead)
     assert only.text == "no manager answers: one two (INTERNAL 1290, tcp://x:1)"
 
@@ -201,12 +201,12 @@ def test_what_changed_is_told_once() -> None:
 
 
 def test_what_was_done_to_brokers_and_damage_are_told_as_well() -> None:
-    def at(state: str, *problems: Facts) -> Look:
+    def at(state: str, *problems: Facts) -> ClusterSnapshot:
         out = look(list(problems))
         out.brokers = [{**row, "state": state} for row in out.brokers]
         return out
 
-    def texts(before: Look, now: Look) -> list[str]:
+    def texts(before: ClusterSnapshot, now: ClusterSnapshot) -> list[str]:
         return [one.text for one in troubles.changes(before, now)]
 
     bad = {

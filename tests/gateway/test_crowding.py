@@ -176,19 +176,19 @@ def test_who_takes_no_answers_is_closed_when_they_are_too_much(
             assert reader.answer() == (200, VAST)
             reader.send("/vast")
         wait_for("others to give way", lambda: counted[memory_limit.ANSWERS] >= 2)
-        untaken = sum(one.untaken for one in tuple(server._connections.values()))
+        untaken = sum(one.unsent_bytes for one in tuple(server._connections.values()))
         assert untaken <= 56 * MB
         assert reader.answer() == (200, VAST)
 
 
 def test_an_answer_has_one_deadline(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taking a little of it now and then does not put it off."""
-    monkeypatch.setattr(memory_limit, "SEND_S", 0.5)
+    monkeypatch.setattr(memory_limit, "SEND_TIMEOUT_S", 0.5)
     monkeypatch.setattr(memory_limit, "SLOW_BYTES_PER_S", 1 << 30)
     with serving(Site(), Quick()) as (port, server):
         line = connect(port)
         line.send("/vast")
-        wait_for("it to be sent", lambda: any(one.untaken for one in all_of(server)))
+        wait_for("it to be sent", lambda: any(one.unsent_bytes for one in all_of(server)))
 
         def has_ended() -> bool:
             line.sock.recv(1000)
@@ -201,11 +201,11 @@ def test_who_takes_nothing_of_an_answer_is_not_waited_for(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large it is: a large one has more time only as long as it is taken."""
-    monkeypatch.setattr(memory_limit, "SEND_S", 0.5)
+    monkeypatch.setattr(memory_limit, "SEND_TIMEOUT_S", 0.5)
     with serving(Site(), Quick()) as (port, server):
         line = connect(port)
         line.send("/vast")
-        wait_for("it to be sent", lambda: any(one.untaken for one in all_of(server)))
+        wait_for("it to be sent", lambda: any(one.unsent_bytes for one in all_of(server)))
         wait_for("its end", lambda: not all_of(server), 10)
 
 

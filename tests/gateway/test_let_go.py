@@ -8,7 +8,7 @@ import pytest
 
 from myqueue import errors
 from myqueue.gateway.api.endpoints import brokers
-from myqueue.gateway.api.wait_slots import Room
+from myqueue.gateway.api.wait_slots import WaitSlots
 
 ROW = {"node": 3, "address": "h:1", "alive": True, "replicas": 4, "leaving": 1}
 
@@ -18,7 +18,12 @@ class Cluster:
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.dropped = list(answers), 0
-        self.room, self.admin, self.agent, self.is_running = Room(1, 10_000), self, self, True
+        self.wait_slots, self.admin, self.agent, self.is_running = (
+            WaitSlots(1, 10_000),
+            self,
+            self,
+            True,
+        )
 
     def counting_on(self, _: int) -> int:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -73,7 +78,7 @@ def test_of_what_nobody_knows_it_is_not_said_that_it_may_be_stopped(error: Excep
 
 def test_nor_where_there_is_no_place_to_wait() -> None:
     cluster = Cluster(2)
-    with cluster.room.place():
+    with cluster.wait_slots.hold():
         counting, stopped = cluster.let_go()
     assert not stopped and "goes on" in brokers.when_to_stop(counting)
 

@@ -18,7 +18,7 @@ from myqueue.gateway.api.parameters import (
     REFUSED,
     UTF8,
     Parameter,
-    Wanted,
+    ParameterSet,
     from_bytes,
     from_query,
     loads,
@@ -33,7 +33,7 @@ PARAMETERS = (
     parameter_catalog.DETAIL,
     parameter_catalog.SETTINGS,
 )
-WANTED = Wanted(PARAMETERS)
+WANTED = ParameterSet(PARAMETERS)
 
 
 def values(query: str = "", body: bytes = b"", **path: str) -> dict[str, Any]:
@@ -63,9 +63,9 @@ def test_the_same_twice_has_to_be_the_same() -> None:
 def test_what_is_not_known_is_dropped_handed_on_or_refused(name: str) -> None:
     """Dropped only where it can't be a slip of the pen for something that is known."""
     query = f"topic=t&id=1&{name}=red"
-    assert read(Wanted(PARAMETERS, HANDED_ON), query, b"", {})[1] == {name: "red"}
+    assert read(ParameterSet(PARAMETERS, HANDED_ON), query, b"", {})[1] == {name: "red"}
     with pytest.raises(InvalidRequest, match="there is no parameter"):
-        read(Wanted(PARAMETERS, REFUSED), query, b"", {})
+        read(ParameterSet(PARAMETERS, REFUSED), query, b"", {})
     if name == "partiton":
         with pytest.raises(InvalidRequest, match="did you mean 'partition'"):
             read(WANTED, query, b"", {})
@@ -98,7 +98,7 @@ def test_a_body_is_json_or_a_form_by_how_it_begins(body: bytes, topic: str | Non
 
 def test_no_name_means_two_parameters() -> None:
     with pytest.raises(ValueError, match="share a name"):
-        Wanted((parameter_catalog.PRODUCER_ID, parameter_catalog.CONSUMER_ID))
+        ParameterSet((parameter_catalog.PRODUCER_ID, parameter_catalog.CONSUMER_ID))
     assert [one.name for one in map(WANTED.find, ("topicName", "Topic-Name", "ID")) if one] == [
         "topic", "topic", "producer_id",
     ]  # fmt: skip

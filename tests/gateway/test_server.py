@@ -136,7 +136,7 @@ def test_a_request_that_is_never_answered_ends_all_the_same(
     """Its connection is closed, the log says where every thread stood, and others go on; what its
     thread says later goes nowhere, even if another connection has its number by then.
     """
-    monkeypatch.setattr(deadlines, "limit_ms", lambda config: 200.0)
+    monkeypatch.setattr(deadlines, "request_limit_ms", lambda config: 200.0)
     line.send("/wait")
     assert line.file.read() == b""
     assert "a request is overdue" in caplog.text and "self.gate.wait(30)" in caplog.text
@@ -161,5 +161,5 @@ def test_garbage_is_not_collected_while_threads_are_looked_at(
         return frames()
 
     monkeypatch.setattr(sys, "_current_frames", look)
-    assert "MainThread" in deadlines.threads()
+    assert "MainThread" in deadlines.describe_threads()
     assert seen == [False] and gc.isenabled()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from myqueue.errors import InvalidRequest
 from myqueue.gateway.app import create_app
-from myqueue.gateway.cluster_client import Sdk
+from myqueue.gateway.cluster_client import ClusterClient
 from myqueue.gateway.console.view import retention
 from myqueue.gateway.settings import GatewayConfig
 
@@ -24,11 +24,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What came to the managers, who agree to everything."""
     out: Asked = []
 
-    def update(_sdk: Sdk, operation: str, arguments: Mapping[str, Any], _key: Any = None) -> Any:
+    def update(
+        _sdk: ClusterClient, operation: str, arguments: Mapping[str, Any], _key: Any = None
+    ) -> Any:
         out.append((operation, dict(arguments)))
         return {"settings": arguments["settings"], "partitions": [7]}
 
-    monkeypatch.setattr(Sdk, "update", update)
+    monkeypatch.setattr(ClusterClient, "update", update)
     return out
 
 

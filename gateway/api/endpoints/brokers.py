@@ -18,12 +18,12 @@ from typing import Final, TypeVar
 from myqueue import Agent
 from myqueue.errors import InvalidRequest, MyQueueError, NotReady, UnknownBroker, Unreachable
 from myqueue.gateway.api import parameter_catalog
-from myqueue.gateway.api.operations import ADMIN, Ask, Facts, Noun
-from myqueue.gateway.cluster_client import Sdk
+from myqueue.gateway.api.operations import ADMIN, ApiBlueprint, Facts, RequestContext
+from myqueue.gateway.cluster_client import ClusterClient
 
 T = TypeVar("T")
 log = logging.getLogger("myqueue.gateway")
-blueprint = Noun("brokers")
+blueprint = ApiBlueprint("brokers")
 LOOK_S: Final = 0.1
 LET_GO_MS: Final = 10_000  # of a request that removes; it takes as long as a change of members
 ELSEWHERE: Final = (
@@ -54,7 +54,7 @@ _ROW: Final = {
     also=("/broker",),
     adds={"brokers": parameter_catalog.rows(_ROW)},
 )
-def list_brokers(ask: Ask) -> Facts:
+def list_brokers(ask: RequestContext) -> Facts:
     """Of each: address, state, when it was heard last, partitions that it leads and holds, and how
     much room its disk has; disk_low: so little that it refuses writes.
     """
@@ -64,18 +64,18 @@ def list_brokers(ask: Ask) -> Facts:
 @blueprint.operation(
     "GET", "/brokers/<broker_id>", "One broker", parameters=(parameter_catalog.BROKER,), adds=_ROW
 )
-def describe_broker(ask: Ask, broker_id: int) -> Facts:
+def describe_broker(ask: RequestContext, broker_id: int) -> Facts:
     """The same of one. While it is drained, partitions_held falls, and it is done when state is
     drained; partitions_leaving are those that another broker is about to hold in its place.
     """
     return _row(_one(ask, broker_id))
 
 
-def _rows(ask: Ask) -> dict[int, Facts]:
+def _rows(ask: RequestContext) -> dict[int, Facts]:
     return {row["node"]: row for row in ask.sdk.read("brokers")["brokers"]}
 
 
-def _one(ask: Ask, number: int) -> Facts:
+def _one(ask: RequestContext, number: int) -> Facts:
     """One that registered a moment ago may be known to the managers' leader only."""
     found = _rows(ask).get(number)
     if found is None:
@@ -103,9 +103,9 @@ def _row(found: Facts) -> Facts:
     }
 
 
-def _wait(sdk: Sdk, wait_ms: int, look: Callable[[], T | None]) -> T | None:
+def _wait(sdk: ClusterClient, wait_ms: int, look: Callable[[], T | None]) -> T | None:
     """What it finds; None if that was not in time. The state of others has no event."""
-    end, stopping = monotonic() + wait_ms / 1000, sdk.room.stopping
+    end, stopping = monotonic() + wait_ms / 1000, sdk.wait_slots.stopping
     while True:
         found = look()
         left_s = end - monotonic()
@@ -126,12 +126,12 @@ def _wait(sdk: Sdk, wait_ms: int, look: Callable[[], T | None]) -> T | None:
     parameters=(parameter_catalog.ADDRESS, parameter_catalog.PORT, parameter_catalog.COMING_MS),
     adds={"broker_id": parameter_catalog.NUMBER, "message": parameter_catalog.TEXT, **_ROW},
 )
-def add_broker(ask: Ask, address: str | None, port: int | None, wait_ms: int) -> Facts:
+def add_broker(ask: RequestContext, address: str | None, port: int | None, wait_ms: int) -> Facts:
     """With an address: the broker that runs there, which was started with the addresses of these
     managers; one that is being drained is taken back. Without one a new broker is started on the
     gateway's machine. It gets its share of all partitions in the next seconds.
     """
-    with ask.sdk.room.waiting(wait_ms) as may_wait_ms:
+    with ask.sdk.wait_slots.hold_for(wait_ms) as may_wait_ms:
         if address is not None or port is not None:
             return _take_in(ask, _place(address, port), may_wait_ms)
         agent = ask.sdk.agent
@@ -159,7 +159,7 @@ def _place(address: str | None, port: int | None) -> str:
     return host if is_whole else f"{host}:{port}"
 
 
-def _take_in(ask: Ask, address: str, wait_ms: int) -> Facts:
+def _take_in(ask: RequestContext, address: str, wait_ms: int) -> Facts:
     told = ask.sdk.admin.daemon_at(address)
     number = told["node"]
     if told["daemon"] != "broker":
@@ -177,7 +177,7 @@ def _take_in(ask: Ask, address: str, wait_ms: int) -> Facts:
     return _joined(_one(ask, number), "is taken back")
 
 
-def _alive(ask: Ask, number: int) -> Facts | None:
+def _alive(ask: RequestContext, number: int) -> Facts | None:
     row = _rows(ask).get(number)
     return row if row is not None and row["alive"] else None
 
@@ -204,7 +204,7 @@ def _joined(row: Facts, what: str) -> Facts:
         "partitions_left": parameter_catalog.NUMBER,
     },
 )
-def drain_broker(ask: Ask, broker_id: int, wait_ms: int) -> Facts:
+def drain_broker(ask: RequestContext, broker_id: int, wait_ms: int) -> Facts:
     """It gives all its partitions to others and gets no new ones; clients go on meanwhile. 409 if
     the others are too few for that.
     """
@@ -230,7 +230,7 @@ def drain_broker(ask: Ask, broker_id: int, wait_ms: int) -> Facts:
     parameters=(parameter_catalog.BROKER,),
     adds={"broker_id": parameter_catalog.NUMBER, "message": parameter_catalog.TEXT},
 )
-def undrain_broker(ask: Ask, broker_id: int) -> Facts:
+def undrain_broker(ask: RequestContext, broker_id: int) -> Facts:
     """It may hold partitions again, and gets its share of them."""
     ask.sdk.update("undrain_broker", {"node": broker_id}, ask.key("undrain_broker", broker_id))
     try:
@@ -268,7 +268,9 @@ def undrain_broker(ask: Ask, broker_id: int) -> Facts:
         "message": parameter_catalog.TEXT,
     },
 )
-def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: int) -> Facts:
+def remove_broker(
+    ask: RequestContext, broker_id: int, drain: bool, force: bool, wait_ms: int
+) -> Facts:
     """For good; what it has on its disk is not deleted. With drain=1 its partitions move first:
     removed is false as long as that lasts, and the same request again removes it when it is done.
     Without, 409 if it holds partitions, and what would be lost, or stranded: of that others have
@@ -315,7 +317,7 @@ def remove_broker(ask: Ask, broker_id: int, drain: bool, force: bool, wait_ms: i
     }
 
 
-def let_go(sdk: Sdk, node: int, known: Facts | None, stranded: int) -> tuple[int, bool]:
+def let_go(sdk: ClusterClient, node: int, known: Facts | None, stranded: int) -> tuple[int, bool]:
     """Of a broker that was removed: how many partitions count on it still, and whether its process
     was stopped. Stopped before they have let it go, it could leave them without a majority.
     `known`: what it was before; None if this is a repeat, and somebody has to be asked.
@@ -335,7 +337,7 @@ def let_go(sdk: Sdk, node: int, known: Facts | None, stranded: int) -> tuple[int
 
     try:
         if counting:
-            with sdk.room.waiting(LET_GO_MS) as may_wait_ms:
+            with sdk.wait_slots.hold_for(LET_GO_MS) as may_wait_ms:
                 _wait(sdk, may_wait_ms, is_let_go)
         address = known["address"] if known is not None else ""
         return counting, counting == 0 and _stop(sdk.agent, node, address)
@@ -364,7 +366,7 @@ def _follow(broker_id: int) -> str:
     return f"GET /brokers/{broker_id} says how many are left, and drained when it is done"
 
 
-def _drain(ask: Ask, broker_id: int, wait_ms: int) -> int | None:
+def _drain(ask: RequestContext, broker_id: int, wait_ms: int) -> int | None:
     """Begins it; None if it is done when the time is over, else how many partitions are left."""
     ask.sdk.update("drain_broker", {"node": broker_id}, ask.key("drain_broker", broker_id))
     left: int | None = 0
@@ -375,7 +377,7 @@ def _drain(ask: Ask, broker_id: int, wait_ms: int) -> int | None:
         left = None if row is None else _left(row)  # removed meanwhile: by a repeat of this
         return True if left is None else None
 
-    with ask.sdk.room.waiting(wait_ms) as may_wait_ms:
+    with ask.sdk.wait_slots.hold_for(wait_ms) as may_wait_ms:
         _wait(ask.sdk, may_wait_ms, is_empty)
     return left
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from myqueue.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, Unreachable
 from myqueue.gateway.api import parameter_catalog
-from myqueue.gateway.api.operations import ADMIN, Ask, Facts, Noun
+from myqueue.gateway.api.operations import ADMIN, ApiBlueprint, Facts, RequestContext
 from myqueue.gateway.api.parameters import some_settings
 
-blueprint = Noun("cluster")
+blueprint = ApiBlueprint("cluster")
 _GROUP = re.compile(r"([A-Za-z0-9._-]{1,200})/([0-9]{1,9})")
 
 
@@ -27,7 +27,7 @@ _GROUP = re.compile(r"([A-Za-z0-9._-]{1,200})/([0-9]{1,9})")
         "omitted": parameter_catalog.NUMBER,
     },
 )
-def health(ask: Ask) -> Facts:
+def health(ask: RequestContext) -> Facts:
     """Every broker, manager, producer and consumer: its last heartbeat, active or not.
 
     Of very many producers and consumers those that were heard last; omitted says how many more.
@@ -53,7 +53,7 @@ def health(ask: Ask) -> Facts:
         "applied": parameter_catalog.NUMBER,
     },
 )
-def raft_status(ask: Ask, group: str, topic: str | None, partition: int | None) -> Facts:
+def raft_status(ask: RequestContext, group: str, topic: str | None, partition: int | None) -> Facts:
     """Of the managers' group, or of a partition's: topic and partition, or group=TOPIC/NUMBER. The
     partition may be left out of a topic that has one.
     """
@@ -76,7 +76,7 @@ def raft_status(ask: Ask, group: str, topic: str | None, partition: int | None) 
 
 
 def _place(
-    ask: Ask, group: str, topic: str | None, partition: int | None
+    ask: RequestContext, group: str, topic: str | None, partition: int | None
 ) -> tuple[str, int] | None:
     """Which partition is meant; None: the managers."""
     if group not in ("", "managers"):
@@ -111,7 +111,7 @@ def _place(
         "silent": parameter_catalog.TEXTS,
     },
 )
-def repairs(ask: Ask) -> Facts:
+def repairs(ask: RequestContext) -> Facts:
     """What daemons found damaged on their disks, and what became of it; what scrubbers have read.
     Of what is repaired the last twenty of each daemon, since its start.
     """
@@ -129,7 +129,7 @@ def repairs(ask: Ask) -> Facts:
     ),
     adds={"replicas": parameter_catalog.ROWS},
 )
-def where(ask: Ask, topic: str, partition: int, offset: int) -> Facts:
+def where(ask: RequestContext, topic: str, partition: int, offset: int) -> Facts:
     """On each replica: segment, bytes, Raft index and term, and which consumers are past it."""
     ask.sdk.newest_partition(topic, partition)
     found = ask.sdk.admin.where(topic, partition, offset)
@@ -159,7 +159,7 @@ def _refusal(replicas: list[Facts], offset: int) -> MyQueueError:
 @blueprint.operation(
     "GET", "/settings", "Settings of the cluster", adds={"settings": parameter_catalog.OBJECT}
 )
-def settings_of_cluster(ask: Ask) -> Facts:
+def settings_of_cluster(ask: RequestContext) -> Facts:
     """All of them, as they hold now: how long a broker is silent until it is dead, how many
     replicas move at a time, how many clients there may be.
     """
@@ -176,7 +176,7 @@ def settings_of_cluster(ask: Ask) -> Facts:
     takes_more="settings of the cluster",
     adds={"settings": parameter_catalog.OBJECT},
 )
-def alter_cluster(ask: Ask, settings: dict[str, Any]) -> Facts:
+def alter_cluster(ask: RequestContext, settings: dict[str, Any]) -> Facts:
     """They hold at once. In `settings`, null brings a default back. The answer has all settings.
 
     A parameter that is not listed is taken for a setting.

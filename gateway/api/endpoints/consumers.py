@@ -7,10 +7,10 @@ from typing import Any, Final
 from myqueue import Message
 from myqueue.errors import BatchUnreadable, InvalidRequest
 from myqueue.gateway.api import parameter_catalog
-from myqueue.gateway.api.operations import Ask, Facts, Later, Noun
+from myqueue.gateway.api.operations import ApiBlueprint, Facts, PendingResult, RequestContext
 from myqueue.gateway.api.parameters import BASE64, from_bytes
 
-blueprint = Noun("consumers")
+blueprint = ApiBlueprint("consumers")
 FAILURE: Final = "failure"
 
 
@@ -29,7 +29,7 @@ FAILURE: Final = "failure"
         "partition": parameter_catalog.NUMBER,
     },
 )
-def register_consumer(ask: Ask, topic: str, partition: int | None) -> Facts:
+def register_consumer(ask: RequestContext, topic: str, partition: int | None) -> Facts:
     """Gives an id for this topic, which must exist. It begins with the first message kept. With a
     partition, which must exist too: it reads that one wherever a request names none.
     """
@@ -50,7 +50,7 @@ def register_consumer(ask: Ask, topic: str, partition: int | None) -> Facts:
     parameters=(parameter_catalog.ANY_CONSUMER_ID,),
     adds={"consumer_id": parameter_catalog.NUMBER},
 )
-def heartbeat_of_consumer(ask: Ask, consumer_id: int) -> Facts:
+def heartbeat_of_consumer(ask: RequestContext, consumer_id: int) -> Facts:
     """Every request with a consumer_id counts as one."""
     ask.sdk.client("consumer", consumer_id)
     ask.sdk.heard_of("consumer", consumer_id)
@@ -83,7 +83,7 @@ _TAKEN: Final = {
 
 
 def _quick(
-    ask: Ask,
+    ask: RequestContext,
     topic: str | None,
     consumer_id: int,
     partition: int | None,
@@ -92,7 +92,7 @@ def _quick(
     encoding: str,
     empty: str | None,
     on_damaged: str,
-) -> Later | None:
+) -> PendingResult | None:
     """What is there now; a request that has to wait does so in a thread."""
     sdk = ask.sdk
     known = sdk.knows("consumer", consumer_id, topic, partition)
@@ -111,7 +111,7 @@ def _quick(
             return None
         return _facts(found, max, encoding, empty or sdk.empty_status)
 
-    return Later(taken, finish)
+    return PendingResult(taken, finish)
 
 
 @blueprint.operation(
@@ -133,7 +133,7 @@ def _quick(
     quick=_quick,
 )
 def consume(
-    ask: Ask,
+    ask: RequestContext,
     topic: str | None,
     consumer_id: int,
     partition: int | None,
@@ -156,7 +156,7 @@ def consume(
     """
     topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
     key = ask.key("consume", topic, consumer_id)
-    with ask.sdk.room.waiting(wait_ms) as may_wait_ms:
+    with ask.sdk.wait_slots.hold_for(wait_ms) as may_wait_ms:
         found = ask.sdk.take(topic, consumer_id, partition, max, may_wait_ms, key, on_damaged)
     return _facts(found, max, encoding, empty or ask.sdk.empty_status)
 
@@ -220,7 +220,9 @@ def _row(message: Message, encoding: str) -> Facts:
     return row
 
 
-def _quick_named(ask: Ask, consumer_id: int, partition: int | None, **values: Any) -> Later | None:
+def _quick_named(
+    ask: RequestContext, consumer_id: int, partition: int | None, **values: Any
+) -> PendingResult | None:
     """One that names no partition may be of a consumer that has one."""
     if partition is None:
         return None
@@ -238,7 +240,7 @@ def _quick_named(ask: Ask, consumer_id: int, partition: int | None, **values: An
     quick=_quick_named,
 )
 def consume_from_partition(
-    ask: Ask, topic: str | None, consumer_id: int, partition: int | None, **values: Any
+    ask: RequestContext, topic: str | None, consumer_id: int, partition: int | None, **values: Any
 ) -> Facts:
     """As /consumer/consume, with the partition named, here or when the consumer was registered."""
     topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
@@ -258,7 +260,7 @@ def consume_from_partition(
     ),
     adds={"size": parameter_catalog.NUMBER},
 )
-def size(ask: Ask, topic: str | None, consumer_id: int, partition: int | None) -> Facts:
+def size(ask: RequestContext, topic: str | None, consumer_id: int, partition: int | None) -> Facts:
     """How many messages this consumer has not taken yet, in all its partitions or in one."""
     topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
     return {"size": ask.sdk.taker.left(topic, consumer_id, partition)}

@@ -11,10 +11,10 @@ from typing import Any, Final
 from myqueue import TopicPartition
 from myqueue.errors import InvalidRequest
 from myqueue.gateway.api import parameter_catalog
-from myqueue.gateway.api.operations import ADMIN, Ask, Facts, Noun
-from myqueue.gateway.cluster_snapshot import Looker
+from myqueue.gateway.api.operations import ADMIN, ApiBlueprint, Facts, RequestContext
+from myqueue.gateway.cluster_snapshot import SnapshotReader
 
-blueprint = Noun("groups")
+blueprint = ApiBlueprint("groups")
 _TARGETS: Final = ("to", "offset", "time_ms", "shift")
 
 
@@ -25,13 +25,13 @@ _TARGETS: Final = ("to", "offset", "time_ms", "shift")
     parameters=(parameter_catalog.DETAIL,),
     adds={"groups": parameter_catalog.ROWS},
 )
-def list_groups(ask: Ask, detail: bool) -> Facts:
+def list_groups(ask: RequestContext, detail: bool) -> Facts:
     """Of each: state (stable, moving, empty, resetting), members, topics, partitions; with detail=1
     also its lag, the messages that are left for it, null where that is not known in time.
     """
     rows = [dict(row) for row in ask.sdk.read("groups")["groups"]]
     if detail:
-        lags = Looker(ask.sdk.session).group_lags(rows)
+        lags = SnapshotReader(ask.sdk.session).group_lags(rows)
         for row in rows:
             of = lags.get(row["group"])
             row["lag"] = None if of is None else sum(of.values())
@@ -52,7 +52,7 @@ def list_groups(ask: Ask, detail: bool) -> Facts:
         "topics": {"type": "array", "items": parameter_catalog.TEXT},
     },
 )
-def describe_group(ask: Ask, group: str) -> Facts:
+def describe_group(ask: RequestContext, group: str) -> Facts:
     """Its members, each with the partitions that it has; its partitions, each with the member that
     has it (null: nobody), position (null: nothing committed), start, end and lag; these are null
     where no leader answers.
@@ -93,7 +93,7 @@ def describe_group(ask: Ask, group: str) -> Facts:
     },
 )
 def reset_group(
-    ask: Ask,
+    ask: RequestContext,
     group: str,
     to: str | None,
     offset: int | None,
@@ -132,7 +132,7 @@ def reset_group(
     parameters=(parameter_catalog.NAMED_GROUP,),
     adds={"message": parameter_catalog.TEXT},
 )
-def delete_group(ask: Ask, group: str) -> Facts:
+def delete_group(ask: RequestContext, group: str) -> Facts:
     """With its positions: who joins it later begins as in a new one. 409 while it has members."""
     ask.sdk.admin.delete_group(group)
     return {"message": f"Group '{group}' deleted"}

@@ -6,9 +6,9 @@ from typing import Final
 
 from myqueue.errors import InvalidRequest, PartitionExists
 from myqueue.gateway.api import parameter_catalog
-from myqueue.gateway.api.operations import ADMIN, Ask, Facts, Noun
+from myqueue.gateway.api.operations import ADMIN, ApiBlueprint, Facts, RequestContext
 
-blueprint = Noun("partitions")
+blueprint = ApiBlueprint("partitions")
 _BROKER: Final = parameter_catalog.OBJECT | {
     "properties": {
         "id": parameter_catalog.NUMBER,
@@ -37,7 +37,7 @@ _ROW: Final = {
     parameters=(parameter_catalog.ANY_TOPIC, parameter_catalog.PARTITION),
     adds={"partitions": parameter_catalog.rows(_ROW), **_ROW},
 )
-def where_partitions_are(ask: Ask, topic: str | None, partition: int | None) -> Facts:
+def where_partitions_are(ask: RequestContext, topic: str | None, partition: int | None) -> Facts:
     """The brokers that hold it, which of them leads, and since which term; by number: the one that
     is to lead if it can (preferred), those that are silent, and those that others are about to
     replace (leaving). Of all partitions of the topic if none is named, and of all topics without
@@ -93,7 +93,7 @@ def _rows(topic: Facts, addresses: dict[int, str]) -> list[Facts]:
     adds={"partition": parameter_catalog.NUMBER, "partitions": parameter_catalog.NUMBERS},
 )
 def add_partitions(
-    ask: Ask, topic: str, partition: int | None, producer_id: int | None, count: int
+    ask: RequestContext, topic: str, partition: int | None, producer_id: int | None, count: int
 ) -> Facts:
     """Consumers that are there read a new partition from its first message on. With a number: that
     one, which has to be the next; 409 if it is there already.
@@ -116,7 +116,7 @@ def add_partitions(
     return {"partition": added[0], "partitions": added}
 
 
-def _check_is_next(ask: Ask, topic: str, partition: int) -> None:
+def _check_is_next(ask: RequestContext, topic: str, partition: int) -> None:
     """Numbers have no gaps. One that is there already may be what a repeat with a key asks for, so
     the managers judge that.
     """

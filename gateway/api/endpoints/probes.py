@@ -18,11 +18,11 @@ from flask import Response, current_app, redirect, request
 from myqueue.errors import NotReady, Stopping
 from myqueue.gateway.api import parameter_catalog
 from myqueue.gateway.api.failures import NotWell
-from myqueue.gateway.api.operations import Ask, Facts, Noun
+from myqueue.gateway.api.operations import ApiBlueprint, Facts, RequestContext
 from myqueue.gateway.api.responses import success
-from myqueue.gateway.cluster_client import Sdk
+from myqueue.gateway.cluster_client import ClusterClient
 
-blueprint = Noun("probes")
+blueprint = ApiBlueprint("probes")
 
 # Problems that keep messages from being read or written now.
 STOPPING: Final = ("managers-leaderless", "leaderless", "disk-low")
@@ -51,7 +51,7 @@ root.role = None  # type: ignore[attr-defined]
     role=None,
     adds={"message": parameter_catalog.TEXT},
 )
-def livez(ask: Ask) -> Facts:
+def livez(ask: RequestContext) -> Facts:
     """It answers, so it is; whatever the cluster does."""
     return {"message": "alive"}
 
@@ -71,7 +71,7 @@ def livez(ask: Ask) -> Facts:
         "partitions": parameter_catalog.NUMBER,
     },
 )
-def status(ask: Ask) -> Facts:
+def status(ask: RequestContext) -> Facts:
     """The cluster in numbers, as a manager knows it; leader: which manager leads, null if none."""
     counts = ask.sdk.read("cluster")["counts"]
     managers = ask.sdk.read("managers")
@@ -96,7 +96,7 @@ def status(ask: Ask) -> Facts:
     parameters=(parameter_catalog.CHECK,),
     adds={"message": parameter_catalog.TEXT},
 )
-def readyz(ask: Ask, check: str | None) -> Facts:
+def readyz(ask: RequestContext, check: str | None) -> Facts:
     """200 if requests will be answered; else 503, and what is wrong."""
     problems = _found(ask.sdk)["problems"]
     bad = _stopping(problems)
@@ -117,7 +117,7 @@ def readyz(ask: Ask, check: str | None) -> Facts:
     adds={"message": parameter_catalog.TEXT, **_PROBLEMS},
     beside=_PROBLEMS,
 )
-def healthz(ask: Ask) -> Facts:
+def healthz(ask: RequestContext) -> Facts:
     """As /readyz, and all that is not well by name, in a 503 too: when something stops, all else
     that is wrong is of interest most. Of very many the first ones; omitted says how many more.
     """
@@ -137,9 +137,9 @@ def _without_names(bad: list[Facts]) -> NotReady:
     return NotReady(number, hint="GET /healthz with a token names them.")
 
 
-def _found(sdk: Sdk) -> Facts:
+def _found(sdk: ClusterClient) -> Facts:
     """What the managers' leader says: `_PROBLEMS`."""
-    if sdk.room.stopping.is_set():
+    if sdk.wait_slots.stopping.is_set():
         raise Stopping("this gateway is about to end")
     told = sdk.newest("problems")
     found = {"problems": told["problems"]}
@@ -166,7 +166,7 @@ def _in_words(row: Facts) -> str:
     return f"{what}, {row['silent']} silent" if "silent" in row else str(what)
 
 
-def _critical(sdk: Sdk, problems: list[Facts]) -> list[Facts]:
+def _critical(sdk: ClusterClient, problems: list[Facts]) -> list[Facts]:
     """Groups that have just as many members alive as they need."""
     silent = sum(row["problem"] == "manager-silent" for row in problems)
     managers = len(sdk.read("managers")["managers"]) if silent else 0

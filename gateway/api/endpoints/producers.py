@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from myqueue.errors import InvalidRequest, UnknownTopic
 from myqueue.gateway.api import parameter_catalog
-from myqueue.gateway.api.operations import WRITE, Ask, Facts, Later, Noun
+from myqueue.gateway.api.operations import WRITE, ApiBlueprint, Facts, PendingResult, RequestContext
 from myqueue.gateway.api.parameters import to_bytes
 
-blueprint = Noun("producers")
+blueprint = ApiBlueprint("producers")
 MESSAGE_NAMES: Final = ("message", "log_message", "value")
 
 
@@ -29,7 +29,7 @@ MESSAGE_NAMES: Final = ("message", "log_message", "value")
         "partition": parameter_catalog.NUMBER,
     },
 )
-def register_producer(ask: Ask, topic: str, partition: int | None) -> Facts:
+def register_producer(ask: RequestContext, topic: str, partition: int | None) -> Facts:
     """Gives an id for exactly this topic, which is created if it does not exist. With a partition,
     which must exist: what this producer sends without naming one goes there.
     """
@@ -43,7 +43,7 @@ def register_producer(ask: Ask, topic: str, partition: int | None) -> Facts:
     } | ({} if partition is None else {"partition": partition})
 
 
-def _partitions(ask: Ask, topic: str) -> list[int]:
+def _partitions(ask: RequestContext, topic: str) -> list[int]:
     try:
         return list(range(len(ask.sdk.topic(topic)["partitions"])))
     except UnknownTopic:  # deleted since
@@ -58,7 +58,7 @@ def _partitions(ask: Ask, topic: str) -> list[int]:
     parameters=(parameter_catalog.ANY_PRODUCER_ID,),
     adds={"producer_id": parameter_catalog.NUMBER},
 )
-def heartbeat_of_producer(ask: Ask, producer_id: int) -> Facts:
+def heartbeat_of_producer(ask: RequestContext, producer_id: int) -> Facts:
     """Every request with a producer_id counts as one."""
     ask.sdk.client("producer", producer_id)
     ask.sdk.heard_of("producer", producer_id)
@@ -83,7 +83,7 @@ _STORED: Final = {
 
 
 def _quick(
-    ask: Ask,
+    ask: RequestContext,
     topic: str | None,
     producer_id: int,
     message: str | None,
@@ -91,7 +91,7 @@ def _quick(
     partition: int | None,
     key: str | None,
     encoding: str,
-) -> Later | None:
+) -> PendingResult | None:
     """One message, of a producer that is known here."""
     sdk = ask.sdk
     producer = sdk.ready_producer()
@@ -105,12 +105,14 @@ def _quick(
     request_id = ask.key("produce", topic, producer_id)
     if request_id is None:
         sent = producer.send(topic, value, key=its_key, partition=partition)
-        return Later(sent, lambda one: {"partition": one.partition, "offset": one.offset})
+        return PendingResult(sent, lambda one: {"partition": one.partition, "offset": one.offset})
     keys = None if its_key is None else [its_key]
     stored = producer.send_once(
         topic, [value], request_id=request_id, keys=keys, partition=partition
     )
-    return Later(stored, lambda all_: {"partition": all_[0].partition, "offset": all_[0].offset})
+    return PendingResult(
+        stored, lambda all_: {"partition": all_[0].partition, "offset": all_[0].offset}
+    )
 
 
 @blueprint.operation(
@@ -124,7 +126,7 @@ def _quick(
     quick=_quick,
 )
 def produce(
-    ask: Ask,
+    ask: RequestContext,
     topic: str | None,
     producer_id: int,
     message: str | None,
@@ -197,7 +199,9 @@ def _unpacked(
     return values, keys
 
 
-def _quick_named(ask: Ask, producer_id: int, partition: int | None, **values: Any) -> Later | None:
+def _quick_named(
+    ask: RequestContext, producer_id: int, partition: int | None, **values: Any
+) -> PendingResult | None:
     """One that names no partition may be of a producer that has one."""
     if partition is None:
         return None
@@ -216,7 +220,7 @@ def _quick_named(ask: Ask, producer_id: int, partition: int | None, **values: An
     quick=_quick_named,
 )
 def produce_to_partition(
-    ask: Ask, topic: str | None, producer_id: int, partition: int | None, **values: Any
+    ask: RequestContext, topic: str | None, producer_id: int, partition: int | None, **values: Any
 ) -> Facts:
     """As /producer/produce, with the partition named, here or when the producer was registered."""
     topic, partition = ask.sdk.check("producer", producer_id, topic, partition)

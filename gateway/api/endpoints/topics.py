@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from myqueue.errors import InvalidSetting
 from myqueue.gateway.api import parameter_catalog
-from myqueue.gateway.api.operations import ADMIN, Ask, Facts, Noun
+from myqueue.gateway.api.operations import ADMIN, ApiBlueprint, Facts, RequestContext
 from myqueue.gateway.api.parameters import Parameter, all_settings, nearest, some_settings
 
-blueprint = Noun("topics")
+blueprint = ApiBlueprint("topics")
 _ROW: Final = {
     "topic": parameter_catalog.TEXT, "topic_uid": parameter_catalog.NUMBER,
     "replication": parameter_catalog.NUMBER,
@@ -50,7 +50,7 @@ _CREATE: Final = (
     },
 )
 def create_topic(
-    ask: Ask, topic: str, partitions: int, replication: int, settings: dict[str, Any]
+    ask: RequestContext, topic: str, partitions: int, replication: int, settings: dict[str, Any]
 ) -> Facts:
     """With so many partitions, each on so many brokers. A name is given once: 409 if it exists.
 
@@ -97,7 +97,7 @@ def _advised(
     parameters=(parameter_catalog.DETAIL,),
     adds={"topics": {"type": "array"}},
 )
-def list_topics(ask: Ask, detail: bool) -> Facts:
+def list_topics(ask: RequestContext, detail: bool) -> Facts:
     """Their names; with detail=1 also partitions, leaders, sizes and settings of each."""
     return {"topics": ask.sdk.read("topics", detail=detail)["topics"]}
 
@@ -105,7 +105,7 @@ def list_topics(ask: Ask, detail: bool) -> Facts:
 @blueprint.operation(
     "GET", "/topics/<topic>", "One topic", parameters=(parameter_catalog.TOPIC,), adds=_ROW
 )
-def describe_topic(ask: Ask, topic: str) -> Facts:
+def describe_topic(ask: RequestContext, topic: str) -> Facts:
     """The same of one as of each with detail=1: settings, sizes, and of each partition the brokers
     that hold it, by number, and which of them leads (0: none).
     """
@@ -122,7 +122,7 @@ def describe_topic(ask: Ask, topic: str) -> Facts:
     takes_more="settings of the topic",
     adds={"topic": parameter_catalog.TEXT, "settings": {"type": "object"}},
 )
-def alter_topic(ask: Ask, topic: str, settings: dict[str, Any]) -> Facts:
+def alter_topic(ask: RequestContext, topic: str, settings: dict[str, Any]) -> Facts:
     """Retention, for one, while it is in use. In `settings`, null brings a default back. The
     answer has all settings of the topic.
 
@@ -148,7 +148,7 @@ def alter_topic(ask: Ask, topic: str, settings: dict[str, Any]) -> Facts:
     parameters=(parameter_catalog.TOPIC,),
     adds={"message": parameter_catalog.TEXT},
 )
-def delete_topic(ask: Ask, topic: str) -> Facts:
+def delete_topic(ask: RequestContext, topic: str) -> Facts:
     """With all its messages, producers and consumers."""
     ask.sdk.update("delete_topic", {"topic": topic}, ask.key("delete_topic", topic))
     return {"message": f"Topic '{topic}' deleted"}

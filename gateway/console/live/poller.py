@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from myqueue import Session
 from myqueue.errors import Closed
-from myqueue.gateway.cluster_snapshot import Facts, Look, Looker
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts, SnapshotReader
 from myqueue.gateway.console.live import rates
 from myqueue.gateway.console.live.problems import Trouble, changes
 from myqueue.gateway.console.live.rates import Point
@@ -43,7 +43,7 @@ class Watch:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._looker = Looker(session)
+        self._looker = SnapshotReader(session)
         self._lock = threading.Lock()
         self._points: deque[Point] = deque(maxlen=KEPT_S)
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
@@ -51,11 +51,11 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._wanted_at = 0.0
         self._seen = threading.Event()
-        self._look = Look()
+        self._look = ClusterSnapshot()
         self.looked_ms = 0  # when the last look was done
         self.written: dict[int, float] = {}  # messages per second, by broker
 
-    def latest(self) -> Look:
+    def latest(self) -> ClusterSnapshot:
         """The last look, not older than a second or two; waits for it if there was none lately."""
         with self._lock:
             self._wanted_at = time.monotonic()
@@ -99,7 +99,7 @@ class Watch:
             with self._lock:
                 self._thread = None
 
-    def _take(self, look: Look) -> None:
+    def _take(self, look: ClusterSnapshot) -> None:
         at_ms, at_s = wall_ms(), time.monotonic()
         found, written = Point(at_ms), {}
         if self._stats:

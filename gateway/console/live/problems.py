@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from myqueue.errors import MyQueueError
 from myqueue.gateway.api.failures import HINTS
-from myqueue.gateway.cluster_snapshot import Facts, Look
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 
 NAMED_MAX: Final = 5  # partitions in one sentence
 UNREACHED: Final = "other brokers do not reach broker {node}: check its address for peers"
@@ -28,7 +28,7 @@ class Trouble(NamedTuple):
     text: str
 
 
-def troubles(look: Look) -> list[Trouble]:
+def troubles(look: ClusterSnapshot) -> list[Trouble]:
     """Everything that a look found wrong. Nothing: all is well."""
     if not look.is_reachable:
         why = one_line(look.errors[0]) if look.errors else "the first of them is still being asked"
@@ -162,7 +162,7 @@ def advised(error: MyQueueError) -> str:
 # -- what happened --------------------------------------------------------------------------------
 
 
-def changes(before: Look, now: Look) -> list[Trouble]:
+def changes(before: ClusterSnapshot, now: ClusterSnapshot) -> list[Trouble]:
     """What a watcher would call out: who came, went, fell silent or came back, who leads, what was
     found damaged.
     """

@@ -12,7 +12,7 @@ import flask
 from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError
-from myqueue.gateway.cluster_snapshot import Facts, Look, Looker
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts, SnapshotReader
 from myqueue.gateway.console.live.problems import one_line
 from myqueue.gateway.console.page import FILTER, Pager, admin, console, draw, link, pages
 from myqueue.gateway.console.view import format
@@ -79,13 +79,13 @@ def producers_page() -> Response:
     )
 
 
-def consumers(look: Look, only: str = "") -> tuple[Table, Pager, str]:
+def consumers(look: ClusterSnapshot, only: str = "") -> tuple[Table, Pager, str]:
     """With their lags; of one topic, or all."""
     table = Table("Consumers", CONSUMER_COLUMNS, NO_CONSUMERS)
     found, note = _health("consumers", only)
     rows, pager = pages(len(found))
     shown = found[rows]
-    lags = Looker(console().session).lags(shown) if look.problems is not None else {}
+    lags = SnapshotReader(console().session).lags(shown) if look.problems is not None else {}
     for row in shown:
         lag = lags.get(row["id"])
         if isinstance(lag, MyQueueError):
@@ -122,7 +122,7 @@ def _health(kind: str, only: str) -> tuple[list[Facts], str]:
     )
 
 
-def _common(row: Facts, look: Look, without: Cell) -> list[Cell]:
+def _common(row: Facts, look: ClusterSnapshot, without: Cell) -> list[Cell]:
     topic = Cell(row["topic"], link("topic", name=row["topic"]), is_code=True)
     return [
         Cell(str(row["id"])),

@@ -8,7 +8,7 @@ import flask
 from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError
-from myqueue.gateway.cluster_snapshot import Facts, Look, Looker
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts, SnapshotReader
 from myqueue.gateway.console.live.problems import advised, one_line
 from myqueue.gateway.console.page import FILTER, Crumb, admin, console, draw, link, pages
 from myqueue.gateway.console.pages import topics
@@ -83,7 +83,7 @@ def page() -> Response:
         table.empty = "Which groups there are is not known now."
     rows, pager = pages(len(found))
     shown = found[rows]
-    lags = Looker(console().session).group_lags(shown) if look.problems is not None else {}
+    lags = SnapshotReader(console().session).group_lags(shown) if look.problems is not None else {}
     for row in shown:
         of = lags.get(row["group"])
         table.add(
@@ -108,7 +108,7 @@ def page() -> Response:
     )
 
 
-def readers(look: Look, topic: str) -> tuple[Table, str]:
+def readers(look: ClusterSnapshot, topic: str) -> tuple[Table, str]:
     """The groups that read a topic, or read it last; and why they are not known, if so."""
     table = Table("Groups", READER_COLUMNS, "No group reads it.")
     try:
@@ -118,7 +118,7 @@ def readers(look: Look, topic: str) -> tuple[Table, str]:
         return table, one_line(error)
     found.sort(key=lambda row: (-row["members"], row["group"]))
     shown = found[:READERS_MAX]
-    lags = Looker(console().session).group_lags(shown) if look.problems is not None else {}
+    lags = SnapshotReader(console().session).group_lags(shown) if look.problems is not None else {}
     for row in shown:
         lag = lags.get(row["group"], {}).get(topic)
         table.add(

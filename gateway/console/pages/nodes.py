@@ -9,7 +9,7 @@ from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError, NotFound
 from myqueue.gateway.api.endpoints.brokers import when_to_stop
-from myqueue.gateway.cluster_snapshot import Facts, Look
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.console.live.poller import Watch
 from myqueue.gateway.console.live.problems import one_line
 from myqueue.gateway.console.page import (
@@ -112,7 +112,7 @@ def _done() -> str:
     return text
 
 
-def moves_table(look: Look) -> tuple[Table | None, str]:
+def moves_table(look: ClusterSnapshot) -> tuple[Table | None, str]:
     """Partitions of which a replica is on its way; None if nothing moves."""
     if not any(row.get("leaving") for row in look.brokers):
         return None, ""
@@ -136,7 +136,7 @@ def moves_table(look: Look) -> tuple[Table | None, str]:
     return table, ""
 
 
-def repairs_table(look: Look) -> Table | None:
+def repairs_table(look: ClusterSnapshot) -> Table | None:
     """What was found damaged, and what became of it; None if nothing was. Only those are asked who
     have counted something.
     """
@@ -211,7 +211,7 @@ def brokers_table(watch: Watch) -> Table:
     return table
 
 
-def managers_table(look: Look) -> Table:
+def managers_table(look: ClusterSnapshot) -> Table:
     table = Table("Managers", MANAGER_COLUMNS, "No manager answers. Start one: myq up.")
     for row in look.managers:
         table.add(
@@ -274,7 +274,7 @@ def broker_page(node: int) -> Response:
     )
 
 
-def _newest(look: Look) -> list[Facts]:
+def _newest(look: ClusterSnapshot) -> list[Facts]:
     """A form may have changed one a moment ago, after the last look."""
     try:
         return admin().brokers()
@@ -353,7 +353,7 @@ def _process_tiles(stats: Facts) -> list[Tile]:
     ]
 
 
-def _facts(row: Facts, look: Look) -> list[tuple[str, str, str]]:
+def _facts(row: Facts, look: ClusterSnapshot) -> list[tuple[str, str, str]]:
     """What it is called, what it is, what that means."""
     known: list[tuple[str, Any, str]] = [
         ("Clients reach it at", row["address"], "Its door for clients"),
@@ -365,7 +365,7 @@ def _facts(row: Facts, look: Look) -> list[tuple[str, str, str]]:
     return [(name, str(value), about) for name, value, about in known if value]
 
 
-def _stats(look: Look, kind: str, node: int) -> Facts:
+def _stats(look: ClusterSnapshot, kind: str, node: int) -> Facts:
     for row in look.stats:
         if row["daemon"] == kind and row["node"] == node:
             return row

@@ -7,7 +7,7 @@ from typing import Final
 import flask
 from flask import Blueprint, Response
 
-from myqueue.gateway.cluster_snapshot import Look
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot
 from myqueue.gateway.console.live.problems import partitions_of
 from myqueue.gateway.console.live.rates import Point
 from myqueue.gateway.console.page import console, draw, health_of, link, number_of
@@ -74,7 +74,7 @@ def _short(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
-def tiles(look: Look, point: Point) -> list[Tile]:
+def tiles(look: ClusterSnapshot, point: Point) -> list[Tile]:
     counts = look.cluster.get("counts", {})
     alive = sum(bool(row["alive"]) for row in look.brokers)
     known = look.problems is not None
@@ -101,7 +101,7 @@ def tiles(look: Look, point: Point) -> list[Tile]:
     ]  # fmt: skip
 
 
-def disk_tile(look: Look) -> Tile:
+def disk_tile(look: ClusterSnapshot) -> Tile:
     rows = [row for row in look.brokers if row["alive"]]
     about = "Free room on the disk of the broker that has least of it"
     if not rows:

@@ -84,10 +84,10 @@ def _waiting(wanted: bool) -> Iterator[float]:
             yield 0.0
             return
         held.callback(_waiters.release)
-        room = getattr(flask.current_app.extensions["myqueue"], "room", None)
+        wait_slots = getattr(flask.current_app.extensions["myqueue"], "wait_slots", None)
         try:
-            if room is not None:
-                held.enter_context(room.place())
+            if wait_slots is not None:
+                held.enter_context(wait_slots.hold())
         except MyQueueError:
             yield 0.0
             return

@@ -7,7 +7,7 @@ from typing import Final
 import flask
 from flask import Blueprint, Response
 
-from myqueue.gateway.cluster_snapshot import Facts, Look
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.console.page import admin, console, draw, link, pages
 from myqueue.gateway.console.pages import clients, groups, topics
 from myqueue.gateway.console.view import format, settings
@@ -60,7 +60,7 @@ def page(name: str) -> Response:
     )
 
 
-def tiles(topic: Facts, look: Look) -> list[Tile]:
+def tiles(topic: Facts, look: ClusterSnapshot) -> list[Tile]:
     state = topics.state_of(topic, look)
     return [
         Tile("State", state.text, "The worst of its partitions", state.state),
@@ -75,7 +75,7 @@ def tiles(topic: Facts, look: Look) -> list[Tile]:
     ]  # fmt: skip
 
 
-def table_of(topic: Facts, parts: list[Facts], look: Look) -> Table:
+def table_of(topic: Facts, parts: list[Facts], look: ClusterSnapshot) -> Table:
     alive = {row["node"]: row["alive"] for row in look.brokers}
     missing = {
         row["partition"]: row["missing"]

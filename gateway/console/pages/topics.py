@@ -13,7 +13,7 @@ import flask
 from flask import Blueprint, Response, redirect
 
 from myqueue.errors import InvalidName, InvalidRequest, MyQueueError
-from myqueue.gateway.cluster_snapshot import Facts, Look
+from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.console.live.growth import Paces
 from myqueue.gateway.console.live.problems import advised, one_line
 from myqueue.gateway.console.page import (
@@ -94,14 +94,14 @@ def page() -> Response:
     )
 
 
-def _details(names: list[str], look: Look) -> list[Facts]:
+def _details(names: list[str], look: ClusterSnapshot) -> list[Facts]:
     wanted = set(names)
     if look.cluster.get("counts", {}).get("partitions", 0) <= DETAIL_PARTITIONS_MAX:
         return [one for one in admin().topics(detail=True) if one["topic"] in wanted]
     return [admin().describe_topic(name) for name in names]
 
 
-def _row(table: Table, topic: Facts, look: Look) -> None:
+def _row(table: Table, topic: Facts, look: ClusterSnapshot) -> None:
     name, parts = topic["topic"], topic["partitions"]
     ends = sum(part["end"] for part in parts)
     table.add(
@@ -115,7 +115,7 @@ def _row(table: Table, topic: Facts, look: Look) -> None:
     )
 
 
-def state_of(topic: Facts, look: Look) -> Cell:
+def state_of(topic: Facts, look: ClusterSnapshot) -> Cell:
     """The worst of its partitions. Without a leader of the managers nobody knows of replicas."""
     leaderless = sum(not part["leader"] for part in topic["partitions"])
     if leaderless:
