@@ -25,7 +25,7 @@ from weakref import WeakMethod, finalize
 if TYPE_CHECKING:
     from myqueue.cluster.session import Session
     from myqueue.consumer.fetcher import Fetcher
-    from myqueue.consumer.group_membership import Membership
+    from myqueue.consumer.group_membership import GroupMembership
     from myqueue.consumer.subscription import Subscription
     from myqueue.producer.accumulator import Accumulator, Batch
     from myqueue.producer.delivery import Failures
@@ -204,7 +204,7 @@ class ConsumerParting(_OfSession):
         self._fetcher, self._subscription, self._ids = fetcher, subscription, ids
         self._auto_commit = auto_commit
         self._left = 0
-        self.membership: Membership | None = None
+        self.membership: GroupMembership | None = None
         self.has_begun = False
 
     def start(self) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
-class Share(NamedTuple):
+class AssignedPartition(NamedTuple):
     topic: str
     number: int
     epoch: int
@@ -24,14 +24,14 @@ class Share(NamedTuple):
     is_new: bool  # it was added to its topic when the group read it already
 
 
-class Shares:
+class Assignment:
     """See the module's docstring."""
 
     def __init__(self) -> None:
         self.member = 0  # 0: not in the group
         self.version = 0
         self.ends_at = 0  # of the session
-        self.by_group: dict[int, Share] = {}
+        self.by_group: dict[int, AssignedPartition] = {}
         self.released: dict[int, int] = {}  # group -> epoch
 
     def joined(self, member: int, ends_at: int) -> None:
@@ -48,7 +48,7 @@ class Shares:
         if version < self.version:
             return False
         self.version = version
-        self.by_group = {group: Share(*rest) for group, *rest in rows}
+        self.by_group = {group: AssignedPartition(*rest) for group, *rest in rows}
         self.released = {
             group: epoch for group, epoch in self.released.items()
             if group in self.by_group and self.by_group[group].epoch == epoch

@@ -27,13 +27,13 @@ from typing import Any, Final, Self
 from myqueue import arguments
 from myqueue.cluster.session import Session
 from myqueue.constructors import lists_settings, named_arguments
-from myqueue.consumer.assignment import Shares
+from myqueue.consumer.assignment import Assignment
 from myqueue.consumer.fetch_plan import limits_of
-from myqueue.consumer.group_membership import Membership
+from myqueue.consumer.group_membership import GroupMembership
 from myqueue.consumer.message import Message, TopicPartition
-from myqueue.consumer.partition_state import Reading
-from myqueue.consumer.positions import SLICE_S, Callback, Standing, tell
-from myqueue.consumer.subscription import Commit, Subscription, lost_error
+from myqueue.consumer.partition_state import PartitionState
+from myqueue.consumer.positions import SLICE_S, Callback, ConsumerPositions, call_back
+from myqueue.consumer.subscription import CommitRequest, Subscription, lost_error
 from myqueue.errors import (
     Closed,
     InvalidRequest,
@@ -49,12 +49,12 @@ log = logging.getLogger("myqueue.client")
 
 PAUSE_S_MAX: Final = 0.5
 CONTACT_S: Final = 1.0  # so long the constructor waits for any manager to answer
-LET_GO_S_MAX: Final = 3.0  # for a commit while others wait for the partition
+RELEASE_COMMIT_S_MAX: Final = 3.0  # for a commit while others wait for the partition
 LEAVE_S_MAX: Final = 1.0  # of the time for `close`, kept for telling the managers
 
 
 @lists_settings(ConsumerSettings)
-class Consumer(Standing):
+class Consumer(ConsumerPositions):
     """Reads topics.
 
     >>> with Consumer("127.0.0.1:9092", ["orders"], group="billing") as consumer:  # doctest: +SKIP
@@ -126,12 +126,12 @@ class Consumer(Standing):
             on_out_of_range=on_out_of_range,
             on_damaged=on_damaged,
             limits=limits_of(self._settings),
-            shares=Shares() if group else None,
+            shares=Assignment() if group else None,
         )
         super().__init__(session, subscription, limit_ms)
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._on_lost = on_lost or on_revoke
-        self._membership: Membership | None = None
+        self._membership: GroupMembership | None = None
         self._ids = set(ids.values())
         self._commit_at = session.now_ms() + self._settings.auto_commit_interval_ms
         self._looking: Future[Any] | None = None  # for the topics
@@ -175,7 +175,7 @@ class Consumer(Standing):
             session.keep_alive(consumer=number)
         self._fetcher.start()
         if self._subscription.shares is not None:
-            self._membership = self.parting.membership = Membership(
+            self._membership = self.parting.membership = GroupMembership(
                 session.core, self._fetcher, self._subscription, self._settings
             )
             self._membership.start()
@@ -329,23 +329,23 @@ class Consumer(Standing):
         with ExitStack() as last_first:
             last_first.callback(self._admit)
             for added, gone in reversed(news):
-                last_first.callback(tell, self._on_assign, added)
-                last_first.callback(tell, self._on_revoke, gone)
+                last_first.callback(call_back, self._on_assign, added)
+                last_first.callback(call_back, self._on_revoke, gone)
             last_first.callback(self._let_go, leaving)
-            last_first.callback(tell, self._on_lost, lost)
+            last_first.callback(call_back, self._on_lost, lost)
 
     def _admit(self) -> None:
         with self._changed:
             self._subscription.admit()
         self._fetcher.nudge()
 
-    def _let_go(self, leaving: list[Reading]) -> None:
+    def _let_go(self, leaving: list[PartitionState]) -> None:
         """The application has come back, so it is done with what it got of them."""
         if not leaving:
             return
         self._save(leaving)
         try:
-            tell(self._on_revoke, [one.name for one in leaving if one.told and not one.gone])
+            call_back(self._on_revoke, [one.name for one in leaving if one.told and not one.gone])
         finally:
             with self._changed:
                 self._subscription.release(leaving)
@@ -367,7 +367,7 @@ class Consumer(Standing):
                 leaving = [one for one in self._subscription.readings.values() if one.leaving]
             self._save(leaving)
 
-    def _save(self, leaving: list[Reading]) -> None:
+    def _save(self, leaving: list[PartitionState]) -> None:
         if not self._settings.auto_commit:
             return
         with self._changed:
@@ -376,7 +376,7 @@ class Consumer(Standing):
             for one in unsaved:
                 one.saved = True  # or tried: once is enough
         with suppress(MyQueueError):  # else they come again, to somebody else
-            self._commit_until(time.monotonic() + LET_GO_S_MAX, commits)
+            self._commit_until(time.monotonic() + RELEASE_COMMIT_S_MAX, commits)
 
     # -- committing -------------------------------------------------------------------------------
 
@@ -424,7 +424,7 @@ class Consumer(Standing):
                 raise lost_error(unsaved)
             return {r.name: r.committed for r in readings if r.committed is not None}
 
-    def _commit_until(self, deadline: float, commits: list[Commit]) -> None:
+    def _commit_until(self, deadline: float, commits: list[CommitRequest]) -> None:
         """Again and again, as long as that may help."""
         pause_s, gone = 0.02, list[TopicPartition]()
         while True:

@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from myqueue.consumer.partition_state import BACKOFF_MS_MIN, Find, Reading
-from myqueue.consumer.round_robin import Turns
+from myqueue.consumer.partition_state import BACKOFF_MS_MIN, PartitionState, StartRule
+from myqueue.consumer.round_robin import RoundRobin
 from myqueue.errors import BatchInvalid, Internal, MyQueueError, OffsetOutOfRange, error_of
 from myqueue.wire.batch import Buffer
 from myqueue.wire.protocol import NO_OFFSET
@@ -40,10 +40,10 @@ EXTRA_MAX: Final = 2
 EXTRA_WAIT_MS: Final = 30
 # So often news of a leader are followed at once; then two brokers that name each other are asked
 # more slowly.
-HASTY_MAX: Final = 3
+PROMPT_RETRIES_MAX: Final = 3
 
 
-class Limits(NamedTuple):
+class FetchLimits(NamedTuple):
     """How much is fetched ahead, and how long a broker may wait for news."""
 
     buffer_bytes: int = 32 << 20
@@ -53,9 +53,9 @@ class Limits(NamedTuple):
     min_bytes: int = 1
 
 
-def limits_of(settings: ConsumerSettings) -> Limits:
+def limits_of(settings: ConsumerSettings) -> FetchLimits:
     fetch_bytes = min(settings.fetch_max_bytes, settings.max_buffered_bytes)
-    return Limits(
+    return FetchLimits(
         buffer_bytes=settings.max_buffered_bytes,
         partition_bytes=min(2 * fetch_bytes, settings.max_buffered_bytes),
         fetch_bytes=fetch_bytes,
@@ -64,16 +64,16 @@ def limits_of(settings: ConsumerSettings) -> Limits:
     )
 
 
-class Request:
+class BrokerRequest:
     """One request to send, to be handed back with its answer or failure."""
 
     fields: tuple[Any, ...]
 
-    def __init__(self, address: str, readings: list[Reading]) -> None:
+    def __init__(self, address: str, readings: list[PartitionState]) -> None:
         self.address = address
         self.readings = readings
 
-    def settle(self) -> list[Reading]:
+    def settle(self) -> list[PartitionState]:
         """Those that still wait for this very answer; they wait no longer."""
         waiting = [reading for reading in self.readings if reading.request is self]
         for reading in waiting:
@@ -81,22 +81,24 @@ class Request:
         return waiting
 
 
-class Fetch(Request):
+class FetchRequest(BrokerRequest):
     """A FETCH."""
 
-    def __init__(self, address: str, readings: list[Reading], wait_ms: int, limits: Limits) -> None:
+    def __init__(
+        self, address: str, readings: list[PartitionState], wait_ms: int, limits: FetchLimits
+    ) -> None:
         super().__init__(address, readings)
         self.wait_ms = wait_ms
         parts = [[reading.group, reading.next_offset] for reading in readings]
         self.fields = (wait_ms, limits.min_bytes, limits.fetch_bytes, parts)
 
 
-class Fence(Request):
+class FenceRequest(BrokerRequest):
     """A COMMIT: from now on only the epochs of this member count (C7). It moves nothing, or says
     where the group begins.
     """
 
-    def __init__(self, address: str, readings: list[Reading], who: str) -> None:
+    def __init__(self, address: str, readings: list[PartitionState], who: str) -> None:
         super().__init__(address, readings)
         parts = [
             [one.group, NO_OFFSET if one.begins is None else one.begins, one.member, one.epoch]
@@ -105,19 +107,23 @@ class Fence(Request):
         self.fields = (who, parts)
 
 
-class Lookup(Request):
+class OffsetsRequest(BrokerRequest):
     """An OFFSETS for readings with one name and one time."""
 
-    def __init__(self, address: str, readings: list[Reading], who: str, time_ms: int | None):
+    def __init__(self, address: str, readings: list[PartitionState], who: str, time_ms: int | None):
         super().__init__(address, readings)
         self.fields = (who or None, time_ms, [reading.group for reading in readings])
 
 
-class Prefetch:
+class FetchPlan:
     """Requests of a consumer to its brokers; `routes_wanted` says that leaders are not known."""
 
     def __init__(
-        self, readings: Mapping[int, Reading], turns: Turns, limits: Limits, on_out_of_range: str
+        self,
+        readings: Mapping[int, PartitionState],
+        turns: RoundRobin,
+        limits: FetchLimits,
+        on_out_of_range: str,
     ) -> None:
         self.limits = limits
         self.routes_wanted = False
@@ -125,15 +131,15 @@ class Prefetch:
         self._readings = readings  # by group; shared with the subscription, which changes it
         self._turns = turns
         self._on_out_of_range = on_out_of_range
-        self._under_way: dict[str, list[Fetch]] = {}  # by address
+        self._under_way: dict[str, list[FetchRequest]] = {}  # by address
 
     # -- asking -----------------------------------------------------------------------------------
 
-    def requests(self, now: int) -> list[Request]:
+    def requests(self, now: int) -> list[BrokerRequest]:
         """What to send now; to be asked after every event and at `next_retry`."""
-        hungry: dict[tuple[str, int], list[Reading]] = {}
-        lost: dict[tuple[str, str, int | None, int], list[Reading]] = {}
-        ours: dict[tuple[str, str, int], list[Reading]] = {}
+        hungry: dict[tuple[str, int], list[PartitionState]] = {}
+        lost: dict[tuple[str, str, int | None, int], list[PartitionState]] = {}
+        ours: dict[tuple[str, str, int], list[PartitionState]] = {}
         room = self.buffered_bytes < self.limits.buffer_bytes
         for reading in self._readings.values():
             if reading.request is not None or reading.retry_at > now:
@@ -149,18 +155,22 @@ class Prefetch:
                     lost.setdefault(key, []).append(reading)
             elif room and self.wants(reading) and self._has_leader(reading, now):
                 hungry.setdefault((reading.leader, reading.suspect), []).append(reading)
-        out: list[Request] = [
-            Lookup(address, readings, who, time_ms)
+        out: list[BrokerRequest] = [
+            OffsetsRequest(address, readings, who, time_ms)
             for (address, who, time_ms, _), readings in lost.items()
         ]
-        out += [Fence(address, readings, who) for (address, who, _), readings in ours.items()]
+        out += [
+            FenceRequest(address, readings, who) for (address, who, _), readings in ours.items()
+        ]
         out += filter(None, (self._fetch(*key, found) for key, found in hungry.items()))
         for request in out:
             for reading in request.readings:
                 reading.request = request
         return out
 
-    def _fetch(self, address: str, suspect: int, readings: list[Reading]) -> Fetch | None:
+    def _fetch(
+        self, address: str, suspect: int, readings: list[PartitionState]
+    ) -> FetchRequest | None:
         under_way = self._under_way.setdefault(address, [])
         if len(under_way) > EXTRA_MAX:
             return None
@@ -168,17 +178,17 @@ class Prefetch:
         wait_ms = min(EXTRA_WAIT_MS, self.limits.wait_ms) if waits else self.limits.wait_ms
         # A broker fills its answer in this order: who has least comes first.
         readings.sort(key=lambda reading: reading.buffered_bytes)
-        fetch = Fetch(address, readings, wait_ms, self.limits)
+        fetch = FetchRequest(address, readings, wait_ms, self.limits)
         under_way.append(fetch)
         return fetch
 
-    def wants(self, reading: Reading) -> bool:
+    def wants(self, reading: PartitionState) -> bool:
         """It has room, and no answer is on its way."""
         full = reading.buffered_bytes >= self.limits.partition_bytes
         unwanted = reading.paused or reading.leaving
         return not (full or unwanted or reading.request or reading.error)
 
-    def _has_leader(self, reading: Reading, now: int) -> bool:
+    def _has_leader(self, reading: PartitionState, now: int) -> bool:
         if reading.leader:
             return True
         self.routes_wanted = True
@@ -194,20 +204,24 @@ class Prefetch:
         times = (r.retry_at for r in self._readings.values() if r.request is None)
         return min((time for time in times if time > now), default=None)
 
-    def led(self, reading: Reading, address: str, now: int) -> None:
+    def led(self, reading: PartitionState, address: str, now: int) -> None:
         """Where its leader is, by the newest routes; "": not known."""
         if address == reading.leader:
             return
         reading.leader = address
         if address:
             reading.request = None  # the old leader may be frozen: its answer is not waited for
-            hasty = reading.failures < HASTY_MAX
+            hasty = reading.failures < PROMPT_RETRIES_MAX
             reading.retry_at = 0 if hasty else min(reading.retry_at, now + BACKOFF_MS_MIN)
 
     # -- answers ----------------------------------------------------------------------------------
 
     def fetched(
-        self, fetch: Fetch, parts: Sequence[Sequence[Any]], frames: Sequence[Buffer], now: int
+        self,
+        fetch: FetchRequest,
+        parts: Sequence[Sequence[Any]],
+        frames: Sequence[Buffer],
+        now: int,
     ) -> None:
         """The answer to a FETCH: its `parts` and payload frames as they came."""
         self._returned(fetch)
@@ -231,7 +245,11 @@ class Prefetch:
             reading.failed(now)  # not mentioned at all: ask again, but not in a tight loop
 
     def _receive(
-        self, reading: Reading, batches: Sequence[Sequence[int]], frames: Sequence[Buffer], now: int
+        self,
+        reading: PartitionState,
+        batches: Sequence[Sequence[int]],
+        frames: Sequence[Buffer],
+        now: int,
     ) -> None:
         reading.succeeded()
         try:
@@ -243,7 +261,7 @@ class Prefetch:
             reading.error = error
         self._turns.add(reading)
 
-    def looked_up(self, lookup: Lookup, parts: Sequence[Sequence[Any]], now: int) -> None:
+    def looked_up(self, lookup: OffsetsRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
         """The answer to an OFFSETS."""
         rows = {row[0]: row[1:] for row in parts}
         for reading in lookup.settle():
@@ -263,7 +281,7 @@ class Prefetch:
                 reading.begin_group()
             reading.succeeded()
 
-    def fenced(self, fence: Fence, parts: Sequence[Sequence[Any]], now: int) -> None:
+    def fenced(self, fence: FenceRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
         """The answer to a COMMIT that fences. Who is fenced itself will hear from the managers."""
         rows = {row[0]: (row[1], row[2]) for row in parts}
         for reading in fence.settle():
@@ -277,9 +295,9 @@ class Prefetch:
                     reading.begins, reading.committed = None, position
                 reading.succeeded()
 
-    def failed(self, request: Request, error: MyQueueError, now: int) -> None:
+    def failed(self, request: BrokerRequest, error: MyQueueError, now: int) -> None:
         """A request that got no answer, or an error instead of one."""
-        if isinstance(request, Fetch):
+        if isinstance(request, FetchRequest):
             self._returned(request)
         readings = request.settle()
         if not error.retriable and len(request.readings) > 1:
@@ -290,7 +308,7 @@ class Prefetch:
         for reading in readings:
             self._refused(reading, error, now)
 
-    def _returned(self, fetch: Fetch) -> None:
+    def _returned(self, fetch: FetchRequest) -> None:
         under_way = self._under_way.get(fetch.address, [])
         left = [other for other in under_way if other is not fetch]
         if left:
@@ -298,7 +316,7 @@ class Prefetch:
         else:
             self._under_way.pop(fetch.address, None)  # addresses come and go; nothing may pile up
 
-    def _refused(self, reading: Reading, error: MyQueueError, now: int) -> None:
+    def _refused(self, reading: PartitionState, error: MyQueueError, now: int) -> None:
         if isinstance(error, OffsetOutOfRange):
             self._out_of_range(reading, now)
             return
@@ -309,7 +327,7 @@ class Prefetch:
             reading.error = error
             self._turns.add(reading)
 
-    def _out_of_range(self, reading: Reading, now: int) -> None:
+    def _out_of_range(self, reading: PartitionState, now: int) -> None:
         """Only what the application chose happens by itself (C6)."""
         if self._on_out_of_range == "error":
             reading.error = OffsetOutOfRange(
@@ -326,4 +344,4 @@ class Prefetch:
                 f"{reading.end}; going on from the {self._on_out_of_range} one"
             )
             skips = self._on_out_of_range == "latest" and bool(reading.epoch)
-            reading.search(Find("skipped" if skips else self._on_out_of_range))
+            reading.search(StartRule("skipped" if skips else self._on_out_of_range))

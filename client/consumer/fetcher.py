@@ -18,8 +18,8 @@ from functools import partial
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
-from myqueue.consumer.fetch_plan import Fence, Fetch, Lookup, Request
-from myqueue.consumer.subscription import Commit, Place, Subscription
+from myqueue.consumer.fetch_plan import BrokerRequest, FenceRequest, FetchRequest, OffsetsRequest
+from myqueue.consumer.subscription import CommitRequest, PartitionRoute, Subscription
 from myqueue.errors import (
     Busy,
     Closed,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("myqueue.client")
 
 # So many failures of a partition in a row are worth a line in the log (some five seconds).
-LOUD_FAILURES = 10
+LOGGED_FAILURES = 10
 # A long poll that is so much late is a reason to ask managers who leads now: a frozen broker's
 # connection looks well for seconds.
 OVERDUE_MS = 500
@@ -57,7 +57,7 @@ class Fetcher:
         self._request_timeout_ms = request_timeout_ms
         self._closed = self._nudged = False
         self._timer_at: int | None = None
-        self._due_at: dict[Request, int] = {}  # when an answer should have come
+        self._due_at: dict[BrokerRequest, int] = {}  # when an answer should have come
 
     def _tell(self) -> None:
         """Under the lock: wake who waits."""
@@ -102,7 +102,7 @@ class Fetcher:
                 topic = routes.topic(name)
                 if topic is not None:
                     places = [
-                        Place(p.number, p.group, routes.leader(p.group, now) or "")
+                        PartitionRoute(p.number, p.group, routes.leader(p.group, now) or "")
                         for p in topic.partitions
                     ]
                     self._subscription.routed(name, now, places, topic.uid)
@@ -144,7 +144,7 @@ class Fetcher:
         for reading in self._subscription.readings.values():
             if reading.failures or not reading.leader:
                 prefetch.led(reading, routes.leader(reading.group, now) or "", now)
-                if reading.failures == LOUD_FAILURES:
+                if reading.failures == LOGGED_FAILURES:
                     reading.failures += 1  # said once, until it succeeds
                     log.warning("%s can't be read: no leader answers", reading.name)
 
@@ -156,10 +156,10 @@ class Fetcher:
             self._session.refresh(self._subscription.topics)
         self._session.after(OVERDUE_MS, self._watch)
 
-    def _send(self, request: Request) -> None:
-        if isinstance(request, Fetch):
+    def _send(self, request: BrokerRequest) -> None:
+        if isinstance(request, FetchRequest):
             kind, wait_ms, done = words.FETCH, request.wait_ms, self._fetched
-        elif isinstance(request, Fence):
+        elif isinstance(request, FenceRequest):
             kind, wait_ms, done = words.COMMIT, 0, self._fenced
         else:
             kind, wait_ms, done = words.OFFSETS, 0, self._looked_up
@@ -169,9 +169,9 @@ class Fetcher:
         )
         future.add_done_callback(partial(done, request))
 
-    def _fetched(self, request: Request, future: Future[Answer]) -> None:
+    def _fetched(self, request: BrokerRequest, future: Future[Answer]) -> None:
         answer = self._answer(request, future, words.FETCHED)
-        if answer is not None and isinstance(request, Fetch):
+        if answer is not None and isinstance(request, FetchRequest):
             parts, now = answer.envelope[words.FIELDS], self._session.now_ms()
             for group, code, _, _, _, details in parts:
                 self._hear(request.address, group, code, details)
@@ -181,9 +181,9 @@ class Fetcher:
                     self._tell()
         self._pump()
 
-    def _fenced(self, request: Request, future: Future[Answer]) -> None:
+    def _fenced(self, request: BrokerRequest, future: Future[Answer]) -> None:
         answer = self._answer(request, future, words.COMMITTED)
-        if answer is not None and isinstance(request, Fence):
+        if answer is not None and isinstance(request, FenceRequest):
             parts, now = answer.envelope[words.FIELDS], self._session.now_ms()
             for group, code, _, details in parts:
                 self._hear(request.address, group, code, details)
@@ -191,9 +191,9 @@ class Fetcher:
                 self._subscription.prefetch.fenced(request, parts, now)
         self._pump()
 
-    def _looked_up(self, request: Request, future: Future[Answer]) -> None:
+    def _looked_up(self, request: BrokerRequest, future: Future[Answer]) -> None:
         answer = self._answer(request, future, words.POSITIONS)
-        if answer is not None and isinstance(request, Lookup):
+        if answer is not None and isinstance(request, OffsetsRequest):
             parts, now = answer.envelope[words.FIELDS], self._session.now_ms()
             for row in parts:
                 self._hear(request.address, row[0], row[1], None)
@@ -202,7 +202,7 @@ class Fetcher:
                 self._tell()  # somebody may wait for a position
         self._pump()
 
-    def _answer(self, request: Request, future: Future[Answer], kind: int) -> Answer | None:
+    def _answer(self, request: BrokerRequest, future: Future[Answer], kind: int) -> Answer | None:
         """The answer, if it is one; else the request has failed."""
         error = future.exception()
         self._due_at.pop(request, None)
@@ -230,7 +230,9 @@ class Fetcher:
 
     # -- positions --------------------------------------------------------------------------------
 
-    def commit(self, commits: list[Commit], timeout_ms: int) -> list[Future[MyQueueError | None]]:
+    def commit(
+        self, commits: list[CommitRequest], timeout_ms: int
+    ) -> list[Future[MyQueueError | None]]:
         """Sends them; each future ends with None, or with what went wrong."""
         futures = []
         for commit in commits:
@@ -248,7 +250,7 @@ class Fetcher:
         return futures
 
     def _committed(
-        self, commit: Commit, result: Future[MyQueueError | None], future: Future[Answer]
+        self, commit: CommitRequest, result: Future[MyQueueError | None], future: Future[Answer]
     ) -> None:
         error = future.exception()
         if error is None and future.result().envelope[words.KIND] == words.COMMITTED:

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("myqueue.client")
 
 WAIT_MS_MAX: Final = 2_000  # that a MEMBER is held by the leader
-AGAIN_MS: Final = 500  # between two attempts to join
-LOOK_MS: Final = 100  # at the clock
+REJOIN_MS: Final = 500  # between two attempts to join
+CHECK_MS: Final = 100  # at the clock
 LEAVE_MS_MAX: Final = 2_000
 
 OUT, JOINING, IN, RESTING, CLOSED = "out", "joining", "in", "resting", "closed"
 
 
-class Membership:
+class GroupMembership:
     """See the chapter's head. `asked` and `told` come from the application's thread."""
 
     def __init__(
@@ -134,10 +134,10 @@ class Membership:
             self._beat()
         elif isinstance(error, MyQueueError) and (error.retriable or isinstance(error, Closed)):
             log.warning("group %s can't be joined now: %s", self._settings.group, error)
-            self._after(AGAIN_MS, self._join)
+            self._after(REJOIN_MS, self._join)
         else:
             self._trouble(error)
-            self._after(AGAIN_MS, self._join)
+            self._after(REJOIN_MS, self._join)
 
     def _trouble(self, error: BaseException) -> None:
         """What time does not mend is for the application to hear."""
@@ -201,7 +201,7 @@ class Membership:
             self._lose()
         elif number == self._beats:
             self._trouble(error)
-            self._after(LOOK_MS, self._beat)
+            self._after(CHECK_MS, self._beat)
 
     def _lose(self) -> None:
         """All shares are others' now, or may be soon."""
@@ -241,7 +241,7 @@ class Membership:
             self._send_leave(self._member)
             if self._session.now_ms() - self._asked_at < most:  # it asked meanwhile
                 self._join()
-        self._after(LOOK_MS, self._look)
+        self._after(CHECK_MS, self._look)
 
     def _at(self) -> str:
         with self._changed:

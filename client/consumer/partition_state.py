@@ -27,10 +27,12 @@ from myqueue.errors import BatchInvalid, BatchUnreadable, CorruptData, Internal,
 from myqueue.wire import batch
 
 BACKOFF_MS_MIN, BACKOFF_MS_MAX = 50, 1000
-DAMAGED_MAX: Final = 3  # so often a damaged batch is fetched again before the application is told
+DAMAGED_FETCHES_MAX: Final = (
+    3  # so often a damaged batch is fetched again before the application is told
+)
 
 
-class Find(NamedTuple):
+class StartRule(NamedTuple):
     """How a position that is not known yet is found; the answer of OFFSETS decides."""
 
     # "earliest", "latest", "committed" (else earliest), "resumed" (committed, else latest),
@@ -48,7 +50,7 @@ class Find(NamedTuple):
         return end if at_time is None or self.what == "latest" else at_time
 
 
-class Buffered(NamedTuple):
+class BufferedBatch(NamedTuple):
     """A batch that came and was not opened."""
 
     offset: int  # of its first message
@@ -56,7 +58,7 @@ class Buffered(NamedTuple):
     frame: batch.Buffer
 
 
-class Skips:
+class SkippedBatches:
     """Batches that nobody can unpack, of all partitions: passed over if `wanted`, else told."""
 
     def __init__(self, wanted: bool = False) -> None:
@@ -65,20 +67,25 @@ class Skips:
         self.notes: list[str] = []  # for the log: one line for each batch
 
 
-class Reading:
+class PartitionState:
     """State of one partition; pure. `check_invariants` says what always holds."""
 
     def __init__(
-        self, name: TopicPartition, group: int, who: str, find: Find, skips: Skips | None = None
+        self,
+        name: TopicPartition,
+        group: int,
+        who: str,
+        find: StartRule,
+        skips: SkippedBatches | None = None,
     ) -> None:
         self.name = name
         self.group = group  # number of this incarnation; the name alone is never the key (C10)
         self.who = who  # under whose name positions are committed; "" is nobody
         self.leader = ""  # address that is asked; "": not known
-        self.find: Find | None = find  # None: the position is known
+        self.find: StartRule | None = find  # None: the position is known
         self.opened: Iterator[Message] = iter([])
         self.opened_end = 0
-        self.buffered: deque[Buffered] = deque()
+        self.buffered: deque[BufferedBatch] = deque()
         self.buffered_bytes = 0
         self.next_offset = 0
         self.start, self.end = 0, 0  # of the partition, as last heard
@@ -96,7 +103,7 @@ class Reading:
         self.fenced, self.leaving, self.saved = True, False, False
         self.begins: int | None = None  # the group's first position, which is not committed so far
         self.error: MyQueueError | None = None
-        self.skips = skips or Skips()
+        self.skips = skips or SkippedBatches()
         self.suspect = 0  # its group, while it is asked for alone because others may suffer from it
         self.failures = self.damaged = 0
         self.retry_at = 0
@@ -162,7 +169,7 @@ class Reading:
         self.find = None
         self.opened_end = self.next_offset = self._placed = offset
 
-    def search(self, find: Find) -> None:
+    def search(self, find: StartRule) -> None:
         """Goes on from an offset that has to be looked up."""
         self._leave_position()
         self.find, self.retry_at = find, 0
@@ -194,7 +201,7 @@ class Reading:
                 f"{self.name}: asked for offset {self.next_offset}, and {offset} came",
                 component=self.leader,
             )
-        self.buffered.append(Buffered(offset, count, frame))
+        self.buffered.append(BufferedBatch(offset, count, frame))
         self.buffered_bytes += len(frame)
         self.next_offset = offset + count
         return len(frame)
@@ -243,28 +250,28 @@ class Reading:
             deque(islice(self.opened, position - first.offset), maxlen=0)
         return size
 
-    def _skip(self, where: Buffered, position: int, error: Exception) -> None:
+    def _skip(self, where: BufferedBatch, position: int, error: Exception) -> None:
         """The first ones may have been passed over before: only the others count."""
         self.damaged = 0
         self.opened_end = where.offset + where.count
         self.skips.messages[self.name] += self.opened_end - max(position, where.offset)
         self.skips.notes.append(f"passed over: {self._unreadable(where, error)}")
 
-    def _unreadable(self, where: Buffered, error: Exception) -> BatchUnreadable:
+    def _unreadable(self, where: BufferedBatch, error: Exception) -> BatchUnreadable:
         return BatchUnreadable.at(
             *self.name, where.offset, where.count, error, component=self.leader,
             hint=f"To go on behind it: seek({self.name.topic!r}, {self.name.partition}, "
             f'{where.offset + where.count}), or make the consumer with on_damaged="skip".',
         )  # fmt: skip
 
-    def _damage(self, where: Buffered, error: Exception, now: int) -> None:
+    def _damage(self, where: BufferedBatch, error: Exception, now: int) -> None:
         self.damaged += 1
-        if self.damaged < DAMAGED_MAX:
+        if self.damaged < DAMAGED_FETCHES_MAX:
             self.failed(now)
             return
         self.damaged = 0
         self.error = CorruptData(
-            f"{self.name}: the batch at offset {where.offset} came damaged {DAMAGED_MAX} times: "
+            f"{self.name}: the batch at offset {where.offset} came damaged {DAMAGED_FETCHES_MAX} times: "
             f"{error}",
             component=self.leader,
             hint=f"To go on behind its {where.count} messages: seek({self.name.topic!r}, "

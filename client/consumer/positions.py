@@ -23,7 +23,7 @@ from myqueue.cluster.offset_queries import read_offsets
 from myqueue.cluster.session import Session
 from myqueue.consumer.fetcher import Fetcher
 from myqueue.consumer.message import TopicPartition
-from myqueue.consumer.partition_state import Find, Reading
+from myqueue.consumer.partition_state import PartitionState, StartRule
 from myqueue.consumer.subscription import Subscription
 from myqueue.errors import Closed, ConcurrentUse, Forked, MyQueueError, TimedOut, TopicDeleted
 
@@ -34,12 +34,12 @@ GRACE_MS: Final = 500
 SLICE_S: Final = 0.1  # nobody waits longer in one go
 
 
-def tell(callback: Callback | None, names: list[TopicPartition]) -> None:
+def call_back(callback: Callback | None, names: list[TopicPartition]) -> None:
     if names and callback is not None:
         callback(names)
 
 
-class Standing:
+class ConsumerPositions:
     """Positions of a consumer."""
 
     def __init__(
@@ -88,20 +88,20 @@ class Standing:
         """Goes on from the first message of that time (ms since 1970) or later, and says where
         that is. The time is when its leader got it, exact to the batch.
         """
-        return self._search(Find("time", arguments.milliseconds(time_ms)), partitions, timeout)
+        return self._search(StartRule("time", arguments.milliseconds(time_ms)), partitions, timeout)
 
     def seek_to_beginning(
         self, partitions: Partitions = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        return self._search(Find("earliest"), partitions, timeout)
+        return self._search(StartRule("earliest"), partitions, timeout)
 
     def seek_to_end(
         self, partitions: Partitions = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        return self._search(Find("latest"), partitions, timeout)
+        return self._search(StartRule("latest"), partitions, timeout)
 
     def _search(
-        self, find: Find, partitions: Partitions, timeout: float | None
+        self, find: StartRule, partitions: Partitions, timeout: float | None
     ) -> dict[TopicPartition, int]:
         names, timeout = arguments.partitions(partitions), arguments.seconds(timeout)
         with self._mine(timeout):
@@ -132,7 +132,9 @@ class Standing:
                 return offset
             raise TopicDeleted(f"{name} was deleted")
 
-    def _positions(self, readings: list[Reading], deadline: float) -> dict[TopicPartition, int]:
+    def _positions(
+        self, readings: list[PartitionState], deadline: float
+    ) -> dict[TopicPartition, int]:
         """As soon as all are known."""
         with self._changed:
             while True:
@@ -231,7 +233,7 @@ class Standing:
     def _ready(self, limit_s: float | None) -> None:
         """Raises if what is read is not known in this time."""
 
-    def _readings(self, names: list[TopicPartition] | str | None) -> list[Reading]:
+    def _readings(self, names: list[TopicPartition] | str | None) -> list[PartitionState]:
         with self._changed:
             return self._subscription.chosen(names)
 

@@ -12,19 +12,19 @@ from collections import deque
 from collections.abc import Iterator
 
 from myqueue.consumer.message import Message
-from myqueue.consumer.partition_state import BACKOFF_MS_MAX, Reading
+from myqueue.consumer.partition_state import BACKOFF_MS_MAX, PartitionState
 from myqueue.errors import BatchUnreadable, OffsetOutOfRange
 
 
-class Turns:
+class RoundRobin:
     """The queue of partitions with news. Pure; for one thread at a time."""
 
     def __init__(self) -> None:
-        self._ready: deque[Reading] = deque()
-        self.current: Reading | None = None  # whose messages were handed out last
+        self._ready: deque[PartitionState] = deque()
+        self.current: PartitionState | None = None  # whose messages were handed out last
         self.dropped = False  # batches without any message to hand out, by the last `next_run`
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: PartitionState) -> None:
         """It may have news now; one that is queued already stays where it is."""
         if not (reading.queued or reading.silent) and reading.has_news:
             reading.queued = True
@@ -63,7 +63,7 @@ class Turns:
                 self._raise(reading, now)
         return None
 
-    def _raise(self, reading: Reading, now: int) -> None:
+    def _raise(self, reading: PartitionState, now: int) -> None:
         """What no repeat mends stays until the application seeks; the rest is tried again later."""
         error = reading.error
         if isinstance(error, OffsetOutOfRange | BatchUnreadable):

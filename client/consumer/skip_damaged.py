@@ -33,7 +33,7 @@ from myqueue.wire.batch import Buffer
 from myqueue.wire.protocol import ERROR, FIELDS, KIND
 
 
-class Skipped(NamedTuple):
+class SkippedRun(NamedTuple):
     """Messages that were passed over, all of one batch."""
 
     topic: str
@@ -47,7 +47,7 @@ def following_key(key: bytes, behind: int) -> bytes:
     return hashlib.sha256(b"behind" + key + behind.to_bytes(8, "big")).digest()[: len(key)]
 
 
-class _Commit(LeaderCall):
+class _CommitCall(LeaderCall):
     """A COMMIT of one partition. The future's result is the position afterwards."""
 
     __slots__ = ()
@@ -72,6 +72,6 @@ def commit_at_leader(
     session.check()
     future: Future[int] = Future()
     fields = (consumer, [[partition.group, offset, 0, 0]])
-    call = _Commit(session, partition, words.COMMIT, fields, (), timeout_ms, future)
+    call = _CommitCall(session, partition, words.COMMIT, fields, (), timeout_ms, future)
     session.on_io(call.ask)
     return future

@@ -18,20 +18,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from myqueue.consumer.assignment import Shares
-from myqueue.consumer.fetch_plan import Limits, Prefetch
+from myqueue.consumer.assignment import Assignment
+from myqueue.consumer.fetch_plan import FetchLimits, FetchPlan
 from myqueue.consumer.message import Message, TopicPartition
-from myqueue.consumer.partition_state import Find, Reading, Skips
-from myqueue.consumer.round_robin import Turns
+from myqueue.consumer.partition_state import PartitionState, SkippedBatches, StartRule
+from myqueue.consumer.round_robin import RoundRobin
 from myqueue.errors import Fenced, Internal, MisuseError, MyQueueError, TopicDeleted, error_of
 
 STARTS: Final = ("earliest", "latest", "committed")
 POLICIES: Final = ("error", "earliest", "latest")
-POLL: Final = "Go on with poll(): what was not committed comes again, to whoever has it now."
+POLL_HINT: Final = "Go on with poll(): what was not committed comes again, to whoever has it now."
 OFFSET_MAX: Final = (1 << 63) - 1
 
 
-class Place(NamedTuple):
+class PartitionRoute(NamedTuple):
     """Where routes say that a partition is."""
 
     number: int
@@ -39,12 +39,12 @@ class Place(NamedTuple):
     leader: str  # address; "": not known now
 
 
-class Commit(NamedTuple):
+class CommitRequest(NamedTuple):
     """A COMMIT to send to `address`, under the name `who`."""
 
     address: str
     who: str
-    readings: list[Reading]
+    readings: list[PartitionState]
     parts: list[list[int]]  # [group, offset, member epoch, assignment epoch]
 
 
@@ -57,16 +57,16 @@ def _withdraw(news: list[tuple[list[TopicPartition], list[TopicPartition]]], nam
 def lost_error(names: Iterable[TopicPartition]) -> Fenced:
     """Messages of these were returned, and others have the partitions by now."""
     listed = ", ".join(str(name) for name in sorted(set(names))[:20])
-    return Fenced(f"lost before this could be committed: {listed}", hint=POLL)
+    return Fenced(f"lost before this could be committed: {listed}", hint=POLL_HINT)
 
 
 class Subscription:
     """The partitions of some topics. `topics` says under whose name each one's positions are
     committed ("": nobody's).
 
-    >>> reading = Subscription({"orders": ""})
-    >>> reading.routed("orders", 7, [Place(0, 41, "tcp://127.0.0.1:9292")])
-    >>> [request.fields for request in reading.prefetch.requests(now=0)]  # where does it begin?
+    >>> subscription = Subscription({"orders": ""})
+    >>> subscription.routed("orders", 7, [PartitionRoute(0, 41, "tcp://127.0.0.1:9292")])
+    >>> [request.fields for request in subscription.prefetch.requests(now=0)]  # where does it begin?
     [(None, None, [41])]
     """
 
@@ -77,18 +77,20 @@ class Subscription:
         start: str = "earliest",
         on_out_of_range: str = "error",
         on_damaged: str = "raise",
-        limits: Limits | None = None,
-        shares: Shares | None = None,
+        limits: FetchLimits | None = None,
+        shares: Assignment | None = None,
     ) -> None:
         if start not in STARTS:
             raise MisuseError(f"start={start!r}: one of {', '.join(STARTS)}")
         if on_out_of_range not in POLICIES:
             raise MisuseError(f"on_out_of_range={on_out_of_range!r}: one of {', '.join(POLICIES)}")
         self.topics = dict(topics)
-        self.skips = Skips(on_damaged == "skip")
-        self.readings: dict[int, Reading] = {}  # by group
-        self.turns = Turns()
-        self.prefetch = Prefetch(self.readings, self.turns, limits or Limits(), on_out_of_range)
+        self.skips = SkippedBatches(on_damaged == "skip")
+        self.readings: dict[int, PartitionState] = {}  # by group
+        self.turns = RoundRobin()
+        self.prefetch = FetchPlan(
+            self.readings, self.turns, limits or FetchLimits(), on_out_of_range
+        )
         self.news: list[tuple[list[TopicPartition], list[TopicPartition]]] = []  # (new, gone)
         self.shares = shares
         self.lost: list[TopicPartition] = []  # shares that are others' without a word of ours
@@ -96,7 +98,7 @@ class Subscription:
         self.has_word = False  # some are lost or wanted back: the application has to hear it first
         self.failure: MyQueueError | None = None  # why it can't be a member
         self._start = start
-        self._names: dict[TopicPartition, Reading] = {}
+        self._names: dict[TopicPartition, PartitionState] = {}
         self._uids: dict[str, int] = {}  # of the topics that are read, while they exist
         self._seen: set[str] = set()
         self._made_again: set[str] = set()  # topics that took the place of one that was read
@@ -105,7 +107,7 @@ class Subscription:
 
     # -- partitions -------------------------------------------------------------------------------
 
-    def routed(self, topic: str, now: int, places: Iterable[Place], uid: int = 0) -> None:
+    def routed(self, topic: str, now: int, places: Iterable[PartitionRoute], uid: int = 0) -> None:
         """What managers say of a topic. `uid` tells one that was made again from the one before."""
         grown = topic in self._seen
         start = "earliest" if grown and self._start == "latest" else self._start
@@ -133,13 +135,15 @@ class Subscription:
         if added or removed:
             self.news.append((added, removed))
 
-    def _new_reading(self, name: TopicPartition, group: int, start: str) -> Reading:
+    def _new_reading(self, name: TopicPartition, group: int, start: str) -> PartitionState:
         if self.shares is None:
-            return Reading(name, group, self.topics[name.topic], Find(start), self.skips)
+            return PartitionState(
+                name, group, self.topics[name.topic], StartRule(start), self.skips
+            )
         share = self.shares.by_group[group]
         resumes = self._start == "latest" and not share.is_new
-        find = Find("resumed" if resumes else "committed")
-        reading = Reading(name, group, self.topics[name.topic], find, self.skips)
+        find = StartRule("resumed" if resumes else "committed")
+        reading = PartitionState(name, group, self.topics[name.topic], find, self.skips)
         reading.member, reading.epoch = self.shares.member, share.epoch
         reading.fenced, reading.leaving = False, share.to_let_go
         reading.told = reading.ready = False
@@ -160,7 +164,7 @@ class Subscription:
         gone = [r for r in self.readings.values() if r.name.topic == topic and r.group not in keep]
         return self._drop(gone)
 
-    def _drop(self, gone: list[Reading]) -> list[TopicPartition]:
+    def _drop(self, gone: list[PartitionState]) -> list[TopicPartition]:
         """Those that the application knows of."""
         for reading in gone:
             reading.gone = True
@@ -193,12 +197,12 @@ class Subscription:
             self.shares.forget()
             self._lose(list(self.readings.values()))
 
-    def _lose(self, gone: list[Reading]) -> None:
+    def _lose(self, gone: list[PartitionState]) -> None:
         self.unsaved += [reading.name for reading in gone if reading.is_unsaved]
         self.lost += self._drop(gone)
         self.has_word = self.has_word or bool(self.lost)
 
-    def take_word(self) -> tuple[list[TopicPartition], list[Reading]]:
+    def take_word(self) -> tuple[list[TopicPartition], list[PartitionState]]:
         """What was lost, and what waits for the application to be done with what it got."""
         lost, self.lost, self.unsaved, self.has_word = self.lost, [], [], False
         return lost, [reading for reading in self.readings.values() if reading.leaving]
@@ -222,14 +226,14 @@ class Subscription:
                 reading.ready = True
                 self.turns.add(reading)
 
-    def release(self, readings: Iterable[Reading]) -> None:
+    def release(self, readings: Iterable[PartitionState]) -> None:
         """The application is done with them."""
         if self.shares is not None:
             left = [one for one in readings if self.readings.get(one.group) is one]
             self.shares.released.update({one.group: one.epoch for one in left})
             self._drop(left)
 
-    def named(self, name: TopicPartition) -> Reading:
+    def named(self, name: TopicPartition) -> PartitionState:
         reading = self._names.get(name)
         if reading is None and name.topic in self._deleted:
             raise TopicDeleted(f"{name} is no more: the topic was deleted")
@@ -237,7 +241,7 @@ class Subscription:
             raise MisuseError(f"{name} is not among the partitions that are read")
         return reading
 
-    def chosen(self, names: Iterable[TopicPartition] | str | None) -> list[Reading]:
+    def chosen(self, names: Iterable[TopicPartition] | str | None) -> list[PartitionState]:
         """These partitions, those of a topic, or all."""
         if names is None:
             return list(self._names.values())
@@ -249,10 +253,10 @@ class Subscription:
 
     # -- what the application wants ---------------------------------------------------------------
 
-    def seek(self, name: TopicPartition, where: int | Find) -> Reading:
+    def seek(self, name: TopicPartition, where: int | StartRule) -> PartitionState:
         """Goes on from an offset, or from one that is looked up; what was fetched is dropped."""
         reading = self.named(name)
-        if isinstance(where, Find):
+        if isinstance(where, StartRule):
             reading.search(where)
         elif not 0 <= where <= OFFSET_MAX:
             raise MisuseError(f"seek to {where}: offsets count from 0 to 2^63 - 1")
@@ -314,11 +318,11 @@ class Subscription:
     def commits(
         self, *, handled_only: bool = False, only: Mapping[TopicPartition, int] | None = None,
         of: Iterable[TopicPartition] | None = None,
-    ) -> list[Commit]:  # fmt: skip
+    ) -> list[CommitRequest]:  # fmt: skip
         """Positions that moved forward since they were committed, by broker and name; or `only`
         these, or those `of` some partitions.
         """
-        out: dict[tuple[str, str], Commit] = {}
+        out: dict[tuple[str, str], CommitRequest] = {}
         for reading in self.chosen(of if only is None else only):
             offset = reading.handled if handled_only else reading.position
             if only is not None:
@@ -329,7 +333,7 @@ class Subscription:
                 continue
             if reading.committed is None or offset > reading.committed:
                 key = (reading.keeper, reading.who)
-                commit = out.setdefault(key, Commit(*key, [], []))
+                commit = out.setdefault(key, CommitRequest(*key, [], []))
                 commit.readings.append(reading)
                 commit.parts.append([reading.group, offset, reading.member, reading.epoch])
         return list(out.values())
@@ -344,10 +348,10 @@ class Subscription:
                 self.named(TopicPartition(*name))
             reading = self._names.get(TopicPartition(*name))
             if reading is None:
-                raise Fenced(f"{name} is not this member's, or not any more", hint=POLL)
+                raise Fenced(f"{name} is not this member's, or not any more", hint=POLL_HINT)
             late = isinstance(upto, Message) and upto.offset >= reading.furthest
             if late or not reading.told:
-                raise Fenced(f"{name} was lost and came back since then", hint=POLL)
+                raise Fenced(f"{name} was lost and came back since then", hint=POLL_HINT)
 
     def check_topic(self, upto: Message | Mapping[TopicPartition, int]) -> None:
         """Offsets of a topic that was deleted mean nothing in the next one of its name."""
@@ -357,11 +361,13 @@ class Subscription:
         if reading.is_next and upto.offset >= reading.furthest:
             raise TopicDeleted(f"{reading.name} was deleted and made again since this message")
 
-    def again(self, commits: Iterable[Commit]) -> tuple[list[Commit], list[TopicPartition]]:
+    def again(
+        self, commits: Iterable[CommitRequest]
+    ) -> tuple[list[CommitRequest], list[TopicPartition]]:
         """What of these is still to be committed, at the leaders of now; and what is gone. By the
         reading, not by its name: what came back meanwhile is another one, under another epoch.
         """
-        out: dict[tuple[str, str], Commit] = {}
+        out: dict[tuple[str, str], CommitRequest] = {}
         gone = []
         for commit in commits:
             for reading, part in zip(commit.readings, commit.parts, strict=True):
@@ -369,12 +375,14 @@ class Subscription:
                     gone.append(reading.name)
                 elif reading.committed is None or part[1] > reading.committed:
                     key = (reading.keeper, reading.who)
-                    later = out.setdefault(key, Commit(*key, [], []))
+                    later = out.setdefault(key, CommitRequest(*key, [], []))
                     later.readings.append(reading)
                     later.parts.append(part)
         return list(out.values()), gone
 
-    def committed(self, commit: Commit, parts: Sequence[Sequence[Any]]) -> MyQueueError | None:
+    def committed(
+        self, commit: CommitRequest, parts: Sequence[Sequence[Any]]
+    ) -> MyQueueError | None:
         """The answer to a COMMIT; an error if something was not committed."""
         rows = {row[0]: row[1:] for row in parts}
         failure: MyQueueError | None = None

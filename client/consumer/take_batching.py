@@ -24,18 +24,19 @@ from myqueue.wire import protocol as words
 from myqueue.wire.batch import Buffer
 
 # first and next offset; and the batches that hold them, each with its offset
-Taken = tuple[int, int, list[tuple[int, Buffer]]]
-Row = tuple[int, str, bytes, int, bool]  # group, consumer, key, most, nothing too
+TakeAnswer = tuple[int, int, list[tuple[int, Buffer]]]
+TakeRow = tuple[int, str, bytes, int, bool]  # group, consumer, key, most, nothing too
 
 
 class TakeCall(LeaderCall):
-    """One take, until it is answered. The future's result is a `Taken`."""
+    """One take, until it is answered. The future's result is a `TakeAnswer`."""
 
     __slots__ = ("_outbox", "siblings")
 
     def __init__(
-        self, outbox: Outbox, session: SessionCore, partition: Partition, row: Row, timeout_ms: int,
-        future: Future[Taken],
+        self, outbox: TakeOutbox, session: SessionCore, partition: Partition, row: TakeRow,
+        timeout_ms: int,
+        future: Future[TakeAnswer],
     ) -> None:  # fmt: skip
         super().__init__(session, partition, words.TAKE, row, (), timeout_ms, future)
         self._outbox = outbox
@@ -54,7 +55,7 @@ class TakeCall(LeaderCall):
             self._id, self.siblings = request, siblings
 
     @property
-    def row(self) -> Row:
+    def row(self) -> TakeRow:
         return self._fields  # type: ignore[return-value]
 
     def taken(self, row: list[Any], frames: list[Buffer]) -> None:
@@ -80,7 +81,7 @@ class TakeCall(LeaderCall):
                 call._failed(error)
 
 
-class Outbox:
+class TakeOutbox:
     """Takes that leave when the I/O thread has done what it is doing."""
 
     def __init__(self, session: SessionCore) -> None:
@@ -105,11 +106,11 @@ class Outbox:
 
 
 def take_at_leader(
-    outbox: Outbox, session: SessionCore, partition: Partition, row: Row, timeout_ms: int
-) -> Future[Taken]:
+    outbox: TakeOutbox, session: SessionCore, partition: Partition, row: TakeRow, timeout_ms: int
+) -> Future[TakeAnswer]:
     """Raises MyQueueError if the session can't be used."""
     session.check()
-    future: Future[Taken] = Future()
+    future: Future[TakeAnswer] = Future()
     call = TakeCall(outbox, session, partition, row, timeout_ms, future)
     session.on_io(call.ask)
     return future

@@ -29,8 +29,8 @@ from myqueue.cluster.offset_queries import read_offsets
 from myqueue.cluster.routing import Partition, Topic
 from myqueue.cluster.session import Session
 from myqueue.consumer.message import Message, messages_of
-from myqueue.consumer.skip_damaged import Skipped, commit_at_leader, following_key
-from myqueue.consumer.take_batching import Outbox, take_at_leader
+from myqueue.consumer.skip_damaged import SkippedRun, commit_at_leader, following_key
+from myqueue.consumer.take_batching import TakeOutbox, take_at_leader
 from myqueue.errors import (
     UNKNOWN,
     BatchInvalid,
@@ -60,7 +60,7 @@ OPENED_BYTES_MAX: Final = 64 << 20  # and what they may take
 ITEM_BYTES: Final = 64  # of an object in a column, besides its content
 
 
-class _Opened:
+class _OpenedBatch:
     """A batch whose messages are made when they are wanted."""
 
     __slots__ = ("bytes", "columns", "time_ms")
@@ -71,14 +71,14 @@ class _Opened:
         self.bytes = head.body_bytes + head.count * kinds * ITEM_BYTES
 
 
-class Taken(NamedTuple):
+class TakeResult(NamedTuple):
     """What one take got. `damaged`: a batch of it can't be unpacked, and nobody asked to skip it;
     the messages are all others that were taken then.
     """
 
     messages: list[Message]
     ends: list[int]  # the consumer's position in each partition that was asked
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedRun, ...] = ()
     damaged: BatchUnreadable | None = None
 
 
@@ -93,9 +93,9 @@ class Taker:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.outbox = Outbox(session)
+        self.outbox = TakeOutbox(session)
         self._turn = count()
-        self._opened: OrderedDict[tuple[int, int], _Opened] = OrderedDict()
+        self._opened: OrderedDict[tuple[int, int], _OpenedBatch] = OrderedDict()
 
     def take(
         self, topic: str, consumer_id: int, *, partition: int | None = None, max_messages: int = 1,
@@ -124,7 +124,7 @@ class Taker:
         self, topic: str, consumer_id: int, *, partition: int | None, max_messages: int,
         wait_ms: int, key: bytes | None, timeout_ms: int | None, on_damaged: str,
         ended: Callable[[], bool],
-    ) -> Taken:  # fmt: skip
+    ) -> TakeResult:  # fmt: skip
         """`take`, with what was passed over, and with a damaged batch beside the messages."""
         is_skipping = _is_skipping(on_damaged)
         known = self._topic(topic)
@@ -136,8 +136,8 @@ class Taker:
             wait_ms = 0
         deadline = self.session.now_ms() + wait_ms
         while True:
-            walk = _Walk(self, order, consumer_id, max_messages, key, limit_ms, is_skipping)
-            found: Taken = self.session.wait(walk.future, limit_ms + SPARE_MS)
+            walk = _TakeWalk(self, order, consumer_id, max_messages, key, limit_ms, is_skipping)
+            found: TakeResult = self.session.wait(walk.future, limit_ms + SPARE_MS)
             left = deadline - self.session.now_ms()
             if found.messages or found.skipped or found.damaged or left <= 0 or ended():
                 return found
@@ -146,12 +146,12 @@ class Taker:
     def begin(
         self, topic: Topic, consumer_id: int, *, partition: int | None = None,
         max_messages: int = 1, key: bytes | None = None, on_damaged: str = "raise",
-    ) -> Future[Taken]:  # fmt: skip
+    ) -> Future[TakeResult]:  # fmt: skip
         """`take_all` without waiting; for a topic that is known (`session.routes`)."""
         is_skipping = _is_skipping(on_damaged)
         order = self._order(topic, partition, key)
         limit_ms = self.session.request_timeout_ms
-        return _Walk(self, order, consumer_id, max_messages, key, limit_ms, is_skipping).future
+        return _TakeWalk(self, order, consumer_id, max_messages, key, limit_ms, is_skipping).future
 
     def left(self, topic: str, consumer_id: int, partition: int | None = None) -> int:
         """How many messages are left for this consumer."""
@@ -190,7 +190,7 @@ class Taker:
         opened = self._opened.get(place)
         if opened is None:
             try:
-                opened = _Opened(*batch.open_batch(frame))
+                opened = _OpenedBatch(*batch.open_batch(frame))
             except BatchInvalid as error:
                 raise _damage(partition, offset, frame, error) from None
             if len(opened.columns.values) > 1:
@@ -201,7 +201,7 @@ class Taker:
             partition.topic, partition.number, offset + begin, opened.time_ms, columns
         )
 
-    def _keep(self, place: tuple[int, int], opened: _Opened) -> None:
+    def _keep(self, place: tuple[int, int], opened: _OpenedBatch) -> None:
         """By what they take in memory, which can be many times what was sent; the newest stays."""
         known = self._opened
         known[place] = opened
@@ -267,7 +267,7 @@ def _damage(
     )  # fmt: skip
 
 
-class _Walk:
+class _TakeWalk:
     """One way through the partitions, until there are enough messages; in the I/O thread.
 
     A partition whose leader is gone does not hide what the others have, unless the way is decided
@@ -280,18 +280,18 @@ class _Walk:
         self, taker: Taker, order: tuple[Partition, ...], consumer_id: int, most: int,
         key: bytes | None, limit_ms: int, is_skipping: bool,
     ) -> None:  # fmt: skip
-        self.future: Future[Taken] = Future()
+        self.future: Future[TakeResult] = Future()
         self._taker, self._session = taker, taker.session
         self._order, self._who, self._most, self._key = order, str(consumer_id), most, key
         self._deadline = self._session.now_ms() + limit_ms
         # A row of damaged batches may be longer than a request may take: the next one goes on.
         self._pass_until = self._session.now_ms() + limit_ms // 2
         self._at = 0
-        self._taken = Taken([], [])
+        self._taken = TakeResult([], [])
         self._refused: MyQueueError | None = None
         self._position = self._behind = 0  # of what was taken here and is not read yet
         self._is_skipping = is_skipping
-        self._skipped: list[Skipped] = []
+        self._skipped: list[SkippedRun] = []
         self._damaged: BatchUnreadable | None = None  # the last one of the take that is being read
         self._take_key = b""  # of that take
         self._before = 0  # messages that there were before it
@@ -377,7 +377,7 @@ class _Walk:
         ) and last.offset >= error.offset:  # fmt: skip
             self._skipped[-1] = last._replace(count=last.count + count)
         else:
-            self._skipped.append(Skipped(error.topic, error.partition, first, count))
+            self._skipped.append(SkippedRun(error.topic, error.partition, first, count))
             log.warning("passed over: %s", error)
 
     def _pass_over(self, error: BatchUnreadable) -> None:

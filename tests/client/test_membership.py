@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-from myqueue.consumer.assignment import Shares
-from myqueue.consumer.group_membership import LEAVE_MS_MAX, LOOK_MS, Membership
+from myqueue.consumer.assignment import Assignment
+from myqueue.consumer.group_membership import CHECK_MS, LEAVE_MS_MAX, GroupMembership
 from myqueue.consumer.subscription import Subscription
 from myqueue.errors import Closed, InvalidName, NotLeader, TimedOut, UnknownMember
 from myqueue.settings import ConsumerSettings
@@ -36,11 +36,11 @@ class Desk:
         self.refreshed: list[tuple[list[str], int]] = []
         self._timers: list[tuple[int, Callable[[], object]]] = []
         self.shares_at_leave: list[int] = []
-        self.subscription = Subscription({"t": "group/g"}, shares=Shares())
+        self.subscription = Subscription({"t": "group/g"}, shares=Assignment())
         fetcher: Any = SimpleNamespace(
             changed=Condition(), listeners=[], take_routes=lambda: None
         )  # fmt: skip
-        self.member = Membership(
+        self.member = GroupMembership(
             cast(Any, self), fetcher, self.subscription,
             ConsumerSettings(group="g", session_timeout_ms=SESSION_MS, max_poll_ms=POLL_MS),
         )  # fmt: skip
@@ -146,7 +146,7 @@ def test_whose_session_is_over_says_so_as_soon_as_somebody_hears(noticed_by: str
     if noticed_by == "the application":
         desk.now += SESSION_MS
         assert desk.member.is_over() and desk.member.shares.by_group == {}
-    desk.run(SESSION_MS + 2 * LOOK_MS)
+    desk.run(SESSION_MS + 2 * CHECK_MS)
     desk.joined(6)  # first, so that it is dealt out once
     assert desk.answer({})[:2] == ("leave_group", {"group": "g", "member": 5})
     assert desk.member.shares.member == 6

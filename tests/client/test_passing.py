@@ -21,7 +21,7 @@ from myqueue import errors
 from myqueue.cluster.routing import Partition, Topic
 from myqueue.consumer import taker
 from myqueue.consumer.message import Message
-from myqueue.consumer.skip_damaged import Skipped
+from myqueue.consumer.skip_damaged import SkippedRun
 from myqueue.daemons.partition.positions import DONE, Positions
 from myqueue.errors import BatchUnreadable, TimedOut
 from myqueue.wire import batch
@@ -157,7 +157,7 @@ def test_a_single_message_is_one_commit_and_one_more_take(play: Callable[..., Pl
     played = play([(False, 100_000), (True, 1)])
     taken = played.taker.begin(topic(1), 7, on_damaged="skip").result(0)
     assert offsets(taken.messages) == [100_000]
-    assert taken.skipped == (Skipped("t", 0, 0, 100_000),)
+    assert taken.skipped == (SkippedRun("t", 0, 0, 100_000),)
     assert played.asked == ["take", "commit", "take"]
 
 

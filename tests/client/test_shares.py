@@ -8,10 +8,10 @@ import pytest
 from support.partition_log import A, B, Bench, PartitionLog, offsets
 
 from myqueue import errors
-from myqueue.consumer.assignment import Shares
-from myqueue.consumer.fetch_plan import Fence, Fetch, Lookup
+from myqueue.consumer.assignment import Assignment
+from myqueue.consumer.fetch_plan import FenceRequest, FetchRequest, OffsetsRequest
 from myqueue.consumer.message import TopicPartition
-from myqueue.consumer.partition_state import Find
+from myqueue.consumer.partition_state import StartRule
 from myqueue.daemons.partition.positions import Positions
 from myqueue.wire.protocol import NO_OFFSET
 
@@ -25,7 +25,7 @@ class Desk(Bench):
         self.leaders = leaders
         self.fences: list[Any] = []
         self.news: list[Any] = []
-        super().__init__(leaders, who=WHO, shares=Shares(), **options)
+        super().__init__(leaders, who=WHO, shares=Assignment(), **options)
         assert self.sub.shares is not None
         self.shares = self.sub.shares
         self.shares.joined(MEMBER, 10_000)
@@ -39,7 +39,7 @@ class Desk(Bench):
         self.sub.admit()
 
     def answer(self, request: Any) -> None:
-        if isinstance(request, Fence):
+        if isinstance(request, FenceRequest):
             self.fences.append(request.fields)
             rows = [
                 [group, 0, NO_OFFSET, None] if offset == NO_OFFSET
@@ -68,19 +68,19 @@ def test_c7_a_partition_is_fenced_before_its_position_is_asked_for() -> None:
     desk = Desk([A, A])
     desk.given(1, (0, 7, False), (1, 8, False))
     (fence,) = desk.requests()
-    assert isinstance(fence, Fence)
+    assert isinstance(fence, FenceRequest)
     assert fence.fields == (WHO, [[100, NO_OFFSET, MEMBER, 7], [101, NO_OFFSET, MEMBER, 8]])
     assert desk.requests() == []  # not before the answer
     refused = [100, errors.Fenced.code, 0, None]  # a newer owner is there already
     desk.sub.prefetch.fenced(fence, [refused, [101, 0, NO_OFFSET, None]], desk.now)
     (lookup,) = desk.requests()
-    assert isinstance(lookup, Lookup) and lookup.fields == (WHO, None, [101])
+    assert isinstance(lookup, OffsetsRequest) and lookup.fields == (WHO, None, [101])
     desk.now += 1000
     (again,) = desk.requests()
-    assert isinstance(again, Fence) and len(again.fields[1]) == 1
+    assert isinstance(again, FenceRequest) and len(again.fields[1]) == 1
     desk.answer(lookup)
     (fetch,) = desk.requests()
-    assert isinstance(fetch, Fetch)
+    assert isinstance(fetch, FetchRequest)
 
 
 def test_what_is_to_be_let_go_is_silent_and_its_position_is_where_the_application_is() -> None:
@@ -118,7 +118,7 @@ def test_who_seeks_while_a_partition_is_wanted_back_hears_where_to() -> None:
     desk.given(1, (0, 7, False))
     desk.sub.shared(2, [[100, "t", 0, 7, True, False], [101, "t", 1, 8, True, False]])
     desk.route([A, A])
-    desk.sub.seek(TopicPartition("t", 0), Find("latest"))
+    desk.sub.seek(TopicPartition("t", 0), StartRule("latest"))
     desk.turn(), desk.turn()
     assert (desk.position(0), desk.position(1)) == (10, 0)
     desk.logs[100].append(1)
@@ -168,7 +168,7 @@ def test_latest_is_for_members_without_a_position(is_new: bool, begins: int) -> 
     desk.route([A])
     desk.turn(), desk.turn()
     assert desk.position() == begins
-    assert Find("resumed").choose(0, 5, 3, None) == 3
+    assert StartRule("resumed").choose(0, 5, 3, None) == 3
 
 
 def test_where_a_group_begins_is_committed_before_anything_is_read() -> None:
@@ -181,7 +181,7 @@ def test_where_a_group_begins_is_committed_before_anything_is_read() -> None:
     desk.given(1, (0, 7, False))
     desk.turn(), desk.turn()  # the fence, the look-up
     (first,) = desk.requests()
-    assert isinstance(first, Fence) and first.fields == (WHO, [[100, 5, MEMBER, 7]])
+    assert isinstance(first, FenceRequest) and first.fields == (WHO, [[100, 5, MEMBER, 7]])
     log.append(3)
     desk.sub.prefetch.fenced(first, [[100, errors.NotLeader.code, 0, None]], desk.now)
     assert desk.requests() == []  # not before it is sure

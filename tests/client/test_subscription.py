@@ -6,10 +6,10 @@ import pytest
 from support.partition_log import A, B, Bench, PartitionLog, offsets
 
 from myqueue.consumer import subscription
-from myqueue.consumer.fetch_plan import EXTRA_MAX, Fetch, Limits, Lookup
+from myqueue.consumer.fetch_plan import EXTRA_MAX, FetchLimits, FetchRequest, OffsetsRequest
 from myqueue.consumer.message import Message, TopicPartition
-from myqueue.consumer.partition_state import Find
-from myqueue.consumer.subscription import Place, Subscription
+from myqueue.consumer.partition_state import StartRule
+from myqueue.consumer.subscription import PartitionRoute, Subscription
 from myqueue.errors import (
     MisuseError,
     NotLeader,
@@ -111,10 +111,10 @@ def test_seek_to_time_beginning_and_end() -> None:
     log.append(5, time_ms=2_000)
     bench.turn()
     for find, first in (
-        (Find("time", 1_500), 5),
-        (Find("time", 9_999), 10),
-        (Find("earliest"), 0),
-        (Find("latest"), 10),
+        (StartRule("time", 1_500), 5),
+        (StartRule("time", 9_999), 10),
+        (StartRule("earliest"), 0),
+        (StartRule("latest"), 10),
     ):
         bench.sub.seek(TopicPartition("t", 0), find)
         assert bench.position() is None
@@ -172,7 +172,7 @@ def test_a_seek_does_not_wait_for_the_long_poll_of_others() -> None:
 
 
 def test_buffers_have_a_limit_and_hungry_ones_come_first() -> None:
-    bench = Bench([A, A], limits=Limits(buffer_bytes=2_000, partition_bytes=1_500))
+    bench = Bench([A, A], limits=FetchLimits(buffer_bytes=2_000, partition_bytes=1_500))
     bench.logs[100].append(100)
     bench.turn()
     bench.turn()
@@ -212,7 +212,7 @@ def test_a_topic_that_was_made_anew_is_not_mistaken_for_the_old_one() -> None:
     assert len(bench.read()) == 3
     bench.logs[100].append(3)
     bench.turn()
-    bench.sub.routed("t", 0, [Place(0, 900, A)])
+    bench.sub.routed("t", 0, [PartitionRoute(0, 900, A)])
     assert bench.sub.news[-1] == ([TopicPartition("t", 0)], [TopicPartition("t", 0)])
     bench.logs = {900: PartitionLog(900)}
     bench.logs[900].append(2)
@@ -273,7 +273,7 @@ def test_columns_become_messages() -> None:
 def test_types_of_requests() -> None:
     bench = Bench([A])
     [lookup] = bench.requests()
-    assert isinstance(lookup, Lookup) and lookup.fields == (None, None, [100])
+    assert isinstance(lookup, OffsetsRequest) and lookup.fields == (None, None, [100])
     bench.answer(lookup)
     [fetch] = bench.requests()
-    assert isinstance(fetch, Fetch) and fetch.fields == (500, 1, 4 << 20, [[100, 0]])
+    assert isinstance(fetch, FetchRequest) and fetch.fields == (500, 1, 4 << 20, [[100, 0]])

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.partition_log import PartitionLog
 
-from myqueue.consumer.fetch_plan import Fetch, Limits, Lookup
+from myqueue.consumer.fetch_plan import FetchLimits, FetchRequest, OffsetsRequest
 from myqueue.consumer.message import TopicPartition
-from myqueue.consumer.subscription import Place, Subscription
+from myqueue.consumer.subscription import PartitionRoute, Subscription
 from myqueue.errors import NotLeader, NotReady, TimedOut, UnknownPartition
 
 PARTS = 3
@@ -37,7 +37,7 @@ class World:
     def __init__(self) -> None:
         self.logs = {group: PartitionLog(group) for group in range(PARTS)}
         self.leaders = ["a"] * PARTS
-        limits = Limits(buffer_bytes=600, partition_bytes=300, fetch_bytes=200)
+        limits = FetchLimits(buffer_bytes=600, partition_bytes=300, fetch_bytes=200)
         self.sub = Subscription({"t": ""}, limits=limits)
         self.under_way: list[Any] = []
         self.now = 0
@@ -45,7 +45,7 @@ class World:
         self.route()
 
     def route(self) -> None:
-        places = [Place(group, group, self.leaders[group]) for group in range(PARTS)]
+        places = [PartitionRoute(group, group, self.leaders[group]) for group in range(PARTS)]
         self.sub.routed("t", self.now, places)
 
     def ask(self) -> None:
@@ -55,7 +55,7 @@ class World:
             assert reading.request is None or reading.request in held
 
     def answer(self, request: Any) -> None:
-        if isinstance(request, Lookup):
+        if isinstance(request, OffsetsRequest):
             rows = [self.logs[group].offsets(None, None) for group in request.fields[2]]
             self.sub.prefetch.looked_up(request, rows, self.now)
             return
@@ -64,7 +64,7 @@ class World:
         self.sub.prefetch.fetched(request, rows, frames, self.now)
 
     def refuse(self, request: Any, code: int) -> None:
-        if isinstance(request, Fetch):
+        if isinstance(request, FetchRequest):
             rows = [[group, code, 0, 0, [], None] for group, _ in request.fields[3]]
             self.sub.prefetch.fetched(request, rows, [], self.now)
         else:

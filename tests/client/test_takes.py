@@ -11,7 +11,7 @@ from support.fake_cluster.peer import Answer, EchoCluster, EchoDaemon, refuse
 
 from myqueue import errors
 from myqueue.cluster.session import Session
-from myqueue.consumer.taker import Taken, Taker
+from myqueue.consumer.taker import Taker, TakeResult
 from myqueue.wire import batch
 from myqueue.wire import protocol as words
 
@@ -60,12 +60,12 @@ def given(request: int, count: int, begin: int = 0) -> Answer:
     return [words.encode(words.TAKEN, 0, rows), BATCH]
 
 
-def at_once(session: Session, count: int) -> list[Future[Taken]]:
+def at_once(session: Session, count: int) -> list[Future[TakeResult]]:
     """So many takes of one moment: the I/O thread gets them together."""
     taker = Taker(session)
     topic = session.routes.topic("t")
     assert topic is not None
-    begun: Future[list[Future[Taken]]] = Future()
+    begun: Future[list[Future[TakeResult]]] = Future()
     session.on_io(
         lambda: begun.set_result([taker.begin(topic, 1 + number) for number in range(count)])
     )

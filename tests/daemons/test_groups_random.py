@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.manager_rig import Cluster
 
-from myqueue.consumer.assignment import Shares
+from myqueue.consumer.assignment import Assignment
 from myqueue.errors import MyQueueError
 from myqueue.wire import protocol
 
@@ -25,7 +25,7 @@ class Client:
     """A member as its process knows it."""
 
     def __init__(self) -> None:
-        self.shares = Shares()
+        self.shares = Assignment()
         self.asleep_until = 0
 
     def holds(self, now: int) -> dict[int, int]:

@@ -6,9 +6,9 @@ For tests of the pure half of a consumer; nothing here knows of sockets.
 from itertools import islice
 from typing import Any
 
-from myqueue.consumer.fetch_plan import Lookup
+from myqueue.consumer.fetch_plan import OffsetsRequest
 from myqueue.consumer.message import Message, TopicPartition
-from myqueue.consumer.subscription import Place, Subscription
+from myqueue.consumer.subscription import PartitionRoute, Subscription
 from myqueue.errors import OffsetOutOfRange
 from myqueue.wire import batch
 
@@ -78,13 +78,13 @@ class Bench:
 
     def route(self, leaders: list[str]) -> None:
         groups = zip(sorted(self.logs), leaders, strict=False)
-        self.sub.routed("t", self.now, [Place(g - 100, g, leader) for g, leader in groups])
+        self.sub.routed("t", self.now, [PartitionRoute(g - 100, g, leader) for g, leader in groups])
 
     def requests(self) -> list[Any]:
         return self.sub.prefetch.requests(self.now)
 
     def answer(self, request: Any) -> None:
-        if isinstance(request, Lookup):
+        if isinstance(request, OffsetsRequest):
             who, time_ms, groups = request.fields
             rows = [self.logs[group].offsets(who, time_ms) for group in groups]
             self.sub.prefetch.looked_up(request, rows, self.now)
