@@ -175,7 +175,7 @@ class AsyncConsumer:
             for message in run:
                 yield message
                 consumer.note_handled()
-                if consumer.must_hear():
+                if consumer.has_withdrawals():
                     break
 
     async def _until(self, timeout: float | None, take: Callable[[], T | None]) -> T | None:

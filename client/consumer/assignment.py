@@ -20,7 +20,7 @@ class AssignedPartition(NamedTuple):
     topic: str
     number: int
     epoch: int
-    to_let_go: bool
+    is_revoked: bool
     is_new: bool  # it was added to its topic when the group read it already
 
 
@@ -34,16 +34,16 @@ class Assignment:
         self.by_group: dict[int, AssignedPartition] = {}
         self.released: dict[int, int] = {}  # group -> epoch
 
-    def joined(self, member: int, ends_at: int) -> None:
-        self.forget()
+    def begin(self, member: int, ends_at: int) -> None:
+        self.clear()
         self.member, self.ends_at = member, ends_at
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """The session is over, or its end is feared."""
         self.member = self.version = self.ends_at = 0
         self.by_group, self.released = {}, {}
 
-    def take(self, version: int, rows: Sequence[Sequence[Any]]) -> bool:
+    def update(self, version: int, rows: Sequence[Sequence[Any]]) -> bool:
         """What the managers say; False: it is older than what is known."""
         if version < self.version:
             return False
@@ -58,5 +58,5 @@ class Assignment:
     def has(self, group: int) -> bool:
         return group in self.by_group and group not in self.released
 
-    def is_over(self, now: int) -> bool:
+    def has_ended(self, now: int) -> bool:
         return now >= self.ends_at

@@ -134,7 +134,7 @@ class Consumer(ConsumerPositions):
         self._membership: GroupMembership | None = None
         self._ids = set(ids.values())
         self._commit_at = session.now_ms() + self._settings.auto_commit_interval_ms
-        self._looking: Future[Any] | None = None  # for the topics
+        self._topics_future: Future[Any] | None = None  # for the topics
         self._has_begun = False
         self.parting = ConsumerParting(
             session, self._owns_session, self._fetcher, subscription, self._ids, auto_commit
@@ -152,19 +152,19 @@ class Consumer(ConsumerPositions):
     def _find_topics(self, deadline: float, contact_s: float | None = None) -> bool:
         """Whether they are known. It waits for them; without any contact for `contact_s` only."""
         contact = None if contact_s is None else time.monotonic() + contact_s
-        if self._looking is None:
+        if self._topics_future is None:
             names = list(self._subscription.topics)
             limit_ms = self._settings.request_timeout_ms
-            self._looking = self._session.ensure_topics(names, timeout_ms=limit_ms)
-        while not self._looking.done():
+            self._topics_future = self._session.ensure_topics(names, timeout_ms=limit_ms)
+        while not self._topics_future.done():
             now = time.monotonic()
             if contact is not None and now >= contact and not self._session.is_in_contact:
                 return False
             if now >= deadline or self._closed:
                 return False
-            wait([self._looking], min(SLICE_S, deadline - now))
-        looked, self._looking = self._looking, None  # a failure is told once, then it looks again
-        looked.result()
+            wait([self._topics_future], min(SLICE_S, deadline - now))
+        asked, self._topics_future = self._topics_future, None
+        asked.result()  # raises a failure once; the next call asks again
         return True
 
     def _begin_reading(self) -> None:
@@ -174,13 +174,13 @@ class Consumer(ConsumerPositions):
         for number in self._ids:
             session.keep_alive(consumer=number)
         self._fetcher.start()
-        if self._subscription.shares is not None:
+        if self._subscription.assignment is not None:
             self._membership = self.parting.membership = GroupMembership(
                 session.core, self._fetcher, self._subscription, self._settings
             )
             self._membership.start()
 
-    def _ready(self, limit_s: float | None) -> None:
+    def _ensure_started(self, limit_s: float | None) -> None:
         """The cluster could not be reached when this was made: each call tries, for its time."""
         if self._has_begun:
             return
@@ -196,7 +196,7 @@ class Consumer(ConsumerPositions):
 
     def wait_until_ready(self) -> None:
         """For who must not wait in `poll`: until the topics are known."""
-        with self._mine():
+        with self._exclusive_call():
             pass
 
     # -- messages ---------------------------------------------------------------------------------
@@ -214,8 +214,8 @@ class Consumer(ConsumerPositions):
             )
         timeout = arguments.seconds(timeout)
         end = None if timeout is None else time.monotonic() + timeout
-        with self._mine(timeout):
-            self._begin()
+        with self._exclusive_call(timeout):
+            self._begin_call()
             run = self._next_run(None if end is None else end - time.monotonic())
             out: list[Message] = []
             try:
@@ -229,7 +229,7 @@ class Consumer(ConsumerPositions):
     def __iter__(self) -> Iterator[Message]:
         """Every message; the one before counts as handled when the next one is asked for."""
         idle_s = self._settings.idle_timeout
-        with self._mine(idle_s):
+        with self._exclusive_call(idle_s):
             pass
         while (run := self._wait_for_run(idle_s)) is not None:
             if not self._settings.auto_commit and self._membership is None:
@@ -238,7 +238,7 @@ class Consumer(ConsumerPositions):
             for message in run:
                 yield message
                 self.note_handled()
-                if self.must_hear():
+                if self.has_withdrawals():
                     break  # the rest of it comes again, if it is still ours
 
     def take_run(self) -> Iterator[Message] | None:
@@ -250,14 +250,14 @@ class Consumer(ConsumerPositions):
     def note_handled(self) -> None:
         """All that was returned is handled; auto_commit may commit it."""
         if self._settings.auto_commit and self._session.now_ms() >= self._commit_at:
-            self._handled()
+            self._mark_handled()
 
-    def must_hear(self) -> bool:
+    def has_withdrawals(self) -> bool:
         """Before the next message: partitions are wanted back, or are lost."""
         if self._membership is None:
             return False
-        self._membership.asked()
-        return self._membership.is_over() or self._subscription.has_word
+        self._membership.note_poll()
+        return self._membership.is_over() or self._subscription.has_withdrawals
 
     def on_news(self, callback: Callable[[], object]) -> None:
         """`callback` is called in the I/O thread whenever there may be something to `take_run`."""
@@ -266,17 +266,17 @@ class Consumer(ConsumerPositions):
 
     def _wait_for_run(self, idle_s: float | None) -> Iterator[Message] | None:
         try:
-            with self._mine():
-                self._begin()
+            with self._exclusive_call():
+                self._begin_call()
                 return self._next_run(idle_s)
         except Closed:
             if self._closed:  # while the application was in its loop: it just ends
                 return None
             raise
 
-    def _begin(self) -> None:
-        self._handled()
-        self.must_hear()
+    def _begin_call(self) -> None:
+        self._mark_handled()
+        self.has_withdrawals()
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -285,7 +285,7 @@ class Consumer(ConsumerPositions):
         """Waits for messages of any partition; None: none came, or the consumer was closed."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            self._tell_news()
+            self._call_callbacks()
             run = self._take_run()
             left = SLICE_S if end is None else min(SLICE_S, end - time.monotonic())
             if run is not None or left <= 0 or self._closed:
@@ -307,23 +307,23 @@ class Consumer(ConsumerPositions):
                 try:
                     return subscription.next_run(self._session.now_ms())
                 finally:
-                    hungry = subscription.is_hungry
-                    notes, subscription.skips.notes = subscription.skips.notes, notes
+                    hungry = subscription.may_fetch_more
+                    notes, subscription.skips.log_lines = subscription.skips.log_lines, notes
         finally:
             for note in notes:
                 log.warning("%s", note)
             if hungry:
                 self._fetcher.nudge()
 
-    def _tell_news(self) -> None:
+    def _call_callbacks(self) -> None:
         """Callbacks run here, in the consumer's thread and without a lock: they may seek. All of
         them, also if one raises: none of this is told again.
         """
         if self._membership is not None:
-            self._membership.asked()
+            self._membership.note_poll()
         with self._changed:
-            news = self._subscription.take_news()
-            lost, leaving = self._subscription.take_word()
+            news = self._subscription.take_changes()
+            lost, leaving = self._subscription.take_withdrawals()
         if not (news or lost or leaving):
             return
         with ExitStack() as last_first:
@@ -331,7 +331,7 @@ class Consumer(ConsumerPositions):
             for added, gone in reversed(news):
                 last_first.callback(call_back, self._on_assign, added)
                 last_first.callback(call_back, self._on_revoke, gone)
-            last_first.callback(self._let_go, leaving)
+            last_first.callback(self._release, leaving)
             last_first.callback(call_back, self._on_lost, lost)
 
     def _admit(self) -> None:
@@ -339,48 +339,51 @@ class Consumer(ConsumerPositions):
             self._subscription.admit()
         self._fetcher.nudge()
 
-    def _let_go(self, leaving: list[PartitionState]) -> None:
+    def _release(self, leaving: list[PartitionState]) -> None:
         """The application has come back, so it is done with what it got of them."""
         if not leaving:
             return
         self._save(leaving)
         try:
-            call_back(self._on_revoke, [one.name for one in leaving if one.told and not one.gone])
+            call_back(
+                self._on_revoke,
+                [one.name for one in leaving if one.is_announced and not one.is_removed],
+            )
         finally:
             with self._changed:
                 self._subscription.release(leaving)
             if self._membership is not None:
-                self._membership.told()
+                self._membership.report_released()
 
     def has_to_save(self) -> bool:
         """Would the next call for messages wait for a commit before it gives something back?"""
         if self._closed or not self._settings.auto_commit:
             return False
-        readings = self._subscription.readings.copy()  # of the I/O thread
-        return any(one.leaving and not one.saved for one in readings.values())
+        partitions = self._subscription.partitions.copy()  # of the I/O thread
+        return any(one.is_leaving and not one.is_saved for one in partitions.values())
 
     def save_leaving(self) -> None:
         """That commit, for who must not wait in `poll`."""
-        with self._mine():
-            self._handled()
+        with self._exclusive_call():
+            self._mark_handled()
             with self._changed:
-                leaving = [one for one in self._subscription.readings.values() if one.leaving]
+                leaving = [one for one in self._subscription.partitions.values() if one.is_leaving]
             self._save(leaving)
 
     def _save(self, leaving: list[PartitionState]) -> None:
         if not self._settings.auto_commit:
             return
         with self._changed:
-            unsaved = [one for one in leaving if not (one.gone or one.saved)]
+            unsaved = [one for one in leaving if not (one.is_removed or one.is_saved)]
             commits = self._subscription.commits(handled_only=True, of=[r.name for r in unsaved])
             for one in unsaved:
-                one.saved = True  # or tried: once is enough
+                one.is_saved = True  # or tried: once is enough
         with suppress(MyQueueError):  # else they come again, to somebody else
             self._commit_until(time.monotonic() + RELEASE_COMMIT_S_MAX, commits)
 
     # -- committing -------------------------------------------------------------------------------
 
-    def _handled(self) -> None:
+    def _mark_handled(self) -> None:
         """The application asks for more, so what it got before is handled (C9)."""
         if not self._settings.auto_commit:
             return
@@ -406,7 +409,7 @@ class Consumer(ConsumerPositions):
         if messages that were returned are of partitions that others of the group have by now.
         """
         upto, timeout = arguments.positions(upto), arguments.seconds(timeout)
-        with self._mine(timeout):
+        with self._exclusive_call(timeout):
             if not all(self._subscription.topics.values()):
                 raise MisuseError("nothing to commit under: give the consumer a group= or an id")
             with self._changed:
@@ -416,13 +419,13 @@ class Consumer(ConsumerPositions):
                     self._subscription.check_topic(upto)
                 if isinstance(upto, Message):
                     upto = {TopicPartition(upto.topic, upto.partition): upto.offset + 1}
-                readings = self._subscription.chosen(upto)
+                partitions = self._subscription.select(upto)
                 commits = self._subscription.commits(only=upto)
-                unsaved = [] if upto is not None else self._subscription.unsaved
+                unsaved = [] if upto is not None else self._subscription.uncommitted
             self._commit_until(self._deadline(timeout), commits)
             if unsaved:
                 raise lost_error(unsaved)
-            return {r.name: r.committed for r in readings if r.committed is not None}
+            return {r.name: r.committed for r in partitions if r.committed is not None}
 
     def _commit_until(self, deadline: float, commits: list[CommitRequest]) -> None:
         """Again and again, as long as that may help."""
@@ -438,7 +441,7 @@ class Consumer(ConsumerPositions):
             time.sleep(pause_s)
             pause_s = min(PAUSE_S_MAX, pause_s * 2)
             with self._changed:
-                commits, more = self._subscription.again(commits)
+                commits, more = self._subscription.remaining(commits)
             gone += more
         if gone and self._membership is not None:
             raise lost_error(gone)

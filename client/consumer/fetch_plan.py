@@ -6,8 +6,8 @@ first (COMMIT): what the other one still commits can't be missed then, it is ref
 begins at the end, without a position or with one that retention took, that is committed before
 anything is read: the next owner must not begin at a later end, past messages that nobody handled.
 Whatever fails only makes it wait, with its position unchanged, for news of its leader or a later
-time. An answer is used only by readings that still wait for that very request, so what a seek made
-useless is dropped by itself. That is how nothing is lost or doubled when leaders change.
+time. An answer is used only by partitions that still wait for that very request, so an answer that
+a seek made useless is dropped. That is how nothing is lost or doubled when leaders change.
 
 **One refusal is one partition's.** A request for several that is refused as a whole is asked again
 partition by partition, so that what is wrong with one of them never keeps the others from being
@@ -69,15 +69,15 @@ class BrokerRequest:
 
     fields: tuple[Any, ...]
 
-    def __init__(self, address: str, readings: list[PartitionState]) -> None:
+    def __init__(self, address: str, partitions: list[PartitionState]) -> None:
         self.address = address
-        self.readings = readings
+        self.partitions = partitions
 
-    def settle(self) -> list[PartitionState]:
+    def claim_waiting(self) -> list[PartitionState]:
         """Those that still wait for this very answer; they wait no longer."""
-        waiting = [reading for reading in self.readings if reading.request is self]
-        for reading in waiting:
-            reading.request = None
+        waiting = [partition for partition in self.partitions if partition.request is self]
+        for partition in waiting:
+            partition.request = None
         return waiting
 
 
@@ -85,11 +85,11 @@ class FetchRequest(BrokerRequest):
     """A FETCH."""
 
     def __init__(
-        self, address: str, readings: list[PartitionState], wait_ms: int, limits: FetchLimits
+        self, address: str, partitions: list[PartitionState], wait_ms: int, limits: FetchLimits
     ) -> None:
-        super().__init__(address, readings)
+        super().__init__(address, partitions)
         self.wait_ms = wait_ms
-        parts = [[reading.group, reading.next_offset] for reading in readings]
+        parts = [[partition.group, partition.next_offset] for partition in partitions]
         self.fields = (wait_ms, limits.min_bytes, limits.fetch_bytes, parts)
 
 
@@ -98,21 +98,28 @@ class FenceRequest(BrokerRequest):
     where the group begins.
     """
 
-    def __init__(self, address: str, readings: list[PartitionState], who: str) -> None:
-        super().__init__(address, readings)
+    def __init__(self, address: str, partitions: list[PartitionState], who: str) -> None:
+        super().__init__(address, partitions)
         parts = [
-            [one.group, NO_OFFSET if one.begins is None else one.begins, one.member, one.epoch]
-            for one in readings
+            [
+                one.group,
+                NO_OFFSET if one.group_start is None else one.group_start,
+                one.member,
+                one.epoch,
+            ]
+            for one in partitions
         ]
         self.fields = (who, parts)
 
 
 class OffsetsRequest(BrokerRequest):
-    """An OFFSETS for readings with one name and one time."""
+    """An OFFSETS for partitions with one name and one time."""
 
-    def __init__(self, address: str, readings: list[PartitionState], who: str, time_ms: int | None):
-        super().__init__(address, readings)
-        self.fields = (who or None, time_ms, [reading.group for reading in readings])
+    def __init__(
+        self, address: str, partitions: list[PartitionState], who: str, time_ms: int | None
+    ):
+        super().__init__(address, partitions)
+        self.fields = (who or None, time_ms, [partition.group for partition in partitions])
 
 
 class FetchPlan:
@@ -120,18 +127,18 @@ class FetchPlan:
 
     def __init__(
         self,
-        readings: Mapping[int, PartitionState],
+        partitions: Mapping[int, PartitionState],
         turns: RoundRobin,
         limits: FetchLimits,
         on_out_of_range: str,
     ) -> None:
         self.limits = limits
         self.routes_wanted = False
-        self.notes: list[str] = []  # for the log: what must not happen in silence
-        self._readings = readings  # by group; shared with the subscription, which changes it
-        self._turns = turns
+        self.log_lines: list[str] = []  # for the log: what must not happen in silence
+        self._partitions = partitions  # by group; shared with the subscription, which changes it
+        self._round_robin = turns
         self._on_out_of_range = on_out_of_range
-        self._under_way: dict[str, list[FetchRequest]] = {}  # by address
+        self._unanswered: dict[str, list[FetchRequest]] = {}  # by address
 
     # -- asking -----------------------------------------------------------------------------------
 
@@ -141,82 +148,87 @@ class FetchPlan:
         lost: dict[tuple[str, str, int | None, int], list[PartitionState]] = {}
         ours: dict[tuple[str, str, int], list[PartitionState]] = {}
         room = self.buffered_bytes < self.limits.buffer_bytes
-        for reading in self._readings.values():
-            if reading.request is not None or reading.retry_at > now:
+        for partition in self._partitions.values():
+            if partition.request is not None or partition.retry_at > now:
                 continue
-            if not reading.fenced:
-                may_ask = reading.ready or reading.begins is None
-                if may_ask and self._has_leader(reading, now):
-                    fence = (reading.leader, reading.who, reading.suspect)
-                    ours.setdefault(fence, []).append(reading)
-            elif reading.find is not None:
-                if self._has_leader(reading, now):
-                    key = (reading.leader, reading.who, reading.find.time_ms, reading.suspect)
-                    lost.setdefault(key, []).append(reading)
-            elif room and self.wants(reading) and self._has_leader(reading, now):
-                hungry.setdefault((reading.leader, reading.suspect), []).append(reading)
+            if not partition.is_fenced:
+                may_ask = partition.is_admitted or partition.group_start is None
+                if may_ask and self._has_leader(partition, now):
+                    fence = (partition.leader, partition.committer, partition.isolated_as)
+                    ours.setdefault(fence, []).append(partition)
+            elif partition.start_rule is not None:
+                if self._has_leader(partition, now):
+                    key = (
+                        partition.leader,
+                        partition.committer,
+                        partition.start_rule.time_ms,
+                        partition.isolated_as,
+                    )
+                    lost.setdefault(key, []).append(partition)
+            elif room and self.has_room_for(partition) and self._has_leader(partition, now):
+                hungry.setdefault((partition.leader, partition.isolated_as), []).append(partition)
         out: list[BrokerRequest] = [
-            OffsetsRequest(address, readings, who, time_ms)
-            for (address, who, time_ms, _), readings in lost.items()
+            OffsetsRequest(address, partitions, who, time_ms)
+            for (address, who, time_ms, _), partitions in lost.items()
         ]
         out += [
-            FenceRequest(address, readings, who) for (address, who, _), readings in ours.items()
+            FenceRequest(address, partitions, who) for (address, who, _), partitions in ours.items()
         ]
         out += filter(None, (self._fetch(*key, found) for key, found in hungry.items()))
         for request in out:
-            for reading in request.readings:
-                reading.request = request
+            for partition in request.partitions:
+                partition.request = request
         return out
 
     def _fetch(
-        self, address: str, suspect: int, readings: list[PartitionState]
+        self, address: str, suspect: int, partitions: list[PartitionState]
     ) -> FetchRequest | None:
-        under_way = self._under_way.setdefault(address, [])
+        under_way = self._unanswered.setdefault(address, [])
         if len(under_way) > EXTRA_MAX:
             return None
         waits = suspect or any(fetch.wait_ms == self.limits.wait_ms for fetch in under_way)
         wait_ms = min(EXTRA_WAIT_MS, self.limits.wait_ms) if waits else self.limits.wait_ms
         # A broker fills its answer in this order: who has least comes first.
-        readings.sort(key=lambda reading: reading.buffered_bytes)
-        fetch = FetchRequest(address, readings, wait_ms, self.limits)
+        partitions.sort(key=lambda partition: partition.buffered_bytes)
+        fetch = FetchRequest(address, partitions, wait_ms, self.limits)
         under_way.append(fetch)
         return fetch
 
-    def wants(self, reading: PartitionState) -> bool:
+    def has_room_for(self, partition: PartitionState) -> bool:
         """It has room, and no answer is on its way."""
-        full = reading.buffered_bytes >= self.limits.partition_bytes
-        unwanted = reading.paused or reading.leaving
-        return not (full or unwanted or reading.request or reading.error)
+        full = partition.buffered_bytes >= self.limits.partition_bytes
+        unwanted = partition.is_paused or partition.is_leaving
+        return not (full or unwanted or partition.request or partition.error)
 
-    def _has_leader(self, reading: PartitionState, now: int) -> bool:
-        if reading.leader:
+    def _has_leader(self, partition: PartitionState, now: int) -> bool:
+        if partition.leader:
             return True
         self.routes_wanted = True
-        reading.failed(now)
+        partition.note_failure(now)
         return False
 
     @property
     def buffered_bytes(self) -> int:
-        return sum(r.buffered_bytes for r in self._readings.values() if not r.paused)
+        return sum(r.buffered_bytes for r in self._partitions.values() if not r.is_paused)
 
     def next_retry(self, now: int) -> int | None:
         """When there will be something to ask though nothing happens; None: never."""
-        times = (r.retry_at for r in self._readings.values() if r.request is None)
+        times = (r.retry_at for r in self._partitions.values() if r.request is None)
         return min((time for time in times if time > now), default=None)
 
-    def led(self, reading: PartitionState, address: str, now: int) -> None:
+    def set_leader(self, partition: PartitionState, address: str, now: int) -> None:
         """Where its leader is, by the newest routes; "": not known."""
-        if address == reading.leader:
+        if address == partition.leader:
             return
-        reading.leader = address
+        partition.leader = address
         if address:
-            reading.request = None  # the old leader may be frozen: its answer is not waited for
-            hasty = reading.failures < PROMPT_RETRIES_MAX
-            reading.retry_at = 0 if hasty else min(reading.retry_at, now + BACKOFF_MS_MIN)
+            partition.request = None  # the old leader may be frozen: its answer is not waited for
+            hasty = partition.failure_count < PROMPT_RETRIES_MAX
+            partition.retry_at = 0 if hasty else min(partition.retry_at, now + BACKOFF_MS_MIN)
 
     # -- answers ----------------------------------------------------------------------------------
 
-    def fetched(
+    def on_fetched(
         self,
         fetch: FetchRequest,
         parts: Sequence[Sequence[Any]],
@@ -224,124 +236,124 @@ class FetchPlan:
         now: int,
     ) -> None:
         """The answer to a FETCH: its `parts` and payload frames as they came."""
-        self._returned(fetch)
-        wanted = {reading.group: reading for reading in fetch.settle()}
+        self._forget_fetch(fetch)
+        wanted = {partition.group: partition for partition in fetch.claim_waiting()}
         at = 0
         for group, code, start, end, batches, _ in parts:
             own = frames[at : at + len(batches)]
             at += len(batches)
-            reading = wanted.pop(group, None)
-            if reading is None:
+            partition = wanted.pop(group, None)
+            if partition is None:
                 continue
-            reading.start, reading.end = start, end
+            partition.start, partition.end = start, end
             if code:
-                text = f"{reading.name} can't be read at offset {reading.next_offset}"
-                self._refused(reading, error_of(code, text, fetch.address), now)
+                text = f"{partition.name} can't be read at offset {partition.next_offset}"
+                self._note_error(partition, error_of(code, text, fetch.address), now)
             elif len(own) != len(batches):
-                reading.failed(now)  # cut on its way: ask again
+                partition.note_failure(now)  # cut on its way: ask again
             else:
-                self._receive(reading, batches, own, now)
-        for reading in wanted.values():
-            reading.failed(now)  # not mentioned at all: ask again, but not in a tight loop
+                self._receive(partition, batches, own, now)
+        for partition in wanted.values():
+            partition.note_failure(now)  # not mentioned at all: ask again, but not in a tight loop
 
     def _receive(
         self,
-        reading: PartitionState,
+        partition: PartitionState,
         batches: Sequence[Sequence[int]],
         frames: Sequence[Buffer],
         now: int,
     ) -> None:
-        reading.succeeded()
+        partition.note_success()
         try:
             for (offset, _), frame in zip(batches, frames, strict=True):
-                reading.receive(offset, frame)
+                partition.receive(offset, frame)
         except BatchInvalid:
-            reading.failed(now)  # what came before it stays, the rest is asked for again
+            partition.note_failure(now)  # what came before it stays, the rest is asked for again
         except Internal as error:
-            reading.error = error
-        self._turns.add(reading)
+            partition.error = error
+        self._round_robin.add(partition)
 
-    def looked_up(self, lookup: OffsetsRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
+    def on_offsets(self, lookup: OffsetsRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
         """The answer to an OFFSETS."""
         rows = {row[0]: row[1:] for row in parts}
-        for reading in lookup.settle():
-            row = rows.get(reading.group)
-            if row is None or reading.find is None:
-                reading.failed(now)
+        for partition in lookup.claim_waiting():
+            row = rows.get(partition.group)
+            if row is None or partition.start_rule is None:
+                partition.note_failure(now)
                 continue
             code, start, end, position, at_time, _ = row
             if code:
-                self._refused(reading, error_of(code, component=lookup.address), now)
+                self._note_error(partition, error_of(code, component=lookup.address), now)
                 continue
-            reading.start, reading.end, reading.committed = start, end, position
-            what = reading.find.what
-            reading.place(reading.find.choose(start, end, position, at_time))
-            reading.handled = reading.position
+            partition.start, partition.end, partition.committed = start, end, position
+            what = partition.start_rule.kind
+            partition.move_to(partition.start_rule.choose(start, end, position, at_time))
+            partition.handled_position = partition.position
             if what == "skipped" or (what == "resumed" and position is None):
-                reading.begin_group()
-            reading.succeeded()
+                partition.commit_group_start()
+            partition.note_success()
 
-    def fenced(self, fence: FenceRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
+    def on_fenced(self, fence: FenceRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
         """The answer to a COMMIT that fences. Who is fenced itself will hear from the managers."""
         rows = {row[0]: (row[1], row[2]) for row in parts}
-        for reading in fence.settle():
-            code, position = rows.get(reading.group, (Internal.code, 0))
+        for partition in fence.claim_waiting():
+            code, position = rows.get(partition.group, (Internal.code, 0))
             if code:
-                reading.failed(now)
+                partition.note_failure(now)
                 self.routes_wanted = True
             else:
-                reading.fenced = True
-                if reading.begins is not None:
-                    reading.begins, reading.committed = None, position
-                reading.succeeded()
+                partition.is_fenced = True
+                if partition.group_start is not None:
+                    partition.group_start, partition.committed = None, position
+                partition.note_success()
 
-    def failed(self, request: BrokerRequest, error: MyQueueError, now: int) -> None:
+    def on_failure(self, request: BrokerRequest, error: MyQueueError, now: int) -> None:
         """A request that got no answer, or an error instead of one."""
         if isinstance(request, FetchRequest):
-            self._returned(request)
-        readings = request.settle()
-        if not error.retriable and len(request.readings) > 1:
+            self._forget_fetch(request)
+        partitions = request.claim_waiting()
+        if not error.retriable and len(request.partitions) > 1:
             # One of them may be wrong: each is asked for alone now, and only it has an error.
-            for reading in readings:
-                reading.suspect, reading.retry_at = reading.group, 0
+            for partition in partitions:
+                partition.isolated_as, partition.retry_at = partition.group, 0
             return
-        for reading in readings:
-            self._refused(reading, error, now)
+        for partition in partitions:
+            self._note_error(partition, error, now)
 
-    def _returned(self, fetch: FetchRequest) -> None:
-        under_way = self._under_way.get(fetch.address, [])
+    def _forget_fetch(self, fetch: FetchRequest) -> None:
+        under_way = self._unanswered.get(fetch.address, [])
         left = [other for other in under_way if other is not fetch]
         if left:
-            self._under_way[fetch.address] = left
+            self._unanswered[fetch.address] = left
         else:
-            self._under_way.pop(fetch.address, None)  # addresses come and go; nothing may pile up
+            self._unanswered.pop(fetch.address, None)  # addresses come and go; nothing may pile up
 
-    def _refused(self, reading: PartitionState, error: MyQueueError, now: int) -> None:
+    def _note_error(self, partition: PartitionState, error: MyQueueError, now: int) -> None:
         if isinstance(error, OffsetOutOfRange):
-            self._out_of_range(reading, now)
+            self._apply_out_of_range_policy(partition, now)
             return
-        reading.failed(now)
+        partition.note_failure(now)
         if error.retriable:
             self.routes_wanted = True
         else:
-            reading.error = error
-            self._turns.add(reading)
+            partition.error = error
+            self._round_robin.add(partition)
 
-    def _out_of_range(self, reading: PartitionState, now: int) -> None:
+    def _apply_out_of_range_policy(self, partition: PartitionState, now: int) -> None:
         """Only what the application chose happens by itself (C6)."""
         if self._on_out_of_range == "error":
-            reading.error = OffsetOutOfRange(
-                f"{reading.name}: offset {reading.next_offset} is not between "
-                f"{reading.start} (start) and {reading.end} (end)",
-                component=reading.leader,
+            partition.error = OffsetOutOfRange(
+                f"{partition.name}: offset {partition.next_offset} is not between "
+                f"{partition.start} (start) and {partition.end} (end)",
+                component=partition.leader,
             )
-            self._turns.add(reading)
-        elif reading.has_messages:
-            reading.failed(now)  # what came before is handed out first
+            self._round_robin.add(partition)
+        elif partition.has_messages:
+            partition.note_failure(now)  # what came before is handed out first
         else:
-            self.notes.append(
-                f"{reading.name}: offset {reading.next_offset} is not between {reading.start} and "
-                f"{reading.end}; going on from the {self._on_out_of_range} one"
+            self.log_lines.append(
+                f"{partition.name}: offset {partition.next_offset} is not between "
+                f"{partition.start} and {partition.end}; going on from the {self._on_out_of_range} one"
             )
-            skips = self._on_out_of_range == "latest" and bool(reading.epoch)
-            reading.search(StartRule("skipped" if skips else self._on_out_of_range))
+            skips = self._on_out_of_range == "latest" and bool(partition.epoch)
+            partition.look_up(StartRule("skipped" if skips else self._on_out_of_range))

@@ -59,7 +59,7 @@ class Fetcher:
         self._timer_at: int | None = None
         self._due_at: dict[BrokerRequest, int] = {}  # when an answer should have come
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Under the lock: wake who waits."""
         self.changed.notify_all()
         for listener in self.listeners:
@@ -68,16 +68,16 @@ class Fetcher:
     def start(self) -> None:
         """Partitions that are known already are there when it returns."""
         self._take_routes()
-        self._session.on_routes(self._routed)
-        self._session.on_io(self._routed)
-        self._watch()
+        self._session.on_routes(self._on_routes)
+        self._session.on_io(self._on_routes)
+        self._watch_overdue()
 
     def close(self) -> None:
         """Answers that still come are dropped."""
         self._closed = True
-        self._session.off_routes(self._routed)
+        self._session.off_routes(self._on_routes)
         with self.changed:
-            self._tell()
+            self._notify()
 
     def nudge(self) -> None:
         """From any thread: there may be something to ask."""
@@ -87,11 +87,11 @@ class Fetcher:
 
     def take_routes(self) -> None:
         """In the I/O thread: other partitions are to be read."""
-        self._routed()
+        self._on_routes()
 
     # -- the I/O thread ---------------------------------------------------------------------------
 
-    def _routed(self) -> None:
+    def _on_routes(self) -> None:
         self._take_routes()
         self._pump()
 
@@ -105,101 +105,101 @@ class Fetcher:
                         PartitionRoute(p.number, p.group, routes.leader(p.group, now) or "")
                         for p in topic.partitions
                     ]
-                    self._subscription.routed(name, now, places, topic.uid)
+                    self._subscription.set_routes(name, now, places, topic.uid)
                 elif routes.is_unknown(name):
-                    self._subscription.unknown(name)
+                    self._subscription.mark_deleted(name)
             if self._subscription.has_news:
-                self._tell()
+                self._notify()
 
     def _pump(self) -> None:
         """Ask what is to be asked now, and see when that has to be looked at again."""
         self._nudged = False
         if self._closed or self._session.closed:
             return
-        now, prefetch = self._session.now_ms(), self._subscription.prefetch
+        now, prefetch = self._session.now_ms(), self._subscription.fetch_plan
         with self.changed:
             self._look_for_leaders(now)
             requests = prefetch.requests(now)
             refresh, prefetch.routes_wanted = prefetch.routes_wanted, False
             retry = prefetch.next_retry(now)
-            notes, prefetch.notes = prefetch.notes, []
+            notes, prefetch.log_lines = prefetch.log_lines, []
         for note in notes:
             log.warning("%s", note)
         if refresh:
             self._session.refresh(self._subscription.topics)
         if retry is not None and (self._timer_at is None or retry < self._timer_at):
             self._timer_at = retry
-            self._session.after(retry - now, partial(self._due, retry))
+            self._session.after(retry - now, partial(self._on_timer, retry))
         for request in requests:
             self._send(request)
 
-    def _due(self, at: int) -> None:
+    def _on_timer(self, at: int) -> None:
         if self._timer_at == at:
             self._timer_at = None
         self._pump()
 
     def _look_for_leaders(self, now: int) -> None:
         """Hints and elapsed time change routes without news of managers."""
-        routes, prefetch = self._session.routes, self._subscription.prefetch
-        for reading in self._subscription.readings.values():
-            if reading.failures or not reading.leader:
-                prefetch.led(reading, routes.leader(reading.group, now) or "", now)
-                if reading.failures == LOGGED_FAILURES:
-                    reading.failures += 1  # said once, until it succeeds
-                    log.warning("%s can't be read: no leader answers", reading.name)
+        routes, prefetch = self._session.routes, self._subscription.fetch_plan
+        for partition in self._subscription.partitions.values():
+            if partition.failure_count or not partition.leader:
+                prefetch.set_leader(partition, routes.leader(partition.group, now) or "", now)
+                if partition.failure_count == LOGGED_FAILURES:
+                    partition.failure_count += 1  # said once, until it succeeds
+                    log.warning("%s can't be read: no leader answers", partition.name)
 
-    def _watch(self) -> None:
+    def _watch_overdue(self) -> None:
         if self._closed or self._session.closed:
             return
         now = self._session.now_ms()
         if any(due < now for due in tuple(self._due_at.values())):
             self._session.refresh(self._subscription.topics)
-        self._session.after(OVERDUE_MS, self._watch)
+        self._session.after(OVERDUE_MS, self._watch_overdue)
 
     def _send(self, request: BrokerRequest) -> None:
         if isinstance(request, FetchRequest):
-            kind, wait_ms, done = words.FETCH, request.wait_ms, self._fetched
+            kind, wait_ms, done = words.FETCH, request.wait_ms, self._on_fetched
         elif isinstance(request, FenceRequest):
-            kind, wait_ms, done = words.COMMIT, 0, self._fenced
+            kind, wait_ms, done = words.COMMIT, 0, self._on_fenced
         else:
-            kind, wait_ms, done = words.OFFSETS, 0, self._looked_up
+            kind, wait_ms, done = words.OFFSETS, 0, self._on_offsets
         self._due_at[request] = self._session.now_ms() + wait_ms + OVERDUE_MS
         future = self._session.call(
             request.address, kind, request.fields, timeout_ms=wait_ms + self._request_timeout_ms
         )
         future.add_done_callback(partial(done, request))
 
-    def _fetched(self, request: BrokerRequest, future: Future[Answer]) -> None:
+    def _on_fetched(self, request: BrokerRequest, future: Future[Answer]) -> None:
         answer = self._answer(request, future, words.FETCHED)
         if answer is not None and isinstance(request, FetchRequest):
             parts, now = answer.envelope[words.FIELDS], self._session.now_ms()
             for group, code, _, _, _, details in parts:
-                self._hear(request.address, group, code, details)
+                self._note_leader(request.address, group, code, details)
             with self.changed:
-                self._subscription.prefetch.fetched(request, parts, answer.frames, now)
+                self._subscription.fetch_plan.on_fetched(request, parts, answer.frames, now)
                 if self._subscription.has_news:
-                    self._tell()
+                    self._notify()
         self._pump()
 
-    def _fenced(self, request: BrokerRequest, future: Future[Answer]) -> None:
+    def _on_fenced(self, request: BrokerRequest, future: Future[Answer]) -> None:
         answer = self._answer(request, future, words.COMMITTED)
         if answer is not None and isinstance(request, FenceRequest):
             parts, now = answer.envelope[words.FIELDS], self._session.now_ms()
             for group, code, _, details in parts:
-                self._hear(request.address, group, code, details)
+                self._note_leader(request.address, group, code, details)
             with self.changed:
-                self._subscription.prefetch.fenced(request, parts, now)
+                self._subscription.fetch_plan.on_fenced(request, parts, now)
         self._pump()
 
-    def _looked_up(self, request: BrokerRequest, future: Future[Answer]) -> None:
+    def _on_offsets(self, request: BrokerRequest, future: Future[Answer]) -> None:
         answer = self._answer(request, future, words.POSITIONS)
         if answer is not None and isinstance(request, OffsetsRequest):
             parts, now = answer.envelope[words.FIELDS], self._session.now_ms()
             for row in parts:
-                self._hear(request.address, row[0], row[1], None)
+                self._note_leader(request.address, row[0], row[1], None)
             with self.changed:
-                self._subscription.prefetch.looked_up(request, parts, now)
-                self._tell()  # somebody may wait for a position
+                self._subscription.fetch_plan.on_offsets(request, parts, now)
+                self._notify()  # somebody may wait for a position
         self._pump()
 
     def _answer(self, request: BrokerRequest, future: Future[Answer], kind: int) -> Answer | None:
@@ -212,14 +212,16 @@ class Fetcher:
             error = OutcomeUnknown(f"{request.address} gave no answer of a known kind: {error}")
         if self._closed or isinstance(error, Closed):
             return None
-        for reading in request.readings:
-            self._hear(request.address, reading.group, error.code, None)
+        for partition in request.partitions:
+            self._note_leader(request.address, partition.group, error.code, None)
         with self.changed:
-            self._subscription.prefetch.failed(request, error, self._session.now_ms())
-            self._tell()
+            self._subscription.fetch_plan.on_failure(request, error, self._session.now_ms())
+            self._notify()
         return None
 
-    def _hear(self, address: str, group: int, code: int, details: dict[str, Any] | None) -> None:
+    def _note_leader(
+        self, address: str, group: int, code: int, details: dict[str, Any] | None
+    ) -> None:
         """What the answer for a partition says of its leader."""
         routes = self._session.routes
         if not code or not error_of(code).retriable or code in STILL_LEADS:
@@ -239,34 +241,37 @@ class Fetcher:
             result: Future[MyQueueError | None] = Future()
             futures.append(result)
             if not commit.address:
-                name = commit.readings[0].name
+                name = commit.partitions[0].name
                 result.set_result(NotLeader(f"no leader of {name} is known, or not as ours so far"))
                 self._session.refresh(self._subscription.topics)
                 continue
             asked = self._session.call(
-                commit.address, words.COMMIT, (commit.who, commit.parts), timeout_ms=timeout_ms
+                commit.address,
+                words.COMMIT,
+                (commit.committer, commit.parts),
+                timeout_ms=timeout_ms,
             )
-            asked.add_done_callback(partial(self._committed, commit, result))
+            asked.add_done_callback(partial(self._on_committed, commit, result))
         return futures
 
-    def _committed(
+    def _on_committed(
         self, commit: CommitRequest, result: Future[MyQueueError | None], future: Future[Answer]
     ) -> None:
         error = future.exception()
         if error is None and future.result().envelope[words.KIND] == words.COMMITTED:
             parts = future.result().envelope[words.FIELDS]
             for group, code, _, details in parts:
-                self._hear(commit.address, group, code, details)
+                self._note_leader(commit.address, group, code, details)
             with self.changed:
-                error = self._subscription.committed(commit, parts)
+                error = self._subscription.on_committed(commit, parts)
         elif isinstance(error, MyQueueError):
-            for reading in commit.readings:
-                self._hear(commit.address, reading.group, error.code, None)
+            for partition in commit.partitions:
+                self._note_leader(commit.address, partition.group, error.code, None)
         else:
             error = OutcomeUnknown(f"{commit.address} gave no answer of a known kind: {error}")
         try:
             if error is not None and not self._session.closed:
                 self._session.refresh(self._subscription.topics)
-                self._routed()
+                self._on_routes()
         finally:  # somebody waits for it, whatever ends meanwhile
             result.set_result(error)

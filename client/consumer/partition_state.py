@@ -27,9 +27,8 @@ from myqueue.errors import BatchInvalid, BatchUnreadable, CorruptData, Internal,
 from myqueue.wire import batch
 
 BACKOFF_MS_MIN, BACKOFF_MS_MAX = 50, 1000
-DAMAGED_FETCHES_MAX: Final = (
-    3  # so often a damaged batch is fetched again before the application is told
-)
+# Fetches of one damaged batch before the application gets the error.
+DAMAGED_MAX: Final = 3
 
 
 class StartRule(NamedTuple):
@@ -37,17 +36,17 @@ class StartRule(NamedTuple):
 
     # "earliest", "latest", "committed" (else earliest), "resumed" (committed, else latest),
     # "skipped" (latest, for the whole group), "time" (else latest)
-    what: str
+    kind: str
     time_ms: int | None = None
 
     def choose(self, start: int, end: int, position: int | None, at_time: int | None) -> int:
-        if self.what == "earliest":
+        if self.kind == "earliest":
             return start
-        if self.what == "committed":
+        if self.kind == "committed":
             return start if position is None else position
-        if self.what == "resumed" and position is not None:
+        if self.kind == "resumed" and position is not None:
             return position
-        return end if at_time is None or self.what == "latest" else at_time
+        return end if at_time is None or self.kind == "latest" else at_time
 
 
 class BufferedBatch(NamedTuple):
@@ -62,9 +61,9 @@ class SkippedBatches:
     """Batches that nobody can unpack, of all partitions: passed over if `wanted`, else told."""
 
     def __init__(self, wanted: bool = False) -> None:
-        self.wanted = wanted
-        self.messages: Counter[TopicPartition] = Counter()  # that were passed over
-        self.notes: list[str] = []  # for the log: one line for each batch
+        self.is_wanted = wanted
+        self.counts: Counter[TopicPartition] = Counter()  # that were passed over
+        self.log_lines: list[str] = []  # for the log: one line for each batch
 
 
 class PartitionState:
@@ -80,49 +79,55 @@ class PartitionState:
     ) -> None:
         self.name = name
         self.group = group  # number of this incarnation; the name alone is never the key (C10)
-        self.who = who  # under whose name positions are committed; "" is nobody
+        self.committer = who  # under whose name positions are committed; "" is nobody
         self.leader = ""  # address that is asked; "": not known
-        self.find: StartRule | None = find  # None: the position is known
-        self.opened: Iterator[Message] = iter([])
+        self.start_rule: StartRule | None = find  # None: the position is known
+        self.opened_batch: Iterator[Message] = iter([])
         self.opened_end = 0
-        self.buffered: deque[BufferedBatch] = deque()
+        self.buffered_batches: deque[BufferedBatch] = deque()
         self.buffered_bytes = 0
         self.next_offset = 0
         self.start, self.end = 0, 0  # of the partition, as last heard
         self.committed: int | None = None
-        self.handled: int | None = None  # position when the last messages were asked for (C9)
+        self.handled_position: int | None = (
+            None  # position when the last messages were asked for (C9)
+        )
         self.request: object = None  # the fetch or look-up under way; any other answer is stale
-        self.paused = self.gone = self.queued = False
-        self.is_next = False  # of a topic that took the place of one that was read before
+        self.is_paused = self.is_removed = self.is_queued = False
+        self.is_recreated = False  # of a topic that took the place of one that was read before
         # The application hears that it is ours; and has heard it, and may have sought.
-        self.told = self.ready = True
-        self._placed = self._furthest = 0
+        self.is_announced = self.is_admitted = True
+        self._sought_offset = self._furthest = 0
         # In a group that shares partitions: under which epochs it is ours, and whether its broker
         # knows (it has to before anything is read); it is to be given back; and was committed.
         self.member = self.epoch = 0
-        self.fenced, self.leaving, self.saved = True, False, False
-        self.begins: int | None = None  # the group's first position, which is not committed so far
+        self.is_fenced, self.is_leaving, self.is_saved = True, False, False
+        self.group_start: int | None = (
+            None  # the group's first position, which is not committed so far
+        )
         self.error: MyQueueError | None = None
         self.skips = skips or SkippedBatches()
-        self.suspect = 0  # its group, while it is asked for alone because others may suffer from it
-        self.failures = self.damaged = 0
+        self.isolated_as = (
+            0  # its group, while it is asked for alone because others may suffer from it
+        )
+        self.failure_count = self.damaged_count = 0
         self.retry_at = 0
 
     @property
-    def left(self) -> int:
+    def opened_count(self) -> int:
         """Messages of the opened batch that were not handed out."""
-        return length_hint(self.opened)
+        return length_hint(self.opened_batch)
 
     @property
     def position(self) -> int | None:
-        return None if self.find else self.opened_end - self.left
+        return None if self.start_rule else self.opened_end - self.opened_count
 
     @property
-    def keeper(self) -> str:
+    def commit_address(self) -> str:
         """Whom a position is committed to; "": nobody now. Not before it is fenced: what comes
         first under a new epoch may set the group back, as a reset does (C7).
         """
-        return self.leader if self.fenced or self.begins is not None else ""
+        return self.leader if self.is_fenced or self.group_start is not None else ""
 
     @property
     def furthest(self) -> int:
@@ -132,61 +137,61 @@ class PartitionState:
     @property
     def is_unsaved(self) -> bool:
         """The application got messages that are not committed."""
-        return (self.position or 0) > max(self._placed, self.committed or 0)
+        return (self.position or 0) > max(self._sought_offset, self.committed or 0)
 
     @property
     def has_messages(self) -> bool:
-        return bool(self.buffered) or self.left > 0
+        return bool(self.buffered_batches) or self.opened_count > 0
 
     @property
-    def silent(self) -> bool:
+    def is_withheld(self) -> bool:
         """Nothing of it may be handed out."""
-        return self.paused or self.gone or self.leaving or not self.ready
+        return self.is_paused or self.is_removed or self.is_leaving or not self.is_admitted
 
     @property
-    def has_news(self) -> bool:
+    def has_output(self) -> bool:
         return self.has_messages or self.error is not None
 
     # -- moving -----------------------------------------------------------------------------------
 
-    def forget(self) -> None:
+    def drop_fetched(self) -> None:
         """Drops what was fetched; an answer that is still under way will not be recognised."""
-        deque(self.opened, maxlen=0)
-        self.buffered.clear()
+        deque(self.opened_batch, maxlen=0)
+        self.buffered_batches.clear()
         self.buffered_bytes = 0
         self.request = self.error = None
 
-    def stop(self) -> None:
+    def stop_output(self) -> None:
         """Hands out nothing more. What was not handed out does not count as if it had been."""
         position = self.position
-        self.forget()
+        self.drop_fetched()
         if position is not None:
             self.opened_end = self.next_offset = position
 
-    def place(self, offset: int) -> None:
+    def move_to(self, offset: int) -> None:
         """Goes on from this offset."""
         self._leave_position()
-        self.find = None
-        self.opened_end = self.next_offset = self._placed = offset
+        self.start_rule = None
+        self.opened_end = self.next_offset = self._sought_offset = offset
 
-    def search(self, find: StartRule) -> None:
+    def look_up(self, find: StartRule) -> None:
         """Goes on from an offset that has to be looked up."""
         self._leave_position()
-        self.find, self.retry_at = find, 0
+        self.start_rule, self.retry_at = find, 0
 
     def _leave_position(self) -> None:
         self._furthest = self.furthest
-        self.forget()
-        if self.begins is not None:  # the application wants to begin elsewhere
-            self.begins, self.fenced = None, True
+        self.drop_fetched()
+        if self.group_start is not None:  # the application wants to begin elsewhere
+            self.group_start, self.is_fenced = None, True
 
-    def begin_group(self) -> None:
+    def commit_group_start(self) -> None:
         """Nobody of the group was here before: where we are is its position from now on."""
-        self.begins, self.fenced = self.position, False
+        self.group_start, self.is_fenced = self.position, False
 
-    def hold(self) -> None:
+    def detach_iterator(self) -> None:
         """What is left of the opened batch is kept, but taken from who iterates over it."""
-        self.opened = iter(list(self.opened))
+        self.opened_batch = iter(list(self.opened_batch))
 
     # -- coming in --------------------------------------------------------------------------------
 
@@ -201,18 +206,18 @@ class PartitionState:
                 f"{self.name}: asked for offset {self.next_offset}, and {offset} came",
                 component=self.leader,
             )
-        self.buffered.append(BufferedBatch(offset, count, frame))
+        self.buffered_batches.append(BufferedBatch(offset, count, frame))
         self.buffered_bytes += len(frame)
         self.next_offset = offset + count
         return len(frame)
 
-    def succeeded(self) -> None:
-        self.failures = self.retry_at = self.suspect = 0
+    def note_success(self) -> None:
+        self.failure_count = self.retry_at = self.isolated_as = 0
 
-    def failed(self, now: int) -> None:
+    def note_failure(self, now: int) -> None:
         """Something went wrong that may go right later: wait, longer each time."""
-        self.retry_at = now + min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(self.failures, 8))
-        self.failures += 1
+        self.retry_at = now + min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(self.failure_count, 8))
+        self.failure_count += 1
 
     # -- going out --------------------------------------------------------------------------------
 
@@ -224,7 +229,7 @@ class PartitionState:
         over, or told until the application seeks.
         """
         position = self.opened_end
-        first = self.buffered.popleft()
+        first = self.buffered_batches.popleft()
         size = len(first.frame)
         self.buffered_bytes -= size
         try:
@@ -232,30 +237,30 @@ class PartitionState:
             messages = messages_of(*self.name, first.offset, header.time_ms, columns)
         except (BatchInvalid, TypeError) as error:
             is_whole = batch.is_whole(first.frame)
-            if is_whole and self.skips.wanted:
+            if is_whole and self.skips.is_wanted:
                 self._skip(first, position, error)
                 return size
             size += self.buffered_bytes
-            self.place(position)
+            self.move_to(position)
             if is_whole:
                 self.error = self._unreadable(first, error)
             else:
-                self._damage(first, error, now)
+                self._note_damage(first, error, now)
             return size
-        self.damaged = 0
+        self.damaged_count = 0
         self.opened_end = first.offset + first.count
         # The first batch may begin before the position; what was handed out is not again.
-        self.opened = iter(messages)
+        self.opened_batch = iter(messages)
         if position > first.offset:
-            deque(islice(self.opened, position - first.offset), maxlen=0)
+            deque(islice(self.opened_batch, position - first.offset), maxlen=0)
         return size
 
     def _skip(self, where: BufferedBatch, position: int, error: Exception) -> None:
         """The first ones may have been passed over before: only the others count."""
-        self.damaged = 0
+        self.damaged_count = 0
         self.opened_end = where.offset + where.count
-        self.skips.messages[self.name] += self.opened_end - max(position, where.offset)
-        self.skips.notes.append(f"passed over: {self._unreadable(where, error)}")
+        self.skips.counts[self.name] += self.opened_end - max(position, where.offset)
+        self.skips.log_lines.append(f"passed over: {self._unreadable(where, error)}")
 
     def _unreadable(self, where: BufferedBatch, error: Exception) -> BatchUnreadable:
         return BatchUnreadable.at(
@@ -264,14 +269,14 @@ class PartitionState:
             f'{where.offset + where.count}), or make the consumer with on_damaged="skip".',
         )  # fmt: skip
 
-    def _damage(self, where: BufferedBatch, error: Exception, now: int) -> None:
-        self.damaged += 1
-        if self.damaged < DAMAGED_FETCHES_MAX:
-            self.failed(now)
+    def _note_damage(self, where: BufferedBatch, error: Exception, now: int) -> None:
+        self.damaged_count += 1
+        if self.damaged_count < DAMAGED_MAX:
+            self.note_failure(now)
             return
-        self.damaged = 0
+        self.damaged_count = 0
         self.error = CorruptData(
-            f"{self.name}: the batch at offset {where.offset} came damaged {DAMAGED_FETCHES_MAX} times: "
+            f"{self.name}: the batch at offset {where.offset} came damaged {DAMAGED_MAX} times: "
             f"{error}",
             component=self.leader,
             hint=f"To go on behind its {where.count} messages: seek({self.name.topic!r}, "
@@ -280,14 +285,14 @@ class PartitionState:
 
     def check_invariants(self) -> None:
         """Called by tests after each event."""
-        rows: list[Any] = list(self.buffered)
+        rows: list[Any] = list(self.buffered_batches)
         wrong = [
             self.buffered_bytes != sum(len(row.frame) for row in rows) and "buffered_bytes",
             bool(rows) and rows[-1].offset + rows[-1].count != self.next_offset and "next_offset",
-            not rows and self.find is None and self.opened_end != self.next_offset and "end",
+            not rows and self.start_rule is None and self.opened_end != self.next_offset and "end",
             bool(rows) and rows[0].offset > self.opened_end and "gap behind the opened batch",
             any(a.offset + a.count < b.offset for a, b in pairwise(rows)) and "gap between batches",
-            self.find is not None and self.has_messages and "messages of an unknown position",
+            self.start_rule is not None and self.has_messages and "messages of an unknown position",
         ]
         if any(wrong):
             raise Internal(f"{self.name}: {[text for text in wrong if text]}")

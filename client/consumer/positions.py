@@ -50,20 +50,20 @@ class ConsumerPositions:
         self._fetcher = Fetcher(session.core, subscription, request_timeout_ms)
         self._changed = self._fetcher.changed
         self._pid = os.getpid()
-        self._user = RLock()
+        self._caller_lock = RLock()
         self._closed = False
         self._error: MyQueueError | None = None  # met behind messages that were returned first
 
     @property
     def is_member(self) -> bool:
         """Whether the managers know it as a member of its group."""
-        shares = self._subscription.shares
+        shares = self._subscription.assignment
         return shares is not None and shares.member > 0
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""
-        with self._mine(), self._changed:
-            return sorted(reading.name for reading in self._subscription.chosen(None))
+        with self._exclusive_call(), self._changed:
+            return sorted(state.name for state in self._subscription.select(None))
 
     @overload
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int, /) -> None: ...
@@ -76,7 +76,7 @@ class ConsumerPositions:
         name, rest = arguments.name_of_partition(partition, more)
         (at,) = rest if len(rest) == 1 else (offset,)
         at = arguments.whole(at, "an offset")
-        with self._mine():
+        with self._exclusive_call():
             with self._changed:
                 self._subscription.seek(name, at)
                 self._error = None
@@ -88,30 +88,32 @@ class ConsumerPositions:
         """Goes on from the first message of that time (ms since 1970) or later, and says where
         that is. The time is when its leader got it, exact to the batch.
         """
-        return self._search(StartRule("time", arguments.milliseconds(time_ms)), partitions, timeout)
+        return self._seek_by_rule(
+            StartRule("time", arguments.milliseconds(time_ms)), partitions, timeout
+        )
 
     def seek_to_beginning(
         self, partitions: Partitions = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        return self._search(StartRule("earliest"), partitions, timeout)
+        return self._seek_by_rule(StartRule("earliest"), partitions, timeout)
 
     def seek_to_end(
         self, partitions: Partitions = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        return self._search(StartRule("latest"), partitions, timeout)
+        return self._seek_by_rule(StartRule("latest"), partitions, timeout)
 
-    def _search(
+    def _seek_by_rule(
         self, find: StartRule, partitions: Partitions, timeout: float | None
     ) -> dict[TopicPartition, int]:
         names, timeout = arguments.partitions(partitions), arguments.seconds(timeout)
-        with self._mine(timeout):
+        with self._exclusive_call(timeout):
             with self._changed:
-                readings = self._subscription.chosen(names)
-                for reading in readings:
-                    self._subscription.seek(reading.name, find)
+                states = self._subscription.select(names)
+                for state in states:
+                    self._subscription.seek(state.name, find)
                 self._error = None
             self._fetcher.nudge()
-            return self._positions(readings, self._deadline(timeout))
+            return self._positions(states, self._deadline(timeout))
 
     @overload
     def position(
@@ -125,24 +127,24 @@ class ConsumerPositions:
         """
         name, rest = arguments.name_of_partition(partition, more)
         limit_s = arguments.seconds(rest[0] if rest else timeout)
-        with self._mine(limit_s):
+        with self._exclusive_call(limit_s):
             with self._changed:
-                readings = [self._subscription.named(name)]
-            for offset in self._positions(readings, self._deadline(limit_s)).values():
+                states = [self._subscription.partition(name)]
+            for offset in self._positions(states, self._deadline(limit_s)).values():
                 return offset
             raise TopicDeleted(f"{name} was deleted")
 
     def _positions(
-        self, readings: list[PartitionState], deadline: float
+        self, states: list[PartitionState], deadline: float
     ) -> dict[TopicPartition, int]:
         """As soon as all are known."""
         with self._changed:
             while True:
-                found = {r.name: r.position for r in readings if not r.gone}
+                found = {r.name: r.position for r in states if not r.is_removed}
                 known = {name: at for name, at in found.items() if at is not None}
                 if len(known) == len(found):
                     return known
-                error = next((r.error for r in readings if r.error is not None), None)
+                error = next((r.error for r in states if r.error is not None), None)
                 if error is not None:
                     raise error
                 if self._closed:
@@ -156,16 +158,16 @@ class ConsumerPositions:
     def pause(self, partitions: Partitions = None) -> None:
         """Returns nothing of them until `resume`; what was fetched is kept."""
         names = arguments.partitions(partitions)
-        with self._mine(), self._changed:
-            for reading in self._subscription.chosen(names):
-                self._subscription.pause(reading.name)
+        with self._exclusive_call(), self._changed:
+            for state in self._subscription.select(names):
+                self._subscription.pause(state.name)
 
     def resume(self, partitions: Partitions = None) -> None:
         names = arguments.partitions(partitions)
-        with self._mine():
+        with self._exclusive_call():
             with self._changed:
-                for reading in self._subscription.chosen(names):
-                    self._subscription.resume(reading.name)
+                for state in self._subscription.select(names):
+                    self._subscription.resume(state.name)
             self._fetcher.nudge()
 
     def lag(
@@ -175,18 +177,18 @@ class ConsumerPositions:
         does not count. A number alone is the time-out.
         """
         names, limit_s = arguments.partitions_and_timeout(partitions, timeout)
-        with self._mine(limit_s):
+        with self._exclusive_call(limit_s):
             deadline = self._deadline(limit_s)
-            readings = self._readings(names)
-            positions = self._positions(readings, deadline)
-            there = [one for one in readings if one.name in positions]
+            states = self._select(names)
+            positions = self._positions(states, deadline)
+            there = [one for one in states if one.name in positions]
             found = read_offsets(
                 self._session, [r.group for r in there], timeout_ms=self._left_ms(deadline)
             )
             out = {}
-            for reading in there:
-                at = found[reading.group]
-                out[reading.name] = max(0, at.end - max(at.start, positions[reading.name]))
+            for state in there:
+                at = found[state.group]
+                out[state.name] = max(0, at.end - max(at.start, positions[state.name]))
             return out
 
     def committed(
@@ -196,11 +198,11 @@ class ConsumerPositions:
         is the time-out.
         """
         names, limit_s = arguments.partitions_and_timeout(partitions, timeout)
-        with self._mine(limit_s):
+        with self._exclusive_call(limit_s):
             deadline = self._deadline(limit_s)
-            readings, out = self._readings(names), {}
-            for who in sorted({reading.who for reading in readings}):
-                mine = {r.group: r.name for r in readings if r.who == who}
+            states, out = self._select(names), {}
+            for who in sorted({state.committer for state in states}):
+                mine = {r.group: r.name for r in states if r.committer == who}
                 left_ms = self._left_ms(deadline)
                 found = read_offsets(self._session, mine, who=who or None, timeout_ms=left_ms)
                 out.update({mine[group]: row.position for group, row in found.items()})
@@ -208,7 +210,7 @@ class ConsumerPositions:
 
     def skipped(self) -> dict[TopicPartition, int]:
         """Messages that were passed over with on_damaged="skip", by partition, since it began."""
-        return self._subscription.skips.messages.copy()  # at once: it needs no lock
+        return self._subscription.skips.counts.copy()  # at once: it needs no lock
 
     def is_closed(self) -> bool:
         return self._closed
@@ -216,26 +218,26 @@ class ConsumerPositions:
     # -- for both halves --------------------------------------------------------------------------
 
     @contextmanager
-    def _mine(self, limit_s: float | None = None) -> Iterator[None]:
+    def _exclusive_call(self, limit_s: float | None = None) -> Iterator[None]:
         """For one call of the application, that may take so long."""
         if self._pid != os.getpid():
             raise Forked("this consumer was made before a fork, by the parent process")
-        if not self._user.acquire(blocking=False):
+        if not self._caller_lock.acquire(blocking=False):
             raise ConcurrentUse("another thread is in a call of this consumer")
         try:
             if self._closed:
                 raise Closed("the consumer was closed")
-            self._ready(limit_s)
+            self._ensure_started(limit_s)
             yield
         finally:
-            self._user.release()
+            self._caller_lock.release()
 
-    def _ready(self, limit_s: float | None) -> None:
+    def _ensure_started(self, limit_s: float | None) -> None:
         """Raises if what is read is not known in this time."""
 
-    def _readings(self, names: list[TopicPartition] | str | None) -> list[PartitionState]:
+    def _select(self, names: list[TopicPartition] | str | None) -> list[PartitionState]:
         with self._changed:
-            return self._subscription.chosen(names)
+            return self._subscription.select(names)
 
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (

@@ -282,95 +282,106 @@ class _TakeWalk:
     ) -> None:  # fmt: skip
         self.future: Future[TakeResult] = Future()
         self._taker, self._session = taker, taker.session
-        self._order, self._who, self._most, self._key = order, str(consumer_id), most, key
+        self._order, self._consumer, self._max_messages, self._key = (
+            order,
+            str(consumer_id),
+            most,
+            key,
+        )
         self._deadline = self._session.now_ms() + limit_ms
         # A row of damaged batches may be longer than a request may take: the next one goes on.
         self._pass_until = self._session.now_ms() + limit_ms // 2
-        self._at = 0
-        self._taken = TakeResult([], [])
-        self._refused: MyQueueError | None = None
-        self._position = self._behind = 0  # of what was taken here and is not read yet
+        self._next_index = 0
+        self._result = TakeResult([], [])
+        self._first_error: MyQueueError | None = None
+        self._position = self._take_end = 0  # of what was taken here and is not read yet
         self._is_skipping = is_skipping
         self._skipped: list[SkippedRun] = []
         self._damaged: BatchUnreadable | None = None  # the last one of the take that is being read
         self._take_key = b""  # of that take
-        self._before = 0  # messages that there were before it
-        self._begin()
+        self._count_before = 0  # messages that there were before it
+        self._start_take()
 
-    def _begin(self) -> None:
+    def _start_take(self) -> None:
         self._take(self._key or token_bytes(KEY_BYTES))
 
     def _take(self, key: bytes) -> None:
-        partition = self._order[self._at]
+        partition = self._order[self._next_index]
         remember = self._key is not None and len(self._order) > 1
-        self._take_key, self._damaged, self._before = key, None, len(self._taken.messages)
-        row = (partition.group, self._who, key, self._most - self._before, remember)
+        self._take_key, self._damaged, self._count_before = key, None, len(self._result.messages)
+        row = (
+            partition.group,
+            self._consumer,
+            key,
+            self._max_messages - self._count_before,
+            remember,
+        )
         try:
             asked = take_at_leader(
-                self._taker.outbox, self._session, partition, row, self._share_ms()
+                self._taker.outbox, self._session, partition, row, self._time_share_ms()
             )
         except MyQueueError as error:  # the session was closed
             self.future.set_exception(error)
             return
-        asked.add_done_callback(self._took)
+        asked.add_done_callback(self._on_taken)
 
-    def _share_ms(self) -> int:
+    def _time_share_ms(self) -> int:
         left = self._deadline - self._session.now_ms()
-        return max(1, left // (len(self._order) - self._at))
+        return max(1, left // (len(self._order) - self._next_index))
 
-    def _took(self, asked: Future[Any]) -> None:
+    def _on_taken(self, asked: Future[Any]) -> None:
         try:
             first, behind, batches = asked.result()
-            if behind - first > self._most and self._key is not None:
+            if behind - first > self._max_messages and self._key is not None:
                 raise KeyReused(f"this key came before, and took {behind - first} messages")
-            self._position, self._behind = first, behind
+            self._position, self._take_end = first, behind
             self._read(batches)
         except Exception as error:
-            self._failed(error)
+            self._on_failure(error)
             return
-        self._go_on()
+        self._advance()
 
     def _read(self, batches: Iterable[tuple[int, batch.Buffer]]) -> None:
-        partition = self._order[self._at]
+        partition = self._order[self._next_index]
         for offset, frame in batches:
             try:
-                found = self._taker.opened(partition, offset, frame, self._position, self._behind)
+                found = self._taker.opened(partition, offset, frame, self._position, self._take_end)
             except BatchUnreadable as error:
-                self._leave_out(error)
+                self._skip_batch(error)
                 continue
-            self._taken.messages.extend(found)
+            self._result.messages.extend(found)
             self._position += len(found)
 
-    def _go_on(self) -> None:
-        if self._position < self._behind:  # taken, but more than one answer carries
+    def _advance(self) -> None:
+        if self._position < self._take_end:  # taken, but more than one answer carries
             self._fetch()
         elif self._damaged is None:
-            self._taken.ends.append(self._behind)
-            self._next()
+            self._result.ends.append(self._take_end)
+            self._next_partition()
         elif not self._is_skipping:
             self._damaged.outcome = UNKNOWN  # of the call: its messages are taken
             self._end()
-        elif len(self._taken.messages) > self._before:
-            self._taken.ends.append(self._behind)
-            self._next()
+        elif len(self._result.messages) > self._count_before:
+            self._result.ends.append(self._take_end)
+            self._next_partition()
         else:
-            self._pass_over(self._damaged)
+            self._commit_past_batch(self._damaged)
 
     # -- what nobody can unpack -------------------------------------------------------------------
 
-    def _leave_out(self, error: BatchUnreadable) -> None:
+    def _skip_batch(self, error: BatchUnreadable) -> None:
         """The messages of this batch that were taken. Of several the error is the first one's."""
-        behind = min(self._behind, error.next_offset)
+        behind = min(self._take_end, error.next_offset)
         if behind <= self._position:
             return
         count, self._position = behind - self._position, behind
         if self._is_skipping:
-            self._count(error, behind - count, count)
+            self._note_skipped(error, behind - count, count)
             self._damaged = error
         else:
             self._damaged = self._damaged or error
 
-    def _count(self, error: BatchUnreadable, first: int, count: int) -> None:
+    def _note_skipped(self, error: BatchUnreadable, first: int, count: int) -> None:
         last = self._skipped[-1] if self._skipped else None
         if last is not None and (last.partition, last.offset + last.count) == (
             error.partition, first
@@ -380,101 +391,105 @@ class _TakeWalk:
             self._skipped.append(SkippedRun(error.topic, error.partition, first, count))
             log.warning("passed over: %s", error)
 
-    def _pass_over(self, error: BatchUnreadable) -> None:
+    def _commit_past_batch(self, error: BatchUnreadable) -> None:
         """The take gave nothing else: go on behind the batch that it ended in."""
-        if error.next_offset <= self._behind:
-            self._go_on_behind()
+        if error.next_offset <= self._take_end:
+            self._take_after_batch()
             return
-        partition, left_ms = self._order[self._at], self._share_ms()
+        partition, left_ms = self._order[self._next_index], self._time_share_ms()
         try:
             asked = commit_at_leader(
-                self._session, partition, self._who, error.next_offset, left_ms
+                self._session, partition, self._consumer, error.next_offset, left_ms
             )
         except MyQueueError as closed:
             self.future.set_exception(closed)
             return
-        asked.add_done_callback(self._committed)
+        asked.add_done_callback(self._on_committed)
 
-    def _committed(self, asked: Future[int]) -> None:
+    def _on_committed(self, asked: Future[int]) -> None:
         try:
             asked.result()
         except Fenced:  # somebody else says where this consumer is: only what is taken is passed
             pass
         except Exception as error:
-            self._failed(error)
+            self._on_failure(error)
             return
         else:
             last, damaged = self._skipped[-1], self._damaged
             if damaged is not None:
                 self._skipped[-1] = last._replace(count=damaged.next_offset - last.offset)
-        self._go_on_behind()
+        self._take_after_batch()
 
-    def _go_on_behind(self) -> None:
+    def _take_after_batch(self) -> None:
         if self._session.now_ms() < self._pass_until:
-            self._take(following_key(self._take_key, self._behind))
+            self._take(following_key(self._take_key, self._take_end))
         else:
             self._end()
 
     # -- what is taken and did not come with the answer -------------------------------------------
 
     def _fetch(self) -> None:
-        partition = self._order[self._at]
+        partition = self._order[self._next_index]
         fields = (0, 1, FETCH_BYTES, [[partition.group, self._position]])
         try:
-            asked = ask_leader(self._session, partition, FETCH, fields, timeout_ms=self._share_ms())
+            asked = ask_leader(
+                self._session, partition, FETCH, fields, timeout_ms=self._time_share_ms()
+            )
         except MyQueueError as error:
-            self._failed(error)
+            self._on_failure(error)
             return
-        asked.add_done_callback(self._fetched)
+        asked.add_done_callback(self._on_fetched)
 
-    def _fetched(self, asked: Future[Any]) -> None:
+    def _on_fetched(self, asked: Future[Any]) -> None:
         before = self._position
         try:
             ((_, code, _, _, batches, _),) = asked.result().fields[0]
             if code:
-                group, now = self._order[self._at].group, self._session.now_ms()
+                group, now = self._order[self._next_index].group, self._session.now_ms()
                 raise error_of(code, component=self._session.routes.leader(group, now) or "")
             offsets = (offset for offset, _ in batches)
             self._read(zip(offsets, asked.result().frames, strict=True))
             if self._position == before:
                 raise TimedOut(f"offset {before} could not be read")
         except Exception as error:
-            self._failed(error)
+            self._on_failure(error)
             return
-        self._go_on()
+        self._advance()
 
-    def _failed(self, error: Exception) -> None:
+    def _on_failure(self, error: Exception) -> None:
         is_bound = (
             self._key is not None or not isinstance(error, MyQueueError)
             or error.outcome == UNKNOWN or not error.retriable
         )  # fmt: skip
-        if self._position < self._behind and isinstance(error, MyQueueError):
+        if self._position < self._take_end and isinstance(error, MyQueueError):
             error.outcome = UNKNOWN  # they are taken, and could not be read
             self.future.set_exception(error)
-        elif self._taken.messages and self._key is None:
+        elif self._result.messages and self._key is None:
             self._end()
         elif is_bound:
-            if self._taken.messages and isinstance(error, MyQueueError):
+            if self._result.messages and isinstance(error, MyQueueError):
                 error.outcome = UNKNOWN  # of the call
             self.future.set_exception(error)
         else:
-            self._refused = error  # type: ignore[assignment]
-            self._taken.ends.append(0)
-            self._next()
+            self._first_error = error  # type: ignore[assignment]
+            self._result.ends.append(0)
+            self._next_partition()
 
-    def _next(self) -> None:
-        self._at += 1
-        if self._at < len(self._order) and len(self._taken.messages) < self._most:
-            self._begin()
+    def _next_partition(self) -> None:
+        self._next_index += 1
+        if self._next_index < len(self._order) and len(self._result.messages) < self._max_messages:
+            self._start_take()
         else:
             self._end()
 
     def _end(self) -> None:
         damaged = None if self._is_skipping else self._damaged
-        if self._refused is not None and not (self._taken.messages or self._skipped or damaged):
-            self.future.set_exception(self._refused)
+        if self._first_error is not None and not (
+            self._result.messages or self._skipped or damaged
+        ):
+            self.future.set_exception(self._first_error)
         else:
-            found = self._taken._replace(skipped=tuple(self._skipped), damaged=damaged)
+            found = self._result._replace(skipped=tuple(self._skipped), damaged=damaged)
             self.future.set_result(found)
 
 

@@ -68,7 +68,7 @@ def test_a_callback_that_raises_keeps_no_other_from_being_called(cluster, groups
     )
     poll_until(consumer, 10)
     groups.give("t", (0, 9, False))  # it was lost, and came back
-    while consumer._subscription.readings[cluster.topics["t"][0]].epoch == 7:
+    while consumer._subscription.partitions[cluster.topics["t"][0]].epoch == 7:
         time.sleep(0.01)
     with pytest.raises(ValueError, match="in on_lost"):
         consumer.poll()
@@ -88,7 +88,7 @@ def test_what_is_lost_while_it_is_let_go_is_not_revoked_as_well(cluster, groups)
     poll_until(consumer, 10)
     groups.loses_commits = True
     groups.give("t", (0, 7, True))
-    while not consumer._subscription.has_word:
+    while not consumer._subscription.has_withdrawals:
         time.sleep(0.01)
     later = threading.Timer(0.2, groups.give, ("t",))  # others have it, before the commit is done
     later.start()
@@ -129,14 +129,14 @@ def test_what_was_handled_after_the_session_ended_is_not_committed(cluster, grou
     groups.give("t", (0, 7, False))
     with member(cluster, auto_commit=True) as consumer:
         commits: list[object] = []
-        shares = consumer._subscription.shares
+        shares = consumer._subscription.assignment
         assert shares is not None and next(iter(consumer)).offset == 0
         monkeypatch.setattr(consumer._fetcher, "commit", lambda *of: commits.append(of) or [])
         with consumer._changed:
             shares.ends_at = 0  # as after a SIGSTOP, before the I/O thread looks
             consumer._commit_at = 0
             consumer.note_handled()
-        assert not commits and not consumer._subscription.readings
+        assert not commits and not consumer._subscription.partitions
 
 
 def test_close_takes_back_a_join_whose_answer_was_lost(cluster):

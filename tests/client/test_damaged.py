@@ -112,12 +112,12 @@ def test_only_the_rest_of_it_counts_if_reading_begins_within() -> None:
     assert len(bench.read()) == 3
     [fetch] = bench.requests()
     bench.sub.seek(PLACE, 5)
-    bench.sub.prefetch.fetched(fetch, [[100, 0, 0, 7, [[3, 0]], None]], [unreadable(4)], 0)
-    assert bench.take() == [] and bench.sub.skips.messages == {}, "a seek made it useless"
+    bench.sub.fetch_plan.on_fetched(fetch, [[100, 0, 0, 7, [[3, 0]], None]], [unreadable(4)], 0)
+    assert bench.take() == [] and bench.sub.skips.counts == {}, "a seek made it useless"
     [fetch] = bench.requests()
-    bench.sub.prefetch.fetched(fetch, [[100, 0, 0, 7, [[3, 0]], None]], [unreadable(4)], 0)
+    bench.sub.fetch_plan.on_fetched(fetch, [[100, 0, 0, 7, [[3, 0]], None]], [unreadable(4)], 0)
     assert bench.take() == [] and bench.position() == 7
-    assert bench.sub.skips.messages == {PLACE: 2} and len(bench.sub.skips.notes) == 1
+    assert bench.sub.skips.counts == {PLACE: 2} and len(bench.sub.skips.log_lines) == 1
 
 
 def test_one_that_was_damaged_on_its_way_is_never_passed_over() -> None:
@@ -128,7 +128,7 @@ def test_one_that_was_damaged_on_its_way_is_never_passed_over() -> None:
     bench.turn()
     for attempt in range(3):
         [fetch] = bench.requests()
-        bench.sub.prefetch.fetched(fetch, [[100, 0, 0, 5, [[0, 0]], None]], [bad], bench.now)
+        bench.sub.fetch_plan.on_fetched(fetch, [[100, 0, 0, 5, [[0, 0]], None]], [bad], bench.now)
         if attempt < 2:
             assert bench.take() == []
         else:
@@ -136,7 +136,7 @@ def test_one_that_was_damaged_on_its_way_is_never_passed_over() -> None:
                 bench.take()
             assert not isinstance(caught.value, errors.BatchUnreadable)
         bench.now += 2_000
-    assert len(bench.read()) == 5 and bench.sub.skips.messages == {}
+    assert len(bench.read()) == 5 and bench.sub.skips.counts == {}
 
 
 BODIES: dict[str, Callable[[], bytes]] = {
@@ -159,7 +159,7 @@ def test_whatever_is_wrong_with_it(name: str) -> None:
         bench = Bench([A], on_damaged=policy)
         bench.turn()
         [fetch] = bench.requests()
-        bench.sub.prefetch.fetched(fetch, [[100, 0, 0, 2, [[0, 0]], None]], [frame], 0)
+        bench.sub.fetch_plan.on_fetched(fetch, [[100, 0, 0, 2, [[0, 0]], None]], [frame], 0)
         if policy == "raise":
             for _ in range(2):
                 with pytest.raises(errors.BatchUnreadable, match="offsets 0 to 1"):

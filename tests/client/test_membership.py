@@ -66,7 +66,7 @@ class Desk:
         key: bytes | None = None,
     ) -> Future[Any]:  # fmt: skip
         if operation == "leave_group":
-            self.shares_at_leave.append(len(self.member.shares.by_group))
+            self.shares_at_leave.append(len(self.member.assignment.by_group))
         future: Future[Any] = Future()
         self.asked.append((operation, arguments, key, future))
         return future
@@ -133,7 +133,7 @@ def test_c8_who_is_stuck_has_nothing_any_more_before_it_says_that_it_leaves() ->
     assert desk.answer({})[:2] == ("leave_group", {"group": "g", "member": 5})
     assert desk.shares_at_leave == [0]
     assert desk.asked == []  # it rests
-    desk.member.asked()
+    desk.member.note_poll()
     desk.joined(6)
 
 
@@ -145,11 +145,11 @@ def test_whose_session_is_over_says_so_as_soon_as_somebody_hears(noticed_by: str
     desk.heard(ROW)
     if noticed_by == "the application":
         desk.now += SESSION_MS
-        assert desk.member.is_over() and desk.member.shares.by_group == {}
+        assert desk.member.is_over() and desk.member.assignment.by_group == {}
     desk.run(SESSION_MS + 2 * CHECK_MS)
     desk.joined(6)  # first, so that it is dealt out once
     assert desk.answer({})[:2] == ("leave_group", {"group": "g", "member": 5})
-    assert desk.member.shares.member == 6
+    assert desk.member.assignment.member == 6
     desk.beats.pop(0)
     desk.beats[0][1].set_exception(UnknownMember("gone"))  # who was told has nothing to say
     assert [row[0] for row in desk.asked] == ["join_group"]

@@ -26,16 +26,16 @@ class Desk(Bench):
         self.fences: list[Any] = []
         self.news: list[Any] = []
         super().__init__(leaders, who=WHO, shares=Assignment(), **options)
-        assert self.sub.shares is not None
-        self.shares = self.sub.shares
-        self.shares.joined(MEMBER, 10_000)
+        assert self.sub.assignment is not None
+        self.shares = self.sub.assignment
+        self.shares.begin(MEMBER, 10_000)
 
     def given(self, version: int, *rows: tuple[int, int, bool]) -> None:
         """(number, epoch, to let go?) of all that is ours."""
         told = [[100 + number, "t", number, epoch, go, False] for number, epoch, go in rows]
-        self.sub.shared(version, told)
+        self.sub.set_assignment(version, told)
         self.route(self.leaders)
-        self.news += self.sub.take_news()
+        self.news += self.sub.take_changes()
         self.sub.admit()
 
     def answer(self, request: Any) -> None:
@@ -46,7 +46,7 @@ class Desk(Bench):
                 else self.logs[group].commit(request.fields[0], offset)
                 for group, offset, *_ in request.fields[1]
             ]  # fmt: skip
-            self.sub.prefetch.fenced(request, rows, self.now)
+            self.sub.fetch_plan.on_fenced(request, rows, self.now)
         else:
             super().answer(request)
 
@@ -72,7 +72,7 @@ def test_c7_a_partition_is_fenced_before_its_position_is_asked_for() -> None:
     assert fence.fields == (WHO, [[100, NO_OFFSET, MEMBER, 7], [101, NO_OFFSET, MEMBER, 8]])
     assert desk.requests() == []  # not before the answer
     refused = [100, errors.Fenced.code, 0, None]  # a newer owner is there already
-    desk.sub.prefetch.fenced(fence, [refused, [101, 0, NO_OFFSET, None]], desk.now)
+    desk.sub.fetch_plan.on_fenced(fence, [refused, [101, 0, NO_OFFSET, None]], desk.now)
     (lookup,) = desk.requests()
     assert isinstance(lookup, OffsetsRequest) and lookup.fields == (WHO, None, [101])
     desk.now += 1000
@@ -93,9 +93,9 @@ def test_what_is_to_be_let_go_is_silent_and_its_position_is_where_the_applicatio
     assert run is not None and [next(run).offset for _ in range(4)] == [0, 1, 2, 3]
     desk.given(2, (0, 7, True))
     assert list(run) == []  # who is in a loop gets no more of it
-    assert desk.sub.has_word and desk.read() == []
-    lost, (reading,) = desk.sub.take_word()
-    assert lost == [] and not desk.sub.has_word
+    assert desk.sub.has_withdrawals and desk.read() == []
+    lost, (reading,) = desk.sub.take_withdrawals()
+    assert lost == [] and not desk.sub.has_withdrawals
     assert reading.position == 4
     desk.sub.mark_handled()
     (commit,) = desk.sub.commits(handled_only=True)
@@ -103,7 +103,7 @@ def test_what_is_to_be_let_go_is_silent_and_its_position_is_where_the_applicatio
     desk.sub.release([reading])
     assert desk.shares.released == {100: 7}
     desk.given(2, (0, 7, True))  # the managers do not know yet
-    assert desk.sub.readings == {} and desk.shares.released == {100: 7}
+    assert desk.sub.partitions == {} and desk.shares.released == {100: 7}
     desk.given(3)
     assert desk.shares.released == {}
     desk.given(4, (0, 9, False))  # it came back
@@ -116,7 +116,7 @@ def test_who_seeks_while_a_partition_is_wanted_back_hears_where_to() -> None:
     desk = Desk([A, A])
     desk.logs[100].append(10)
     desk.given(1, (0, 7, False))
-    desk.sub.shared(2, [[100, "t", 0, 7, True, False], [101, "t", 1, 8, True, False]])
+    desk.sub.set_assignment(2, [[100, "t", 0, 7, True, False], [101, "t", 1, 8, True, False]])
     desk.route([A, A])
     desk.sub.seek(TopicPartition("t", 0), StartRule("latest"))
     desk.turn(), desk.turn()
@@ -131,7 +131,7 @@ def test_c8_a_share_in_another_epoch_is_lost_and_begun_anew() -> None:
     desk.given(1, (0, 7, False))
     assert len(desk.read()) == 5
     desk.given(2, (0, 9, False))
-    assert desk.sub.lost == [("t", 0)]
+    assert desk.sub.lost_partitions == [("t", 0)]
     desk.logs[100].positions[WHO] = 2
     assert offsets(desk.read()) == [2, 3, 4]
     assert desk.fences[-1] == (WHO, [[100, NO_OFFSET, MEMBER, 9]])
@@ -141,7 +141,7 @@ def test_an_older_answer_is_not_heard() -> None:
     desk = Desk([A])
     desk.given(5, (0, 7, False))
     desk.given(4)
-    assert list(desk.sub.readings) == [100]
+    assert list(desk.sub.partitions) == [100]
 
 
 def test_c8_at_the_end_of_the_session_all_is_lost_at_once() -> None:
@@ -152,10 +152,10 @@ def test_c8_at_the_end_of_the_session_all_is_lost_at_once() -> None:
         desk.turn()
     run = desk.sub.next_run(desk.now)
     assert run is not None and next(run).offset == 0
-    assert not desk.shares.is_over(9_999) and desk.shares.is_over(10_000)
-    desk.sub.session_ended()
+    assert not desk.shares.has_ended(9_999) and desk.shares.has_ended(10_000)
+    desk.sub.end_session()
     assert list(run) == []
-    assert desk.sub.lost == [("t", 0)]
+    assert desk.sub.lost_partitions == [("t", 0)]
     assert desk.sub.commits() == [] and desk.read() == []
 
 
@@ -164,7 +164,7 @@ def test_latest_is_for_members_without_a_position(is_new: bool, begins: int) -> 
     desk = Desk([A], start="latest")
     log = desk.logs[100] = PartitionLog(100)
     log.append(5)
-    desk.sub.shared(1, [[100, "t", 0, 7, False, is_new]])
+    desk.sub.set_assignment(1, [[100, "t", 0, 7, False, is_new]])
     desk.route([A])
     desk.turn(), desk.turn()
     assert desk.position() == begins
@@ -183,7 +183,7 @@ def test_where_a_group_begins_is_committed_before_anything_is_read() -> None:
     (first,) = desk.requests()
     assert isinstance(first, FenceRequest) and first.fields == (WHO, [[100, 5, MEMBER, 7]])
     log.append(3)
-    desk.sub.prefetch.fenced(first, [[100, errors.NotLeader.code, 0, None]], desk.now)
+    desk.sub.fetch_plan.on_fenced(first, [[100, errors.NotLeader.code, 0, None]], desk.now)
     assert desk.requests() == []  # not before it is sure
     desk.now += 1000
     assert offsets(desk.read()) == [5, 6, 7]
@@ -195,7 +195,7 @@ def test_where_a_group_begins_is_committed_before_anything_is_read() -> None:
     other.logs[100] = log
     other.given(3, (0, 9, False))
     assert offsets(other.read()) == [5, 6, 7]
-    assert other.sub.readings[100].begins is None and log.positions[WHO] == 5
+    assert other.sub.partitions[100].group_start is None and log.positions[WHO] == 5
 
 
 def test_a_group_that_goes_on_at_the_end_of_what_is_left_begins_there_once() -> None:
@@ -221,11 +221,11 @@ def test_whoever_seeks_as_soon_as_it_hears_of_a_partition_decides_where_the_grou
     desk = Desk([A], start="latest")
     log = desk.logs[100]
     log.append(5)
-    desk.sub.shared(1, [[100, "t", 0, 7, False, False]])
+    desk.sub.set_assignment(1, [[100, "t", 0, 7, False, False]])
     desk.route([A])
     desk.turn(), desk.turn()
     assert desk.position() == 5 and desk.requests() == []  # not before it was told
-    desk.sub.take_news()
+    desk.sub.take_changes()
     desk.sub.seek(TopicPartition("t", 0), 2)  # in on_assign
     desk.sub.admit()
     assert offsets(desk.read()) == [2, 3, 4]
@@ -235,10 +235,10 @@ def test_whoever_seeks_as_soon_as_it_hears_of_a_partition_decides_where_the_grou
 def test_nothing_is_handed_out_before_the_application_knows_that_it_has_the_partition() -> None:
     desk = Desk([A])
     desk.logs[100].append(3)
-    desk.sub.shared(1, [[100, "t", 0, 7, False, False]])
+    desk.sub.set_assignment(1, [[100, "t", 0, 7, False, False]])
     desk.route([A])
     assert desk.read() == [] and desk.sub.has_news
-    assert desk.sub.take_news() == [([("t", 0)], [])]
+    assert desk.sub.take_changes() == [([("t", 0)], [])]
     assert desk.read() == []  # it is being told
     desk.sub.admit()
     assert offsets(desk.take()) == [0, 1, 2]
@@ -248,18 +248,20 @@ def test_nothing_is_handed_out_before_the_application_knows_that_it_has_the_part
 def test_what_came_and_went_unheard_is_never_told(way: str) -> None:
     """Else on_assign would come after on_lost or on_revoke, and be believed."""
     desk = Desk([A, A])
-    desk.sub.shared(1, [[100, "t", 0, 7, False, False], [101, "t", 1, 7, False, False]])
+    desk.sub.set_assignment(1, [[100, "t", 0, 7, False, False], [101, "t", 1, 7, False, False]])
     desk.route([A, A])
     if way == "session over":
-        desk.sub.session_ended()
+        desk.sub.end_session()
     else:
         told = [] if way == "lost" else [[100, "t", 0, 7, True, False]]
-        desk.sub.shared(2, [*told, [101, "t", 1, 7, False, False]])
+        desk.sub.set_assignment(2, [*told, [101, "t", 1, 7, False, False]])
         desk.route([A, A])
-    news, (lost, leaving) = desk.sub.take_news(), desk.sub.take_word()
+    news, (lost, leaving) = desk.sub.take_changes(), desk.sub.take_withdrawals()
     assert [added for added, _ in news] == [[] if way == "session over" else [("t", 1)]]
     assert lost == []
-    assert [(one.name, one.told) for one in leaving] == [(("t", 0), False)] * (way == "wanted back")
+    assert [(one.name, one.is_announced) for one in leaving] == [(("t", 0), False)] * (
+        way == "wanted back"
+    )
     desk.sub.release(leaving)
     assert desk.shares.released == ({100: 7} if leaving else {})
 
@@ -280,12 +282,12 @@ def test_c7_what_was_returned_under_an_epoch_that_is_over_is_not_committed_under
     message = regained(desk)
     with pytest.raises(errors.Fenced, match="not this member's"):
         desk.sub.check_returned(message)
-    desk.sub.shared(3, [[100, "t", 0, 9, False, False]])
+    desk.sub.set_assignment(3, [[100, "t", 0, 9, False, False]])
     desk.route([A])
     for upto in (message, {TopicPartition("t", 0): 4}):
         with pytest.raises(errors.Fenced, match="came back"):  # nobody told the application so far
             desk.sub.check_returned(upto)
-    desk.sub.take_news()
+    desk.sub.take_changes()
     desk.sub.admit()
     desk.turn(), desk.turn(), desk.turn()
     with pytest.raises(errors.Fenced, match="came back"):  # it will come again
@@ -307,12 +309,12 @@ def test_c7_a_commit_that_is_repeated_keeps_its_epoch() -> None:
     commits = desk.sub.commits()
     (commit,) = commits
     refused = [[group, errors.NotLeader.code, 0, None] for group, *_ in commit.parts]
-    desk.sub.committed(commit, refused)
+    desk.sub.on_committed(commit, refused)
     desk.given(2, (0, 9, False), (1, 7, False))
-    (again,), gone = desk.sub.again(commits)
+    (again,), gone = desk.sub.remaining(commits)
     assert again.parts == [[101, 5, MEMBER, 7]] and gone == [("t", 0)]
-    desk.sub.committed(again, [[101, 0, 5, None]])
-    assert desk.sub.again([again]) == ([], [])
+    desk.sub.on_committed(again, [[101, 0, 5, None]])
+    assert desk.sub.remaining([again]) == ([], [])
 
 
 def test_c7_nothing_is_committed_before_the_fence() -> None:
@@ -330,7 +332,7 @@ def test_c7_nothing_is_committed_before_the_fence() -> None:
     assert [commit.address for commit in desk.sub.commits(handled_only=True)] == [""]
     (fence,) = desk.requests()
     desk.answer(fence)
-    (again,), _ = desk.sub.again(commits)
+    (again,), _ = desk.sub.remaining(commits)
     assert again.address == A
     for _, offset, member, epoch in (*fence.fields[1], *again.parts):
         assert kept.commit(WHO, offset, member, epoch, 10) == (0, 9)
@@ -344,11 +346,11 @@ def test_what_was_lost_with_messages_that_are_not_committed_is_known() -> None:
     desk.given(1, (0, 7, False), (1, 7, False), (2, 7, False))
     assert len(desk.read()) == 4
     (commit,) = desk.sub.commits(only={TopicPartition("t", 0): 2})
-    desk.sub.committed(commit, [[100, 0, 2, None]])
-    desk.sub.session_ended()
-    assert desk.sub.unsaved == [("t", 1)]
-    assert sorted(desk.sub.take_word()[0]) == [("t", 0), ("t", 1), ("t", 2)]
-    assert desk.sub.unsaved == []
+    desk.sub.on_committed(commit, [[100, 0, 2, None]])
+    desk.sub.end_session()
+    assert desk.sub.uncommitted == [("t", 1)]
+    assert sorted(desk.sub.take_withdrawals()[0]) == [("t", 0), ("t", 1), ("t", 2)]
+    assert desk.sub.uncommitted == []
 
 
 def test_offsets_that_can_not_be_are_refused() -> None:

@@ -149,7 +149,7 @@ def test_one_fetch_for_all_partitions_of_a_broker() -> None:
     for lookup in lookups:
         bench.answer(lookup)
     fetches = bench.requests()
-    assert sorted((f.address, len(f.readings), f.wait_ms) for f in fetches) == [
+    assert sorted((f.address, len(f.partitions), f.wait_ms) for f in fetches) == [
         (A, 2, 500),
         (B, 1, 500),
     ]
@@ -168,7 +168,7 @@ def test_a_seek_does_not_wait_for_the_long_poll_of_others() -> None:
     for fetch in (long, *short):
         bench.answer(fetch)
     [again] = bench.requests()  # one again
-    assert len(again.readings) == 6
+    assert len(again.partitions) == 6
 
 
 def test_buffers_have_a_limit_and_hungry_ones_come_first() -> None:
@@ -200,7 +200,7 @@ def test_a_partition_added_later_is_read_from_its_beginning() -> None:
     bench.logs[101].append(4)
     bench.route([A, B])
     assert offsets(bench.read(), 1) == [0, 1, 2, 3]
-    assert bench.sub.news == [
+    assert bench.sub.changes == [
         ([TopicPartition("t", 0)], []),
         ([TopicPartition("t", 1)], []),
     ]
@@ -212,12 +212,12 @@ def test_a_topic_that_was_made_anew_is_not_mistaken_for_the_old_one() -> None:
     assert len(bench.read()) == 3
     bench.logs[100].append(3)
     bench.turn()
-    bench.sub.routed("t", 0, [PartitionRoute(0, 900, A)])
-    assert bench.sub.news[-1] == ([TopicPartition("t", 0)], [TopicPartition("t", 0)])
+    bench.sub.set_routes("t", 0, [PartitionRoute(0, 900, A)])
+    assert bench.sub.changes[-1] == ([TopicPartition("t", 0)], [TopicPartition("t", 0)])
     bench.logs = {900: PartitionLog(900)}
     bench.logs[900].append(2)
     assert offsets(bench.read()) == [0, 1]
-    bench.sub.unknown("t")
+    bench.sub.mark_deleted("t")
     with pytest.raises(UnknownTopic):
         bench.take()
     with pytest.raises(MisuseError):
@@ -241,11 +241,11 @@ def test_only_what_an_earlier_poll_returned_is_committed_automatically() -> None
     bench.sub.mark_handled()
     [commit] = bench.sub.commits(handled_only=True)
     assert commit.parts == [[100, 4, 0, 0]]
-    assert bench.sub.committed(commit, [bench.logs[100].commit("5", 4)]) is None
+    assert bench.sub.on_committed(commit, [bench.logs[100].commit("5", 4)]) is None
     assert bench.sub.commits(handled_only=False) == []
     bench.take()
     [commit] = bench.sub.commits(handled_only=False)
-    failure = bench.sub.committed(commit, [[100, NotLeader.code, 0, None]])
+    failure = bench.sub.on_committed(commit, [[100, NotLeader.code, 0, None]])
     assert isinstance(failure, NotLeader) and len(bench.sub.commits(handled_only=False)) == 1
 
 

@@ -22,8 +22,8 @@ def test_a_leader_change_loses_and_doubles_nothing() -> None:
     bench.answer(fetch)
     assert offsets(bench.take(3)) == [0, 1, 2]
     [fetch] = bench.requests()
-    bench.sub.prefetch.fetched(fetch, [[100, NotLeader.code, 0, 0, [], None]], [], bench.now)
-    assert bench.sub.prefetch.routes_wanted and bench.requests() == []
+    bench.sub.fetch_plan.on_fetched(fetch, [[100, NotLeader.code, 0, 0, [], None]], [], bench.now)
+    assert bench.sub.fetch_plan.routes_wanted and bench.requests() == []
     bench.logs[100].append(5)
     bench.route([B])
     [fetch] = bench.requests()
@@ -53,17 +53,17 @@ def test_a_failed_request_is_repeated_later_and_later() -> None:
     waits = []
     for _ in range(8):
         [fetch] = bench.requests()
-        bench.sub.prefetch.failed(fetch, Unreachable(), bench.now)
+        bench.sub.fetch_plan.on_failure(fetch, Unreachable(), bench.now)
         assert bench.requests() == []
-        retry = bench.sub.prefetch.next_retry(bench.now)
+        retry = bench.sub.fetch_plan.next_retry(bench.now)
         assert retry is not None
         waits.append(retry - bench.now)
         bench.now = retry
     assert waits == [50, 100, 200, 400, 800, 1000, 1000, 1000]
-    assert not bench.sub.turns.has_news  # nothing for the application: its position stays
+    assert not bench.sub.round_robin.has_news  # nothing for the application: its position stays
     bench.logs[100].append(1)
     assert offsets(bench.read()) == [0]
-    assert bench.sub.prefetch.next_retry(bench.now) is None
+    assert bench.sub.fetch_plan.next_retry(bench.now) is None
 
 
 def test_two_brokers_that_name_each_other_are_not_asked_in_a_tight_loop() -> None:
@@ -73,7 +73,7 @@ def test_two_brokers_that_name_each_other_are_not_asked_in_a_tight_loop() -> Non
     while bench.now < 1_000:
         for fetch in bench.requests():
             asked += 1
-            bench.sub.prefetch.failed(fetch, NotLeader(), bench.now)
+            bench.sub.fetch_plan.on_failure(fetch, NotLeader(), bench.now)
             bench.route([B if fetch.address == A else A])
         bench.now += 1
     assert asked < 30
@@ -81,8 +81,8 @@ def test_two_brokers_that_name_each_other_are_not_asked_in_a_tight_loop() -> Non
 
 def test_without_a_leader_routes_are_asked_for() -> None:
     bench = Bench([""])
-    assert bench.requests() == [] and bench.sub.prefetch.routes_wanted
-    assert bench.sub.prefetch.next_retry(bench.now) == 50
+    assert bench.requests() == [] and bench.sub.fetch_plan.routes_wanted
+    assert bench.sub.fetch_plan.next_retry(bench.now) == 50
     bench.route([A])
     assert len(bench.requests()) == 1
 
@@ -106,7 +106,7 @@ def test_out_of_range_is_an_error_unless_a_policy_was_chosen() -> None:
         bench.logs[100].append(5)
         bench.logs[100].cut(5)
         assert offsets(bench.read()) == expected
-        assert bench.sub.prefetch.notes == [
+        assert bench.sub.fetch_plan.log_lines == [
             f"t/0: offset 0 is not between 5 and 10; going on from the {policy} one"
         ]
     with pytest.raises(MisuseError):
@@ -118,7 +118,7 @@ def test_a_gap_in_the_offsets_is_never_passed_over() -> None:
     bench.turn()
     [fetch] = bench.requests()
     frame = PartitionLog(100, start=3).append(2)
-    bench.sub.prefetch.fetched(fetch, [[100, 0, 0, 5, [[3, 0]], None]], [frame], 0)
+    bench.sub.fetch_plan.on_fetched(fetch, [[100, 0, 0, 5, [[3, 0]], None]], [frame], 0)
     with pytest.raises(Internal, match="asked for offset 0, and 3 came"):
         bench.take()
 
@@ -130,7 +130,7 @@ def test_a_damaged_batch_is_fetched_again_and_then_told() -> None:
     bench.turn()
     for attempt in range(3):
         [fetch] = bench.requests()
-        bench.sub.prefetch.fetched(fetch, [[100, 0, 0, 5, [[0, 0]], None]], [bad], bench.now)
+        bench.sub.fetch_plan.on_fetched(fetch, [[100, 0, 0, 5, [[0, 0]], None]], [bad], bench.now)
         if attempt < 2:
             assert bench.take() == []
         else:
@@ -147,7 +147,7 @@ def test_an_answer_that_is_cut_or_speaks_of_others_changes_nothing() -> None:
     bench.turn()
     for rows in ([[100, 0, 0, 2, [[0, 0], [1, 0]], None]], [[7, 0, 0, 2, [], None]], []):
         [fetch] = bench.requests()
-        bench.sub.prefetch.fetched(fetch, rows, [], bench.now)
+        bench.sub.fetch_plan.on_fetched(fetch, rows, [], bench.now)
         assert bench.take() == [] and bench.position() == 0
         bench.now += 2_000
     assert offsets(bench.read()) == [0, 1]

@@ -46,30 +46,30 @@ class World:
 
     def route(self) -> None:
         places = [PartitionRoute(group, group, self.leaders[group]) for group in range(PARTS)]
-        self.sub.routed("t", self.now, places)
+        self.sub.set_routes("t", self.now, places)
 
     def ask(self) -> None:
-        self.under_way += self.sub.prefetch.requests(self.now)
-        for reading in self.sub.readings.values():
-            held = [request for request in self.under_way if reading in request.readings]
+        self.under_way += self.sub.fetch_plan.requests(self.now)
+        for reading in self.sub.partitions.values():
+            held = [request for request in self.under_way if reading in request.partitions]
             assert reading.request is None or reading.request in held
 
     def answer(self, request: Any) -> None:
         if isinstance(request, OffsetsRequest):
             rows = [self.logs[group].offsets(None, None) for group in request.fields[2]]
-            self.sub.prefetch.looked_up(request, rows, self.now)
+            self.sub.fetch_plan.on_offsets(request, rows, self.now)
             return
         answers = [self.logs[group].fetch(offset, 200) for group, offset in request.fields[3]]
         rows, frames = [row for row, _ in answers], [f for _, own in answers for f in own]
-        self.sub.prefetch.fetched(request, rows, frames, self.now)
+        self.sub.fetch_plan.on_fetched(request, rows, frames, self.now)
 
     def refuse(self, request: Any, code: int) -> None:
         if isinstance(request, FetchRequest):
             rows = [[group, code, 0, 0, [], None] for group, _ in request.fields[3]]
-            self.sub.prefetch.fetched(request, rows, [], self.now)
+            self.sub.fetch_plan.on_fetched(request, rows, [], self.now)
         else:
             rows = [[group, code, 0, 0, None, None, 0] for group in request.fields[2]]
-            self.sub.prefetch.looked_up(request, rows, self.now)
+            self.sub.fetch_plan.on_offsets(request, rows, self.now)
 
     def poll(self, count: int) -> None:
         while count and (run := self.sub.next_run(self.now)) is not None:
@@ -84,7 +84,7 @@ class World:
             if what == "answer":
                 self.answer(request)
             elif what == "lose":
-                self.sub.prefetch.failed(request, TimedOut(), self.now)
+                self.sub.fetch_plan.on_failure(request, TimedOut(), self.now)
             else:
                 self.refuse(request, REFUSALS[count % 3].code)
             return
@@ -101,7 +101,7 @@ class World:
                 self.route()
             case "poll":
                 self.poll(count)
-            case "hold" if self.sub.named(name).paused:
+            case "hold" if self.sub.partition(name).is_paused:
                 self.sub.resume(name)
             case "hold":
                 self.sub.pause(name)
@@ -109,7 +109,7 @@ class World:
     def check(self) -> None:
         for number, offsets in self.got.items():
             assert offsets == list(range(len(offsets)))
-            reading = self.sub.named(TopicPartition("t", number))
+            reading = self.sub.partition(TopicPartition("t", number))
             reading.check_invariants()
             assert reading.position in (None, len(offsets))
 

@@ -31,7 +31,7 @@ class Client:
     def holds(self, now: int) -> dict[int, int]:
         """Partition -> epoch, of what it would hand out now. It lets go at once."""
         shares = self.shares
-        if not shares.member or shares.is_over(now):
+        if not shares.member or shares.has_ended(now):
             return {}
         return {
             group: share.epoch for group, share in shares.by_group.items() if shares.has(group)
@@ -85,12 +85,12 @@ class World(Cluster):
         if self.chance(0.02):
             client.asleep_until = now + self.random.randint(100, 3 * SESSION_MS)
             return
-        if not shares.member or shares.is_over(now):
-            shares.forget()
+        if not shares.member or shares.has_ended(now):
+            shares.clear()
             arguments = {"group": "g", "topics": ["t"], "session_ms": SESSION_MS}
-            shares.joined(self.joined(arguments), now + SESSION_MS)
+            shares.begin(self.joined(arguments), now + SESSION_MS)
         for group, share in shares.by_group.items():
-            if share.to_let_go:
+            if share.is_revoked:
                 shares.released.setdefault(group, share.epoch)
         if self.chance(0.4):
             released = [list(pair) for pair in shares.released.items()]
@@ -100,7 +100,7 @@ class World(Cluster):
                     protocol.MEMBER, "g", shares.member, shares.version, wait_ms, released
                 )
             except MyQueueError:
-                shares.forget()
+                shares.clear()
                 return
             self.sent[request] = client, shares.member, now
 
@@ -125,9 +125,9 @@ class World(Cluster):
         if kind == protocol.ERROR:
             return
         version, session_ms, rows = fields
-        if not shares.is_over(self.engine.now):
+        if not shares.has_ended(self.engine.now):
             shares.ends_at = max(shares.ends_at, sent_at + session_ms)
-            shares.take(version, rows)
+            shares.update(version, rows)
 
     def check(self) -> None:
         held: dict[int, Client] = {}

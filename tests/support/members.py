@@ -49,7 +49,7 @@ class Member(threading.Thread):
         now = time.monotonic()
         self.history.append(("assign", now, [one.partition for one in names]))
         for one in names:
-            self.assigned[one.partition] = self.consumer._subscription.named(one).epoch, now
+            self.assigned[one.partition] = self.consumer._subscription.partition(one).epoch, now
 
     def _revoke(self, names: list[TopicPartition]) -> None:
         self.history.append(("revoke", time.monotonic(), [one.partition for one in names]))

@@ -78,26 +78,28 @@ class Bench:
 
     def route(self, leaders: list[str]) -> None:
         groups = zip(sorted(self.logs), leaders, strict=False)
-        self.sub.routed("t", self.now, [PartitionRoute(g - 100, g, leader) for g, leader in groups])
+        self.sub.set_routes(
+            "t", self.now, [PartitionRoute(g - 100, g, leader) for g, leader in groups]
+        )
 
     def requests(self) -> list[Any]:
-        return self.sub.prefetch.requests(self.now)
+        return self.sub.fetch_plan.requests(self.now)
 
     def answer(self, request: Any) -> None:
         if isinstance(request, OffsetsRequest):
             who, time_ms, groups = request.fields
             rows = [self.logs[group].offsets(who, time_ms) for group in groups]
-            self.sub.prefetch.looked_up(request, rows, self.now)
+            self.sub.fetch_plan.on_offsets(request, rows, self.now)
         else:
             answers = [self.logs[group].fetch(offset) for group, offset in request.fields[3]]
             rows = [row for row, _ in answers]
             frames = [frame for _, own in answers for frame in own]
-            self.sub.prefetch.fetched(request, rows, frames, self.now)
+            self.sub.fetch_plan.on_fetched(request, rows, frames, self.now)
 
     def turn(self) -> None:
         for request in self.requests():
             self.answer(request)
-        for reading in self.sub.readings.values():
+        for reading in self.sub.partitions.values():
             reading.check_invariants()
 
     def take(self, count: int = 1 << 30) -> list[Message]:
@@ -115,7 +117,7 @@ class Bench:
         return out
 
     def position(self, number: int = 0) -> int | None:
-        return self.sub.named(TopicPartition("t", number)).position
+        return self.sub.partition(TopicPartition("t", number)).position
 
 
 def offsets(messages: list[Message], number: int = 0) -> list[int]:
