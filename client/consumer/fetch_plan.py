@@ -353,7 +353,8 @@ class FetchPlan:
         else:
             self.log_lines.append(
                 f"{partition.name}: offset {partition.next_offset} is not between "
-                f"{partition.start} and {partition.end}; going on from the {self._on_out_of_range} one"
+                f"{partition.start} and {partition.end}; "
+                f"going on from the {self._on_out_of_range} one"
             )
             skips = self._on_out_of_range == "latest" and bool(partition.epoch)
             partition.look_up(StartRule("skipped" if skips else self._on_out_of_range))

@@ -237,7 +237,7 @@ def test_c7_what_a_lost_member_commits_is_fenced(cluster: Cluster) -> None:
     old.start()
     wait_for("messages", lambda: old.seen, 30)
     old.stop()  # it asks for nothing more, and says that it lives no more either:
-    reading = old.consumer._subscription.readings.copy().popitem()[1]
+    reading = old.consumer._subscription.partitions.copy().popitem()[1]
     old.consumer._membership._state = "resting"  # type: ignore[union-attr]
     new = Member(cluster.address, "fenced", "new", group="fenced", session_timeout_ms=2000)
     new.start()
