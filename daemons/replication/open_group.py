@@ -142,7 +142,8 @@ def _load(log: Log, group: Group, machine: Machine, configs: Configs) -> t.Confi
     if row is not None:
         voters, learners = protocol.unpack(row)
         saved = t.Config(tuple(voters), tuple(learners))
-        configs.installed(0, saved)
+        # The log may end before it, and is filled with the changes that were made before (R16).
+        configs.installed(applied, saved)
     with of_one_group("its state in the store can't be loaded"):
         machine.load(applied, rows.items())
     if group.snapshot_parts and group.snapshot_index > applied:

@@ -9,6 +9,7 @@ import pytest
 from support.engine_rig import Net, Node
 
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.groups import Packet
 from myqueue.wal.config import JournalConfig
 
 CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0, reserve_bytes=0)
@@ -81,3 +82,56 @@ def test_state_of_a_snapshot_is_saved_when_the_log_has_the_snapshot(
         net.write(3, GROUP)
         net.settled(GROUP)
         assert late.replica(GROUP).machine.snapshot() == leader.replica(GROUP).machine.snapshot()
+
+
+def test_a_log_that_is_filled_behind_a_saved_state_brings_no_members_of_before(
+    tmp_path: Path,
+) -> None:
+    """R16: the state of a snapshot is in the store, a restart follows, and then come the entries up
+    to that state. Changes of members among them were made before those that the state knows.
+    """
+    with Net(tmp_path, 4, CONFIG) as net:
+        for number in (1, 2, 3):
+            net.nodes[number].create(GROUP, [1, 2, 3])
+        net.write(5, GROUP)
+        leader = net.leader(GROUP)
+        late, third = (net.nodes[one] for one in (1, 2, 3) if net.nodes[one] is not leader)
+        net.cut = {way for way in net.ways() if late.number in way}
+        net.write(5, GROUP)
+        now = leader.replica(GROUP).node.config
+        before = now._replace(learners=(t.replica_id(4, 1),))
+        first = change(net, leader, before)
+        newest = change(net, leader, now)
+        net.until("applied", lambda: third.replica(GROUP).node.applied_index >= newest)
+        for node in (leader, third):
+            start_log_behind(node, first - 1)
+        late.holds_reports = True
+        net.cut = set()
+        net.until("installed", lambda: late.replica(GROUP).node.applied_index >= newest)
+        net.cut = {way for way in net.ways() if late.number in way}
+        late.holds_reports = False
+        net.until("saved", lambda: saved(late) >= newest)
+        late.restart()
+        node, theirs = late.replica(GROUP).node, leader.replica(GROUP).node
+        assert (node.log.last_index, node.config) == (first - 1, now)
+        entries, _ = theirs.log.portion(first, 1 << 20, 1)
+        message = t.Append(
+            GROUP, theirs.replica, node.replica, theirs.term, first - 1,
+            theirs.log.start_term, 0, entries, theirs.commit_index,
+        )  # fmt: skip
+        late.engine.host.receive(leader.number, Packet([message], []), net.clock.now)
+        late.turn()
+        assert (node.log.last_index, node.config) == (first, now), f"not {before}"
+        net.cut = set()
+        net.until("filled", lambda: node.log.persisted_index >= newest)
+        late.restart()
+        assert late.replica(GROUP).node.config == now
+
+
+def change(net: Net, leader: Node, config: t.Config) -> int:
+    """The index of the entry that made it."""
+    replica = leader.replica(GROUP)
+    index = replica.node.log.last_index + 1
+    leader.engine.change(replica, config)
+    net.until("applied", lambda: replica.node.applied_index >= index)
+    return index
