@@ -48,17 +48,27 @@ class Serving:
     def fetch(self, order: t.Fetch | t.NeedSnapshot) -> None:
         """A follower lags behind memory, or behind the log's start."""
         engine = self._engine
-        replica, node = engine.replicas.get(order.group), engine.host.touch(order.group)
-        if replica is None or node is None:
+        replica = self._leading(order.group)
+        if replica is None:
             return
+        node = replica.node
         if isinstance(order, t.NeedSnapshot):
             node.snapshot_made(order.follower, replica.snapshot(), engine.now, engine.host.out)
             return
-        is_fill = engine.fill_bytes_per_s and order.follower in replica.node.config.learners
+        is_fill = engine.fill_bytes_per_s and order.follower in node.config.learners
         if is_fill and (self._fills or engine.now < self._fill_at):
             self._fills.append(order)
             return
         self._serve(replica, order, is_fill=bool(is_fill))
+
+    def _leading(self, group: int) -> Replica | None:
+        """None: it leads no more, and serves nobody. The next leader's state may have come in the
+        turn of the order: then the log does not reach what is applied, and has no term for it.
+        """
+        replica = self._engine.replicas.get(group)
+        if replica is None or not replica.is_leader or self._engine.host.touch(group) is None:
+            return None
+        return replica
 
     def _serve(self, replica: Replica, order: t.Fetch, *, is_fill: bool) -> None:
         engine, node = self._engine, replica.node
@@ -120,8 +130,8 @@ class Serving:
             host.call(order.group, RaftNode.fetched, order.follower, [], now, host.out)
         while self._fills and self._fill_at <= now:
             fill = self._fills.popleft()
-            replica = self._engine.replicas.get(fill.group)
-            if replica is not None and self._engine.host.touch(fill.group) is not None:
+            replica = self._leading(fill.group)
+            if replica is not None:
                 try:
                     self._serve(replica, fill, is_fill=True)
                 except t.Broken as error:

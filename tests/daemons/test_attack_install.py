@@ -10,7 +10,9 @@ from support.engine_rig import Net, Node
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import Packet
+from myqueue.daemons.replication import packets as peerwire
 from myqueue.wal.config import JournalConfig
+from myqueue.wire import protocol
 
 CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0, reserve_bytes=0)
 GROUP = 5
@@ -135,3 +137,48 @@ def change(net: Net, leader: Node, config: t.Config) -> int:
     leader.engine.change(replica, config)
     net.until("applied", lambda: replica.node.applied_index >= index)
     return index
+
+
+def test_a_leader_that_was_replaced_makes_no_state_for_a_follower(tmp_path: Path) -> None:
+    """R20: it hears of the newer leader late. What that one's node says makes it look for what its
+    replica lacks, and in the same turn brings a state, which its own log does not reach.
+    """
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create(GROUP)
+        net.write(5, GROUP)
+        net.settled(GROUP)
+        old = net.leader(GROUP)
+        near, new = (node for node in net.nodes.values() if node is not old)
+        net.cut = {(new.number, old.number)}  # what `new` has is not known from here on
+        net.write(5, GROUP)
+        start_log_behind(old, old.replica(GROUP).node.applied_index)
+        old.engine.propose(old.replica(GROUP), [t.Item(1, net.clock.wall, t.DATA, bytes(100))])
+        had = old.replica(GROUP).node.log.last_index
+        net.until("all have it", lambda: new.replica(GROUP).node.log.last_index == had)
+        net.cut |= {(old.number, near.number), (old.number, new.number)}
+        net.until("nobody leads", lambda: not near.replica(GROUP).leader_node)
+        new.engine.campaign_soon(new.replica(GROUP))
+        net.until("the new one leads", lambda: new.replica(GROUP).is_ready)
+        items = [t.Item(1, net.clock.wall, t.DATA, bytes(100)) for _ in range(5)]
+        new.engine.propose(new.replica(GROUP), items)
+        end = new.replica(GROUP).node.log.last_index
+        net.until("applied", lambda: new.replica(GROUP).node.applied_index == end)
+        start_log_behind(new, end - 2)
+        assert old.replica(GROUP).is_leader, "it hears one of them"
+        net.cut = set()
+        net.clock.now += 100
+        old.turn()  # its beat
+        while not brings_state(old.inbox):
+            net.clock.now += 10
+            near.turn()
+            new.turn()
+        old.turn()
+        assert old.replica(GROUP).node.applied_index == end
+        net.write(5, GROUP)
+        net.settled(GROUP)
+        assert not old.engine.refused
+
+
+def brings_state(inbox: list[tuple[int, list[bytes]]]) -> bool:
+    packets = [peerwire.decode(protocol.decode(frames[0]), frames[1:]) for _, frames in inbox]
+    return any(isinstance(one, t.InstallSnapshot) for got in packets for one in got.messages)
