@@ -72,9 +72,13 @@ class ClosedGroups:
         return out
 
     def keep(
-        self, name: str, group: int, first: int, segments: Mapping[int, str],
+        self,
+        name: str,
+        group: int,
+        first: int,
+        segments: Mapping[int, str],
         fields: Mapping[str, Any],
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Link the segments that hold entries of the group from `first` on; returns their number.
 
         `segments`: the names of all that there were a moment ago. The store must know all entries

@@ -26,10 +26,18 @@ CAPACITY_MIN, CAPACITY_MAX = 4096, 2**32 - 1
 ENTRY, HARD_STATE, TRUNCATE, COMMIT, SNAPSHOT = 1, 2, 3, 4, 5
 GROUP_CREATED, GROUP_REMOVED, START, MARK, FOOTER, TRAILER = 6, 7, 8, 9, 10, 11
 KIND_NAMES = {
-    ENTRY: "ENTRY", HARD_STATE: "HARD_STATE", TRUNCATE: "TRUNCATE", COMMIT: "COMMIT",
-    SNAPSHOT: "SNAPSHOT", GROUP_CREATED: "GROUP_CREATED", GROUP_REMOVED: "GROUP_REMOVED",
-    START: "START", MARK: "MARK", FOOTER: "FOOTER", TRAILER: "TRAILER",
-}  # fmt: skip
+    ENTRY: "ENTRY",
+    HARD_STATE: "HARD_STATE",
+    TRUNCATE: "TRUNCATE",
+    COMMIT: "COMMIT",
+    SNAPSHOT: "SNAPSHOT",
+    GROUP_CREATED: "GROUP_CREATED",
+    GROUP_REMOVED: "GROUP_REMOVED",
+    START: "START",
+    MARK: "MARK",
+    FOOTER: "FOOTER",
+    TRAILER: "TRAILER",
+}
 
 RELOCATED, LAST, RESET, CLEAN = 1, 2, 4, 8
 DOUBTFUL, INCOMPLETE, LACKING = 2, 4, 8  # of a HARD_STATE
@@ -134,10 +142,20 @@ def _segment_crc(raw: bytes | bytearray) -> int:
 
 
 def encode_record(
-    seed: int, kind: int, position: int, payload: bytes = b"", *, group: int = 0, index: int = 0,
-    term: int = 0, offset: int = 0, count: int = 0, time_ms: int = 0, chain: int = 0,
+    seed: int,
+    kind: int,
+    position: int,
+    payload: bytes = b"",
+    *,
+    group: int = 0,
+    index: int = 0,
+    term: int = 0,
+    offset: int = 0,
+    count: int = 0,
+    time_ms: int = 0,
+    chain: int = 0,
     flags: int = 0,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """The 72 header bytes of one record. The journal's entry loop does the same, inlined."""
     length = len(payload)
     body = pack_body(
@@ -173,9 +191,20 @@ def record_at(buffer: bytes | memoryview, at: int, position: int, seed: int) -> 
     if kind not in KIND_NAMES:
         raise FormatUnknown(f"record kind {kind} at position {position} is of a newer version")
     return Record(
-        header_crc, payload_crc, kind, flags, length, position, count, group, index, term, offset,
-        time_ms, chain,
-    )  # fmt: skip
+        header_crc,
+        payload_crc,
+        kind,
+        flags,
+        length,
+        position,
+        count,
+        group,
+        index,
+        term,
+        offset,
+        time_ms,
+        chain,
+    )
 
 
 def payload_is_right(record: Record, payload: bytes | memoryview) -> bool:

@@ -49,9 +49,13 @@ class Log:
     """One daemon's directory, open."""
 
     def __init__(
-        self, directory: str, identity: tuple[str, str, str], config: JournalConfig,
-        clock_ms: Callable[[], int], random: Random,
-    ) -> None:  # fmt: skip
+        self,
+        directory: str,
+        identity: tuple[str, str, str],
+        config: JournalConfig,
+        clock_ms: Callable[[], int],
+        random: Random,
+    ) -> None:
         """`identity` is (cluster, daemon, kind), see `wal/identity`."""
         self._closed = False
         with ExitStack() as undo:
@@ -70,9 +74,13 @@ class Log:
             undo.pop_all()
 
     def _open_directory(
-        self, directory: str, identity: tuple[str, str, str], config: JournalConfig,
-        random: Random, undo: ExitStack,
-    ) -> None:  # fmt: skip
+        self,
+        directory: str,
+        identity: tuple[str, str, str],
+        config: JournalConfig,
+        random: Random,
+        undo: ExitStack,
+    ) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         self._lock = lock_directory(directory)
         undo.callback(lambda: unlock_directory(self._lock))
@@ -110,10 +118,16 @@ class Log:
     ) -> None:
         with ExitStack() as mine:  # a second try must not find the first one's writer
             self.journal = Journal.open(
-                self.files, self.identity.owner, config, clock_ms, random,
-                groups=self._groups, watermark=self.store.watermark, sink=self.store.commit,
+                self.files,
+                self.identity.owner,
+                config,
+                clock_ms,
+                random,
+                groups=self._groups,
+                watermark=self.store.watermark,
+                sink=self.store.commit,
                 reserve=self._reserve,
-            )  # fmt: skip
+            )
             mine.callback(self.journal.close_signal)
             mine.callback(self.journal.close)
             self.index = Index(self.store, True, self.journal.wake, self._reserve.release)

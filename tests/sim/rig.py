@@ -32,11 +32,11 @@ class TappedJournal(Journal):
         self.written: list[tuple[int, int, bytes]] = []  # segment, position, bytes; without marks
         super().__init__(*args, **kwargs)
 
-    def _hand_over(self, batch: Batch) -> None:
+    def _enqueue(self, batch: Batch) -> None:
         self.handed.extend(flat(batch.ops))
         begin = batch.position + RECORD_HEADER_BYTES
         self.written.append((batch.segment, begin, b"".join(batch.buffers[1:])))
-        super()._hand_over(batch)
+        super()._enqueue(batch)
 
 
 class Rig:

@@ -1,11 +1,11 @@
 """Appends: entries of many groups become one ordered sequence of bytes on disk.
 
-Read `entry_checks` (what is refused before anything changes), `journal` (the loop's side: appends,
-and what became of them), `layout` and `segments` (where the next record goes), `preallocate` (the
-next segment, made ahead of its use), `writer` (one thread: one gathered write, one sync), `groups`
-(what the records say about each group; recovery uses the same code).
+Read `entry_checks` (refusals, before anything changes), `journal` (the loop's side: appends, and
+events about them), `layout` and `segments` (where the next record goes), `preallocate` (the next
+segment, made ahead of its use), `writer` (one thread: one gathered write, one sync), `groups` (what
+the records say about each group; recovery uses the same code).
 
-Comes in: appends, votes, removals and starts of groups. Goes out: *persisted up to (index, term)*
-for each group, in order. Only `wal/log`, the other rooms of `wal/` and the daemons' replication
-import it; nobody else writes to a log.
+Comes in: appends, votes, removals and starts of groups. Goes out: *persisted up to (term, index)*
+for each group, in order. Only `wal/log`, the other packages of `wal/` and the daemons' replication
+import it; nothing else writes to a log.
 """

@@ -1,4 +1,4 @@
-"""What the loop hands to the journal, and what is refused before anything is changed."""
+"""The entries that the loop gives to the journal, and the checks before anything is changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ TIME_MAX = 2**64 - 1
 
 
 def check_entries(group: Group, entries: Sequence[Entry], relocated: bool, bytes_max: int) -> None:
-    """Each entry follows the one before, is not too large, and can be read back."""
+    """Raise an error unless each entry follows the one before, fits a record and can be read back.
+
+    AppendGap: an index is not the next one. EntryBackwards: a term or offset falls.
+    RecordTooLarge: a payload exceeds `bytes_max`. EntryInvalid: a field has a wrong type or value.
+    """
     if not entries:
         raise AppendGap(f"an append to group {group.uid:x} without an entry")
     if relocated:
@@ -39,12 +43,12 @@ def check_entries(group: Group, entries: Sequence[Entry], relocated: bool, bytes
             expected += 1
     except (TypeError, ValueError) as error:
         raise EntryInvalid(f"an entry is not as it has to be: {error}") from error
-    if next_offset >= OFFSET_END:  # it never falls, so the last one tells for all
+    if next_offset >= OFFSET_END:  # offsets never fall, so checking the last one is enough
         raise EntryInvalid(f"the group's next offset would be {next_offset}, above 2^64 - 1")
 
 
 def check_parts(parts: Iterable[bytes], bytes_max: int) -> list[bytes]:
-    """The parts of a snapshot, none of them too large."""
+    """Return the parts of a snapshot as a list; RecordTooLarge if one does not fit a record."""
     pieces = list(parts)
     if not pieces or max(map(len, pieces)) > bytes_max:
         raise RecordTooLarge(f"a snapshot has parts of 0 to {bytes_max} bytes, one at least")
@@ -54,15 +58,15 @@ def check_parts(parts: Iterable[bytes], bytes_max: int) -> list[bytes]:
 def _backwards(
     uid: int, index: int, terms: tuple[int, int], offsets: tuple[int, int]
 ) -> EntryBackwards:
-    what, (before, now) = ("term", terms) if terms[1] < terms[0] else ("offset", offsets)
-    return EntryBackwards(f"group {uid:x}: entry {index} has {what} {now}, after {before}")
+    name, (before, now) = ("term", terms) if terms[1] < terms[0] else ("offset", offsets)
+    return EntryBackwards(f"group {uid:x}: entry {index} has {name} {now}, after {before}")
 
 
 def require_plain(payload: Buffer) -> None:
-    """A payload is a run of single bytes that nobody changes: `len` must be its size in bytes.
+    """Raise EntryInvalid unless the payload is a view of single bytes that stay unchanged.
 
-    Frames of the network come as views; they are kept, not copied, and must not be written to. A
-    bytearray is refused, as it invites just that.
+    Its `len` must be its size in bytes. Network frames come as views; they are kept, not copied,
+    and must not be written to. A bytearray is refused because it could be.
     """
     if isinstance(payload, memoryview) and payload.nbytes == len(payload) and payload.contiguous:
         return
@@ -71,8 +75,9 @@ def require_plain(payload: Buffer) -> None:
 
 
 def clamped_clock(clock_ms: Callable[[], int]) -> Callable[[], int]:
-    """The same clock, in whole milliseconds that a record can hold: a clock that was set to before
-    1970, or that counts in fractions, must not stop the log.
+    """Return the clock limited to whole milliseconds that a record can hold.
+
+    A clock that was set to before 1970, or that counts in fractions, must not stop the log.
     """
 
     def clock() -> int:

@@ -1,8 +1,8 @@
-"""What the log says about each group: where its Raft log begins and ends, its vote, its snapshot.
+"""The state of each group as its records say: where its log begins and ends, vote, snapshot.
 
-Records come in, state changes, nothing else. The journal uses this while it appends, recovery
-while it reads, and the store while it saves, so that the three cannot disagree about what a
-record means.
+Records come in and change the state; nothing here does IO. The journal uses this code while it
+appends, recovery while it reads, and the store while it saves, so the three cannot disagree about
+the meaning of a record.
 
 Invariants of a `Group`: first_index <= last_index + 1; an empty log has last_index == first_index
 - 1; `last_term`, `next_offset` and `chain` describe the entry at last_index (or the one before
@@ -24,7 +24,7 @@ _HAS_HINT = 16  # among the flags
 
 
 class Row(NamedTuple):
-    """Where one entry stands: a row of the index."""
+    """Where one entry stands on disk, and what its header says: a row of the index."""
 
     group: int
     index: int  # type: ignore[assignment]  # tuple.index and .count are not used
@@ -38,34 +38,58 @@ class Row(NamedTuple):
     chain: int
 
 
-# The same, as it is made for every entry: a plain tuple costs a quarter of a Row.
+# A Row as a plain tuple, which costs a quarter to make; one is made for every entry.
 RowTuple = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
 class Relocated(list[RowTuple]):
-    """Rows of records that were appended again elsewhere; not a new end of their group's log."""
+    """Rows of entries that were appended again elsewhere; not a new end of their group's log."""
 
 
-# What the log tells the store, in log order: rows of entries, or another record with the number of
+# What the store has to learn, in log order: rows of entries, or another record with the number of
 # its segment and its payload.
 Op = list[RowTuple] | tuple[f.Record, int, bytes]
 
 
 class Group:
-    """One incarnation of a Raft group, as far as the log tells."""
+    """One incarnation of a Raft group on this disk, as its records describe it."""
 
     __slots__ = (
-        "chain", "commit_index", "created", "created_at", "damaged", "doubtful", "first_index",
-        "hard_state_at", "hint_at", "incomplete", "lacking", "last_index", "last_term", "missing",
-        "next_offset", "pending_from", "pending_position",
-        "snapshot_at", "snapshot_from", "snapshot_index", "snapshot_parts", "snapshot_position",
-        "snapshot_term", "start_at", "start_chain", "start_offset", "start_term", "term", "uid",
+        "chain",
+        "commit_index",
+        "created",
+        "created_at",
+        "damaged",
+        "doubtful",
+        "first_index",
+        "hard_state_at",
+        "hint_at",
+        "incomplete",
+        "lacking",
+        "last_index",
+        "last_term",
+        "missing",
+        "next_offset",
+        "pending_from",
+        "pending_position",
+        "snapshot_at",
+        "snapshot_from",
+        "snapshot_index",
+        "snapshot_parts",
+        "snapshot_position",
+        "snapshot_term",
+        "start_at",
+        "start_chain",
+        "start_offset",
+        "start_term",
+        "term",
+        "uid",
         "vote",
-    )  # fmt: skip
+    )
 
     def __init__(self, uid: int) -> None:
         self.uid = uid
-        self.created: bytes | None = None  # what GROUP_CREATED said
+        self.created: bytes | None = None  # payload of GROUP_CREATED
         self.first_index, self.start_term, self.start_offset, self.start_chain = 1, 0, 0, 0
         self.last_index, self.last_term, self.next_offset, self.chain = 0, 0, 0, 0
         self.term, self.vote, self.commit_index = 0, 0, 0
@@ -73,20 +97,22 @@ class Group:
         self.snapshot_parts = 0  # parts of the newest complete snapshot, 0 if there is none
         # Ranges [first, last] of indices that a replay has not seen: reclaimed, relocated, or lost.
         self.missing: list[tuple[int, int]] = []
-        # Entries that were acknowledged may be missing (R2); stays until the owner says otherwise.
+        # Acknowledged entries may be missing: the replica must not vote, campaign or count toward a
+        # quorum. Stays true until the owner's hard state says otherwise.
         self.incomplete = False
-        self.doubtful = False  # any record may be, the newest vote among them
-        self.lacking = False  # some entries are known by name and place, and can't be read
+        self.doubtful = False  # any record may be missing, even the newest vote
+        self.lacking = False  # entries whose index and place are known cannot be read
         self.damaged = False  # a record of this group is known to be lost or unreadable
         # Numbers of the segments that hold the newest record of each kind, 0 for none.
         self.created_at, self.hard_state_at, self.start_at, self.snapshot_at = 0, 0, 0, 0
-        self.hint_at = 0  # of the COMMIT that says commit_index; 0 if the snapshot says it as well
+        # Segment of the COMMIT record with commit_index; 0 if the snapshot's index is as high.
+        self.hint_at = 0
         # Where the first part of that snapshot stands, and of one that is not complete yet.
         self.snapshot_from, self.snapshot_position = 0, 0
         self.pending_from, self.pending_position = 0, 0
 
     def holds(self, segment: int) -> bool:
-        """Whether a record in force stands in this segment, entries and the hint aside."""
+        """Whether a record in force stands in this segment; entries and the hint do not count."""
         return (
             segment in (self.created_at, self.hard_state_at, self.start_at)
             or self.snapshot_from <= segment <= self.snapshot_at
@@ -95,23 +121,24 @@ class Group:
 
     @property
     def is_hinted(self) -> bool:
-        """False if no record in force is known that says how far the group is committed."""
+        """Whether a record with a known place says how far the group is committed."""
         return self.hint_at > 0 or self.commit_index <= self.snapshot_index
 
     def append(self, index: int, term: int, next_offset: int, chain: int) -> None:
+        """Make this entry the last one of the log."""
         self.last_index, self.last_term = index, term
         self.next_offset, self.chain = next_offset, chain
 
     def seen(self, index: int) -> None:
-        """An entry that was missing turned up at another place."""
+        """Remove an index from `missing`: its entry was found at another place."""
         for at, (first, last) in enumerate(self.missing):
             if first <= index <= last:
-                left = [(first, index - 1), (index + 1, last)]
-                self.missing[at : at + 1] = [(a, b) for a, b in left if a <= b]
+                remaining = [(first, index - 1), (index + 1, last)]
+                self.missing[at : at + 1] = [(a, b) for a, b in remaining if a <= b]
                 return
 
     def apply(self, record: f.Record, segment: int, payload: bytes) -> None:
-        """Any record but an ENTRY."""
+        """Change the state by any record but an ENTRY."""
         kind = record.kind
         if kind == f.HARD_STATE:
             self.term, self.vote, self.hard_state_at = record.term, record.index, segment
@@ -123,7 +150,7 @@ class Group:
                 self.commit_index, self.hint_at = record.index, segment
         elif kind == f.TRUNCATE:
             self.append(record.index - 1, record.term, record.offset, record.chain)
-            # If the first record that a replay met was an entry, the beginning was only guessed.
+            # If the first record of a replay was an entry, first_index was only a guess.
             self.first_index = min(self.first_index, record.index)
             self.missing = [
                 (a, min(b, record.index - 1)) for a, b in self.missing if a < record.index
@@ -145,7 +172,7 @@ class Group:
             self.append(record.index - 1, record.term, record.offset, record.chain)
 
     def _snapshot(self, record: f.Record, segment: int) -> None:
-        """Parts come one after another; the last one puts the snapshot in force."""
+        """Note a part of a snapshot. The last part puts the snapshot in force."""
         if record.count == 0:
             self.pending_from, self.pending_position = segment, record.position
         if record.flags & f.LAST:
@@ -157,36 +184,64 @@ class Group:
                 self.commit_index, self.hint_at = record.index, 0
 
     def save(self) -> bytes:
-        """The group without its tail (the index has that), for the store."""
+        """Encode the group for the store, without its tail: the index table has that."""
         created = self.created or b""
         has_created = self.created is not None
         fixed = _SAVED.pack(
-            self.uid, self.first_index, self.start_term, self.start_offset, self.start_chain,
-            self.term, self.vote, self.commit_index, self.snapshot_index, self.snapshot_term,
-            self.created_at, self.hard_state_at, self.start_at, self.snapshot_at,
-            self.snapshot_from, self.snapshot_position, self.pending_from, self.pending_position,
+            self.uid,
+            self.first_index,
+            self.start_term,
+            self.start_offset,
+            self.start_chain,
+            self.term,
+            self.vote,
+            self.commit_index,
+            self.snapshot_index,
+            self.snapshot_term,
+            self.created_at,
+            self.hard_state_at,
+            self.start_at,
+            self.snapshot_at,
+            self.snapshot_from,
+            self.snapshot_position,
+            self.pending_from,
+            self.pending_position,
             self.snapshot_parts,
-        )  # fmt: skip
+        )
         flags = has_created | self.incomplete << 1 | self.doubtful << 2 | self.lacking << 3
         body = fixed + bytes((flags | _HAS_HINT,)) + _HINT.pack(self.hint_at) + created
         return body + crc32(body).to_bytes(4, "little")
 
     @classmethod
     def load(cls, raw: bytes) -> Group:
+        """Decode what `save` made; StoreBroken if the checksum is wrong."""
         body = raw[:-4]
         if len(raw) < _SAVED.size + 5 or crc32(body).to_bytes(4, "little") != raw[-4:]:
             raise StoreBroken("a group's row in the store fails its checksum")
         fields = _SAVED.unpack_from(body)
         group = cls(fields[0])
         (
-            group.first_index, group.start_term, group.start_offset, group.start_chain, group.term,
-            group.vote, group.commit_index, group.snapshot_index, group.snapshot_term,
-            group.created_at, group.hard_state_at, group.start_at, group.snapshot_at,
-            group.snapshot_from, group.snapshot_position, group.pending_from,
-            group.pending_position, group.snapshot_parts,
-        ) = fields[1:]  # fmt: skip
+            group.first_index,
+            group.start_term,
+            group.start_offset,
+            group.start_chain,
+            group.term,
+            group.vote,
+            group.commit_index,
+            group.snapshot_index,
+            group.snapshot_term,
+            group.created_at,
+            group.hard_state_at,
+            group.start_at,
+            group.snapshot_at,
+            group.snapshot_from,
+            group.snapshot_position,
+            group.pending_from,
+            group.pending_position,
+            group.snapshot_parts,
+        ) = fields[1:]
         flags, rest = body[_SAVED.size], body[_SAVED.size + 1 :]
-        if flags & _HAS_HINT:  # a row of an older program does not know the hint's place
+        if flags & _HAS_HINT:  # a row of an older program lacks the hint's place
             (group.hint_at,), rest = _HINT.unpack_from(rest), rest[_HINT.size :]
         group.created = rest if flags & 1 else None
         group.incomplete, group.doubtful = bool(flags & 2), bool(flags & 4)
@@ -196,17 +251,17 @@ class Group:
 
 
 class Groups:
-    """All groups of a log, and what is wrong with the order of their records."""
+    """All groups of a log by uid, as a replay of its records builds them."""
 
     def __init__(self) -> None:
         self.by_uid: dict[int, Group] = {}
 
     def entry(self, record: f.Record) -> str | None:
-        """Take an ENTRY; a text if it cannot stand here.
+        """Apply an ENTRY; return a text if it cannot follow the entries before it.
 
-        A jump forward is no error yet: segments are reclaimed in any order, so what is missing may
-        turn out to lie before the log's start, or to have been relocated. What is still missing
-        at the end of the log was lost.
+        A jump forward is no error yet: segments are reclaimed in any order, so missing entries may
+        lie before the log's start, or may have been relocated. Entries that are still missing at
+        the end of the log were lost.
         """
         group = self.by_uid.get(record.group)
         if group is None:
@@ -229,7 +284,7 @@ class Groups:
         return problem
 
     def apply(self, record: f.Record, segment: int, payload: bytes) -> None:
-        """Take any other record of a group."""
+        """Apply any other record of a group."""
         if record.kind == f.GROUP_REMOVED:
             self.by_uid.pop(record.group, None)
             return

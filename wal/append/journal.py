@@ -1,17 +1,15 @@
 """The loop's side of the log: appends of many groups become one ordered sequence of bytes.
 
-Data flow. The loop calls `append` and its sisters as often as it likes in a turn and `submit`
-once at the end; records are encoded here, at positions decided here, while the writer syncs what
-came before. When the writer is done, the loop finds `Persisted` events through `poll` (and a
-descriptor to wait on). No call waits for the disk. The journal never says "stored" when it took
-something, only when it is on disk.
+Data flow. In a turn the loop calls `append`, `hard_state` and the like as often as it needs to, and
+`submit` once at the end. Records are encoded here, at positions decided here, while the writer
+syncs earlier ones. Afterwards `poll` returns `Persisted` events; `fileno` is a descriptor to wait
+on. No call waits for the disk. Only a `Persisted` event means that a record is on disk.
 
-Who decides: the journal owns the layout (which segment, which position, when to rotate). Who does
-IO: the writer and the spares. A refused append (gap, too large, busy, disk full, stopped) changes
-nothing.
+The journal decides the layout: which segment, which position, when to rotate. The writer and the
+spares do the IO. A refused append (gap, too large, busy, disk full, stopped) changes nothing.
 
 Invariants: records of a segment are contiguous; a group's entries are appended in the order of
-their indices; `queued_bytes` is what was appended and is not yet reported as persisted.
+their indices; `queued_bytes` counts bytes that were appended and not yet reported as persisted.
 """
 
 from __future__ import annotations
@@ -52,12 +50,19 @@ SUBMIT_BYTES = 4 << 20  # a batch of this size does not wait for the end of the 
 
 
 class Journal:
-    """One daemon's log. Used by one thread (the loop); see the module's docstring."""
+    """The writing side of one daemon's log. One thread may use it: the loop's."""
 
     def __init__(
-        self, files: Files, owner: bytes, config: JournalConfig, clock_ms: Callable[[], int],
-        random: Random, recovered: Recovered, threads: bool, reserve: Reserve | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        files: Files,
+        owner: bytes,
+        config: JournalConfig,
+        clock_ms: Callable[[], int],
+        random: Random,
+        recovered: Recovered,
+        threads: bool,
+        reserve: Reserve | None = None,
+    ) -> None:
         self._config = config
         self._clock_ms = clock_ms = clamped_clock(clock_ms)
         self.recovered = recovered
@@ -65,16 +70,21 @@ class Journal:
         self.queued_bytes = 0
         self.error: Exception | None = None
         self.space_low = self._closed = False
-        self._thread = 0  # of the one thread that may use the journal
+        self._thread = 0  # identifier of the one thread that may use the journal
         self.persisted_at = (0, 0)  # segment and position up to which all is on disk
         self.rewound_at: dict[int, tuple[int, int]] = {}  # newest TRUNCATE or reset of each group
         self._events: deque[w.Event] = deque()
         self._signal = w.Signal()
         self._record_max = min(config.record_bytes_max, config.segment_bytes // 4)
         self.spares = Spares(
-            files, owner, config.segment_bytes, clock_ms, config.soft_limit_bytes,
-            lambda low: self._emit(w.SpaceLow(low)), reserve,
-        )  # fmt: skip
+            files,
+            owner,
+            config.segment_bytes,
+            clock_ms,
+            config.soft_limit_bytes,
+            lambda low: self._emit(w.SpaceLow(low)),
+            reserve,
+        )
         self.writer = w.Writer(files, self.spares, self._emit, recovered.flush_number)
         self._segments = Segments(recovered, self.spares, config.segment_bytes, random)
         self._settled = False  # nothing was written since the last mark that proves all before it
@@ -97,19 +107,27 @@ class Journal:
 
     @classmethod
     def open(
-        cls, files: Files, owner: bytes, config: JournalConfig, clock_ms: Callable[[], int],
-        random: Random, *, groups: Groups | None = None, watermark: tuple[int, int] = (0, 0),
-        sink: Sink = lambda ops, segment, position: None, threads: bool = True,
+        cls,
+        files: Files,
+        owner: bytes,
+        config: JournalConfig,
+        clock_ms: Callable[[], int],
+        random: Random,
+        *,
+        groups: Groups | None = None,
+        watermark: tuple[int, int] = (0, 0),
+        sink: Sink = lambda ops, segment, position: None,
+        threads: bool = True,
         reserve: Reserve | None = None,
-    ) -> Journal:  # fmt: skip
-        """Recover what is there, give it to `sink` from the watermark on, and go on behind it."""
+    ) -> Journal:
+        """Recover the log, give `sink` what follows the watermark, and append after the end."""
         recovered = recover(files, groups or Groups(), watermark, sink, owner=owner)
         return cls(files, owner, config, clock_ms, random, recovered, threads, reserve)
 
     # -- appending -----------------------------------------------------------------------------
 
     def create_group(self, uid: int, description: bytes, *, again: bool = False) -> int:
-        """With `again` the same record of a group that exists, at a new place."""
+        """Append GROUP_CREATED; with `again`, repeat the record of an existing group."""
         if uid in self.groups.by_uid and not again:
             raise GroupExists(f"group {uid:x} exists")
         if not 0 < uid < 2**64:
@@ -118,6 +136,7 @@ class Journal:
         return self._record(f.GROUP_CREATED, uid, description, flags=f.RELOCATED if again else 0)
 
     def remove_group(self, uid: int) -> int:
+        """Append GROUP_REMOVED: the group, its entries and its applied state are no longer kept."""
         self.group(uid)
         self._admit(urgent=True)
         return self._record(f.GROUP_REMOVED, uid)
@@ -125,7 +144,11 @@ class Journal:
     def append(
         self, uid: int, entries: Sequence[Entry], *, urgent: bool = False, relocated: bool = False
     ) -> int:
-        """Take entries that continue the group's log; returns the number of their (last) batch."""
+        """Append entries that continue the group's log; return the number of their last batch.
+
+        `urgent` entries are accepted on a full disk and a full queue. `relocated` ones are copies
+        of entries that the log already has; they do not move its end.
+        """
         group = self.group(uid)
         self._admit(urgent or relocated)
         check_entries(group, entries, relocated, self._record_max)
@@ -144,12 +167,14 @@ class Journal:
         last = entries[-1]
         if not relocated or last[0] > group.last_index:
             group.append(last[0], last[1], last[2] + last[3], last[6])
-        return self._taken()
+        return self._batch_number()
 
     def _interrupted(self, error: BaseException, partly: bool) -> None:
-        """An append ended by an exception. What it had encoded was taken back, so a wrong field
-        is the caller's error and no more. If a part went into an earlier segment, or the program
-        was interrupted, the books may be wrong: nothing is written any more.
+        """Handle an append that ended by an exception.
+
+        `Layout.encode` has undone what it encoded, so a wrong field is only the caller's error. If
+        a part went into an earlier segment, or the program was interrupted, the journal's state may
+        be inconsistent: it stops writing.
         """
         if isinstance(error, struct.error | TypeError) and not partly:
             raise EntryInvalid(f"an entry cannot be encoded: {error}") from error
@@ -158,8 +183,10 @@ class Journal:
     def hard_state(
         self, uid: int, term: int, vote: int, incomplete: bool = False, lacking: bool = False
     ) -> int:
-        """Term and vote, in one record (R1); and whether acknowledged entries may be missing, or
-        are known by name and can't be read.
+        """Append term and vote in one record, so that a crash cannot separate them.
+
+        `incomplete`: acknowledged entries may be missing. `lacking`: entries whose index and term
+        are known cannot be read.
         """
         self.group(uid)
         self._admit(urgent=True)
@@ -167,12 +194,13 @@ class Journal:
         return self._record(f.HARD_STATE, uid, index=vote, term=term, flags=flags)
 
     def commit_hint(self, uid: int, index: int) -> int:
+        """Append COMMIT: the group is known to be committed up to `index`."""
         self.group(uid)
         self._admit(urgent=True)
         return self._record(f.COMMIT, uid, index=index)
 
     def truncate(self, uid: int, index: int, term: int, offset: int, chain: int = 0) -> int:
-        """Remove the entries from `index` on; the rest describes the entry before."""
+        """Remove the entries from `index` on; the other arguments describe the entry before it."""
         group = self.group(uid)
         if not group.first_index <= index <= group.last_index:
             raise AppendGap(f"group {uid:x} has no entry {index} to truncate at")
@@ -193,7 +221,7 @@ class Journal:
         )
 
     def snapshot(self, uid: int, index: int, term: int, parts: Iterable[bytes]) -> int:
-        """The applied state of a group at `index`, in parts of at most the record limit."""
+        """Append the applied state of a group at `index`, in parts within the record limit."""
         self.group(uid)
         self._admit(urgent=True)
         pieces = check_parts(parts, self._record_max)
@@ -206,7 +234,7 @@ class Journal:
         return number
 
     def _record(self, kind: int, uid: int, payload: bytes = b"", **fields: int) -> int:
-        """Any record but an ENTRY: seldom, so clarity comes first."""
+        """Append any record but an ENTRY. These are rare, so clarity comes before speed."""
         payload = bytes(payload)
         if len(payload) > self._record_max:
             raise RecordTooLarge(
@@ -235,16 +263,17 @@ class Journal:
         if kind == f.TRUNCATE:
             batch.tails[uid] = (record.term, record.index - 1)
         self.groups.apply(record, layout.number, payload)
-        return self._taken()
+        return self._batch_number()
 
     def group(self, uid: int) -> Group:
+        """Return the state of a group; GroupUnknown if the log has none of this uid."""
         group = self.groups.by_uid.get(uid)
         if group is None:
             raise GroupUnknown(f"group {uid:x} does not exist in this journal")
         return group
 
     def _admit(self, urgent: bool) -> None:
-        """Refuse with a typed error rather than take what may have to wait for long."""
+        """Raise a typed error rather than accept a record that might wait for a long time."""
         if self.error is not None:
             self._refuse_child()
             raise JournalStopped(f"the log stopped: {self.error}")
@@ -261,24 +290,24 @@ class Journal:
         if self.queued_bytes > self._config.queue_bytes_max:
             raise JournalBusy(f"{self.queued_bytes} bytes wait for the disk")
 
-    def _taken(self) -> int:
-        """The number of the batch with the last record; a large one goes to the writer now."""
+    def _batch_number(self) -> int:
+        """Return the number of the batch with the last record; submit the batch if it is large."""
         batch = self._layout.batch or self._layout.begin()
         if self._layout.tail - batch.position > SUBMIT_BYTES:
             self.submit()
         return batch.number
 
-    # -- handing over --------------------------------------------------------------------------
+    # -- submitting to the writer --------------------------------------------------------------
 
     def submit(self) -> None:
-        """End of the turn: what was appended goes to the writer."""
+        """Give the writer what was appended; called at the end of a turn."""
         self._refuse_child()
         batch = self._layout.take_batch()
         if batch is not None and self.error is None:
-            self._hand_over(batch)
+            self._enqueue(batch)
 
     def settle(self) -> None:
-        """While there is nothing to do: a mark that proves the last records to be synced."""
+        """Write a mark that proves the last records to be synced. For a loop that is idle."""
         if self._settled or self.queued_bytes or self._layout.batch or self.error is not None:
             return
         self._empty_batch(clean=False)
@@ -290,10 +319,10 @@ class Journal:
         batch = layout.begin()
         layout.batch = None
         batch.clean = clean
-        self._hand_over(batch)
+        self._enqueue(batch)
         self._settled = True
 
-    def _hand_over(self, batch: w.Batch) -> None:
+    def _enqueue(self, batch: w.Batch) -> None:
         batch.time_ms = self._clock_ms()
         self.queued_bytes += batch.end - batch.position
         self._settled = False
@@ -303,18 +332,18 @@ class Journal:
             self._spares_thread.kick()
 
     def fileno(self) -> int:
-        """Readable while events wait to be polled."""
+        """A descriptor that is readable while events wait to be polled."""
         return self._signal.fileno()
 
     def poll(self) -> list[w.Event]:
-        """What happened since the last call; never waits. `Stopped` is the last event there is."""
+        """Return the events since the last call, without waiting. `Stopped` is always the last."""
         self._refuse_child()
         self._signal.clear()
         events = []
         while self._events:
             event = self._events.popleft()
             if self.error is not None:
-                continue  # W3: a flush was under way when another file failed
+                continue  # after a failure no flush counts as persisted, not even one in flight
             if isinstance(event, w.Persisted):
                 self.queued_bytes -= event.bytes
                 self.persisted_at = (event.segment, event.position)
@@ -326,7 +355,7 @@ class Journal:
         return events
 
     def forked(self) -> None:
-        """In the child there is no writer, and the records on their way are the parent's."""
+        """Refuse everything in a forked child, which has no writer."""
         self.error = wrong_process()
 
     def _refuse_child(self) -> None:
@@ -334,7 +363,7 @@ class Journal:
             raise wrong_process()
 
     def wake(self) -> None:
-        """Another part of the log has news for the loop."""
+        """Make `fileno` readable: another part of the log has something for the loop."""
         self._signal.set()
 
     def _emit(self, event: w.Event) -> None:
@@ -343,20 +372,20 @@ class Journal:
 
     @property
     def end(self) -> tuple[int, int]:
-        """Segment and position behind the last record that was appended."""
+        """Segment and position after the last record that was appended."""
         return self._layout.number, self._layout.tail
 
     # -- segments ------------------------------------------------------------------------------
 
     def leave_segment(self) -> None:
-        """Seal the open segment before it is full: nothing is to follow what is bad in it."""
+        """Seal the open segment before it is full, so that nothing follows the damage in it."""
         self._rotate()
 
     def _rotate(self) -> Layout:
-        """Seal the open segment and go on in the next; nothing here waits for the disk."""
+        """Seal the open segment and continue in the next one, without waiting for the disk."""
         old = self._layout
         self.submit()
-        self._hand_over(old.sealing_batch())
+        self._enqueue(old.sealing_batch())
         self._layout = self._segments.advance(old.next_batch)
         return self._layout
 
@@ -365,7 +394,7 @@ class Journal:
         return self._segments.by_number
 
     def segment_name(self, number: int) -> tuple[str, int] | None:
-        """Name and uid of a segment, for readers; None once it was reclaimed."""
+        """Name and uid of a segment, for readers; None if it was reclaimed."""
         segment = self.segments.get(number)
         return None if segment is None else (segment.name, segment.uid)
 
@@ -375,7 +404,7 @@ class Journal:
     def close(self) -> bool:
         """Write what waits and a clean mark, then stop; False if the disk took too long.
 
-        True says that nobody writes any more, not that all was written: `writer.waiting` tells.
+        True means that the writer has ended, not that it wrote everything: see `writer.waiting`.
         """
         self._refuse_child()
         self._closed = True
@@ -391,5 +420,5 @@ class Journal:
         return not self.writer.waiting
 
     def close_signal(self) -> None:
-        """After the last poll: the descriptor goes."""
+        """Close the descriptor of `fileno`; called after the last poll."""
         self._signal.close()

@@ -1,8 +1,8 @@
-"""Where the next record goes: the open segment, its tail, and what its footer will say.
+"""Where the next record goes: the open segment, its tail, and the rows of its footer.
 
-Pure bookkeeping. A segment always keeps room for its own end: a mark, the footer with a row for
-each group that has a record in it, and the trailer. `limit` is the position that records may
-reach.
+Appends come in, encoded records go out in a batch; nothing here does IO. A segment always keeps
+room for its own end: a mark, the footer with a row for each group that has a record in it, and the
+trailer. `limit` is the position that records may reach.
 """
 
 from __future__ import annotations
@@ -29,28 +29,45 @@ class SegmentRows:
         self.by_group: dict[int, list[int]] = {}
 
     def note(self, record: f.Record) -> None:
-        """Any record of a group."""
+        """Count any record of a group."""
         if record.kind == f.ENTRY:
             self.entries(
-                record.group, record.index, record.index, record.offset,
-                record.offset + record.count, record.term, record.time_ms, record.time_ms, 1,
+                record.group,
+                record.index,
+                record.index,
+                record.offset,
+                record.offset + record.count,
+                record.term,
+                record.time_ms,
+                record.time_ms,
+                1,
                 _HEADER + record.length,
-            )  # fmt: skip
+            )
         else:
-            self.of(record.group)[9] |= f.footer_bits(record.kind, record.flags)
+            self.row_of(record.group)[9] |= f.footer_bits(record.kind, record.flags)
 
-    def of(self, group: int) -> list[int]:
+    def row_of(self, group: int) -> list[int]:
+        """Return the row of a group; a new one if it has none."""
         row = self.by_group.get(group)
         if row is None:
             row = self.by_group[group] = [0] * 10
         return row
 
     def entries(
-        self, group: int, first_index: int, last_index: int, first_offset: int, next_offset: int,
-        last_term: int, first_time: int, last_time: int, entries: int, size: int,
-    ) -> None:  # fmt: skip
-        """A run of entries; relocated ones may be older than those before them."""
-        row = self.of(group)
+        self,
+        group: int,
+        first_index: int,
+        last_index: int,
+        first_offset: int,
+        next_offset: int,
+        last_term: int,
+        first_time: int,
+        last_time: int,
+        entries: int,
+        size: int,
+    ) -> None:
+        """Count a run of entries; relocated entries may be older than the entries before them."""
+        row = self.row_of(group)
         if not row[7]:
             row[0], row[2], row[5] = first_index, first_offset, first_time
         elif first_index < row[0]:
@@ -66,15 +83,16 @@ class SegmentRows:
         row[9] |= 1 << f.ENTRY
 
     def footer(self) -> list[f.FooterRow]:
+        """Return the footer's rows, sorted by group."""
         return [f.FooterRow(group, *row) for group, row in sorted(self.by_group.items())]
 
     def footer_bytes(self) -> int:
-        """Room that the end of the segment needs: mark, footer, trailer."""
+        """Return the bytes that the end of the segment needs: mark, footer, trailer."""
         return 3 * _HEADER + len(self.by_group) * f.FOOTER_ROW_BYTES
 
 
 class Layout:
-    """The open segment and the open batch in it."""
+    """The open segment and the open batch in it. `tail` is the position of the next record."""
 
     __slots__ = (
         "batch",
@@ -97,11 +115,12 @@ class Layout:
         self.name, self.seed = f.segment_name(number, uid), f.segment_seed(uid)
         self.tail, self.rows, self.next_batch = tail, rows, next_batch
         self.limit = capacity - rows.footer_bytes()
-        self.abandoned_at = 0  # of the segment before, for the first mark of this one
+        # For the first mark of this segment: where the log abandoned the one before it.
+        self.abandoned_at = 0
         self.batch: Batch | None = None
 
     def begin(self) -> Batch:
-        """Open a batch at the tail, its mark in front."""
+        """Open a batch at the tail and reserve the place of its mark."""
         batch = Batch(self.next_batch, self.number, self.name, self.seed, self.tail)
         self.next_batch += 1
         batch.abandoned_at, self.abandoned_at = self.abandoned_at, 0
@@ -110,9 +129,7 @@ class Layout:
         return batch
 
     def take_batch(self) -> Batch | None:
-        """Close the open batch; None if there is none, or nothing is in it (its place is free
-        again).
-        """
+        """Close and return the open batch; None if there is none. An empty one frees its place."""
         batch, self.batch = self.batch, None
         if batch is None:
             return None
@@ -123,19 +140,20 @@ class Layout:
         return batch
 
     def fits(self, group: int, payload_bytes: int) -> bool:
-        """Whether one more record may go here; a group's first one costs a footer row as well."""
+        """Whether one more record may go here. If so, a new group's footer row is reserved."""
         end = self.tail + _HEADER + payload_bytes + (_HEADER if self.batch is None else 0)
-        known = group in self.rows.by_group
-        if end > self.limit - (0 if known else f.FOOTER_ROW_BYTES):
+        has_row = group in self.rows.by_group
+        if end > self.limit - (0 if has_row else f.FOOTER_ROW_BYTES):
             return False
-        if not known:
-            self.rows.of(group)
+        if not has_row:
+            self.rows.row_of(group)
             self.limit -= f.FOOTER_ROW_BYTES
         return True
 
     def encode(self, uid: int, entries: Sequence[Entry], done: int, flags: int) -> int:
-        """Put entries from number `done` on into the batch, as many as fit. The journal's hot
-        loop.
+        """Encode entries from number `done` on into the batch, as many as fit; return how far.
+
+        The journal's hot loop: header fields are packed here rather than by `format`.
         """
         if not self.fits(uid, len(entries[done][7])):
             return done
@@ -154,9 +172,19 @@ class Layout:
                 if end > limit:
                     break
                 body = pack_body(
-                    0x514D, 1, entry_type << 4 | flags, length, position, count, uid, index, term,
-                    offset, time_ms, chain,
-                )  # fmt: skip
+                    0x514D,
+                    1,
+                    entry_type << 4 | flags,
+                    length,
+                    position,
+                    count,
+                    uid,
+                    index,
+                    term,
+                    offset,
+                    time_ms,
+                    chain,
+                )
                 header_crc = crc(body, seed)
                 buffers += (pack_crcs(header_crc, crc(payload, header_crc)) + body, payload)
                 rows.append(
@@ -168,14 +196,22 @@ class Layout:
                     time_max = time_ms
                 position = end
                 done += 1
-        except BaseException:  # nothing of it may stay: what comes next would be at a wrong place
+        except BaseException:  # undo all of it, or the next record would be at a wrong position
             del buffers[buffers_before:], rows[rows_before:]
             raise
         head, last = entries[first], entries[done - 1]
         self.rows.entries(
-            uid, head[0], last[0], head[2], last[2] + last[3], last[1], time_min, time_max,
-            done - first, position - began,
-        )  # fmt: skip
+            uid,
+            head[0],
+            last[0],
+            head[2],
+            last[2] + last[3],
+            last[1],
+            time_min,
+            time_max,
+            done - first,
+            position - began,
+        )
         self.tail = position
         batch.records += done - first
         if not flags:
@@ -183,7 +219,7 @@ class Layout:
         return done
 
     def sealing_batch(self) -> Batch:
-        """The last batch of the segment: the footer, and the trailer that seals it."""
+        """Return the last batch of the segment: the footer, and the trailer that seals it."""
         rows = self.rows.footer()
         payload = f.encode_footer(rows)
         batch = self.begin()
@@ -200,7 +236,7 @@ class Layout:
 
 
 def _rows_of(batch: Batch, relocated: bool) -> list[RowTuple]:
-    """The list of rows that the batch's next entries go to."""
+    """Return the list of rows that the batch's next entries go to."""
     last = batch.ops[-1] if batch.ops else None
     if isinstance(last, list) and isinstance(last, Relocated) == relocated:
         return last

@@ -1,14 +1,15 @@
-"""The next segment is made before it is needed, and its zeros are written before its records.
+"""Spare segments: the next segment is made before it is needed, and filled with zeros.
 
 Two callers share a `Spares`: a background thread that takes small paced steps, and the writer,
-which needs the file *now* if records have reached it. A sync into blocks that were written before
-costs about a third less than one into blocks that are only allocated, because the file system's
-own journal is not involved; but the zeros of 64 MiB written at once would stall the log for tens
-of milliseconds. Hence pieces, each synced by itself, with pauses in proportion to what they cost.
+which needs the file at once if records have reached it. A sync into blocks that were written before
+costs about a third less than one into blocks that are only allocated, because the file system's own
+journal is not involved. But writing the zeros of 64 MiB at once would stall the log for tens of
+milliseconds. So the zeros are written in pieces, each synced by itself, with pauses in proportion
+to the time that a piece took.
 
-Space: `low` is true while the disk has less free space than the soft limit or refused to allocate a
-segment. The rest of the current segment and the prepared one are the reserve that votes and other
-urgent records may still use.
+Space: `low` is true while the disk has less free space than the soft limit, or refused to allocate
+a segment. Votes and other urgent records may still use the rest of the open segment and the
+prepared one.
 """
 
 from __future__ import annotations
@@ -29,34 +30,40 @@ SPACE_CHECK_S = 0.5
 
 
 class Spares:
-    """Prepares planned segments, one after another."""
+    """Prepares planned segments, one after another, and watches the free space."""
 
     def __init__(
-        self, files: Files, owner: bytes, capacity: int, clock_ms: Callable[[], int],
-        soft_limit_bytes: int, on_space: Callable[[bool], None], reserve: Reserve | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        files: Files,
+        owner: bytes,
+        capacity: int,
+        clock_ms: Callable[[], int],
+        soft_limit_bytes: int,
+        on_space: Callable[[bool], None],
+        reserve: Reserve | None = None,
+    ) -> None:
         self._files, self._owner, self._capacity = files, owner, capacity
         self._clock_ms, self._soft_limit, self._on_space = clock_ms, soft_limit_bytes, on_space
         self._reserve = reserve
         self._lock = RLock()
         self._plans: deque[f.SegmentHeader] = deque()
         self._filled = 0  # bytes of the first planned file that were written; 0: not created yet
-        self._is_named = False  # it has its name, but the name may not be on the disk yet
+        self._is_named = False  # the file has its final name, which may not be durable yet
         self.low = False
-        self.free_bytes = 1 << 62  # when it was looked at last
+        self.free_bytes = 1 << 62  # as of the last `check_space`
 
     def plan(self, number: int, uid: int) -> None:
-        """A segment to prepare after those planned before; nothing is done here.
+        """Plan a segment to be prepared after those planned before; `step` does the work.
 
-        Without the lock: it is held while pieces are synced, and the loop must not wait for that
-        (W17). Appending to a deque is one step; only holders of the lock take from it.
+        Without the lock: it is held while pieces are synced, and the loop must not wait for a
+        disk. Appending to a deque is atomic; only holders of the lock remove from it.
         """
         self._plans.append(
             f.SegmentHeader(number, uid, self._capacity, self._clock_ms(), self._owner)
         )
 
     def step(self) -> bool:
-        """Do one piece of work; False if there is none (left, or possible)."""
+        """Do one piece of work; False if nothing is left to do, or nothing can be done now."""
         with self._lock:
             self.check_space()
             if not self._plans or self.low:
@@ -65,7 +72,7 @@ class Spares:
                 self._advance(self._plans[0])
             except OSError as error:
                 if error.errno in TRANSIENT:
-                    return False  # nothing was written; it is tried again
+                    return False  # nothing was written; a later step tries again
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 self._give_up()
@@ -73,7 +80,7 @@ class Spares:
             return bool(self._plans)
 
     def ready(self, number: int) -> None:
-        """Return when this segment can be written; the writer cannot wait for its zeros."""
+        """Make sure that this segment can be written now, without waiting for its zeros."""
         with self._lock:
             while self._plans and self._plans[0].number <= number:
                 if not self._filled:
@@ -81,7 +88,7 @@ class Spares:
                 self._publish(self._plans[0])
 
     def check_space(self) -> None:
-        """Not low again before there is room for the segment that could not be made."""
+        """Update `low`. It stays true until there is room for a segment that could not be made."""
         missing = self._capacity if self._plans and not self._filled else 0
         self.free_bytes = free = self._files.free_bytes()
         self.set_low(free < max(self._soft_limit, missing))
@@ -90,10 +97,11 @@ class Spares:
 
     @property
     def has_next(self) -> bool:
-        """The next segment is there already, and needs no more room."""
+        """True if the next segment exists and needs no more room."""
         return not self._plans
 
     def set_low(self, low: bool) -> None:
+        """Set `low`, and report a change."""
         if low != self.low:
             self.low = low
             self._on_space(low)
@@ -114,7 +122,7 @@ class Spares:
         self._files.create(name, self._capacity)
         try:
             self._files.write(name, 0, [f.encode_segment_header(planned)], False)
-        except OSError:  # not even room for that: the next try creates it again
+        except OSError:  # no room even for the header: the next try creates the file again
             self._files.move(name, None)
             raise
         self._filled = f.SEGMENT_HEADER_BYTES
@@ -124,7 +132,7 @@ class Spares:
         if not self._is_named:
             try:
                 self._files.sync(name + ".new")
-            except OSError:  # the next sync would not write these pages: it is created again
+            except OSError:  # a second sync would not write these pages: the file is created again
                 self._files.move(name + ".new", None)
                 self._filled = 0
                 raise
@@ -135,7 +143,7 @@ class Spares:
         self._filled, self._is_named = 0, False
 
     def _give_up(self) -> None:
-        """No room: leave nothing half made behind. The space check decides when to try again."""
+        """Remove a half made file when the disk is full. `check_space` decides when to retry."""
         planned = self._plans[0]
         if self._filled and not self._is_named:
             self._files.move(f.segment_name(planned.number, planned.uid) + ".new", None)
@@ -144,7 +152,7 @@ class Spares:
 
 
 class SparesThread:
-    """Steps a `Spares` in the background, from `kick` until there is nothing left to do."""
+    """Steps a `Spares` in the background, from `kick` until nothing is left to do."""
 
     def __init__(self, spares: Spares, on_error: Callable[[OSError], None]) -> None:
         self._spares, self._on_error = spares, on_error
@@ -154,11 +162,13 @@ class SparesThread:
         self._thread.start()
 
     def kick(self) -> None:
+        """Start preparing the planned segments."""
         with self._condition:
             self._kicked = True
             self._condition.notify()
 
     def stop(self) -> None:
+        """End the thread after its current piece."""
         with self._condition:
             self._stopping = True
             self._condition.notify()

@@ -1,9 +1,9 @@
-"""Which segments there are, and which comes next.
+"""The list of the log's segments, and which segment comes next.
 
-Numbers rise by one and are given out here only. The next segment is always decided in advance, so
-that records can be encoded for it (their checksums need its uid) before its file is there; the
-spares make the file meanwhile. Segments that were prepared before a crash and never used come
-first.
+Segment numbers rise by one and are assigned here only. The next segment is always decided in
+advance, so that records can be encoded for it before its file exists (their checksums need its
+uid); `preallocate` makes the file in the background. Segments that were prepared before a crash and
+never used come first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from myqueue.wal.recover.recovery import Recovered
 
 
 class Segments:
-    """The journal's segments, open one included, by number."""
+    """The journal's segments by number, the open one included."""
 
     def __init__(self, recovered: Recovered, spares: Spares, capacity: int, random: Random) -> None:
         self.by_number: dict[int, SegmentFile] = dict(recovered.segments)
@@ -29,17 +29,17 @@ class Segments:
         self._planned: tuple[int, int] | None = None
 
     def resume(self, recovered: Recovered) -> Layout:
-        """Where recovery says that the log goes on, or a first or fresh segment."""
+        """Return the layout to append to: where recovery found the end, or in a new segment."""
         last = self.by_number.get(recovered.number)
         if last is not None and not last.sealed and not last.damaged:
             tail, rows = recovered.position, recovered.rows
             return Layout(last.number, last.uid, last.capacity, tail, rows, 1)
         number, uid = self._next()
-        while self._spares.step():  # nobody waits for the log yet: time to write its zeros
+        while self._spares.step():  # no client waits for the log yet: there is time for its zeros
             continue
         try:
             self._spares.ready(number)
-        except OSError as error:  # the writer waits for room; what is there can be read
+        except OSError as error:  # the writer will wait for room; the existing log can be read
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self.by_number:
                 raise
         layout = self._enter(number, uid, 1)
@@ -48,13 +48,14 @@ class Segments:
         return layout
 
     def advance(self, next_batch: int) -> Layout:
-        """The planned segment becomes the open one; another one is planned."""
+        """Open the planned segment and plan another one."""
         number, uid = self._planned or self._next()
         layout = self._enter(number, uid, next_batch)
         self.plan()
         return layout
 
     def plan(self) -> None:
+        """Decide number and uid of the next segment."""
         self._planned = self._next()
 
     def _next(self) -> tuple[int, int]:

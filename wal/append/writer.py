@@ -1,12 +1,12 @@
-"""One writer: everything that waits becomes one gathered write and one sync.
+"""The writer: all batches that wait become one gathered write and one sync.
 
-In come batches from the loop, laid out and encoded; out go events: persisted, space is low or
-back, stopped. The writer decides nothing but how much to take at once. It runs as a thread
-(`WriterThread`) or is stepped by hand (`Writer.step`), which is what the simulator does.
+Batches come in from the loop, laid out and encoded. Events go out: persisted, low or enough space,
+stopped. The writer decides only how much it writes at once. It runs as a thread (`WriterThread`) or
+is stepped by hand (`Writer.step`), as the simulator does.
 
-A failed write or sync ends it for good: after EIO nobody knows which pages reached the disk, and a
-later sync that succeeds does not tell. ENOSPC is different: nothing was promised, the batches
-wait, and the same bytes are written again at the same place when there is room.
+A failed write or sync stops the writer for good: after EIO it is unknown which pages reached the
+disk, and a later sync that succeeds proves nothing about them. ENOSPC is different: nothing was
+promised, so the batches wait, and the same bytes are written to the same place when there is room.
 """
 
 from __future__ import annotations
@@ -32,12 +32,24 @@ SPACE_RETRY_S = 0.1
 
 
 class Batch:
-    """Consecutive records of one segment, a MARK in front; `buffers[0]` is the mark's place."""
+    """Consecutive records of one segment after their MARK; `buffers[0]` is the mark's place."""
 
     __slots__ = (
-        "buffers", "clean", "end", "abandoned_at", "number", "ops", "position", "records", "seed",
-        "segment", "segment_name", "tails", "time_ms", "trailer",
-    )  # fmt: skip
+        "buffers",
+        "clean",
+        "end",
+        "abandoned_at",
+        "number",
+        "ops",
+        "position",
+        "records",
+        "seed",
+        "segment",
+        "segment_name",
+        "tails",
+        "time_ms",
+        "trailer",
+    )
 
     def __init__(
         self, number: int, segment: int, segment_name: str, seed: int, position: int
@@ -48,15 +60,18 @@ class Batch:
         self.buffers: list[Buffer] = [b""]
         self.records, self.time_ms = 0, 0
         self.clean = False
-        self.abandoned_at = 0  # see FORMAT.md: of the segment before, in the first mark of this one
+        # For the first mark of a segment: where the log abandoned the one before it (FORMAT.md).
+        self.abandoned_at = 0
         self.trailer: tuple[int, bytes] | None = None  # position and bytes, in a sealing batch
         self.tails: dict[int, tuple[int, int]] = {}  # group -> (term, index) of its last entry
         self.ops: list[Op] = []  # for the store: lists of rows, or (record, segment, payload)
 
 
 class Persisted(NamedTuple):
-    """All batches up to `batch` are on disk; `tails` are the (term, index) of the groups in
-    these.
+    """All batches up to number `batch` are on disk.
+
+    `tails` has the last (term, index) of each group in them, `ops` what the store has to learn;
+    the log is on disk up to `position` in `segment`.
     """
 
     batch: int
@@ -69,13 +84,13 @@ class Persisted(NamedTuple):
 
 
 class SpaceLow(NamedTuple):
-    """The disk is short of space (new records are refused), or no longer."""
+    """With `low`, the disk is short of space and new records are refused; else it has room."""
 
     low: bool
 
 
 class Stopped(NamedTuple):
-    """The disk failed; nothing will be written any more."""
+    """The disk failed; the journal writes nothing more."""
 
     error: Exception
 
@@ -86,9 +101,8 @@ Event = Persisted | SpaceLow | Stopped
 class Signal:
     """A flag that a poll loop can wait on; set by any thread, cleared by the loop.
 
-    A system call gives up the interpreter's lock, and getting it back costs more than the call.
-    So the kernel is told only when the flag changes: a set flag is not set again before the loop
-    clears it.
+    A system call releases the interpreter's lock, and taking it again costs more than the call. So
+    the event descriptor is written only when the flag changes.
     """
 
     def __init__(self) -> None:
@@ -104,12 +118,12 @@ class Signal:
             os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """Call it before looking for what was announced: what comes later is announced again."""
+        """Clear the flag. Call it before taking the events: a later event sets the flag again."""
         if self._is_set:
             try:
                 os.eventfd_read(self._fd)
             except BlockingIOError:
-                return  # set, but the kernel was not told yet: the loop will wake once more
+                return  # set, but not yet written to the descriptor: the loop will wake once more
             self._is_set = False
 
     def close(self) -> None:
@@ -117,7 +131,7 @@ class Signal:
 
 
 class Writer:
-    """Takes batches in order; see the module's docstring."""
+    """Writes batches in order and reports each flush through `emit`."""
 
     def __init__(
         self, files: Files, spares: Spares, emit: Callable[[Event], None], flush_number: int
@@ -126,13 +140,13 @@ class Writer:
         self.flush_number = flush_number
         self.queue: SimpleQueue[Batch | None] = SimpleQueue()
         self._pending: deque[Batch] = deque()  # taken from the queue, not yet on disk
-        self.flush_began_s: float | None = None  # monotonic; tells a watchdog of a slow disk
+        self.flush_began_s: float | None = None  # monotonic; a watchdog of slow disks reads it
         self.stopped = self.closing = False
-        self.out_of_room = False  # what is pending waits for space on the disk
-        self._has_begun = False  # something of this flush is in the file
+        self.out_of_room = False  # pending batches wait for space on the disk
+        self._has_begun = False  # a part of this flush is in the file
 
     def step(self) -> bool:
-        """Write and sync what waits; False if nothing did, or it could not be written."""
+        """Write and sync one flush; False if nothing waits or it could not be written."""
         pending = self._pending
         while not self.queue.empty():
             self.accept(self.queue.get())
@@ -156,20 +170,23 @@ class Writer:
         for _ in batches:
             pending.popleft()
         self._emit(_persisted(batches, monotonic() - began))
-        self.out_of_room = False  # after the report: who watches the disk sees that it works
+        self.out_of_room = False  # after the report, so that the watchdog sees the disk working
         return True
 
     @property
     def waiting(self) -> bool:
+        """True while batches were taken from the queue and are not on disk."""
         return bool(self._pending)
 
     def accept(self, batch: Batch | None) -> None:
+        """Take a batch from the queue; None means that the journal is closing."""
         if batch is None:
             self.closing = True
         else:
             self._pending.append(batch)
 
     def fail(self, error: Exception) -> None:
+        """Stop writing for good and report it, once."""
         if not self.stopped:
             self.stopped = True
             self._emit(Stopped(error))
@@ -196,28 +213,37 @@ class Writer:
 
 
 def _one_flush(pending: deque[Batch]) -> list[Batch]:
-    """The longest run of waiting batches that one gathered write may hold.
+    """Return the longest run of waiting batches that one gathered write may hold.
 
-    An empty batch is there for its mark, which is to prove what stands before it: it goes alone.
+    An empty batch exists for its mark, which proves what stands before it: it is a flush alone.
     """
     batches: list[Batch] = []
     total = 0
     for batch in pending:
         total += batch.end - batch.position
-        other = batch.segment != batches[0].segment if batches else False
-        if batches and (other or not batch.records or total > FLUSH_BYTES_MAX):
+        is_elsewhere = batch.segment != batches[0].segment if batches else False
+        if batches and (is_elsewhere or not batch.records or total > FLUSH_BYTES_MAX):
             break
         batches.append(batch)
     return batches
 
 
 def _fill_mark(batch: Batch, flush_number: int, write_began: int) -> None:
-    """The mark is written last: only now it is known which flush the batch is part of."""
+    """Encode a batch's mark. Only now it is known which flush the batch is part of."""
     body = f.pack_body(
-        f.RECORD_MAGIC, f.MARK, f.CLEAN if batch.clean else 0, 0, batch.position, batch.records, 0,
-        flush_number, write_began, batch.end - batch.position - f.RECORD_HEADER_BYTES,
-        batch.time_ms, batch.abandoned_at,
-    )  # fmt: skip
+        f.RECORD_MAGIC,
+        f.MARK,
+        f.CLEAN if batch.clean else 0,
+        0,
+        batch.position,
+        batch.records,
+        0,
+        flush_number,
+        write_began,
+        batch.end - batch.position - f.RECORD_HEADER_BYTES,
+        batch.time_ms,
+        batch.abandoned_at,
+    )
     header_crc = crc32(body, batch.seed)
     batch.buffers[0] = f.pack_crcs(header_crc, crc32(b"", header_crc)) + body
 
@@ -236,7 +262,7 @@ def _persisted(batches: list[Batch], took_s: float) -> Persisted:
 
 
 class WriterThread:
-    """Runs a `Writer` until it is stopped; everything handed over before is written first."""
+    """Runs a `Writer` until it is stopped; batches that were submitted before are written first."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -244,7 +270,7 @@ class WriterThread:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """False if the disk kept the writer longer than that."""
+        """End the thread; False if the writer is still busy with the disk after `timeout_s`."""
         self._writer.queue.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -252,7 +278,7 @@ class WriterThread:
     def _run(self) -> None:
         try:
             self._write_all()
-        except Exception as error:  # a silent end of this thread would be a stall for ever
+        except Exception as error:  # if this thread ended silently, the log would stall for ever
             self._writer.fail(error)
             raise
 
@@ -261,7 +287,7 @@ class WriterThread:
         while not writer.stopped and not writer.closing:
             try:
                 writer.accept(queue.get(timeout=SPACE_RETRY_S if writer.waiting else None))
-            except Empty:  # there was no room on the disk; perhaps there is now
+            except Empty:  # the disk had no room; try again
                 pass
             while writer.step():
                 pass

@@ -1,7 +1,7 @@
 """Reading entries back, while the daemon appends.
 
-`reader` returns entries by index or offset, one or in runs, and lets others read whole segments
-without locks; `scan` walks one segment from start to end and says why it stopped; `term_search`
+`reader` returns entries by index or offset, one or in runs; `scan` reads one segment from start to
+end, without locks, and says why it stopped; `term_search`
 finds where each term begins, from few rows.
 
 Comes in: a group with an index or an offset. Goes out: entries whose checksums were

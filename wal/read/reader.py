@@ -1,10 +1,10 @@
-"""Reading entries back: by index, by offset, in runs; and whole segments by others, without locks.
+"""Reading entries back: by index, by offset, or in runs.
 
-Whatever is read is verified before it is handed out: the header (is this the record that the
-index promised?), then the payload. A record that fails is `CorruptData` with its exact place,
-never data (W16). So is an entry that the log had and has no more: "I do not have it" (EntryMissing)
-is said only of what lies outside of the log. Neighbours on disk are read in one call, since a run
-of one group's entries often stands in a row.
+Every entry is verified before it is returned: first its header (is this the record that the index
+promised?), then its payload. A record that fails raises `CorruptData` with its exact place and is
+never returned as data. An entry that the log had and lost is `CorruptData` as well; `EntryMissing`
+is raised only for an index or offset outside of the log. Entries that are neighbours on disk are
+read in one call, since the entries of one group often are.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from myqueue.wal.append.groups import Group, Row
 from myqueue.wal.files import TRANSIENT, Files
 from myqueue.wal.read.scan import Scan
 
-if TYPE_CHECKING:  # at run time it would bring LMDB, which readers of segments do without
+if TYPE_CHECKING:  # at run time this would import LMDB
     from myqueue.wal.store.index import Index
 
 ALL = 2**64 - 1
 LOST = (errno.EIO, errno.ENOENT, errno.EUCLEAN, errno.EBADMSG)  # what file systems call damage
 JOIN_READS_BYTES = 1 << 20
-DAMAGE_MAX = 1000  # remembered until somebody looks
+DAMAGE_MAX = 1000  # remembered until the repair takes them
 _HEADER = f.RECORD_HEADER_BYTES
 
 
@@ -47,7 +47,7 @@ class Damage(NamedTuple):
     what: str
 
 
-# (name, uid) of a segment by its number; None if it is gone
+# segment number -> its (name, uid); None if it was reclaimed or lost
 Names = Callable[[int], tuple[str, int] | None]
 
 
@@ -56,17 +56,19 @@ class Reader:
 
     def __init__(self, files: Files, index: Index, names: Names) -> None:
         self._files, self._index, self._names = files, index, names
-        # For whoever repairs: the last entries, and the first one of each segment.
+        # For the repair: the newest failures, and the first one of each segment.
         self.recent_damage: deque[Damage] = deque(maxlen=DAMAGE_MAX)
         self.damage_by_segment: dict[int, Damage] = {}
 
     def at(self, row: Row) -> Entry:
-        """The entry that this row of the index promises."""
+        """Return the entry that this row of the index points to."""
         return next(self._read([row]))
 
     def read_rows(self, rows: list[Row]) -> list[Entry | None]:
-        """Entries that stand in one segment, in the order of their positions; None for each that
-        can't be read. The file is read in large pieces, where that is possible.
+        """Return the entries of these rows; None for each that cannot be read.
+
+        The rows must be of one segment, in the order of their positions. The file is read in large
+        pieces where that is possible.
         """
         out: list[Entry | None] = []
         for run in _pieces(rows):
@@ -85,6 +87,7 @@ class Reader:
             return None
 
     def entry(self, group: int, index: int) -> Entry:
+        """Return the entry of a group at a Raft index."""
         try:
             row = self._index.row(group, index)
         except (StoreBroken, TypeError):
@@ -95,7 +98,7 @@ class Reader:
         return next(self._read([row]))
 
     def entry_at_offset(self, group: int, offset: int) -> Entry:
-        """The entry that holds this message; its first message may be an earlier one."""
+        """Return the entry that holds this message; its first message may be an earlier one."""
         try:
             row = self._index.row_at_offset(group, offset)
         except (StoreBroken, TypeError):
@@ -107,7 +110,7 @@ class Reader:
         return next(self._read([row]))
 
     def _absent(self, group: int, index: int) -> EntryMissing | CorruptData:
-        """Outside of the log, or lost from its middle?"""
+        """Return the error for an index without a row: outside of the log, or lost from within."""
         _require_place(group, index)
         before = index > 0 and self._index.rows(group, 0, index - 1, -1)
         if before and self._index.rows(group, index + 1, ALL, -1):
@@ -117,9 +120,9 @@ class Reader:
     def entries(
         self, group: int, first_index: int, last_index: int, max_bytes: int = 1 << 20
     ) -> list[Entry]:
-        """Consecutive entries from `first_index`: at least one, then up to the limits.
+        """Return consecutive entries from `first_index`: at least one, then up to the limits.
 
-        They end before an entry that is damaged; who asks for that one gets CorruptData.
+        They end before a damaged entry. CorruptData if the first entry is damaged.
         """
         try:
             rows = self._index.rows(group, first_index, last_index, max_bytes)
@@ -138,13 +141,13 @@ class Reader:
         return out
 
     def _read(self, run: list[Row]) -> Iterator[Entry]:
-        """Entries that stand one after another on disk, in one read."""
+        """Yield entries that stand one after another on disk, from one read."""
         first, last = run[0], run[-1]
         named = self._names(first.segment)
         if named is None:
-            self._met(first, "the segment is gone")
+            self._note_damage(first, "the segment is missing")
             raise CorruptData(
-                f"segment {first.segment} is gone, which has entry {first.index} of group "
+                f"segment {first.segment} is missing, which has entry {first.index} of group "
                 f"{first.group:x}"
             )
         name, uid = named
@@ -156,27 +159,27 @@ class Reader:
             for row in run:
                 yield _verified(data, row.position - first.position, row, seed, name)
         except CorruptData as error:
-            self._met(row, str(error))
+            self._note_damage(row, str(error))
             raise
 
-    def _met(self, row: Row, what: str) -> None:
+    def _note_damage(self, row: Row, what: str) -> None:
         damage = Damage(row.segment, row.position, row.group, row.index, what)
         self.recent_damage.append(damage)
         self.damage_by_segment.setdefault(row.segment, damage)
 
     def _bytes(self, name: str, position: int, length: int) -> bytes:
-        """A sector that the disk cannot read, and a file that is not there, are damage as well."""
+        """Read from a file. An unreadable sector or a missing file is CorruptData as well."""
         try:
             return self._files.read(name, position, length)
         except OSError as error:
-            if error.errno in TRANSIENT:  # of the process, not of the disk
+            if error.errno in TRANSIENT:  # a limit of the process, not damage of the disk
                 raise NotReady(f"{name} can't be read now: {error.strerror}") from error
             if error.errno not in LOST:
                 raise
             raise CorruptData(f"{name} at position {position}: {error}", component=name) from error
 
     def snapshot(self, group: Group) -> list[bytes]:
-        """The parts of the group's newest complete snapshot; none if it has none."""
+        """Return the parts of the group's newest complete snapshot; none if it has none."""
         parts: list[bytes] = []
         number, position = group.snapshot_from, group.snapshot_position
         while group.snapshot_parts and number <= group.snapshot_at:
@@ -194,7 +197,7 @@ class Reader:
     def _snapshot_parts(
         self, group: Group, named: tuple[str, int], position: int, done: int
     ) -> list[bytes]:
-        """The parts in one segment, from number `done` on, each in its turn."""
+        """Return the parts that one segment has, from part number `done` on, in order."""
         name, uid = named
         parts: list[bytes] = []
         scan = Scan(lambda at, size: self._bytes(name, at, size), uid, 2**32, position)
@@ -210,9 +213,9 @@ class Reader:
 
 
 def _require_place(group: int, number: int) -> None:
-    """What cannot be looked for at all is the caller's mistake, and no damage of the store.
+    """Raise PlaceInvalid for arguments that cannot be looked up: no damage of the store.
 
-    Looked at when a look-up failed, since it costs something and look-ups are many.
+    Called only after a look-up failed, because look-ups are many and the check costs time.
     """
     for name, value in (("uid", group), ("index or offset", number)):
         if not isinstance(value, int) or not 0 <= value <= ALL:
@@ -220,11 +223,11 @@ def _require_place(group: int, number: int) -> None:
 
 
 def _runs(rows: list[Row]) -> Iterator[list[Row]]:
-    """The rows in portions that one read can fetch, up to the first hole."""
+    """Yield the rows in portions that one read can fetch, up to the first hole."""
     run: list[Row] = []
     for at, row in enumerate(rows):
         if row.index != rows[0].index + at:
-            break  # what is behind a hole is not the continuation
+            break  # entries after a hole do not continue the run
         if run and not _joins(run, row):
             yield run
             run = []
@@ -233,7 +236,7 @@ def _runs(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def _pieces(rows: list[Row]) -> Iterator[list[Row]]:
-    """Rows of one segment, in portions that one read can fetch."""
+    """Yield rows of one segment in portions that one read can fetch."""
     piece: list[Row] = []
     for row in rows:
         if piece and row.position + row.length - piece[0].position > JOIN_READS_BYTES:

@@ -1,8 +1,8 @@
-"""Reading a segment from start to end, and what to make of the place where that fails.
+"""Reading a segment from start to end.
 
-A `Scan` yields verified records until something else stands there. It reads in windows, so that
-memory does not depend on the size of the segment, and does no writing at all; `recovery` decides
-what the end means, `verify` and `dump` only tell it.
+A `Scan` yields verified records until it meets something else, and says what that is. It reads in
+windows, so memory does not depend on the size of the segment, and it never writes. `recovery`
+decides what the end means; `verify` and `dump` only report it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ END, NO_RECORD, BAD_PAYLOAD, CUT_SHORT = "end", "no valid record", "payload chec
 
 
 class Scan:
-    """One pass over one segment. After `records()` ended, `position` and `problem` say where and
-    why.
+    """One pass over one segment. `position` and `problem` say where and why `records()` ended.
 
-    `batch_end` is the position where the batch of the last MARK ends; a segment that ends before it
+    `batch_end` is the position where the batch of the last MARK ends. A segment that ends before it
     lost a part of that batch.
     """
 
@@ -32,13 +31,13 @@ class Scan:
         self.limit = capacity - f.RECORD_HEADER_BYTES  # the trailer's place is not a record's
         self.position = f.SEGMENT_HEADER_BYTES if position is None else position
         self.problem = END
-        self.bad: f.Record | None = None  # with BAD_PAYLOAD: the record whose payload it is
+        self.bad: f.Record | None = None  # the record whose payload is bad or cut short
         self.batch_end = self.position
         self.proven = 0  # what the marks read so far prove to be synced
         self.flush_number = 0
 
     def records(self) -> Iterator[tuple[f.Record, memoryview]]:
-        """Records with their payloads; may be called again after `position` was moved on."""
+        """Yield records with their payloads; may be called again after `position` was moved."""
         window, base = memoryview(b""), self.position
         while True:
             at = self.position - base
@@ -92,7 +91,7 @@ class Scan:
         return last
 
     def find(self, sign: bytes) -> Iterator[f.Record]:
-        """Valid records whose magic (and kind) is `sign`, anywhere after the current position."""
+        """Yield valid records that begin with `sign` (magic, or with kind) after `position`."""
         base = self.position + 1
         while base + f.RECORD_HEADER_BYTES <= self.limit:
             window = self._read(base, min(WINDOW_BYTES, self.limit - base))
@@ -107,11 +106,12 @@ class Scan:
             base += len(window) - f.RECORD_HEADER_BYTES + 1
 
     def proven_by_later_marks(self) -> int:
+        """Return the position up to which marks after `position` prove the segment to be synced."""
         return max((mark.term for mark in self.find(f.MARK_SIGN)), default=0)
 
 
 def trailer_of(read: Read, uid: int, capacity: int) -> f.Record | None:
-    """The TRAILER that seals a segment, or None while it is open."""
+    """Return the TRAILER that seals a segment, or None while it is open."""
     position = capacity - f.RECORD_HEADER_BYTES
     if position < f.SEGMENT_HEADER_BYTES:  # a file that was cut short
         return None
@@ -123,7 +123,7 @@ def trailer_of(read: Read, uid: int, capacity: int) -> f.Record | None:
 
 
 def previous_abandoned_at(read: Read, uid: int) -> int:
-    """Where the segment before was left without a footer, as this one's first mark tells, or 0."""
+    """Return where the log abandoned the previous segment, by the first mark of this one, or 0."""
     position = f.SEGMENT_HEADER_BYTES
     raw = read(position, f.RECORD_HEADER_BYTES)
     try:
@@ -134,7 +134,7 @@ def previous_abandoned_at(read: Read, uid: int) -> int:
 
 
 def footer_of(read: Read, uid: int, trailer: f.Record) -> list[f.FooterRow] | None:
-    """The rows of a sealed segment's footer, None if the footer is damaged."""
+    """Return the rows of a sealed segment's footer, None if the footer is damaged."""
     seed = f.segment_seed(uid)
     record = f.record_at(read(trailer.offset, f.RECORD_HEADER_BYTES), 0, trailer.offset, seed)
     if record is None or record.kind != f.FOOTER:

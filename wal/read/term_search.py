@@ -1,9 +1,8 @@
-"""Questions about a whole log that are answered from few of its rows.
+"""Where each term begins in a group's log, found from few rows of the index.
 
-Terms never fall along a log, and leaders stamp times that never fall, so a binary search over the
-index finds where either begins: some twenty look-ups in a log of a million entries. Rows that wait
-for the store count like those in it. A hole (entries that were lost) is no obstacle: what is asked
-for is always the next row that is there.
+Terms never fall along a log, so a binary search finds where one begins: some twenty look-ups in a
+log of a million entries. Rows that wait for the store count like those in it. A hole (entries that
+were lost) is no obstacle: each look-up takes the next row that exists.
 
 The answer is that of the index: a truncation or an append counts from when it is persisted.
 """
@@ -18,7 +17,10 @@ from myqueue.wal.store.index import Index
 
 
 def term_runs(index: Index, group: int, first_index: int) -> list[tuple[int, int]]:
-    """(index of its first entry, term) of each run of entries of one term, from `first_index`."""
+    """Return (index of its first entry, term) of each run of entries of one term, in order.
+
+    The first run begins at `first_index` or after it.
+    """
     runs: list[tuple[int, int]] = []
     row, last = index.next_row(group, first_index), index.last_row(group)
     while row is not None and last is not None:
@@ -37,15 +39,18 @@ def _is_higher(term: int, row: Row) -> bool:
 def _first(
     index: Index, group: int, low: int, last: Row, wanted: Callable[[Row], bool]
 ) -> Row | None:
-    """The first row from `low` to `last` that is wanted, as are all behind it; None if none is."""
+    """Return the first row from `low` to `last` that is wanted; None if there is none.
+
+    All rows after a wanted row must be wanted, too.
+    """
     if not wanted(last):
         return None
-    found, high = last, last.index
+    lowest, high = last, last.index
     while low < high:
         middle = (low + high) // 2
         row = index.next_row(group, middle)
         if row is None or wanted(row):
-            found, high = row or found, middle
+            lowest, high = row or lowest, middle
         else:
             low = row.index + 1
-    return found
+    return lowest

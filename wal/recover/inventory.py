@@ -1,7 +1,7 @@
-"""Which segments are in the directory, before a record of them is read.
+"""The segments in a log's directory, before any of their records is read.
 
-Names, sizes, headers, trailers: enough to say which are sealed, which are whole, and whether a
-number between two others is missing. Leftovers of an interrupted preparation or removal go here.
+Names, sizes, headers and trailers show which segments are sealed, which are damaged, and whether a
+number between two others is missing. Files of an interrupted preparation or removal are deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TORN, CORRUPT = "torn", "corrupt"
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFinding:
-    """Something that is not as it should be, with its exact place."""
+    """Something wrong with the log, and its exact place."""
 
     verdict: str
     segment: str
@@ -44,23 +44,27 @@ class SegmentFile:
     capacity: int
     sealed: bool = False
     damaged: bool = False
-    abandoned_at: int = 0  # not sealed because it was damaged; all before this position was synced
+    # Not 0: the log left this segment unsealed because it was damaged; all before here was synced.
+    abandoned_at: int = 0
 
 
 def take_inventory(
     files: Files, owner: bytes | None, repair: bool
 ) -> tuple[dict[int, SegmentFile], list[RecoveryFinding]]:
-    """Headers, holes between numbers, leftovers. Nothing is read of the records yet."""
-    found = []
+    """Read headers and trailers; return the segments by number, and what is wrong with them.
+
+    With `repair`, leftover files are deleted. IdentityMismatch: a segment has another owner.
+    """
+    candidates = []
     segments: dict[int, SegmentFile] = {}
     findings: list[RecoveryFinding] = []
     for name, size in sorted(files.list().items()):
         parsed = f.parse_segment_name(name)
         if parsed is not None:
-            found.append(SegmentFile(name, *parsed, size, size))
+            candidates.append(SegmentFile(name, *parsed, size, size))
         elif repair and name.endswith((".seg.new", ".seg.trash")):
             files.move(name, None)
-    for segment in found:
+    for segment in candidates:
         problem = _check_header(files, segment, owner)
         previous = segments.get(segment.number - 1)
         if segment.number in segments:
@@ -77,12 +81,12 @@ def take_inventory(
 
 
 def _may_be_reclaimed(segments: dict[int, SegmentFile]) -> bool:
-    """Segments are reclaimed in any order, but only sealed ones: what follows a gap is not new."""
+    """Whether a gap in the numbers may be due to reclaim, which removes sealed segments only."""
     return all(older.sealed or older.abandoned_at for older in segments.values())
 
 
 def _check_header(files: Files, segment: SegmentFile, owner: bytes | None) -> str:
-    """Fill in capacity and sealed; a text if the header or the size is wrong."""
+    """Fill in `capacity` and `sealed`; return a text if the header or the size is wrong."""
     try:
         header = f.decode_segment_header(files.read(segment.name, 0, f.SEGMENT_HEADER_BYTES))
         segment.capacity = header.capacity
@@ -101,5 +105,6 @@ def _check_header(files: Files, segment: SegmentFile, owner: bytes | None) -> st
 
 
 def reader_of(files: Files, segment: SegmentFile) -> Callable[[int, int], bytes]:
+    """Return a function (position, length) -> bytes of this segment."""
     name = segment.name
     return lambda position, length: files.read(name, position, length)

@@ -1,12 +1,12 @@
-"""After a crash: what is on the disk, what was promised, and where to go on.
+"""Recovery of a log at a start: what is on the disk, what was promised, where to continue.
 
-`recover` follows FORMAT.md's steps. It is the only code that may cut, and it cuts only what no
-evidence proves to have been synced (*torn*). What was synced and is not readable is *corrupt*:
-reported, never overwritten, never deleted. Evidence that position p was synced: a mark behind it
-in its segment, anything valid in a later segment, a trailer, or the watermark of the store.
+`recover` follows the steps in FORMAT.md. It is the only code that may cut a log, and it cuts only
+what no evidence proves to have been synced (*torn*). What was synced and is not readable is
+*corrupt*: reported, never overwritten, never deleted. Evidence that position p was synced: a mark
+after it in its segment, anything valid in a later segment, a trailer, or the store's watermark.
 
-Records reach `sink` in log order as ops, the same that the live journal gives to the store, in
-portions of bounded size; nothing here grows with the log but one `Group` for each group.
+Records reach `sink` in log order as ops, the same that the running journal gives to the store, in
+portions of bounded size. Memory grows with the number of groups only.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Sink = Callable[[list[Op], int, int], None]  # (ops, segment, position up to whi
 
 @dataclass(slots=True)
 class Recovered:
-    """The outcome: the groups, the segments, where appending goes on, and all that was found."""
+    """The outcome: the groups, the segments, where appending continues, and the findings."""
 
     groups: Groups
     segments: dict[int, SegmentFile] = field(default_factory=dict)
-    number: int = 0  # the segment in which appending goes on, 0 if there is none to go on in
+    number: int = 0  # the segment in which appending continues; 0: there is none
     position: int = 0
-    next_number: int = 1  # of the next segment that is made
+    next_number: int = 1  # number of the next new segment
     spares: list[SegmentFile] = field(default_factory=list)  # unused, prepared before the crash
     flush_number: int = 0
     # Position up to which that segment is known to be synced, if it is abandoned because of damage.
@@ -58,23 +58,29 @@ class Recovered:
 
     @property
     def corrupt(self) -> bool:
+        """True if synced data cannot be read."""
         return any(finding.verdict == CORRUPT for finding in self.findings)
 
 
 def recover(
-    files: Files, groups: Groups, watermark: tuple[int, int], sink: Sink,
-    *, owner: bytes | None = None, repair: bool = True,
-) -> Recovered:  # fmt: skip
+    files: Files,
+    groups: Groups,
+    watermark: tuple[int, int],
+    sink: Sink,
+    *,
+    owner: bytes | None = None,
+    repair: bool = True,
+) -> Recovered:
     """Read what follows the watermark (segment, position); (0, 0) reads everything.
 
-    `groups` are as the store knows them at the watermark. Segments of another `owner` are refused.
-    With `repair` False nothing is written. What the sink is given is durable before.
+    `groups` are as the store has them at the watermark. Segments of another `owner` are refused.
+    Without `repair` nothing is written. All that the sink gets is durable before the sink gets it.
     """
     out = Recovered(groups)
     if watermark == (0, 0):
         groups.by_uid.clear()  # left by a recovery that was interrupted
     if repair:
-        files.sync(None)  # a name may be there that the last process did not come to sync
+        files.sync(None)  # the last process may have ended before it synced a new name
     out.segments, out.findings = take_inventory(files, owner, repair)
     is_noted = UNSURE in files.list()
     walk = _Walk(files, out, watermark, sink)
@@ -85,16 +91,16 @@ def recover(
             files.sync(None)
         if walk.newest is not None:
             rewrite_tail(files, out.segments, out.number, walk.newest, walk.newest_footer)
-    if repair and out.unknown_loss and not is_noted:  # with the watermark behind it, nobody sees it
+    if repair and out.unknown_loss and not is_noted:  # later starts begin after the hole
         files.create(UNSURE, 1)
         files.sync(None)
     out.unknown_loss |= is_noted
-    walk.hand_over()
+    walk.finish()
     return out
 
 
 class _Walk:
-    """Segments in order, from the watermark to the end of the log."""
+    """One pass over the segments, from the watermark to the end of the log."""
 
     def __init__(
         self, files: Files, out: Recovered, watermark: tuple[int, int], sink: Sink
@@ -106,14 +112,14 @@ class _Walk:
         self._lacking: set[int] = set()  # groups with entries of which only the payload is lost
         self._doubtful: set[int] = set()  # groups whose newest vote may be missing
         self._proven = 0  # of the segment that is read, as of its last stop
-        self._known_until = 0  # in the segment that is read: the store's watermark
-        self.aside: list[SegmentFile] = []  # unused segments that cannot be used any more
+        self._stored_until = 0  # the store has the current segment up to this position
+        self.aside: list[SegmentFile] = []  # unused segments that have to be removed
         self._rows: list[RowTuple] = []
         self.newest: Scan | None = None
         self.newest_footer: f.Record | None = None
 
     def all_segments(self, *, forgot: bool) -> None:
-        """`forgot`: the doubt that an earlier start had was in a store that is lost as well."""
+        """Read every segment. `forgot`: the doubts of an earlier start were lost with its store."""
         out, from_segment = self._out, self._watermark[0]
         numbers = sorted(out.segments)
         if from_segment and from_segment not in out.segments:
@@ -134,18 +140,20 @@ class _Walk:
             else:
                 self._segment(segment, number < last_used)
         self._missing_entries()
-        if forgot and not out.unknown_loss:  # the hole looks as if it had been reclaimed
+        if forgot and not out.unknown_loss:  # the hole looks like reclaimed segments
             self._doubt_all()
         self._mark_damage()
         if out.number < from_segment:
-            self._end_is_gone()
-        # Behind the watermark too: a new segment below it would be taken for a log whose end is
-        # lost, and one in its place for that which the store's rows point to.
+            self._give_up_end()
+        # After the watermark too: the next start would take a new segment below it for a log that
+        # lost its end, and one with the same number for the one that the store's rows point to.
         out.next_number = max((*out.segments, from_segment)) + 1
 
-    def _end_is_gone(self) -> None:
-        """The store's segment and all behind it. What is written below the watermark would never be
-        read again, so nothing goes on there; flushes are counted on.
+    def _give_up_end(self) -> None:
+        """Set spare segments aside: the segment of the watermark and all later ones are lost.
+
+        A recovery never reads below the watermark, so nothing may be appended there. Flush numbers
+        continue from the last segment that is left.
         """
         out = self._out
         for spare in out.spares:
@@ -160,42 +168,44 @@ class _Walk:
             out.flush_number = scan.flush_number
 
     def _hole(self, number: int) -> None:
-        """What is missing behind the store's watermark was not reclaimed: that goes by what the
-        store has (W12). It may have held anything of any group.
+        """Report a missing segment after the store's watermark, which may have held any record.
+
+        It was not reclaimed: reclaim removes only what the store covers.
         """
-        self._find(CORRUPT, "wal", 0, f"segment {number}, behind the store's watermark, is missing")
+        self._find(CORRUPT, "wal", 0, f"segment {number}, after the store's watermark, is missing")
         self._doubt_all()
 
     def _doubt_all(self) -> None:
+        """Note that a record of any group may be lost."""
         self._out.unknown_loss = True
         self._doubtful.update(self._out.groups.by_uid)
         self._incomplete.update(self._out.groups.by_uid)
 
     def _spare(self, segment: SegmentFile) -> None:
-        """Prepared ahead and never used. If its header is bad, it and those after it go."""
+        """Keep a segment that was prepared and never used. Set it aside after a bad header."""
         out = self._out
         if not segment.damaged and not self.aside:
             out.spares.append(segment)
             return
         for at, finding in enumerate(out.findings):
-            if finding.segment == segment.name:  # nobody was promised anything in there
+            if finding.segment == segment.name:  # no record in it was ever acknowledged
                 what = f"unused segment: {finding.what}"
                 out.findings[at] = RecoveryFinding(TORN, segment.name, 0, what)
         del out.segments[segment.number]
         self.aside.append(segment)
 
-    def hand_over(self) -> None:
-        """The rest to the sink, and the watermark with it."""
+    def finish(self) -> None:
+        """Give the remaining ops to the sink, and the new watermark with them."""
         out = self._out
-        if out.number < self._watermark[0]:  # its segment and all behind it are gone
-            # Never back: a start that is killed now would be followed by one that reads old votes
-            # once more, and takes them for newer than the doubt.
+        if out.number < self._watermark[0]:  # its segment and all later ones are missing
+            # The watermark never goes back: if this start is killed now, the next one would read
+            # old votes again and take them for newer than the doubt.
             self._flush(out.next_number, 0)
         else:
             self._flush(out.number, out.position)
 
     def _missing_entries(self) -> None:
-        """W10: what is missing now was neither reclaimed nor moved elsewhere."""
+        """Report entries that are missing now: they were neither reclaimed nor moved elsewhere."""
         for group in self._out.groups.by_uid.values():
             for first, last in group.missing:
                 self._incomplete.add(group.uid)
@@ -203,10 +213,10 @@ class _Walk:
                 self._find(CORRUPT, "wal", 0, what, group.uid, first)
 
     def _mark_damage(self) -> None:
-        """What the damage means for each group goes into the store together with the watermark.
+        """Give the sink, for each damaged group, a hard state with flags that name the damage.
 
-        For the next start reads on from there and does not see the damage again. In the log it is
-        the owner who says what he makes of it, with his next hard state.
+        The store keeps it with the watermark, because the next start reads from there and does not
+        see the damage again. In the log, the owner's next hard state says what became of it.
         """
         for uid in sorted(self._incomplete | self._doubtful | self._lacking):
             group = self._out.groups.by_uid.get(uid)
@@ -235,11 +245,12 @@ class _Walk:
         return next(scan.find(f.RECORD_SIGN), None) is not None
 
     def _was_spare(self, number: int) -> bool:
-        """A segment without records: prepared ahead if its predecessor is still open."""
+        """Whether an empty segment was prepared ahead: then its predecessor is still open."""
         previous = self._out.segments.get(number - 1)
         return previous is not None and not previous.sealed
 
     def _check_seal(self, segment: SegmentFile) -> None:
+        """Report a segment that later ones follow and that is neither sealed nor abandoned."""
         if not segment.sealed:
             segment.damaged = True
             if segment.abandoned_at:
@@ -248,12 +259,12 @@ class _Walk:
             self._find(CORRUPT, segment.name, segment.capacity - f.RECORD_HEADER_BYTES, what)
 
     def _segment(self, segment: SegmentFile, followed: bool) -> None:
-        """Read all of it, even what the store has: the open segment was never checked before."""
+        """Read all of a segment, even what the store has: an open one was never checked before."""
         out = self._out
         scan = Scan(reader_of(self._files, segment), segment.uid, segment.capacity)
-        known_until = self._watermark[1] if segment.number == self._watermark[0] else 0
-        self._known_until = known_until
-        proven = known_until
+        stored_until = self._watermark[1] if segment.number == self._watermark[0] else 0
+        self._stored_until = stored_until
+        proven = stored_until
         if segment.sealed or followed:
             proven = max(proven, segment.abandoned_at or segment.capacity)
         footer = None
@@ -265,7 +276,7 @@ class _Walk:
                     footer = record
                 elif record.group:
                     rows.note(record)
-                    if record.position >= known_until:
+                    if record.position >= stored_until:
                         self._record(segment, record, payload)
             if not self._stopped(segment, scan, proven, footer):
                 break
@@ -279,7 +290,7 @@ class _Walk:
     def _stopped(
         self, segment: SegmentFile, scan: Scan, proven: int, footer: f.Record | None
     ) -> bool:
-        """Judge why the scan stopped; True if it was moved on to a record behind a bad place."""
+        """Judge why the scan stopped; True if it was moved to a record after a bad place."""
         position = scan.position
         self._proven = proven = max(proven, scan.proven)
         last = scan.last_nonzero()
@@ -302,12 +313,13 @@ class _Walk:
         return self._resume(segment, scan)
 
     def _resume(self, segment: SegmentFile, scan: Scan) -> bool:
+        """Report a corrupt place and move the scan to the next valid record; False: none."""
         bad, position = scan.bad, scan.position
         scan.bad = None
         if scan.problem == BAD_PAYLOAD and bad is not None and bad.end <= scan.limit:
             self._corrupt(segment, position, "payload fails its checksum", bad, bad.end)
             scan.position = bad.end
-            if bad.kind == f.ENTRY and bad.position >= self._known_until:
+            if bad.kind == f.ENTRY and bad.position >= self._stored_until:
                 self._entry(segment, bad, b"")
             return True
         after = next(scan.find(f.RECORD_SIGN), None)
@@ -319,11 +331,17 @@ class _Walk:
         return after is not None
 
     def _corrupt(
-        self, segment: SegmentFile, position: int, what: str, bad: f.Record | None = None,
+        self,
+        segment: SegmentFile,
+        position: int,
+        what: str,
+        bad: f.Record | None = None,
         end: int | None = None,
-    ) -> None:  # fmt: skip
-        """`end`: of the bad place, if it is known. What the store knows of it is not lost: votes
-        and ends of logs stand there, and rows tell which entries lie in it.
+    ) -> None:
+        """Report a corrupt place and note which groups it concerns.
+
+        `end` is the end of the bad place, if known. Before the watermark nothing is in doubt: the
+        store has the votes and the ends of logs, and its rows name the entries in that place.
         """
         segment.damaged = True
         if bad is not None and bad.group:
@@ -333,13 +351,14 @@ class _Walk:
                 return
         else:
             self._find(CORRUPT, segment.name, position, what)
-        if end is not None and end <= self._known_until:
+        if end is not None and end <= self._stored_until:
             return
         self._doubt_all()
 
-    def _met(self, record: f.Record) -> None:
-        """A group that is first met behind a hole may have had records in it, unless it begins
-        here: with its creation, which was not appended again.
+    def _doubt_if_new(self, record: f.Record) -> None:
+        """Doubt a group whose first record comes after a hole, which may have held earlier ones.
+
+        Not if the group begins here, with a GROUP_CREATED that is not a relocated copy.
         """
         if not self._out.unknown_loss or record.group in self._out.groups.by_uid:
             return
@@ -357,11 +376,11 @@ class _Walk:
             self._entry(segment, record, payload)
             return
         self._close_rows()
-        self._met(record)
+        self._doubt_if_new(record)
         data = bytes(payload)
         self._out.groups.apply(record, segment.number, data)
         if record.kind == f.HARD_STATE:
-            self._doubtful.discard(record.group)  # newer than what the hole may have held
+            self._doubtful.discard(record.group)  # newer than any vote that the hole may have held
         elif record.kind == f.GROUP_REMOVED:
             self._doubtful.discard(record.group)
             self._incomplete.discard(record.group)
@@ -369,15 +388,25 @@ class _Walk:
         self._ops.append((record, segment.number, data))
 
     def _entry(self, segment: SegmentFile, record: f.Record, payload: memoryview | bytes) -> None:
-        self._met(record)
+        self._doubt_if_new(record)
         problem = self._out.groups.entry(record)
         if problem:
             self._incomplete.add(record.group)
             self._find(CORRUPT, segment.name, record.position, problem, record.group, record.index)
         self._rows.append(
-            (record.group, record.index, segment.number, record.position, record.length,
-             record.count, record.offset, record.term, record.time_ms, record.chain)
-        )  # fmt: skip
+            (
+                record.group,
+                record.index,
+                segment.number,
+                record.position,
+                record.length,
+                record.count,
+                record.offset,
+                record.term,
+                record.time_ms,
+                record.chain,
+            )
+        )
         if len(self._rows) >= OPS_ROWS_MAX and segment.sealed and self._watermark == (0, 0):
             self._flush(0, 0)
 
@@ -387,10 +416,11 @@ class _Walk:
             self._rows = []
 
     def _flush(self, segment: int, position: int) -> None:
-        """The watermark moves once, at the end: a recovery that is interrupted starts again.
+        """Give ops to the sink.
 
-        So only a recovery from the beginning, which begins with no group, may hand over in
-        portions, and only what a trailer proves to be durable.
+        The watermark moves once, at the end, so an interrupted recovery starts again. Therefore
+        only a recovery from the beginning, which starts without groups, may give ops in portions,
+        and only ops that a trailer proves to be durable.
         """
         self._close_rows()
         self._sink(self._ops, segment, position)

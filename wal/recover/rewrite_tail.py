@@ -1,7 +1,7 @@
-"""The end of the log, made certain before the daemon speaks.
+"""Write the unproven end of a log again, so that it is durable before the daemon answers anyone.
 
-What recovery read there may have come from the page cache of a process that did not live to sync
-it. So it is written once more, as it is, and synced.
+Recovery may have read it from the page cache, after a process that was killed before its sync. So
+the same bytes are written once more and synced.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ from myqueue.wal.recover.inventory import SegmentFile
 
 
 def rewrite_tail(
-    files: Files, segments: Mapping[int, SegmentFile], number: int, scan: Scan,
+    files: Files,
+    segments: Mapping[int, SegmentFile],
+    number: int,
+    scan: Scan,
     footer: f.Record | None,
-) -> None:  # fmt: skip
-    """Of segment `number`, the last one that was read, what is not proven to be on the disk.
+) -> None:
+    """Write again what is not proven to be on the disk of segment `number`, the last one read.
 
-    The torn part becomes zeros, except in a segment with corruption, which is left as it is found.
+    The torn part becomes zeros, except in a segment with corruption: that keeps its bytes. The
+    trailers of this segment and of the one before are written again. A missing one is added if the
+    footer (`footer`) is there.
     """
     segment, previous = segments[number], segments.get(number - 1)
-    for one in (previous, segment):
-        if one is not None and one.sealed:
-            _write_trailer_again(files, one)
+    for candidate in (previous, segment):
+        if candidate is not None and candidate.sealed:
+            _write_trailer_again(files, candidate)
     if segment.sealed:
         return
     begin = max(scan.proven, f.SEGMENT_HEADER_BYTES)

@@ -62,9 +62,15 @@ def live_entry_bytes(row: f.FooterRow, group: Group) -> float:
 
 def entry_again(record: f.Record, payload: memoryview) -> Entry:
     return (
-        record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
-        record.chain, payload,
-    )  # fmt: skip
+        record.index,
+        record.term,
+        record.offset,
+        record.count,
+        record.time_ms,
+        record.entry_type,
+        record.chain,
+        payload,
+    )
 
 
 def portion(

@@ -75,9 +75,14 @@ class Reclaimer:
     """`begin` a pass, then `step` until it returns False; once in a while is often enough."""
 
     def __init__(
-        self, files: Files, journal: Journal, index: Index, reader: Reader,
-        apart: BackgroundJobs | None = None, settle_ms: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        files: Files,
+        journal: Journal,
+        index: Index,
+        reader: Reader,
+        apart: BackgroundJobs | None = None,
+        settle_ms: int = 0,
+    ) -> None:
         self._files, self._journal, self._index, self._reader = files, journal, index, reader
         self._work, self._settle_ms = apart or BackgroundJobs(), settle_ms
         self._pass: Iterator[None] = iter(())

@@ -58,10 +58,13 @@ def _groups(store: Store, with_rows: bool) -> Iterator[dict[str, Any]]:
         for uid in sorted(groups):
             group = groups[uid]
             yield {
-                "group": f"{uid:016x}", "applied": view.applied_index(uid),
-                "first_index": group.first_index, "last_index": group.last_index,
-                "term": group.term, "vote": group.vote,
-            }  # fmt: skip
+                "group": f"{uid:016x}",
+                "applied": view.applied_index(uid),
+                "first_index": group.first_index,
+                "last_index": group.last_index,
+                "term": group.term,
+                "vote": group.vote,
+            }
             for key, value in view.states(uid) if with_rows else ():
                 rows += 1
                 yield {"key": key.hex(), "value": value.hex()}

@@ -52,9 +52,12 @@ class Index:
     """Look-ups for the loop's thread; commits by a thread of its own, or by hand with `step`."""
 
     def __init__(
-        self, store: Store, threads: bool, on_done: Callable[[], None],
+        self,
+        store: Store,
+        threads: bool,
+        on_done: Callable[[], None],
         on_full: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`on_full` is called by the store's thread whenever the disk has no room for a commit."""
         self.store, self._on_full = store, on_full
         self._recent: dict[int, list[RowTuple]] = {}  # group -> rows that the store has not yet
@@ -78,9 +81,13 @@ class Index:
     # -- the loop's side -----------------------------------------------------------------------
 
     def add(
-        self, ops: list[Op], segment: int, position: int,
-        states: dict[int, StateChange] | None = None, sync: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        ops: list[Op],
+        segment: int,
+        position: int,
+        states: dict[int, StateChange] | None = None,
+        sync: bool = False,
+    ) -> None:
         """Persisted ops in log order; with `sync`, `durable` reaches this position as well.
 
         The watermark never goes back: what is in the store is not to be replayed over it.

@@ -114,9 +114,13 @@ class Store:
     errors = (lmdb.Error,)  # what a view takes for damage
 
     def __init__(
-        self, directory: str, map_bytes: int = MAP_BYTES, sync: bool = True, checked: bool = False,
+        self,
+        directory: str,
+        map_bytes: int = MAP_BYTES,
+        sync: bool = True,
+        checked: bool = False,
         read_only: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`read_only` is for tools that hold the daemon's lock: nothing is written, not even
         LMDB's own lock file.
         """
@@ -133,10 +137,18 @@ class Store:
             raise _no_addresses(directory)
         try:
             self._env = lmdb.open(
-                directory, map_size=size, max_dbs=len(TABLES), metasync=False, sync=sync,
-                readahead=False, max_readers=126, mode=0o600, readonly=read_only,
-                lock=not read_only, create=not read_only,
-            )  # fmt: skip
+                directory,
+                map_size=size,
+                max_dbs=len(TABLES),
+                metasync=False,
+                sync=sync,
+                readahead=False,
+                max_readers=126,
+                mode=0o600,
+                readonly=read_only,
+                lock=not read_only,
+                create=not read_only,
+            )
         except lmdb.Error as error:
             if NO_MEMORY in str(error):
                 raise _no_addresses(directory) from error

@@ -116,9 +116,15 @@ def _one(
 def _of_source(finding: Finding, name: str) -> Finding:
     """What is wrong with the copy is wrong with the segment that it was made of."""
     return Finding(
-        finding.verdict, name, finding.position, finding.what, finding.group, finding.index,
-        finding.byte, finding.bit,
-    )  # fmt: skip
+        finding.verdict,
+        name,
+        finding.position,
+        finding.what,
+        finding.group,
+        finding.index,
+        finding.byte,
+        finding.bit,
+    )
 
 
 def _copy(segment: Segment, target: Files) -> str:

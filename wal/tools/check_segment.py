@@ -51,9 +51,14 @@ class SegmentCheck:
     """One segment, read once; `run` may be called again to go on when the segment has grown."""
 
     def __init__(
-        self, segment: Segment, follow: RecordObserver | None = None, *, flush_before: int = 0,
-        followed: Callable[[], int] = never, wait: Callable[[], None] = do_nothing,
-    ) -> None:  # fmt: skip
+        self,
+        segment: Segment,
+        follow: RecordObserver | None = None,
+        *,
+        flush_before: int = 0,
+        followed: Callable[[], int] = never,
+        wait: Callable[[], None] = do_nothing,
+    ) -> None:
         """`flush_before` is the last flush number of the segments before, 0 if not known."""
         self.segment, self._follow = segment, follow
         self.scan = segment.scan()
@@ -218,9 +223,14 @@ class SegmentCheck:
             yield self._corrupt(footer.position, what, group=group, index=found.first_index)
 
     def _corrupt(
-        self, position: int, what: str, record: f.Record | None = None, *, group: int = 0,
+        self,
+        position: int,
+        what: str,
+        record: f.Record | None = None,
+        *,
+        group: int = 0,
         index: int = 0,
-    ) -> Finding:  # fmt: skip
+    ) -> Finding:
         if record is not None:
             group, index = record.group, record.index
         return self._found(Finding(CORRUPT, self.segment.name, position, what, group, index))

@@ -127,9 +127,18 @@ def _row(segment: Segment, stranger: Finding | None, unused: bool, newest: bool)
     if problem:
         state = DAMAGED
     return SegmentRow(
-        segment.name, segment.number, segment.uid, state, segment.size, segment.capacity, used,
-        records, segment.created_ms, rows, problem,
-    )  # fmt: skip
+        segment.name,
+        segment.number,
+        segment.uid,
+        state,
+        segment.size,
+        segment.capacity,
+        used,
+        records,
+        segment.created_ms,
+        rows,
+        problem,
+    )
 
 
 def _count(segment: Segment) -> tuple[int, int, list[f.FooterRow], str]:

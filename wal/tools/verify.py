@@ -178,9 +178,12 @@ class _Run:
         if previous is not None:
             self._close(previous)
         check = self._last = SegmentCheck(
-            segment, self._replay, flush_before=self._flush_number,
-            followed=lambda: synced_to(segment), wait=self._wait,
-        )  # fmt: skip
+            segment,
+            self._replay,
+            flush_before=self._flush_number,
+            followed=lambda: synced_to(segment),
+            wait=self._wait,
+        )
         yield from self._go_on(check)
 
     def _go_on(self, check: SegmentCheck) -> Iterator[Progress | Finding]:
