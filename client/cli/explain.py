@@ -7,11 +7,6 @@ import click
 from myqueue import errors
 from myqueue.cli.shared import output
 
-OUTCOMES = {
-    errors.NONE: "certainly nothing was done",
-    errors.UNKNOWN: "it may have been done",
-}
-
 
 @click.command()
 @click.argument("code", required=False)
@@ -28,16 +23,13 @@ def explain(code: str | None, as_json: bool) -> None:
                 heads, [[str(row["code"]), *list(row.values())[1:5]] for row in rows]
             )
         return
-    found = facts(find(code))
+    row = find(code)
     if as_json:
-        output.write_json("myq.explain/1", found)
+        output.write_json("myq.explain/1", facts(row))
         return
-    click.echo(f"{found['code']} {found['name']} (HTTP {found['http_status']})")
-    click.echo(f"  {found['text']}")
-    click.echo(f"  Outcome: {OUTCOMES[str(found['outcome'])]}.")
-    again = "may succeed later" if found["retriable"] else "fails again until something is changed"
-    click.echo(f"  The same call {again}.")
-    click.echo(f"  What to do: {found['hint']}")
+    click.echo(f"{row.code} {row.name} (HTTP {row.http_status})")
+    for line in (row.meaning, *row.explained()[1:]):
+        click.echo(f"  {line}")
 
 
 def facts(row: type[errors.MyQueueError]) -> dict[str, output.Cell]:
@@ -47,7 +39,7 @@ def facts(row: type[errors.MyQueueError]) -> dict[str, output.Cell]:
         "retriable": row.retriable,
         "outcome": row.outcome,
         "http_status": row.http_status,
-        "text": " ".join((row.__doc__ or "").split()),
+        "text": row.meaning,
         "hint": row.hint,
     }
 

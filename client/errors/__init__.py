@@ -4,11 +4,11 @@
     >>> errors.UnknownTopic.code, errors.UnknownTopic.retriable
     (1210, False)
 
-`base` has what all errors share, `storage` those of the storage engine (11xx), `gateway` those of
-the HTTP gateway (126x), `table` the rest, and `TABLE`: all of them by number. Applications import
-the names from here. Comes in: a code and a text from the wire. Goes out: an exception that says
-whether the same call may succeed later (`retriable`) and whether it may have been done (`outcome`).
-Every folder may import this package; it imports the standard library only.
+`base` has the base classes, `storage` the errors of the storage engine (11xx), `gateway` those of
+the HTTP gateway (126x), `table` all others and `TABLE`, which maps each code to its class. Import
+the names from this package. Comes in: a code and a text from the wire. Goes out: an exception that
+says whether the same call may succeed later (`retriable`) and whether it may have been done
+(`outcome`). Every folder may import this package; it imports the standard library only.
 """
 
 from myqueue.errors.table import NONE as NONE
@@ -86,6 +86,6 @@ from myqueue.errors.table import WrongThread as WrongThread
 from myqueue.errors.table import WrongTopic as WrongTopic
 from myqueue.errors.table import error_of as error_of
 
-# Traces name a class by the place where applications import it.
+# Tracebacks name a class by the package from which applications import it.
 for _kind in [kind for kind in globals().values() if isinstance(kind, type)]:
     _kind.__module__ = __name__

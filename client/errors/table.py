@@ -1,14 +1,14 @@
-"""Every failure has a number, a name, and says what is known about its outcome.
+"""The table of all errors: `TABLE` maps each code to its exception class.
 
-One table, `TABLE`, is the source for the wire protocol, the gateway's status codes, `myq explain`
-and the documents. An exception class is one row of it. Two questions decide what a caller may do:
+The table is the source for the wire protocol, the gateway's status codes, `myq explain` and the
+documents. Two attributes decide what a caller may do:
 
-- `retriable`: may the same call succeed later without anybody changing it?
-- `outcome`: "none" means certainly not done, "unknown" means it may have been done. An unknown
-  outcome is never reported as a failure that left no trace.
+- `retriable`: the same call may succeed later without a change by the caller.
+- `outcome`: "none" means certainly not done, "unknown" means that it may have been done. An
+  unknown outcome is never reported as "none".
 
-Misuse by the caller (`MisuseError`) and trouble elsewhere (`TroubleError`) are different classes:
-the first is mended in the calling code, the second by waiting, retrying or an operator.
+A `MisuseError` is corrected in the calling code. A `TroubleError` passes by waiting or repeating,
+or needs an operator.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from myqueue.errors.storage import WrongThread as WrongThread
 
 
 class InvalidRequest(MisuseError):
-    """A message on the wire is malformed, or an argument has no meaning."""
+    """An argument is not of the expected kind or range, or a message on the wire is malformed."""
 
     code, name = 1200, "INVALID_REQUEST"
 
@@ -65,47 +65,52 @@ class InvalidRequest(MisuseError):
 
 
 class Unsupported(InvalidRequest):
-    """The other side speaks another version, or knows no such request."""
+    """The client and the daemon speak different versions, or the daemon lacks this request."""
 
     code, name = 1201, "UNSUPPORTED"
     hint = "Use the same version of myqueue on both sides."
 
 
 class InvalidName(MisuseError):
-    """Names have 1 to 200 letters, digits, dots, dashes and underscores."""
+    """A name may have 1 to 200 letters, digits, dots, dashes and underscores; this one differs."""
 
     code, name = 1202, "INVALID_NAME"
     hint = "Use 1 to 200 of A-Z a-z 0-9 . _ -"
 
 
 class InvalidSetting(MisuseError):
-    """A setting is not known, or its value is out of range."""
+    """A setting or constructor argument does not exist, or its value is out of range."""
 
     code, name = 1203, "INVALID_SETTING"
     hint = "See 'myq config show' for every setting, its unit and its default."
 
 
 class BatchInvalid(MisuseError):
-    """A batch is damaged or not of a known form; nothing of it was stored."""
+    """A batch is damaged or not of a known form. Nothing of it was stored."""
 
     code, name = 1204, "BATCH_INVALID"
     hint = "Send it again; if it happens often, check memory and network of the sender."
 
 
 class BatchUnreadable(CorruptData):
-    """A batch is stored as its producer sent it, and nobody can unpack its messages."""
+    """A stored batch cannot be unpacked, although it is stored exactly as its producer sent it.
+
+    `topic`, `partition`, `offset` (of its first message) and `next_offset` (after its last one)
+    name the batch, so that a consumer can seek past it. `messages`: of a take, all other messages
+    that were taken with it.
+    """
 
     code, name, http_status = 1207, "BATCH_UNREADABLE", 500
     hint = "Choose on_damaged=skip: its messages are passed over and counted."
     topic, partition, offset, next_offset = "", -1, -1, -1
-    messages: tuple[Any, ...] = ()  # of a take: all others that were taken with it
-    facts: Mapping[str, Any] = MappingProxyType({})  # that a gateway tells besides
+    messages: tuple[Any, ...] = ()
+    facts: Mapping[str, Any] = MappingProxyType({})  # more fields for a gateway's answer
 
     @classmethod
     def at(
         cls, topic: str, partition: int, offset: int, count: int, why: Exception, **more: str
     ) -> BatchUnreadable:
-        """The batch of `count` messages whose first one has this offset."""
+        """Make the error for the batch of `count` messages whose first has this offset."""
         last = offset + count - 1
         error = cls(f"{topic}/{partition}: offsets {offset} to {last} can't be read: {why}", **more)
         error.topic, error.partition = topic, partition
@@ -114,14 +119,14 @@ class BatchUnreadable(CorruptData):
 
 
 class MessageTooLarge(MisuseError):
-    """A message or batch is larger than the topic accepts."""
+    """A message or batch is larger than the topic accepts (`message_bytes_max`)."""
 
     code, name, http_status = 1205, "MESSAGE_TOO_LARGE", 413
     hint = "Send less at once, or raise message_bytes_max of the topic."
 
 
 class PartitionExists(MisuseError):
-    """The topic has a partition of this number already."""
+    """The topic already has a partition of this number."""
 
     code, name, http_status = 1206, "PARTITION_EXISTS", 409
     hint = "Use it as it is; without a number, the next one is added."
@@ -135,14 +140,14 @@ class UnknownTopic(MisuseError):
 
 
 class TopicExists(MisuseError):
-    """A topic of this name exists already."""
+    """A topic of this name already exists."""
 
     code, name, http_status = 1211, "TOPIC_EXISTS", 409
     hint = "Use it as it is, or choose another name."
 
 
 class UnknownPartition(TroubleError):
-    """No replica of this partition is here; it was moved, deleted, or is being made."""
+    """This broker has no replica of the partition: it was moved, deleted, or is being created."""
 
     code, name, retriable, outcome, http_status = 1212, "UNKNOWN_PARTITION", True, NONE, 404
     hint = "Ask a manager where the partition is; clients do so by themselves."
@@ -156,14 +161,14 @@ class UnknownClient(MisuseError):
 
 
 class WrongTopic(MisuseError):
-    """This id was registered for another topic."""
+    """This producer or consumer id was registered for another topic."""
 
     code, name, http_status = 1214, "WRONG_TOPIC", 409
     hint = "Register a producer or consumer for this topic."
 
 
 class TooFewBrokers(TroubleError):
-    """Fewer brokers are known than the replicas asked for."""
+    """The cluster has fewer brokers than the replicas that were requested."""
 
     code, name, retriable, outcome, http_status = 1215, "TOO_FEW_BROKERS", True, NONE, 409
     hint = "Start more brokers ('myq broker list' shows them), or ask for fewer replicas."
@@ -177,14 +182,14 @@ class UnknownBroker(MisuseError):
 
 
 class BrokerInUse(MisuseError):
-    """A broker that holds replicas is not removed, unless that is insisted on."""
+    """The broker still holds replicas, so it is not removed without `force`."""
 
     code, name, http_status = 1217, "BROKER_IN_USE", 409
     hint = "Empty it first ('myq broker drain N --wait'), or insist (--force)."
 
 
 class GroupInUse(MisuseError):
-    """A consumer group with members is not reset, unless that is insisted on."""
+    """The consumer group has members, so it is not reset without `force`, and never deleted."""
 
     code, name, http_status = 1218, "GROUP_IN_USE", 409
     hint = "Stop its members first, or insist (--force): they go on from the new positions."
@@ -198,42 +203,42 @@ class UnknownGroup(MisuseError):
 
 
 class NotLeader(TroubleError):
-    """Another replica leads; certainly nothing was done."""
+    """This replica is not the leader. Nothing was done."""
 
     code, name, retriable, outcome, http_status = 1220, "NOT_LEADER", True, NONE, 503
     hint = "Repeat it at the leader; clients do so by themselves."
 
 
 class NotReady(TroubleError):
-    """A leader that was elected a moment ago, or a daemon that is starting."""
+    """The leader was elected a moment ago, or the daemon is starting. Nothing was done."""
 
     code, name, retriable, outcome, http_status = 1221, "NOT_READY", True, NONE, 503
     hint = "Repeat it in a moment; clients do so by themselves."
 
 
 class NoQuorum(TroubleError):
-    """No majority of the replicas can be reached, so nothing can be changed. Nothing was done."""
+    """The leader reaches no majority of the replicas, so it cannot write. Nothing was done."""
 
     code, name, retriable, outcome, http_status = 1222, "NO_QUORUM", True, NONE, 503
     hint = "Start the daemons that are down ('myq status'); work resumes by itself."
 
 
 class OutcomeUnknown(TroubleError):
-    """It was begun, and its leader was lost before a majority confirmed: it may have been done."""
+    """The leader failed before a majority confirmed the request, so it may have been done."""
 
     code, name, retriable, http_status = 1223, "OUTCOME_UNKNOWN", True, 504
     hint = "Repeat the same request (same key or sequence): it is done once in all."
 
 
 class TimedOut(TroubleError, TimeoutError):
-    """The deadline passed; what was under way may still be done."""
+    """The deadline of the call passed. A request that was sent may still be done."""
 
     code, name, retriable, http_status = 1224, "TIMED_OUT", True, 504
     hint = "Check 'myq status'; repeat with the same key, or give it more time."
 
 
 class Busy(TroubleError):
-    """Too much waits already; nothing was taken."""
+    """The daemon has too many waiting requests and did not accept this one."""
 
     code, name, retriable, outcome, http_status = 1225, "BUSY", True, NONE, 429
     hint = "Send slower; clients wait and repeat by themselves."
@@ -247,71 +252,76 @@ class Unreachable(TroubleError, ConnectionError):
 
 
 class ClusterMismatch(TroubleError):
-    """The other side belongs to another cluster."""
+    """The daemon at this address belongs to another cluster."""
 
     code, name, outcome, http_status = 1227, "CLUSTER_MISMATCH", NONE, 409
-    hint = "Check the address; two clusters share it, or one was made anew."
+    hint = "Check the address; two clusters share it, or one was created again."
 
 
 class GreetFirst(TroubleError):
-    """A peer spoke before it said who it is; it will greet and go on."""
+    """A daemon sent a message before its greeting; it greets and goes on by itself."""
 
     code, name, retriable, outcome = 1228, "GREET_FIRST", True, NONE
+    hint = "Nothing: the daemons repeat it by themselves."
 
 
 class Fenced(TroubleError):
-    """A newer session of the same producer or consumer took over."""
+    """A newer session of the same producer or consumer took over, so this one is refused."""
 
     code, name, outcome, http_status = 1230, "FENCED", NONE, 409
     hint = "Another process uses this name; give each its own, or stop one."
 
 
 class OutOfSequence(TroubleError):
-    """An earlier batch of this producer is missing; nothing was stored."""
+    """The partition lacks an earlier batch of this producer, so it did not store this one."""
 
     code, name, outcome, http_status = 1231, "OUT_OF_SEQUENCE", NONE, 409
     hint = "Open a new producer; messages that were not acknowledged are named in its errors."
 
 
 class KeyReused(MisuseError):
-    """A request with this key came before, and it was another one."""
+    """A different request was already sent with this idempotency key."""
 
     code, name, http_status = 1233, "KEY_REUSED", 409
     hint = "Draw a new key for each new request; repeat one only with the same content."
 
 
 class UnknownMember(TroubleError):
-    """The session of this member of a group ended; what it had belongs to others."""
+    """The session of this group member ended; its partitions belong to other members."""
 
     code, name, outcome, http_status = 1234, "UNKNOWN_MEMBER", NONE, 409
     hint = "Join again; consumers do so by themselves."
 
 
 class OffsetOutOfRange(MisuseError):
-    """The offset is before the start or behind the end of the partition."""
+    """The offset is before the start or after the end of the partition."""
 
     code, name, http_status = 1232, "OFFSET_OUT_OF_RANGE", 400
     hint = "Seek to the start or the end, or choose what should happen: on_out_of_range=…"
 
 
 class TopicDeleted(UnknownTopic):
-    """The topic was deleted while this client used it. One of the same name is another topic."""
+    """The topic was deleted while this client used it. A new topic of the same name is another."""
 
     code, name = 1245, "TOPIC_DELETED"
-    hint = "Poll or send again: if the topic is made again, that goes on with the new one."
+    hint = "Poll or send again: if the topic is created again, the call uses the new one."
 
 
 class BufferFull(TroubleError):
-    """The producer's buffer stayed full for as long as it was allowed to wait."""
+    """The producer's buffer stayed full for `max_block_ms`. The message was not accepted."""
 
     code, name, retriable, outcome, http_status = 1240, "BUFFER_FULL", True, NONE, 429
     hint = "Send slower, or raise max_buffered_bytes; is the cluster reachable?"
 
 
 class DeliveryFailed(TroubleError):
-    """Some messages were not delivered; `failed` has each with its error."""
+    """Some messages were not delivered.
+
+    `failed`: a `FailedRecord(topic, partition, value, key, headers, error)` for each of them.
+    """
 
     code, name = 1241, "DELIVERY_FAILED"
+    hint = "Look at the error of each message in `failed`; send again what may be stored twice."
 
     def __init__(self, message: str = "", *, failed: tuple[object, ...] = (), **more: str) -> None:
         super().__init__(message, **more)
@@ -319,35 +329,35 @@ class DeliveryFailed(TroubleError):
 
 
 class Closed(MisuseError):
-    """It was closed; nothing more can be asked of it."""
+    """The client was closed and takes no more calls."""
 
     code, name = 1242, "CLOSED"
     hint = "Make a new one."
 
 
 class Forked(MisuseError):
-    """A client made before a fork is used after it, in the child; sockets can't be shared."""
+    """A forked child used a client of its parent process; sockets cannot be shared."""
 
     code, name = 1243, "FORKED"
     hint = "Make clients in the process that uses them, after the fork."
 
 
 class ConcurrentUse(MisuseError):
-    """A consumer belongs to one thread at a time."""
+    """Two threads called one consumer at once, or a callback of the I/O thread would wait."""
 
     code, name = 1244, "CONCURRENT_USE"
     hint = "Give each thread a consumer of its own, or hand messages over by a queue."
 
 
 class Internal(TroubleError):
-    """A mistake in this program; it is logged with its trace."""
+    """A bug in myqueue. The daemon logged it with its trace."""
 
     code, name = 1290, "INTERNAL"
     hint = "Please report it with the daemon's log."
 
 
 def error_of(code: int, message: str = "", component: str = "") -> MyQueueError:
-    """The exception for a code that came over the wire; unknown ones from newer daemons too."""
+    """Make the exception for a code from the wire; a newer daemon may send an unknown code."""
     error = TABLE.get(code, TroubleError)(message, component=component)
     if code not in TABLE:
         error.code = code

@@ -1,4 +1,4 @@
-"""Public constructors: named, typed arguments; signature, settings and help agree."""
+"""The public surface: typed constructors; signature, settings table and help() agree."""
 
 from __future__ import annotations
 
@@ -124,3 +124,13 @@ def test_each_setting_of_a_session_is_used() -> None:
 
 def _parameters(client: type) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(client).parameters)
+
+
+@pytest.mark.parametrize("kind", errors.TABLE.values(), ids=lambda kind: kind.__name__)
+def test_help_of_an_error_says_what_happened_and_what_to_do(kind: type[Any]) -> None:
+    shown = " ".join(pydoc.plain(pydoc.render_doc(kind)).replace("|", " ").split())
+    assert kind.meaning.endswith(".") and kind.meaning in shown
+    if kind is not errors.MyQueueError:  # its text explains the attributes themselves
+        assert f"Code: {kind.code} {kind.name} (HTTP {kind.http_status})." in shown
+        assert f"What to do: {kind.hint}" in shown
+        assert "Outcome: " in shown and "The same call " in shown

@@ -24,7 +24,10 @@ def test_every_name_is_there_and_listed() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Admin", "Agent", "Consumer", "MyConsumer", "MyProducer", "Message", "AsyncConsumer", "Taker"],
+    [
+        *("Admin", "Agent", "Consumer", "MyConsumer", "MyProducer", "Message", "AsyncConsumer"),
+        *("AsyncProducer", "Delivery", "Producer", "RecordMetadata", "Session", "Taker"),
+    ],
 )
 def test_each_public_class_has_an_example(name: str) -> None:
     text = inspect.getdoc(getattr(myqueue, name)) or ""
@@ -33,7 +36,11 @@ def test_each_public_class_has_an_example(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "consumer.message", "consumer.subscription", "settings", "simple", "consumer.consumer"],
+    [
+        *("", "consumer.message", "consumer.subscription", "settings", "simple"),
+        *("consumer.consumer", "errors.base", "producer.producer", "cluster.session"),
+        *("admin.client", "producer.delivery"),
+    ],
 )
 def test_examples_that_need_no_cluster_are_true(name: str) -> None:
     module = importlib.import_module(f"myqueue.{name}".rstrip("."))
