@@ -187,7 +187,7 @@ class ProducerParting(_OfSession):
     def last(self) -> None:
         if not self._core.closed:
             self._sender.stop()
-        failed, error = self._failures.tell()
+        failed, error = self._failures.take_unlogged()
         if failed:
             text = "%s: %d messages were not delivered; first: %s"
             log.error(text, unclosed(self.kind, self.verb), failed, error)

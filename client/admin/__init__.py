@@ -1,8 +1,8 @@
-"""Administration: topics, brokers, groups, and how the cluster stands.
+"""Administration: topics, brokers, consumer groups, and the state of the cluster.
 
-`client` is the class `Admin`, `groups` its half about consumer groups, `calls` what each of its
-calls has (checked arguments, one deadline), `local_agent` the class `Agent`, which asks the agent
-of this machine for one more broker or one fewer.
+`client` is the class `Admin`, `groups` its half for consumer groups, `calls` adds checked arguments
+and one deadline to each call, `local_agent` is the class `Agent`, which asks the agent of this
+machine to start or stop a broker.
 
 Comes in: a call with a timeout. Goes out: plain values as the managers or brokers reported them, or
 one error. It uses `client/cluster` and holds no state of its own. Users import `Admin` and `Agent`

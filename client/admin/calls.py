@@ -1,7 +1,7 @@
-"""What each public call of `Admin` has: arguments that were checked, and one deadline.
+"""What `@public` adds to each call of `Admin`: checked arguments and one deadline.
 
-A call may be several requests, one after the other. The time-out is of the call, so that the
-outermost one begins to count and all that it asks has what is left.
+A call may send several requests. The timeout belongs to the outermost call: it starts the deadline,
+and every request within it gets the time that is left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Class = TypeVar("Class", bound=type)
 
 
 class Limit(threading.local):
-    """How much time the call of this thread has left."""
+    """The deadline of the call that this thread is in."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -51,7 +51,8 @@ class Limit(threading.local):
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        if self._end is not None:  # within another call
+        """Start the deadline, unless an outer call has started it."""
+        if self._end is not None:
             yield
             return
         self._end = monotonic() + self.seconds
@@ -62,6 +63,7 @@ class Limit(threading.local):
 
     @contextmanager
     def at_least(self, seconds: float) -> Iterator[None]:
+        """Extend the deadline for a while, to end what was begun."""
         end, self._end = self._end, max(self._end or 0.0, monotonic() + seconds)
         try:
             yield
@@ -76,10 +78,12 @@ def _flag(value: Any, name: str) -> bool:
 
 
 def _settings(value: Any, name: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise wrong(name, "a mapping of names to numbers", value)
-    return {key: one if one is None else whole(one, f"{name}[{key!r}]", -OFFSET_MAX)
-            for key, one in value.items()}  # fmt: skip
+    return {
+        key: None if number is None else whole(number, f"{name}[{key!r}]", -OFFSET_MAX)
+        for key, number in value.items()
+    }
 
 
 def _any_whole(value: Any, name: str) -> int:
@@ -87,21 +91,21 @@ def _any_whole(value: Any, name: str) -> int:
 
 
 def _named(value: Any, name: str) -> list[TopicPartition]:
-    found = partitions(value)
-    if isinstance(found, str) or found is None:
+    chosen = partitions(value)
+    if isinstance(chosen, str) or chosen is None:
         raise wrong(name, "some TopicPartitions", value)
-    return found
+    return chosen
 
 
 def _rows(value: Any, name: str) -> list[Mapping[str, Any]]:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
-        found = list(value)
-        if all(isinstance(one, Mapping) and "address" in one for one in found):
-            return found
+        rows = list(value)
+        if all(isinstance(row, Mapping) and "address" in row for row in rows):
+            return rows
     raise wrong(name, "rows as `daemons()` gives them", value)
 
 
-# By how a parameter is annotated: with `| None` it may be None as well.
+# The check for each annotation of a parameter. With `| None` it may be None as well.
 _CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "str": text,
     "int": _any_whole,
@@ -115,21 +119,21 @@ _CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
 
 
 def _public(method: Callable[..., T]) -> Callable[..., T]:
-    known = {name: str(kind) for name, kind in method.__annotations__.items() if name != "return"}
-    names = tuple(known)  # in order: all parameters have one
-    checks = {name: _CHECKS[kind.removesuffix(" | None")] for name, kind in known.items()}
-    optional = {name for name, kind in known.items() if kind.endswith(" | None")}
+    kinds = {name: str(kind) for name, kind in method.__annotations__.items() if name != "return"}
+    names = tuple(kinds)  # in order: every parameter is annotated
+    checks = {name: _CHECKS[kind.removesuffix(" | None")] for name, kind in kinds.items()}
+    optional = {name for name, kind in kinds.items() if kind.endswith(" | None")}
 
-    def look(name: str, value: Any) -> Any:
+    def checked(name: str, value: Any) -> Any:
         if name not in checks or (value is None and name in optional):
             return value
         return checks[name](value, name)
 
     @wraps(method)
     def call(self: Any, *arguments: Any, **named: Any) -> T:
-        given = [look(*pair) for pair in zip(names, arguments, strict=False)]
-        rest = arguments[len(given) :]  # too many: the call itself says so
-        more = {name: look(name, value) for name, value in named.items()}
+        given = [checked(*pair) for pair in zip(names, arguments, strict=False)]
+        rest = arguments[len(given) :]  # too many arguments: the method itself raises TypeError
+        more = {name: checked(name, value) for name, value in named.items()}
         with self._limit.counting():
             return method(self, *given, *rest, **more)
 
@@ -137,9 +141,7 @@ def _public(method: Callable[..., T]) -> Callable[..., T]:
 
 
 def public(made: Class) -> Class:
-    """Every public method of this class checks its arguments by their annotations, and counts its
-    time.
-    """
+    """Let each public method check its arguments by their annotations and keep one deadline."""
     for name, method in tuple(vars(made).items()):
         if callable(method) and not name.startswith("_") and name != "close":
             setattr(made, name, _public(method))

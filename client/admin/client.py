@@ -1,14 +1,13 @@
-"""`Admin`: what people and tools ask of a cluster: topics, daemons, who is where, how things stand.
+"""`Admin`: create and change topics, brokers and groups, and read the state of a cluster.
 
-Changes go to the managers' leader with a key, so a repeat is harmless. Reads are the newest there
-is: the leader answers them after it has heard a majority. Without a majority any manager tells what
-it knows, which is never older than this Admin's own changes. What single daemons tell
-(`raft_status`, `stats`, `where`) is asked of each of them at once, and one that does not answer has
-its error in its place instead of spoiling what the others said.
+Changes go to the managers' leader with an idempotency key, so a repeat is harmless. Reads are
+linearizable: the managers' leader answers after a majority has confirmed it. Without a majority any
+manager answers with its own state, which is never older than this Admin's own changes.
+`raft_status`, `stats`, `statuses` and `where` ask several daemons at once; the row of a daemon that
+does not answer has its error, and the other rows are complete.
 
-Each call blocks up to `timeout` seconds, whatever it asks for on its way, and may come from any
-thread. Answers are plain dicts and
-lists, as the managers give them.
+Invariant: a call and all its requests take at most `timeout` seconds. Calls may come from any
+thread. Answers are plain dicts and lists, as the managers send them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, Final, Self
 
 from myqueue import settings as config
 from myqueue.admin.calls import Limit, public
-from myqueue.admin.groups import GroupAdmin
+from myqueue.admin.groups import GroupAdmin, lag_of
 from myqueue.arguments import definite_seconds
 from myqueue.cluster.offset_queries import Offsets, read_offsets
 from myqueue.cluster.session import Session
@@ -40,25 +39,30 @@ from myqueue.errors import (
 from myqueue.wire import protocol as words
 
 MANAGERS_GROUP: Final = 1
-ASK_MS_MAX: Final = 3_000  # of one daemon among several
-NEWEST_MS_MAX: Final = 1_500  # so long a leader has to answer a read, before any manager may
+ASK_MS_MAX: Final = 3_000  # for the answer of one daemon among several
+NEWEST_MS_MAX: Final = 1_500  # for a leader's answer to a read; then any manager may answer
 GRACE_MS: Final = 500
-PLAIN_S: Final = 10.0  # so long no leader is asked after that
+PLAIN_S: Final = 10.0  # after that, how long reads do not ask the leader first
 
 Facts = dict[str, Any]
 
 
 @public
 class Admin(GroupAdmin):
-    """Asks and changes a cluster.
-
-    `cluster`: managers' addresses, host:port[,…] or a list, or a Session to share. `timeout`: how
-    many seconds each call may take, with all that it asks for on its way (10).
+    """Create and change topics, brokers and consumer groups; read the state of a cluster.
 
     >>> with Admin("127.0.0.1:9092") as admin:  # doctest: +SKIP
-    ...     admin.create_topic("orders", partitions=3)
-    ...     admin.topics()
+    ...     created = admin.create_topic("orders", partitions=3)
+    ...     names = admin.topics()
+    >>> names  # doctest: +SKIP
     ['orders']
+
+    `cluster`: the managers' addresses, "host:port[,host:port…]" or a list of them, or a Session to
+    share. `timeout`: how many seconds each call may take with all its requests (default 10).
+
+    Calls block and may come from any thread. Every call raises InvalidRequest for a wrong
+    argument, TimedOut after `timeout` seconds, Unreachable if no manager answers, and NoQuorum if
+    the managers have no majority for a change. Answers are dicts and lists; fields may be added.
     """
 
     @named_arguments
@@ -79,61 +83,76 @@ class Admin(GroupAdmin):
         self, topic: str, *, partitions: int = 1, replication: int = 0,
         settings: Mapping[str, int | None] | None = None,
     ) -> Facts:  # fmt: skip
-        """replication 0: three copies, or as many as there are brokers. TopicExists if so."""
+        """Create a topic; returns its settings and partitions.
+
+        `replication`: copies of each partition; 0: three, or as many as there are brokers.
+        `settings`: those of `myq config show topic`. Raises TopicExists, InvalidName,
+        InvalidSetting, TooFewBrokers.
+        """
         return self._update(
             "create_topic", topic=topic, partitions=partitions, replication=replication,
             settings=dict(settings or {}),
         )  # fmt: skip
 
     def delete_topic(self, topic: str) -> Facts:
-        """With all its messages."""
+        """Delete a topic with all its messages. Raises UnknownTopic."""
         return self._update("delete_topic", topic=topic)
 
     def alter_topic(self, topic: str, settings: Mapping[str, int | None]) -> Facts:
-        """None brings a default back. All settings, as they are afterwards."""
+        """Change settings of a topic (None: back to the default); returns all its settings.
+
+        Raises UnknownTopic, InvalidSetting.
+        """
         return self._update("alter_topic", topic=topic, settings=dict(settings))
 
     def grow_topic(self, topic: str, count: int = 1, *, to: int | None = None) -> list[int]:
-        """Numbers of the partitions that were added: `count`, or as many as make `to` in all."""
+        """Add `count` partitions, or so many that there are `to`; returns the new numbers."""
         more = {"count": count} if to is None else {"to": to}
         return list(self._update("grow_topic", topic=topic, **more)["partitions"])
 
     def topics(self, *, detail: bool = False) -> list[Any]:
-        """Names; with `detail` what `describe_topic` tells of each."""
+        """List the names of all topics; with `detail` the `describe_topic` of each."""
         return list(self._read("topics", detail=detail)["topics"])
 
     def describe_topic(self, topic: str) -> Facts:
-        """Settings, and of each partition leader, replicas, offsets and size."""
+        """Describe a topic: settings, and for each partition leader, replicas, offsets, size."""
         return self._read("topic", topic=topic)
 
     # -- daemons, and how they are ----------------------------------------------------------------
 
     def brokers(self) -> list[Facts]:
+        """List the brokers: node, address, last heartbeat, replicas, and whether one drains."""
         return list(self._read("brokers")["brokers"])
 
     def drain_broker(self, broker: int) -> Facts:
-        """It gives all its replicas away, in the background; `brokers` tells how many it has."""
+        """Move all replicas of a broker to others, in the background.
+
+        `brokers` says how many it still has. Raises UnknownBroker, TooFewBrokers.
+        """
         return self._update("drain_broker", node=broker)
 
     def undrain_broker(self, broker: int) -> Facts:
-        """It may hold replicas again."""
+        """End a drain: the broker may hold replicas again."""
         return self._update("undrain_broker", node=broker)
 
     def remove_broker(self, broker: int, *, force: bool = False) -> Facts:
-        """BrokerInUse if it holds replicas, saying what would be missed; `force`: all the same.
+        """Remove a broker permanently. Raises BrokerInUse if it holds replicas, unless `force`.
 
-        What it alone has is lost (`lost_partitions`); where too few others answer, nobody can read
-        or write until they do (`stranded_partitions`); `missed` says both in a sentence.
+        The answer, and the details of BrokerInUse, name the consequences. `lost_partitions` exist
+        only on this broker. `stranded_partitions` have too few other live replicas: nobody can
+        read or write them until those return. `missed` says both in a sentence.
         """
         return self._update("remove_broker", node=broker, force=force)
 
     def counting_on(self, broker: int) -> int:
-        """How many partitions count on a broker that was removed still: stopped before they have
-        let it go, it could leave them without a majority. Of `stranded` ones that has no end.
+        """Count the partitions whose raft group still has a removed broker as a member.
+
+        Stop the broker only at 0: earlier it could leave them without a majority. Stranded
+        partitions keep it for as long as their other replicas are missing.
         """
         try:
             topics = self.topics(detail=True)
-        except InvalidRequest:  # too much for one answer
+        except InvalidRequest:  # the answer would be too large
             topics = []
             for name in self.topics():
                 if self._limit.is_over:
@@ -141,56 +160,59 @@ class Admin(GroupAdmin):
                         f"not all topics were asked whether they count on broker {broker}",
                         hint="Give Admin a longer timeout.",
                     ) from None
-                with suppress(UnknownTopic):  # deleted meanwhile
+                with suppress(UnknownTopic):  # it was deleted after the list was made
                     topics.append(self.describe_topic(name))
         parts = [part for topic in topics for part in topic["partitions"]]
         return sum(broker in part["leaving"] for part in parts)
 
     def daemon_at(self, address: str) -> Facts:
-        """Who listens at host:port: `{"daemon", "node", "address"}`. Unreachable if nobody does;
-        ClusterMismatch if it is another cluster's.
+        """Name the daemon that listens at host:port: `{"daemon", "node", "address"}`.
+
+        Raises Unreachable if none listens, ClusterMismatch if it belongs to another cluster.
         """
         limit_ms = min(self._limit.left_ms, ASK_MS_MAX)
-        asked = self._session.call(config.address(address), words.STATS, timeout_ms=limit_ms)
-        told = self._wait(asked).fields[0]
-        return {"daemon": told["daemon"], "node": told["node"], "address": address}
+        asking = self._session.call(config.address(address), words.STATS, timeout_ms=limit_ms)
+        stats = self._wait(asking).fields[0]
+        return {"daemon": stats["daemon"], "node": stats["node"], "address": address}
 
     def managers(self) -> list[Facts]:
+        """List the managers: node, address, and which one leads."""
         return list(self._read("managers")["managers"])
 
     def health(self) -> Facts:
-        """Every broker, manager, producer and consumer: last sign of life, active or not."""
+        """List every broker, manager, producer and consumer with its last sign of life."""
         return self._read("health")
 
     def problems(self) -> list[Facts]:
-        """What is not well; told by the managers' leader, who has just heard a majority."""
+        """List what is wrong now. Only a manager leader with a majority answers."""
         return list(self._wait(self._newest("problems", {}, self._limit.left_ms))["problems"])
 
     def cluster(self) -> Facts:
-        """Name, version, settings, and counts of what there is."""
+        """Describe the cluster: name, version, settings, and how many of each thing it has."""
         return self._read("cluster")
 
     def alter_cluster(self, settings: Mapping[str, int | None]) -> Facts:
+        """Change settings of the cluster (None: back to the default); returns all of them."""
         return self._update("alter_cluster", settings=dict(settings))
 
     def raft_status(self, topic: str | None = None, partition: int = 0) -> Facts:
-        """Leader, term, and how each member stands: of the managers' group, or a partition's."""
+        """Describe a raft group, the managers' or a partition's: leader, term, each member."""
         if topic is None:
             group = MANAGERS_GROUP
-            asked = {row["node"]: row["address"] for row in self.managers() if row["address"]}
+            addresses = {row["node"]: row["address"] for row in self.managers() if row["address"]}
         else:
-            found = self._partition(topic, partition)
-            group, asked = found["group"], self._addresses(found["replicas"])
-        members = self._ask_each(asked, words.STATUS, group)
-        known = [row for row in members if "error" not in row]
-        newest = max(known, key=lambda row: int(row.get("term", 0)), default={})
+            facts = self._partition(topic, partition)
+            group, addresses = facts["group"], self._addresses(facts["replicas"])
+        members = self._ask_each(addresses, words.STATUS, group)
+        answers = [row for row in members if "error" not in row]
+        newest = max(answers, key=lambda row: int(row.get("term", 0)), default={})
         return {
             "group": group, "term": newest.get("term", 0),
             "leader": _leader(newest), "members": members,
         }  # fmt: skip
 
     def daemons(self) -> list[Facts]:
-        """Every manager and broker that is known: `{"daemon", "node", "address"}`."""
+        """List all managers and brokers with an address: `{"daemon", "node", "address"}`."""
         kinds = (("manager", self.managers()), ("broker", self.brokers()))
         return [
             {"daemon": kind, "node": row["node"], "address": row["address"]}
@@ -198,83 +220,95 @@ class Admin(GroupAdmin):
         ]  # fmt: skip
 
     def stats(self, daemons: Iterable[Facts] | None = None) -> list[Facts]:
-        """What each daemon counts and holds: STATS. `daemons`: these, as `daemons` named them."""
+        """Ask daemons for their counters. `daemons`: rows of `daemons()`; default all."""
         return self._ask_daemons(self.daemons() if daemons is None else daemons, words.STATS)
 
     def statuses(self, daemons: Iterable[Facts] | None = None) -> list[Facts]:
-        """How each daemon's Raft groups stand: STATUS of all of them."""
+        """Ask daemons for the state of all their raft groups. `daemons`: as for `stats`."""
         return self._ask_daemons(self.daemons() if daemons is None else daemons, words.STATUS, 0)
 
     def repairs(self, daemons: Iterable[Facts] | None = None) -> Facts:
-        """What daemons found damaged on their disks, and what became of it, the oldest first of
-        each: `{"repairs": […], "scrubbers": […]}`. Of those that answer; `silent` names the others.
+        """List the damage that daemons found on their disks, and whether it was repaired.
+
+        Returns `{"repairs": […], "scrubbers": […], "silent": […]}`: each daemon's repairs, oldest
+        first, the state of its scrubber, and the daemons that did not answer. Raises Unreachable
+        if none did.
         """
-        told = self.statuses(daemons)
-        known = [(f"{one['daemon']} {one['node']}", one["repair"]) for one in told
-                 if "repair" in one]  # fmt: skip
-        if told and not known:
-            raise Unreachable(told[0].get("error", ""), component=told[0]["address"])
+        statuses = self.statuses(daemons)
+        answers = [(_name(row), row["repair"]) for row in statuses if "repair" in row]
+        if statuses and not answers:
+            raise Unreachable(statuses[0].get("error", ""), component=statuses[0]["address"])
         return {
-            "repairs": [row for who, repair in known for row in _repairs(who, repair)],
-            "scrubbers": [{"daemon": who, **repair["scrub"]} for who, repair in known],
-            "silent": [f"{one['daemon']} {one['node']}" for one in told if "error" in one],
+            "repairs": [row for daemon, repair in answers for row in _repairs(daemon, repair)],
+            "scrubbers": [{"daemon": daemon, **repair["scrub"]} for daemon, repair in answers],
+            "silent": [_name(row) for row in statuses if "error" in row],
         }
 
     def where(self, topic: str, partition: int, offset: int) -> Facts:
-        """Where a message is: of each replica segment, bytes, index and term; who is past it."""
-        found = self._partition(topic, partition)
-        asked = self._addresses(found["replicas"])
-        replicas = self._ask_each(asked, words.WHERE, found["group"], offset)
+        """Locate a message on each replica: segment, bytes, index and term.
+
+        Also names the consumers and groups whose position is past it. Raises UnknownPartition.
+        """
+        facts = self._partition(topic, partition)
+        addresses = self._addresses(facts["replicas"])
+        replicas = self._ask_each(addresses, words.WHERE, facts["group"], offset)
         return {
-            "topic": topic, "partition": partition, "offset": offset, "group": found["group"],
-            "leader": found["leader"], "replicas": replicas,
-        }  # fmt: skip
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "group": facts["group"],
+            "leader": facts["leader"],
+            "replicas": replicas,
+        }
 
     # -- producers, consumers, positions ----------------------------------------------------------
 
     def register_producer(
         self, topic: str, *, create: bool = True, partition: int | None = None
     ) -> Facts:
-        """An id for a producer of exactly this topic; a missing topic is made if `create`.
+        """Register a producer of one topic; `create` a missing topic. Returns `producer_id`.
 
-        With a partition, which must exist, gateways send there what names no other one.
+        `partition`, which must exist: where gateways send messages that name no other one.
         """
         own = {} if partition is None else {"partition": partition}
         return self._update("register_producer", topic=topic, create=create, **own)
 
     def register_consumer(self, topic: str, *, partition: int | None = None) -> Facts:
-        """An id for a consumer of this topic, which must exist.
+        """Register a consumer of one topic, which must exist. Returns `consumer_id`.
 
-        With a partition, which must exist too, gateways read that one if a request names none.
+        `partition`, which must exist: which one gateways read if a request names none.
         """
         own = {} if partition is None else {"partition": partition}
         return self._update("register_consumer", topic=topic, **own)
 
     def producer(self, producer_id: int) -> Facts:
+        """Describe a registered producer. Raises UnknownClient."""
         return self._read("producer", producer_id=producer_id)
 
     def consumer(self, consumer_id: int) -> Facts:
+        """Describe a registered consumer. Raises UnknownClient."""
         return self._read("consumer", consumer_id=consumer_id)
 
     def offsets(self, topic: str, *, time_ms: int | None = None) -> dict[TopicPartition, Offsets]:
-        """Of each partition start, end and size, and the offset at a time."""
+        """Look up start, end and size of each partition.
+
+        With `time_ms` (ms since 1970) also `at_time`: the first offset of that time or later.
+        """
         return self._offsets(topic, None, time_ms)
 
     def positions(
         self, topic: str, *, consumer_id: int | None = None, group: str | None = None
     ) -> dict[TopicPartition, int | None]:
-        """What a consumer or a group has committed; None: nothing so far."""
-        found = self._offsets(topic, _who(consumer_id, group), None)
-        return {name: row.position for name, row in found.items()}
+        """Look up the committed positions of a consumer or a group; None: none so far."""
+        offsets = self._offsets(topic, _who(consumer_id, group), None)
+        return {name: row.position for name, row in offsets.items()}
 
     def lag(
         self, topic: str, *, consumer_id: int | None = None, group: str | None = None
     ) -> dict[TopicPartition, int]:
-        """How many messages are left for a consumer or a group, by what it has committed."""
-        found = self._offsets(topic, _who(consumer_id, group), None)
-        return {
-            name: max(0, row.end - max(row.start, row.position or 0)) for name, row in found.items()
-        }
+        """Count the messages after the committed position of a consumer or a group."""
+        offsets = self._offsets(topic, _who(consumer_id, group), None)
+        return {name: lag_of(row) for name, row in offsets.items()}
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -296,7 +330,7 @@ class Admin(GroupAdmin):
         return self._session.read(query, arguments, linearizable=True, timeout_ms=timeout_ms)
 
     def _wait(self, future: Any) -> Any:
-        """Requests have the deadline themselves; this is for when that does not work."""
+        """Wait for an answer. A request has its own deadline; this one is the last resort."""
         return self._session.wait(future, self._limit.left_ms + GRACE_MS)
 
     def _partition(self, topic: str, partition: int) -> Facts:
@@ -309,12 +343,12 @@ class Admin(GroupAdmin):
         wanted = set(nodes)
         return {row["node"]: row["address"] for row in self.brokers() if row["node"] in wanted}
 
-    def _ask_each(self, asked: Mapping[int, str], kind: int, *fields: Any) -> list[Facts]:
-        rows = [{"node": node, "address": at} for node, at in sorted(asked.items())]
+    def _ask_each(self, addresses: Mapping[int, str], kind: int, *fields: Any) -> list[Facts]:
+        rows = [{"node": node, "address": at} for node, at in sorted(addresses.items())]
         return self._ask_daemons(rows, kind, *fields)
 
     def _ask_daemons(self, rows: Iterable[Facts], kind: int, *fields: Any) -> list[Facts]:
-        """Each row with what that daemon told, or with its error; all are asked at once."""
+        """Ask all daemons at once; return each row with the daemon's answer or its error."""
         limit_ms = min(self._limit.left_ms, ASK_MS_MAX)
         calls = [
             (row, self._session.call(row["address"], kind, fields, timeout_ms=limit_ms))
@@ -323,26 +357,26 @@ class Admin(GroupAdmin):
         out = []
         for row, future in calls:
             try:
-                told = dict(self._wait(future).fields[0])
+                answer = dict(self._wait(future).fields[0])
             except MyQueueError as error:
-                told = {"error": str(error), "code": error.name}
-            out.append({**row, **told})
+                answer = {"error": str(error), "code": error.name}
+            out.append({**row, **answer})
         return out
 
     def _offsets(
         self, topic: str, who: str | None, time_ms: int | None
     ) -> dict[TopicPartition, Offsets]:
         groups = self._groups_of(topic)
-        found = read_offsets(
+        offsets = read_offsets(
             self._session, groups, who=who, time_ms=time_ms, timeout_ms=self._limit.left_ms
         )
-        return {name: found[group] for group, name in groups.items()}
+        return {name: offsets[group] for group, name in groups.items()}
 
     def _known_offsets(self, topic: str, who: str) -> dict[TopicPartition, Offsets | None]:
         groups = self._groups_of(topic)
         limit_ms = min(max(1, self._limit.left_ms // 2), ASK_MS_MAX)
-        found = read_offsets(self._session, groups, who=who, timeout_ms=limit_ms, partial=True)
-        return {name: found.get(group) for group, name in groups.items()}
+        offsets = read_offsets(self._session, groups, who=who, timeout_ms=limit_ms, partial=True)
+        return {name: offsets.get(group) for group, name in groups.items()}
 
     def _groups_of(self, topic: str) -> dict[int, TopicPartition]:
         rows = self.describe_topic(topic)["partitions"]
@@ -350,6 +384,7 @@ class Admin(GroupAdmin):
         return {row["group"]: TopicPartition(topic, row["partition"]) for row in rows}
 
     def close(self, timeout: float = 5.0) -> None:
+        """Close the session, if it is not shared, within `timeout` seconds."""
         timeout = definite_seconds(timeout)
         if self._owns_session:
             self._session.close(round(timeout * 1000))
@@ -367,21 +402,31 @@ def _who(consumer_id: int | None, group: str | None) -> str:
     return f"group/{group}" if consumer_id is None else str(consumer_id)
 
 
-def _repairs(who: str, repair: Facts) -> list[Facts]:
-    """The damage that one daemon tells of: what is repaired, then what is not."""
-    names = ("segment", "position", "found", "what")
+def _name(row: Facts) -> str:
+    """The name of a daemon for people, as "broker 3"."""
+    return f"{row['daemon']} {row['node']}"
+
+
+def _repairs(daemon: str, repair: Facts) -> list[Facts]:
+    """List the damage that one daemon reported: first what is repaired, then the rest."""
+    repaired = [
+        (damage, damage["found_ms"], f"repaired in {damage['took_ms'] / 1000:.1f} s")
+        for damage in repair["mended"]
+    ]
+    unrepaired = [(damage, damage["since_ms"], damage["state"]) for damage in repair["damaged"]]
     return [
-        {"daemon": who, **{name: one[name] for name in names},
-         "partitions": one.get("partitions", []), "since_ms": since, "state": state}
-        for one, since, state in (
-            *((one, one["found_ms"], f"repaired in {one['took_ms'] / 1000:.1f} s")
-              for one in repair["mended"]),
-            *((one, one["since_ms"], one["state"]) for one in repair["damaged"]),
-        )
-    ]  # fmt: skip
+        {
+            "daemon": daemon,
+            **{name: damage[name] for name in ("segment", "position", "found", "what")},
+            "partitions": damage.get("partitions", []),
+            "since_ms": since_ms,
+            "state": state,
+        }
+        for damage, since_ms, state in repaired + unrepaired
+    ]
 
 
 def _leader(status: Facts) -> int:
-    """Its node; the core speaks of (node, incarnation)."""
+    """The leader's node; the Raft core names it as (node, incarnation)."""
     leader = status.get("leader") or 0
     return int(leader[0] if isinstance(leader, list | tuple) else leader)

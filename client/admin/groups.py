@@ -1,10 +1,10 @@
-"""`Admin`, the part about consumer groups: who is in, how far they are, and setting it back.
+"""The half of `Admin` for consumer groups: list, describe, reset and delete them.
 
-Managers know members and who has which partition; positions are with the partitions' leaders. A
-reset takes both: the managers give it an epoch above all owners' and let nobody read meanwhile;
-under it the positions are set to anything; then members go on, from there. So nobody's commit of
-before can undo it, and a reset that is lost half-way is ended by the managers after a while. To
-delete a group is to forget its positions in the same way, and then the group.
+Managers hold a group's members and assignment; the partitions' leaders hold its positions. A reset
+needs both. The managers give it an epoch above that of every owner and assign no partition until it
+ends. Under that epoch the leaders set the positions; then the members continue from there. So a
+commit from before the reset cannot undo it. If the client fails during a reset, the managers end it
+after a while. Deleting a group removes its positions in the same way, and then the group.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from myqueue.wire import protocol as words
 
 PAUSE_S: Final = 0.05
 ATTEMPT_MS: Final = 3_000
-END_S: Final = 1.0  # to end what was begun, though the time of the call is over
+END_S: Final = 1.0  # to end a reset that was begun, even after the deadline of the call
 
 Facts = dict[str, Any]
 
 
 @public
 class GroupAdmin(ABC):
-    """See the chapter's head."""
+    """The methods of `Admin` for consumer groups; `Admin` implements the abstract ones."""
 
     _session: Session
     _limit: Limit
@@ -55,34 +55,37 @@ class GroupAdmin(ABC):
     def _known_offsets(self, topic: str, who: str) -> dict[TopicPartition, Offsets | None]: ...
 
     def groups(self) -> list[Facts]:
-        """`{"group", "state", "members", "topics", "partitions"}` of each; the state is stable,
-        moving (partitions go from member to member), empty or resetting.
+        """List the consumer groups: `{"group", "state", "members", "topics", "partitions"}`.
+
+        The state is stable, moving (partitions go from member to member), empty or resetting.
         """
         return list(self._read("groups")["groups"])
 
     def describe_group(self, group: str) -> Facts:
-        """Members, and of each partition of its topics the member that has it (0: nobody),
-        position (None: nothing committed), start, end and lag. Where no leader answers these are
-        None, and so is the lag of all.
+        """Describe a group: its members, and each partition of its topics.
+
+        A partition has its member (0: none), position (None: nothing committed), start, end and
+        lag. Where no leader answers, these are None, and so is the lag of the group. Raises
+        UnknownGroup.
         """
-        found = self._read("group", group=group)
-        owners = {(row["topic"], row["partition"]): row for row in found["partitions"]}
+        facts = self._read("group", group=group)
+        owners = {(row["topic"], row["partition"]): row for row in facts["partitions"]}
         rows = []
-        for topic in self._existing(found["topics"]):
+        for topic in self._existing(facts["topics"]):
             for name, at in sorted(self._known_offsets(topic, f"group/{group}").items()):
-                known = owners.get((name.topic, name.partition), {})
+                owner = owners.get((name.topic, name.partition), {})
                 rows.append({
                     "topic": name.topic, "partition": name.partition,
-                    "member": known.get("member", 0), "wanted": known.get("wanted", 0),
-                    "epoch": known.get("epoch", 0), "position": at and at.position,
-                    "start": at and at.start, "end": at and at.end, "lag": at and _lag(at),
+                    "member": owner.get("member", 0), "wanted": owner.get("wanted", 0),
+                    "epoch": owner.get("epoch", 0), "position": at and at.position,
+                    "start": at and at.start, "end": at and at.end, "lag": at and lag_of(at),
                 })  # fmt: skip
         lags = [row["lag"] for row in rows]
-        return {**found, "partitions": rows, "lag": None if None in lags else sum(lags)}
+        return {**facts, "partitions": rows, "lag": None if None in lags else sum(lags)}
 
     def _existing(self, topics: Iterable[str]) -> list[str]:
-        there = set(self._read("topics")["topics"])
-        return sorted(there.intersection(topics))
+        existing = set(self._read("topics")["topics"])
+        return sorted(existing.intersection(topics))
 
     def reset_group(
         self, group: str, *, to: str | None = None, offset: int | None = None,
@@ -90,15 +93,19 @@ class GroupAdmin(ABC):
         topics: Iterable[str] | None = None, partitions: Iterable[TopicPartition] | None = None,
         force: bool = False, execute: bool = True,
     ) -> list[Facts]:  # fmt: skip
-        """Sets a group's positions: `to` "earliest" or "latest", to an `offset`, to the first
-        message of a time, or by `shift` messages; never outside of what is there.
+        """Set a group's positions, always between start and end of each partition.
 
-        Of these topics (by default all that it reads), or partitions. Returns
-        `{"topic", "partition", "position", "new"}` of each; without `execute` nothing is changed.
-        GroupInUse if it has members, unless `force`: they go on from the new positions.
+        Give exactly one of `to` ("earliest" or "latest"), `offset`, `time_ms` (the first message of
+        that time or later, ms since 1970) and `shift` (so many messages forward, or back if
+        negative). `topics` or `partitions` choose which ones; by default all that it reads.
+
+        Returns `{"topic", "partition", "position", "new"}` for each; without `execute` nothing is
+        changed. Raises GroupInUse if the group has members, unless `force`: then they continue
+        from the new positions. Raises UnknownGroup if it never had a member and no `topics` are
+        given.
         """
-        given = [one for one in (to, offset, time_ms, shift) if one is not None]
-        if len(given) != 1 or to not in (None, "earliest", "latest") or (offset or 0) < 0:
+        targets = [target for target in (to, offset, time_ms, shift) if target is not None]
+        if len(targets) != 1 or to not in (None, "earliest", "latest") or (offset or 0) < 0:
             raise MisuseError('one of to="earliest" or "latest", offset=, time_ms=, shift=')
         wanted = None if partitions is None else set(partitions)
         names = self._topics_of(group, topics, wanted)
@@ -115,11 +122,10 @@ class GroupAdmin(ABC):
                 raise MisuseError(f"there is no partition {min(missing)}")
             return rows
 
-        rows = plan()  # whatever is wrong with it is said before anybody has to stop
+        rows = plan()  # an error shows before any member has to stop
         if not execute:
             return rows
-        asked = {"group": group, "force": force, "topics": names}
-        epoch = self._update("begin_reset", **asked)["epoch"]
+        epoch = self._update("begin_reset", group=group, force=force, topics=names)["epoch"]
         try:
             rows = plan()
             self._set_positions(group, epoch, rows)
@@ -129,8 +135,9 @@ class GroupAdmin(ABC):
         return rows
 
     def delete_group(self, group: str) -> None:
-        """Forgets it and its positions: who joins it later begins as in a new one. GroupInUse if it
-        has members. What fails half-way may be repeated.
+        """Delete a group and its positions; a later member begins as in a new group.
+
+        Raises UnknownGroup, and GroupInUse if it has members. After another error repeat it.
         """
         topics = self._existing(self._read("group", group=group)["topics"])
         try:
@@ -144,7 +151,7 @@ class GroupAdmin(ABC):
             try:
                 self._update("remove_group", group=group, epoch=epoch)
             except GroupInUse as error:
-                error.hint = "Somebody joined meanwhile: it stays, and its positions are forgotten."
+                error.hint = "A member joined: the group stays, and its positions are deleted."
                 raise
         except BaseException:
             with suppress(MyQueueError), self._limit.at_least(END_S):  # or the managers end it
@@ -165,7 +172,7 @@ class GroupAdmin(ABC):
             raise
 
     def _set_positions(self, group: str, epoch: int, rows: list[Facts]) -> None:
-        """At the leaders of the partitions, again until the deadline."""
+        """Set the positions at the partitions' leaders; repeat until the deadline."""
         left = {(row["topic"], row["partition"]): row["new"] for row in rows}
         last = "no leader is known"
         while True:
@@ -178,26 +185,26 @@ class GroupAdmin(ABC):
             time.sleep(PAUSE_S)
 
     def _try_to_set(self, who: str, epoch: int, left: dict[tuple[str, int], int]) -> str:
-        """Takes out of `left` what was set; says what went wrong."""
+        """Try once. Remove from `left` what was set; return the last error, or ""."""
         routes, now = self._session.routes, self._session.now_ms()
         groups: dict[int, tuple[str, int]] = {}
-        asked: dict[str, list[list[int]]] = {}
+        requests: dict[str, list[list[int]]] = {}
         for (topic, number), offset in left.items():
-            known = routes.topic(topic)
-            if known is None or number >= len(known.partitions):
+            route = routes.topic(topic)
+            if route is None or number >= len(route.partitions):
                 continue  # the routes are not the newest
-            group = known.partitions[number].group
+            group = route.partitions[number].group
             address = routes.leader(group, now)
             if address is not None:
                 groups[group] = (topic, number)
-                asked.setdefault(address, []).append([group, offset, 0, epoch])
+                requests.setdefault(address, []).append([group, offset, 0, epoch])
         calls = [
             self._session.call(
                 address, words.COMMIT, (who, parts), timeout_ms=min(ATTEMPT_MS, self._limit.left_ms)
             )
-            for address, parts in asked.items()
+            for address, parts in requests.items()
         ]
-        said = ""
+        problem = ""
         for call in calls:
             for group, code in self._codes(call).items():
                 if not code:
@@ -205,8 +212,8 @@ class GroupAdmin(ABC):
                 elif not (refusal := error_of(code, f"of {who}: {groups[group]}")).retriable:
                     raise refusal
                 else:
-                    said = str(refusal)
-        return said
+                    problem = str(refusal)
+        return problem
 
     def _codes(self, call: Future[Answer]) -> Mapping[int, int]:
         try:
@@ -217,7 +224,8 @@ class GroupAdmin(ABC):
             return {}
 
 
-def _lag(at: Offsets) -> int:
+def lag_of(at: Offsets) -> int:
+    """Count the messages after the committed position."""
     return max(0, at.end - max(at.start, at.position or 0))
 
 

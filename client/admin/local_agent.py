@@ -1,11 +1,11 @@
-"""`Agent`: asks the agent of `myq up` on this machine for one more broker, or for one fewer.
+"""`Agent`: ask the agent of `myq up` on this machine to start or stop a broker.
 
-The agent has no door of its own. Who may write into its folder may ask: `errand-ID.json` comes in,
-`done-ID.json` goes out, each put in place by a rename, so that nobody reads half of one. The agent
-looks there with every turn. What was asked for and not done because the agent ended is not done
-later: the asker gives up after a while and takes its errand back.
+The agent has no listener. A process that may write into its folder may ask it: the request is
+`errand-ID.json`, the answer `done-ID.json`. Each is put in place by a rename, so a reader never
+sees half a file. The agent looks for requests in every turn. If it ends before it answers, the
+client removes its request at the deadline, so that a later agent does not run it.
 
-Whether an agent runs is told by the lock that it holds, so nobody waits for one that is gone.
+A running agent holds a lock, so a client never waits for an agent that does not run.
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ _FLOCK: Final = "hhqqi"  # struct flock of Linux: type, whence, start, length, p
 
 
 def holder(folder: Path) -> int | None:
-    """The process that holds the lock in an agent's folder; None: no agent runs there."""
+    """Find the process that holds the lock in an agent's folder; None: no agent runs there."""
     try:
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        told = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
-        kind, _, _, _, pid = struct.unpack(_FLOCK, told)
+        question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, question)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, answer)
         return None if kind == fcntl.F_UNLCK else int(pid)
     finally:
         os.close(fd)
 
 
 class Agent:
-    """The agent of the cluster that `myq up` runs on this folder. Any number of threads may ask.
+    """The agent of the cluster that `myq up` runs on the folder `data`. Threads may share it.
+
+    Calls raise Unreachable if no agent runs there or its folder is not writable, TimedOut after
+    `within_s` seconds (default 30), and TroubleError with the agent's own error.
 
     >>> Agent("myq-data").add_broker()  # doctest: +SKIP
     4
@@ -58,26 +61,30 @@ class Agent:
 
     @property
     def is_running(self) -> bool:
+        """Does an agent run on this folder now?"""
         return holder(self._folder) is not None
 
     def add_broker(
         self, *, key: bytes = b"", taken: Iterable[int] = (), within_s: float = ASK_S
     ) -> int:
-        """Starts one more; its number. It registers by itself in a moment. The same key again, as
-        long as that broker is there: the same broker. `taken`: numbers of all brokers that the
-        managers know (`Admin.brokers`), of which this agent may not have started every one.
+        """Start one more broker and return its number; it registers by itself in a moment.
+
+        `key`: a repeat with the same key returns the same broker, as long as it exists. `taken`:
+        the numbers of all brokers that the managers know (`Admin.brokers`); this agent may not
+        have started each of them.
         """
         errand = {"errand": ADD, "key": key.hex(), "taken": sorted(taken)}
         return self._ask(errand, within_s)
 
     def drop_broker(self, broker: int, address: str = "", *, within_s: float = ASK_S) -> bool:
-        """Stops the daemon of a broker that was removed. False: none of this number runs here, or
-        not at this address; nothing was done then.
+        """Stop the daemon of a removed broker.
+
+        Returns False, and does nothing, if this agent runs no broker of this number and address.
         """
         return bool(self._ask({"errand": DROP, "broker": broker, "address": address}, within_s))
 
     def _ask(self, errand: dict[str, Any], within_s: float) -> int:
-        """Has it done; the number of the broker, 0 if there is none. Raises what went wrong."""
+        """Send a request and wait; returns the number of the broker, 0 if there is none."""
         folder = self._folder
         if not self.is_running:
             raise Unreachable(
@@ -90,7 +97,7 @@ class Agent:
             put(asked, errand)
         except OSError as error:
             text = f"the agent in {folder} can't be asked: {error.strerror}"
-            raise Unreachable(text, hint="Who asks it needs the right to write there.") from None
+            raise Unreachable(text, hint="Run this as a user who may write there.") from None
         end = time.monotonic() + within_s
         try:
             while time.monotonic() < end and self.is_running:
@@ -108,14 +115,16 @@ class Agent:
 
 
 def put(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON file and put it in place by a rename."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(value) + "\n", encoding="utf-8")
     new.replace(path)
 
 
 def read(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds a map."""
     with path.open("rb") as file:
-        found = json.loads(file.read(BYTES_MAX))
-    if not isinstance(found, dict):
+        value = json.loads(file.read(BYTES_MAX))
+    if not isinstance(value, dict):
         raise ValueError("not a map")
-    return found
+    return value

@@ -1,15 +1,15 @@
-"""A session: what one process says to one cluster. Producers, consumers and Admin share one.
+"""`Session`: one process's connections to one cluster, which all its clients may share.
 
-`DESIGN.md` has the interface in one piece. Its own work is small: it holds the connections, hands
-requests to the I/O thread and gives futures back, keeps routes fresh, and tells the managers every
-three seconds which producers and consumers of this process live.
+Comes in: requests, from any thread. Goes out: futures. The session holds the connections, hands
+requests to the I/O thread, keeps routes fresh, and reports every three seconds to the managers
+which producers and consumers of this process are alive. DESIGN.md lists the whole interface.
 
-A session belongs to the process that made it. After a fork the child has a copy without the I/O
-thread and with sockets that are the parent's; every call there is refused, before any lock that
-another thread might have held during the fork is touched.
+A session belongs to the process that created it. A forked child has a copy without the I/O thread
+and with its parent's sockets, so every call there raises Forked. The check comes before any lock,
+because another thread may have held it during the fork.
 
-Everything that lives in the I/O thread refers to a `SessionCore`. `Session` is what applications
-hold: the same state under another object, to which no thread refers. So it can be dropped, and the
+Everything in the I/O thread refers to a `SessionCore`. Applications hold a `Session`: the same
+state under another object, to which no thread refers. So it can be dropped without `close`, and the
 core ends with it (`finalizers.py`).
 """
 
@@ -52,7 +52,7 @@ log = logging.getLogger("myqueue.client")
 
 MANAGERS: Final = "managers"
 OF_TOPICS: Final = frozenset(("create_topic", "delete_topic", "grow_topic"))
-# What can't be packed: a number beyond 64 bits, half of a surrogate pair, a set.
+# Raised for values that cannot be packed: a number beyond 64 bits, half a surrogate pair, a set.
 UNPACKABLE: Final = (ValueError, TypeError, OverflowError)
 _sessions: WeakSet[SessionCore] = WeakSet()
 
@@ -67,7 +67,7 @@ class Answer(NamedTuple):
 
 
 def resolve(future: Future[Any], result: Any, error: BaseException | None = None) -> None:
-    """End a future, unless whoever waited has cancelled it."""
+    """End a future, unless its caller has cancelled it."""
     if future.done() or not future.set_running_or_notify_cancel():
         return
     if error is not None:
@@ -116,9 +116,9 @@ class Call(Waiter):
 
 
 class SessionCore:
-    """All of a session, for its I/O thread and for whatever lives there.
+    """The state of a session, for the I/O thread and the objects that live there.
 
-    What outlives a call takes `self.core`, which is never the object that the application holds.
+    An object that outlives a call refers to `self.core`, never to the application's `Session`.
     """
 
     def __init__(self, cluster: str | Iterable[str], settings: SessionSettings) -> None:
@@ -138,7 +138,7 @@ class SessionCore:
         self._connections: dict[str, Connection] = {}
         self._calls: set[ManagerCall] = set()
         self._shutters: list[Job] = []
-        self._last_index = 0  # of our own updates: what we read afterwards is not older
+        self._last_index = 0  # of our own updates: later reads are not older
         self._closed = self._forked = False
         self._sockets = Sockets(read_client_key(key_file) if key_file else None)
         self._upkeep = Upkeep(self, self._managers)
@@ -147,45 +147,50 @@ class SessionCore:
 
     @property
     def cluster_id(self) -> str:
+        """The id of the cluster; "" before the first connection."""
         return self._greeting.cluster_id
 
     @property
     def closed(self) -> bool:
+        """Was the session closed?"""
         return self._closed
 
     @property
     def manager_addresses(self) -> tuple[str, ...]:
-        """Those that were given, and those that were learned from them."""
+        """The managers' addresses: the given ones, and those learned from the managers."""
         return tuple(self._managers.addresses)
 
     @property
     def is_in_contact(self) -> bool:
-        """Whether a manager is connected now, and has greeted."""
-        known = (self._connections.get(address) for address in self._managers.addresses)
-        return any(one is not None and one.is_ready for one in known)
+        """Is a manager connected now, with its greeting done?"""
+        connections = map(self._connections.get, self._managers.addresses)
+        return any(connection is not None and connection.is_ready for connection in connections)
 
     @property
     def refused_ms(self) -> int:
-        """So long all managers' addresses have refused connections; 0: one of them has not."""
-        known = [self._connections.get(address) for address in tuple(self._managers.addresses)]
-        since = [one.refused_since if one is not None else 0 for one in known]
+        """How long all managers' addresses have refused connections; 0 if one has not."""
+        connections = map(self._connections.get, tuple(self._managers.addresses))
+        since = [
+            0 if connection is None else connection.refused_since for connection in connections
+        ]
         return now_ms() - max(since) if all(since) else 0
 
     @property
     def applied(self) -> int:
-        """Index of the last update that this session made."""
+        """The managers' log index of the last update of this session."""
         return self._last_index
 
     def name_of(self, address: str) -> str:
-        """What runs there, for people: "manager 2 at 127.0.0.1:9093", as far as it is known. The
-        same of "manager 2", as daemons name themselves.
+        """Name a daemon for people, as far as it is known: "manager 2 at 127.0.0.1:9093".
+
+        `address` is an address, or the name that a daemon gives itself, as "manager 2".
         """
         if "://" not in address:
             address = self._address_of(address) or address
         at = address.removeprefix("tcp://")
-        known = self._connections.get(address)
-        if known is not None and known.node:
-            return f"{known.kind} {known.node} at {at}"
+        connection = self._connections.get(address)
+        if connection is not None and connection.node:
+            return f"{connection.kind} {connection.node} at {at}"
         if address in self._managers.nodes:
             return f"manager {self._managers.nodes[address]} at {at}"
         for broker in tuple(self.routes.brokers.values()):
@@ -194,7 +199,7 @@ class SessionCore:
         return f"manager at {at}" if address in self._managers.addresses else at
 
     def _address_of(self, daemon: str) -> str:
-        """Of "broker 3"; "" if it is not known."""
+        """Find the address of a daemon named like "broker 3"; "" if it is not known."""
         kind, _, number = daemon.partition(" ")
         for address, node in tuple(self._managers.nodes.items()):
             if kind == "manager" and number == str(node):
@@ -202,13 +207,13 @@ class SessionCore:
         for broker in tuple(self.routes.brokers.values()):
             if kind == "broker" and number == str(broker.node):
                 return broker.address
-        for address, known in tuple(self._connections.items()):
-            if (known.kind, str(known.node)) == (kind, number):
+        for address, connection in tuple(self._connections.items()):
+            if (connection.kind, str(connection.node)) == (kind, number):
                 return address
         return ""
 
     def check(self) -> None:
-        """Raises if this session can't be used (any more, or here)."""
+        """Raise Forked in a forked child, Closed after `close`."""
         if self._forked:
             raise Forked("this client was made before a fork, by the parent process")
         if self._closed:
@@ -220,7 +225,11 @@ class SessionCore:
         self, target: str, kind: int, fields: Sequence[Any] = (), frames: Sequence[Buffer] = (), *,
         timeout_ms: int | None = None,
     ) -> Future[Answer]:  # fmt: skip
-        """An address: one attempt. `session.managers`: repeats until the deadline."""
+        """Send one request. The future is an Answer(envelope, frames) or its error.
+
+        `target`: an address (one attempt) or `session.managers` (repeats until the deadline).
+        `timeout_ms`: default `request_timeout_ms`.
+        """
         self.check()
         core, future = self.core, Future[Answer]()
         limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -234,27 +243,37 @@ class SessionCore:
         self, operation: str, arguments: dict[str, Any], *, timeout_ms: int | None = None,
         key: bytes | None = None,
     ) -> Future[dict[str, Any]]:  # fmt: skip
-        """A change of metadata, done once however often it has to be asked for."""
+        """Change metadata exactly once, with repeats under one `key` (16 bytes, default random).
+
+        The future is a dict; PROTOCOL.md lists operations and their arguments.
+        """
         fields = (key or token_bytes(16), operation, arguments)
-        asked = self.call(MANAGERS, words.UPDATE, fields, timeout_ms=timeout_ms)
+        asking = self.call(MANAGERS, words.UPDATE, fields, timeout_ms=timeout_ms)
         topic, core = arguments.get("topic", "") if operation in OF_TOPICS else "", self.core
-        return _then(asked, lambda answer: core._updated(answer, topic))
+        return _then(asking, lambda answer: core._updated(answer, topic))
 
     def read(
         self, query: str, arguments: dict[str, Any] | None = None, *, at_least: int = 0,
         linearizable: bool = False, timeout_ms: int | None = None,
     ) -> Future[dict[str, Any]]:  # fmt: skip
-        """What a manager knows; never older than this session's own updates."""
+        """Read metadata from a manager; never older than this session's own updates.
+
+        `at_least`: a log index that the manager must have applied. `linearizable`: only the
+        managers' leader answers, after a majority has confirmed it. The future is a dict.
+        """
         fields = (query, arguments or {}, max(at_least, self._last_index), linearizable)
-        asked = self.call(MANAGERS, words.READ, fields, timeout_ms=timeout_ms)
-        return _then(asked, lambda answer: answer.fields[1])
+        asking = self.call(MANAGERS, words.READ, fields, timeout_ms=timeout_ms)
+        return _then(asking, lambda answer: answer.fields[1])
 
     def in_io_thread(self) -> bool:
-        """Here nothing may be waited for."""
+        """Is this the I/O thread, in which no caller may wait?"""
         return self._thread.is_here()
 
     def wait(self, future: Future[Any], timeout_ms: int | None = None) -> Any:
-        """The result, or its exception; interruptible. TimedOut if it takes longer than that."""
+        """Wait for a future's result or exception; Ctrl-C interrupts it.
+
+        Raises TimedOut after `timeout_ms`, and ConcurrentUse in the I/O thread.
+        """
         if self._thread.is_here():
             raise ConcurrentUse("callbacks run in the I/O thread and must not wait for it")
         try:
@@ -267,66 +286,81 @@ class SessionCore:
     def ensure_topics(
         self, names: Iterable[str], *, create: bool = False, timeout_ms: int | None = None
     ) -> Future[list[Topic]]:
-        """Routes of all these topics, as soon as they are known."""
+        """Find the routes of all these topics; `create` those that do not exist.
+
+        The future is a list of Topic; it fails with UnknownTopic or TimedOut.
+        """
         self.check()
         limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
         return self._upkeep.ensure(list(names), create, limit_ms)
 
     def refresh(self, names: Iterable[str] = (), at_least: int = 0) -> None:
-        """`at_least`: the managers' index of what the routes have to show."""
+        """Ask for fresh routes soon. `at_least`: the managers' log index they must show."""
         wanted, upkeep = tuple(names), self._upkeep
         self.on_io(lambda: upkeep.refresh(wanted, at_least))
 
     def on_routes(self, callback: Job) -> None:
+        """Call `callback` in the I/O thread after each change of a route or a connection."""
         self._upkeep.listeners.append(callback)
 
     def off_routes(self, callback: Job) -> None:
+        """Undo `on_routes`."""
         if callback in self._upkeep.listeners:
             self._upkeep.listeners.remove(callback)
 
     def keep_alive(self, *, producer: int = 0, consumer: int = 0) -> None:
+        """Report this id as alive to the managers every 3 s, from now on."""
         upkeep = self._upkeep
         self.on_io(lambda: upkeep.keep_alive(producer, consumer))
 
     def let_die(self, *, producer: int = 0, consumer: int = 0) -> None:
+        """Undo `keep_alive`."""
         upkeep = self._upkeep
         self.on_io(lambda: upkeep.let_die(producer, consumer))
 
     def heard_of(self, *, producer: int = 0, consumer: int = 0) -> None:
-        """Somebody who speaks through this process is alive now; the managers hear it soon."""
-        for known, number in zip(self._upkeep.heard_of, (producer, consumer), strict=True):
+        """Report once, and soon, that a client which uses this process is alive."""
+        for ids, number in zip(self._upkeep.heard_of, (producer, consumer), strict=True):
             if number:
-                known.add(number)
+                ids.add(number)
 
     # -- the I/O thread ---------------------------------------------------------------------------
 
     def on_io(self, job: Job) -> None:
+        """Run a job in the I/O thread, before its next poll."""
         self.check()
         self._thread.run(job)
 
     def on_shut(self, callback: Job) -> None:
-        """Called in the I/O thread when the session is closed, before connections are."""
+        """Call `callback` in the I/O thread at the session's end, before connections close."""
         self._shutters.append(callback)
 
     def off_shut(self, callback: Job) -> None:
+        """Undo `on_shut`."""
         if callback in self._shutters:
             self._shutters.remove(callback)
 
     def after(self, delay_ms: int, job: Job) -> Timer:
+        """Run a job in the I/O thread after a delay; the timer can be cancelled."""
         return self._thread.after(delay_ms, job)
 
     def now_ms(self) -> int:
+        """The monotonic clock of timers."""
         return now_ms()
 
     def connection(self, address: str) -> Connection:
-        found = self._connections.get(address)
-        if found is None:
-            found = self._connections[address] = Connection(
-                self._sockets, address, self._greeting, self.settings.connect_timeout_ms,
+        """Find or make the connection to an address. I/O thread only."""
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = Connection(
+                self._sockets,
+                address,
+                self._greeting,
+                self.settings.connect_timeout_ms,
                 self.settings.backoff_ms_max,
-            )  # fmt: skip
-            found.on_change = self._upkeep.connection_changed
-        return found
+            )
+            connection.on_change = self._upkeep.connection_changed
+        return connection
 
     def _turn(self) -> int | None:
         soonest: int | None = None
@@ -382,7 +416,7 @@ class SessionCore:
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self, timeout_ms: int = 5_000) -> None:
-        """Everything unanswered fails with Closed. Returns in time, whatever happens."""
+        """End the session within `timeout_ms`; unanswered requests fail with Closed."""
         if self._forked or self._closed:
             return
         self._closed = True
@@ -390,13 +424,13 @@ class SessionCore:
             log.warning("the I/O thread of a session did not end within %d ms", timeout_ms)
 
     def end(self) -> None:
-        """The same without waiting, and without a lock that anybody holds for long."""
+        """Close without waiting, and without a lock that another thread holds for long."""
         if not (self._forked or self._closed):
             self._closed = True
             self._thread.end(self.core._shut)
 
     def dropped(self) -> None:
-        """The application holds no `Session` of this core any more."""
+        """End the core, because the application dropped its `Session` without `close`."""
         if self._forked or self._closed:
             return
         self.end()
@@ -429,7 +463,22 @@ class SessionCore:
 
 @lists_settings(SessionSettings)
 class Session(SessionCore):
-    """A session, as applications hold it. See the chapter's head."""
+    """Connections to one cluster, for several clients of one process to share.
+
+    >>> with Session("127.0.0.1:9092") as session:  # doctest: +SKIP
+    ...     with Producer(session) as producer, Admin(session) as admin:
+    ...         created = admin.create_topic("orders")
+    ...         offset = producer.send("orders", b"17 apples").result(10).offset
+    >>> offset  # doctest: +SKIP
+    0
+
+    Producer, Consumer, Admin and Taker take a Session instead of addresses. They then share its
+    sockets, its I/O thread and its routes, and do not close it. Any number of threads may use it.
+
+    `cluster`: the managers' addresses, "host:port[,host:port…]" or a list of them. Nothing is
+    connected yet. The constructor raises InvalidSetting for a wrong setting or address. After
+    `close` every call raises Closed; in a forked child every call raises Forked.
+    """
 
     @named_arguments
     def __init__(
@@ -443,19 +492,16 @@ class Session(SessionCore):
         key_file: str | None = SessionSettings.key_file,
         backoff_ms_max: int = SessionSettings.backoff_ms_max,
     ) -> None:
-        """`cluster`: managers, `host:port[,…]` or a list of them.
-
-        `key_file`: of a cluster with keys; without one MYQ_KEY names it
-        (`myqueue.wire.keyfiles`)."""
         core = SessionCore(cluster, SessionSettings.of(locals()))
-        self.__dict__ = core.__dict__  # one state; two objects, of which threads hold the other one
+        self.__dict__ = core.__dict__  # one state, two objects; threads refer to the core only
         self.named_when_dropped = "Session"
         when_dropped(self, core.dropped)
 
     @classmethod
     def of(cls, owner: str, cluster: str | Iterable[str], **settings: Any) -> Self:
-        """A session that is part of another client. Dropped unclosed it is called by that name;
-        "": its owner says it.
+        """Make a session that is part of another client, the owner.
+
+        If it is dropped without `close`, the warning names the owner; with "" the owner warns.
         """
         session = cls(cluster, **settings)
         session.named_when_dropped = owner
@@ -467,14 +513,14 @@ def _not_sent(error: Exception) -> InvalidRequest:
 
 
 def _then(asked: Future[Answer], open_answer: Callable[[Answer], Any]) -> Future[Any]:
-    """A future of what the answer holds."""
+    """Make a future of the value that `open_answer` finds in the answer."""
     future: Future[Any] = Future()
 
     def done(asked: Future[Answer]) -> None:
         error = asked.exception()
         try:
             result = open_answer(asked.result()) if error is None else None
-        except Exception as problem:  # an answer of another kind than the request's
+        except Exception as problem:  # the answer does not belong to this kind of request
             result, error = None, problem
         resolve(future, result, error)
 

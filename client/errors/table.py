@@ -317,7 +317,8 @@ class BufferFull(TroubleError):
 class DeliveryFailed(TroubleError):
     """Some messages were not delivered.
 
-    `failed`: a `FailedRecord(topic, partition, value, key, headers, error)` for each of them.
+    `failed`: from `flush` and `close` a FailedRecord(topic, partition, value, key, headers, error)
+    for each message, up to the buffer's limit; from a list's future the error of each run.
     """
 
     code, name = 1241, "DELIVERY_FAILED"

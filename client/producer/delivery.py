@@ -1,11 +1,9 @@
-"""What `send` returns: a future that costs almost nothing until somebody looks at it.
+"""Futures of messages: `Delivery` for one, `BatchDelivery` for a list; and what failed.
 
-A producer makes one for every message, and most are never looked at. So a `Delivery` holds its
-batch and its place in it, nothing else. It is a `concurrent.futures.Future` all the same (`wait`,
-`as_completed`, `asyncio.wrap_future` work): the first time that something touches a part that only
-a real one has, it becomes one, and its batch will tell it the outcome.
-
-Whole lists share one `BatchDelivery`.
+A producer makes a `Delivery` for each message, and most are never used. So it costs almost nothing:
+it holds its batch and its place there. It is still a `concurrent.futures.Future` (`wait`,
+`as_completed` and `asyncio.wrap_future` work). It becomes a full one when a caller first needs a
+part that only a full one has; from then on its batch reports the outcome to it.
 """
 
 from __future__ import annotations
@@ -22,16 +20,20 @@ from myqueue.producer.accumulator import Batch
 
 
 class RecordMetadata(NamedTuple):
-    """Where a message is."""
+    """Where a message is stored. `timestamp`: ms since 1970, by the broker that stored it.
+
+    >>> RecordMetadata("orders", 2, 17, 1_700_000_000_000).offset
+    17
+    """
 
     topic: str
     partition: int
     offset: int
-    timestamp: int  # ms since 1970, of the broker that stored it
+    timestamp: int
 
 
 class Stored(NamedTuple):
-    """Where a run of messages is: from `offset` on, `messages` of them."""
+    """Where a run of consecutive messages is stored: `messages` of them, from `offset` on."""
 
     topic: str
     partition: int
@@ -41,7 +43,7 @@ class Stored(NamedTuple):
 
 
 class FailedRecord(NamedTuple):
-    """A message that was not delivered, or perhaps (`error.outcome` "unknown")."""
+    """A message that was not delivered; with `error.outcome` "unknown" it may be stored."""
 
     topic: str
     partition: int
@@ -59,13 +61,21 @@ _PARTS: Final = frozenset(
 
 
 class Delivery(Future[RecordMetadata]):
-    """The future of one message. It can't be cancelled: what is sent is sent."""
+    """The future of one message: a RecordMetadata, or the error that made it fail.
+
+    It cannot be cancelled, because the message may be sent already.
+
+    >>> delivery = producer.send("orders", b"17 apples")  # doctest: +SKIP
+    >>> delivery.add_done_callback(lambda done: print(done.result().offset))  # doctest: +SKIP
+    >>> delivery.result(timeout=10).partition  # doctest: +SKIP
+    0
+    """
 
     __slots__ = ("_batch", "_index", "_is_real")
     _is_real: bool
 
     def __init__(self, batch: Batch, index: int) -> None:
-        self._batch, self._index = batch, index  # and not super().__init__: see the chapter's head
+        self._batch, self._index = batch, index  # super().__init__ comes later: it costs 2 µs
 
     def __getattr__(self, name: str) -> Any:
         if name == "_is_real":
@@ -73,11 +83,11 @@ class Delivery(Future[RecordMetadata]):
         if name not in _PARTS:
             raise AttributeError(name)
         with _becoming:
-            begins = not self._is_real
-            if begins:
+            is_first = not self._is_real
+            if is_first:
                 super().__init__()
                 self._is_real = True
-        if begins:
+        if is_first:
             self._batch.listen(self._settled)
         return object.__getattribute__(self, name)
 
@@ -96,7 +106,10 @@ class Delivery(Future[RecordMetadata]):
         )
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Waits; raises what made it fail, or TimedOut (it may still be delivered then)."""
+        """Wait for at most `timeout` seconds (None: without limit) until the message is stored.
+
+        Raises the error that made it fail, or TimedOut; then it may still be delivered.
+        """
         if not self._batch.done:
             self._wait(timeout)
         if self._batch.error is not None:
@@ -104,12 +117,13 @@ class Delivery(Future[RecordMetadata]):
         return self._metadata()
 
     def exception(self, timeout: float | None = None) -> MyQueueError | None:
+        """Wait like `result`, and return the error; None if the message is stored."""
         if not self._batch.done:
             self._wait(timeout)
         return self._batch.error
 
     def _wait(self, timeout: float | None) -> None:
-        """One lock, instead of the condition, states and callbacks of a real future."""
+        """Wait on one lock instead of a full future's condition, states and callbacks."""
         gate = threading.Lock()
         gate.acquire()
 
@@ -131,7 +145,7 @@ class Delivery(Future[RecordMetadata]):
 
 
 def _wait(future: Future[Any], timeout: float | None) -> None:
-    """For the end of it, whatever it is."""
+    """Wait until the future has a result or an error; raise TimedOut."""
     try:
         Future.exception(future, timeout)
     except TimeoutError:
@@ -139,15 +153,16 @@ def _wait(future: Future[Any], timeout: float | None) -> None:
 
 
 class BatchDelivery(Future[list[Stored]]):
-    """The future of a list of messages: where its runs are, in the order of the list.
+    """The future of a list of messages: a Stored for each run, in the order of the list.
 
-    With keys the runs are those of each partition, in the order of the list within a partition.
+    With keys there are runs for each partition, in the order of the list within a partition. If
+    messages were not delivered, the error is DeliveryFailed. It cannot be cancelled.
     """
 
     def __init__(self, parts: list[tuple[Batch, int, int]]) -> None:
         super().__init__()
         self._parts = parts  # (batch, first, messages)
-        self._left = len(parts)
+        self._batches_left = len(parts)
         self._counting = threading.Lock()
         if not parts:
             self._finish()
@@ -159,9 +174,9 @@ class BatchDelivery(Future[list[Stored]]):
 
     def _settled(self, batch: Batch) -> None:
         with self._counting:
-            self._left -= 1
-            last = not self._left
-        if last:
+            self._batches_left -= 1
+            is_last = not self._batches_left
+        if is_last:
             self._finish()
 
     def _finish(self) -> None:
@@ -182,6 +197,7 @@ class BatchDelivery(Future[list[Stored]]):
             yield Stored(lane.topic, lane.partition, offset, messages, batch.stored_ms)
 
     def result(self, timeout: float | None = None) -> list[Stored]:
+        """Wait for at most `timeout` seconds; raise DeliveryFailed or TimedOut."""
         if not self.done():
             _wait(self, timeout)
         return super().result(0)
@@ -191,6 +207,7 @@ class BatchDelivery(Future[list[Stored]]):
 
 
 def failed_records(batch: Batch) -> Iterator[FailedRecord]:
+    """Make a record of each message of a failed batch."""
     error = batch.error
     if error is None:
         return
@@ -202,7 +219,7 @@ def failed_records(batch: Batch) -> Iterator[FailedRecord]:
 
 
 class Countdown:
-    """Waits until all these batches have ended, one way or the other."""
+    """Wait until all these batches are stored or failed."""
 
     def __init__(self, batches: list[Batch]) -> None:
         self._left, self._lock = len(batches), threading.Lock()
@@ -217,7 +234,7 @@ class Countdown:
                 self._zero.set()
 
     def wait(self, timeout: float | None) -> bool:
-        """In slices, so that Ctrl-C is heard wherever Python runs."""
+        """Wait in slices, so that Ctrl-C works on every platform."""
         deadline = None if timeout is None else monotonic() + timeout
         while not self._zero.wait(0.1 if deadline is None else min(0.1, deadline - monotonic())):
             if deadline is not None and monotonic() >= deadline:
@@ -226,46 +243,46 @@ class Countdown:
 
 
 class Failures:
-    """Batches that failed since somebody was told. Their bytes are kept, up to a limit."""
+    """Batches that failed and are not yet reported. Their messages are kept, up to a limit."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max, self._bytes = bytes_max, 0
         self._lock = threading.Lock()
         self._batches: deque[Batch] = deque()
         self.messages = 0
-        self._untold = 0  # in the log
+        self._unlogged = 0  # messages
 
     def add(self, batch: Batch) -> int:
-        """How many messages are to be logged; 0: this is not the first, wait for `tell`."""
+        """Add a batch; its number of messages if it is the first to be logged, else 0."""
         with self._lock:
             self._batches.append(batch)
             self.messages += batch.count
             self._bytes += batch.size
             while self._bytes > self._bytes_max and len(self._batches) > 1:
                 self._bytes -= self._batches.popleft().size
-            self._untold += batch.count
-            return self._untold if self._untold == batch.count else 0
+            self._unlogged += batch.count
+            return self._unlogged if self._unlogged == batch.count else 0
 
-    def tell(self) -> tuple[int, MyQueueError | None]:
-        """Messages that failed since the log was told last, and the last error."""
+    def take_unlogged(self) -> tuple[int, MyQueueError | None]:
+        """Take the number of messages that are not yet logged, and the last error."""
         with self._lock:
-            untold, self._untold = self._untold, 0
-            return untold, self._batches[-1].error if self._batches else None
+            unlogged, self._unlogged = self._unlogged, 0
+            return unlogged, self._batches[-1].error if self._batches else None
 
     def take(self) -> DeliveryFailed | None:
-        """All since the last time, as one exception; None: there are none."""
+        """Take all failures since the last call, as one exception; None if there are none."""
         with self._lock:
-            found, messages = list(self._batches), self.messages
+            batches, messages = list(self._batches), self.messages
             self._batches.clear()
             self.messages = self._bytes = 0
-        if not found:
+        if not batches:
             return None
-        failed = tuple(record for batch in found for record in failed_records(batch))
-        first = found[0].error
+        failed = tuple(record for batch in batches for record in failed_records(batch))
+        first = batches[0].error
         text = f"{messages} messages were not delivered; first: {first}"
         if len(failed) < messages:
             text += f" (.failed has the last {len(failed)})"
         error = DeliveryFailed(text, failed=failed)
-        if all(batch.error is not None and batch.error.outcome == NONE for batch in found):
+        if all(batch.error is not None and batch.error.outcome == NONE for batch in batches):
             error.outcome = NONE
         return error

@@ -1,18 +1,12 @@
-"""The producer: messages in, futures out; a buffer with a limit in between; nothing is dropped.
+"""`Producer`: the class with which applications send messages.
 
-    with Producer("127.0.0.1:9092") as producer:
-        delivery = producer.send("orders", b"17 apples", key=b"customer 4")
-        print(delivery.result(10).offset)
-        producer.send_many("orders", [b"1 pear", b"2 plums"])
-    # leaving the block waits for all, and raises DeliveryFailed if anything was not delivered
+Comes in: messages, from any thread. Goes out: a future for each message or list; the messages
+themselves go into the buffer (`accumulator`), from which the I/O thread sends them (`sender`). This
+module chooses the partition, limits the buffer and waits.
 
-`send` puts a message into the buffer and comes back. If the buffer is full it waits, up to
-`max_block_ms`, then raises `BufferFull`. From there on the I/O thread has it (`sender.py`). A
-message ends stored on a majority of its partition's replicas, or as a failure that says whether
-it may have been stored all the same; failures are in the future, in the next `flush` or `close`,
-and in the log.
-
-Any number of threads may use one producer. In a forked child it refuses to work.
+Invariant: an accepted message ends in exactly one way. Either it is stored on a majority of its
+partition's replicas, or it fails, and the error says whether it may have been stored all the same.
+The failure is in the future, in the next `flush` or `close`, and in the log.
 """
 
 from __future__ import annotations
@@ -70,14 +64,33 @@ from myqueue.wire.clock import now_ms, wall_ms
 log = logging.getLogger("myqueue.client")
 
 AT_EXIT_S: Final = 5.0
-SLICE_S: Final = 0.1  # of waits, so that Ctrl-C is heard wherever Python runs
-LOG_MS: Final = 200  # failures of so long become one line in the log
+SLICE_S: Final = 0.1  # longest single wait, so that Ctrl-C works on every platform
+LOG_MS: Final = 200  # failures within this time become one line in the log
 _producers: WeakSet[Producer] = WeakSet()
 
 
 @lists_settings(ProducerSettings)
 class Producer:
-    """See the chapter's head. Settings: `myq config show`, or `settings.ProducerSettings`."""
+    """Send messages to topics, in the background, with a future for each.
+
+    >>> with Producer("127.0.0.1:9092", create_topics=True) as producer:  # doctest: +SKIP
+    ...     delivery = producer.send("orders", b"17 apples", key=b"customer 4")
+    ...     stored = delivery.result(10)  # seconds
+    ...     batch = producer.send_many("orders", [b"1 pear", b"2 plums"])
+    >>> stored.topic, stored.offset, batch.done()  # doctest: +SKIP
+    ('orders', 0, True)
+
+    `send` puts a message into a buffer and returns at once. Messages of one partition keep their
+    order. Each is stored once on a majority of the partition's replicas, or fails. Leaving the
+    `with` block (or `close`) waits for all messages and raises DeliveryFailed if some failed.
+
+    Any number of threads may use one producer. In a forked child every call raises Forked: make
+    the producer after the fork.
+
+    `cluster`: the managers' addresses, "host:port[,host:port…]" or a list of them, or a Session to
+    share. Nothing is connected yet, so a wrong address fails in the first `send`. The constructor
+    raises InvalidSetting for a setting that does not exist or is out of range.
+    """
 
     @named_arguments
     def __init__(
@@ -97,7 +110,6 @@ class Producer:
         create_topics: bool = ProducerSettings.create_topics,
         name: str = ProducerSettings.name,
     ) -> None:
-        """`cluster`: managers' addresses, host:port[,…] or a list, or a session to share."""
         self.settings = ProducerSettings.of(locals())
         self._owns_session = not isinstance(cluster, Session)
         self.session = (
@@ -135,12 +147,21 @@ class Producer:
         partition: int | None = None, headers: Mapping[str, bytes | str] | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:  # fmt: skip
-        """Put one message into the buffer; the future tells where it was stored."""
+        """Put one message into the buffer. The future is a RecordMetadata, or what failed.
+
+        `partition` chooses the partition. Without it, messages of equal `key` go to the same one,
+        and messages without a key are spread evenly. `headers`: names with bytes or texts.
+        `timestamp_ms`: ms since 1970, default now.
+
+        The first message to a topic waits for its partitions, and every message for room in the
+        buffer, both up to `max_block_ms`. Raises UnknownTopic, BufferFull (the message was not
+        accepted), InvalidRequest, MessageTooLarge, Fenced or Closed.
+        """
         if self._refusal is not None:
             self._check()
         try:
             place = self._places.get(topic) or self._find(topic)
-        except TypeError:  # not to be hashed
+        except TypeError:  # a topic that cannot be hashed
             raise wrong("topic", "a text", topic) from None
         lane: Lane | None = None
         if type(value) is not bytes:
@@ -183,30 +204,32 @@ class Producer:
         self, topic: str, values: Iterable[bytes], *,
         keys: Sequence[bytes | str | None] | None = None, partition: int | None = None,
     ) -> BatchDelivery:  # fmt: skip
-        """A whole list at once, in its order: much faster than one `send` for each.
+        """Send a list in its order, much faster than one `send` for each message.
 
-        Without keys or partition the list may be cut into runs for several partitions. If a part
-        was taken before an error, that part is delivered; the error's outcome is "unknown" then.
+        The future is a list of Stored(topic, partition, offset, messages, timestamp), one for each
+        run of messages. Without `keys` (one or None for each value) or `partition` the list may be
+        cut into runs for several partitions. Raises the same errors as `send`. If a part of the
+        list was accepted before the error, that part is delivered and the outcome is "unknown".
         """
         if self._refusal is not None:
             self._check()
         place = self._places.get(text(topic, "topic")) or self._find(topic)
-        found = plain_values(values)
+        payloads = plain_values(values)
         parts: list[tuple[Batch, int, int]] = []
         try:
             if keys is None:
                 lane = None if partition is None else lane_of(place, None, partition)
-                self._put(place, lane, found, None, parts)
+                self._put(place, lane, payloads, None, parts)
             else:
-                for lane, some, theirs in by_lane(
-                    place, found, plain_keys(keys, len(found)), partition
+                for lane, lane_values, lane_keys in by_lane(
+                    place, payloads, plain_keys(keys, len(payloads)), partition
                 ):
-                    self._put(place, lane, some, theirs, parts)
+                    self._put(place, lane, lane_values, lane_keys, parts)
         except MyQueueError as error:
             if parts:
                 error.outcome = UNKNOWN  # of the list
                 taken = sum(messages for _, _, messages in parts)
-                error.add_note(f"{taken} of {len(found)} messages were taken before")
+                error.add_note(f"{taken} of {len(payloads)} messages were taken before")
             raise
         return BatchDelivery(parts)
 
@@ -214,13 +237,20 @@ class Producer:
         self, topic: str, values: Iterable[bytes], *, request_id: bytes,
         keys: Sequence[bytes | str | None] | None = None, partition: int | None = None,
     ) -> Future[list[RecordMetadata]]:  # fmt: skip
-        """Store messages once, however often they come with this id of 16 bytes
-        (`keyed_send.py`)."""
+        """Store messages once, however often and by whichever process they are sent.
+
+        `request_id`: 16 bytes that name this list. Each partition remembers it for 15 minutes; a
+        repeat returns where the messages were stored. The same id with other messages raises
+        KeyReused. The future is a list with a RecordMetadata for each message. The list does not
+        pass through the buffer; it is tried for `delivery_timeout_ms`.
+        """
         self._check()
         place = self._places.get(text(topic, "topic")) or self._find(topic)
-        found = plain_values(values)
-        theirs = None if keys is None else plain_keys(keys, len(found))
-        return send_once(self.session, place, found, theirs, partition, request_id, self.settings)
+        payloads = plain_values(values)
+        their_keys = None if keys is None else plain_keys(keys, len(payloads))
+        return send_once(
+            self.session, place, payloads, their_keys, partition, request_id, self.settings
+        )
 
     def _put(
         self, place: Place, lane: Lane | None, values: list[bytes],
@@ -235,18 +265,18 @@ class Producer:
                     batch.lane.batch_bytes - batch.size, self._buffer_bytes - self._lanes.buffered
                 )
                 end = runs.fitting(at, room, COUNT_MAX - batch.count)
-                some = values if end - at == runs.count else values[at:end]
-                theirs = None if keys is None else keys[at:end]
+                run = values if end - at == runs.count else values[at:end]
+                run_keys = None if keys is None else keys[at:end]
                 parts.append((batch, batch.count, end - at))
-                self._lanes.put(batch, some, runs.size(at, end), theirs)
+                self._lanes.put(batch, run, runs.size(at, end), run_keys)
             self._sender.kick()
             at = end
 
     def _batch_for(self, place: Place, lane: Lane | None, size: int) -> Batch:
-        """Where a message of this size goes; waits for room. Under the lock."""
+        """Find or open the batch for a message of this size; wait for room. Under the lock."""
         if self._lanes.buffered + size > self._buffer_bytes and self._lanes.buffered:
             self._wait_for_room(size)
-        self._check()  # while we waited, or since the caller looked
+        self._check()  # it may have been closed while we waited
         if place.is_gone:
             raise TopicDeleted(f"the topic {place.topic.name!r} was deleted")
         if lane is None:
@@ -277,25 +307,25 @@ class Producer:
             self._sender.blocked -= 1
 
     def _find(self, topic: str) -> Place:
-        """The first message to a topic waits for its partitions."""
+        """Wait for the topic's partitions, with the first message to it."""
         text(topic, "topic")
         limit_ms = self.settings.max_block_ms
-        found = self.session.ensure_topics(
+        looking = self.session.ensure_topics(
             [topic], create=self.settings.create_topics, timeout_ms=limit_ms
         )
-        (known,) = self.session.wait(found)
+        (answer,) = self.session.wait(looking)
         with self._lock:
             place = self._places.get(topic)
             if place is None:
-                # It may have grown since the answer; news from now on finds the place.
-                newest = self.session.routes.topic(topic) or known
+                # The topic may have grown since the answer; later news finds the place itself.
+                newest = self.session.routes.topic(topic) or answer
                 place = Place(newest, self._lanes, self.settings.batch_bytes)
                 self._places[topic] = place
         return place
 
     def _routes_changed(self) -> None:
-        """In the I/O thread: partitions that were added, topics that are gone."""
-        gone: list[Lane] = []
+        """Add new partitions and abandon deleted topics. In the I/O thread."""
+        deleted: list[Lane] = []
         with self._lock:
             for name, place in tuple(self._places.items()):
                 topic = self.session.routes.topic(name)
@@ -304,19 +334,21 @@ class Producer:
                         place.grow(topic, self._lanes, self.settings.batch_bytes)
                 elif topic is not None or self.session.routes.is_unknown(name):
                     place.is_gone = True
-                    gone += place.lanes
+                    deleted += place.lanes
                     del self._places[name]
-        if gone:
-            names = ", ".join(sorted({lane.topic for lane in gone}))
-            self._sender.abandon(TopicDeleted(f"deleted before it was delivered: {names}"), gone)
+        if deleted:
+            names = ", ".join(sorted({lane.topic for lane in deleted}))
+            self._sender.abandon(TopicDeleted(f"deleted before it was delivered: {names}"), deleted)
 
     # -- outcomes ---------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was sent so far is delivered, or failed; then DeliveryFailed.
+        """Wait until every message sent so far is delivered or failed.
 
-        Nothing waits longer than `delivery_timeout_ms`. TimedOut after `timeout` seconds: what is
-        left is still being tried.
+        Raises DeliveryFailed if messages failed since the last `flush`; its `failed` has each of
+        them. Raises TimedOut after `timeout` seconds (None: no limit); the remaining messages are
+        still tried. No message is tried for longer than `delivery_timeout_ms`. Raises
+        ConcurrentUse in a callback of a future, which runs in the I/O thread.
         """
         timeout = seconds(timeout)
         if isinstance(self._refusal, Forked):
@@ -325,10 +357,10 @@ class Producer:
             raise ConcurrentUse("callbacks run in the I/O thread and must not wait for it")
         with self._lock:
             batches = self._lanes.seal_all()
-        left = Countdown(batches)
+        unsettled = Countdown(batches)
         if batches:
             self._sender.kick()
-            if not left.wait(timeout):
+            if not unsettled.wait(timeout):
                 messages = sum(batch.count for batch in batches if not batch.done)
                 raise TimedOut(f"{messages} messages are not delivered yet after {timeout} s")
         failed = self._failures.take()
@@ -336,7 +368,12 @@ class Producer:
             raise failed
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what waits, for at most so many seconds; DeliveryFailed names all that failed."""
+        """Deliver the messages in the buffer, then end the producer.
+
+        Waits for at most `timeout` seconds (None: until each message is delivered or failed) and
+        two more. Then the remaining messages fail with Closed. Raises DeliveryFailed with all that
+        failed. A second `close` does nothing.
+        """
         timeout = seconds(timeout)
         if self._is_closed or isinstance(self._refusal, Forked):
             return
@@ -358,7 +395,7 @@ class Producer:
             raise failed or problem or Closed()
 
     def _end(self) -> None:
-        """Stop the sender, which fails what is left; then the session, if it is ours."""
+        """Stop the sender, which fails the remaining messages; then our own session."""
         stopped = threading.Event()
         self.session.off_routes(self._on_routes)
 
@@ -388,23 +425,27 @@ class Producer:
 
     @property
     def producer_id(self) -> int:
-        """Given out by the managers with the first message; 0 before."""
+        """The id that the managers gave this producer with its first message; 0 before."""
         return self._sender.producer
 
     @property
     def buffered_bytes(self) -> int:
-        """What is not delivered yet."""
+        """Bytes of all messages that are not delivered yet."""
         return self._lanes.buffered
 
     def partitions_for(self, topic: str) -> int:
+        """How many partitions the topic has. Waits up to `max_block_ms`; raises UnknownTopic."""
         self._check()
         place = self._places.get(text(topic, "topic"))
         return len((place or self._find(topic)).lanes)
 
     def _check(self) -> None:
-        """A new exception each time: one that is raised twice gathers foreign traces."""
-        if (known := self._refusal) is not None:
-            raise type(known)(str(known), component=known.component)
+        """Raise why the producer refuses calls, if it does.
+
+        Each time a new exception: one that is raised twice gathers foreign traces.
+        """
+        if (refusal := self._refusal) is not None:
+            raise type(refusal)(str(refusal), component=refusal.component)
 
     def _died(self, error: MyQueueError) -> None:
         self._refusal = error
@@ -413,7 +454,7 @@ class Producer:
         self._refusal = Forked("this producer was made before a fork, by the parent process")
 
     def at_exit(self, timeout: float) -> None:
-        """The program ends without `close`."""
+        """Deliver for `timeout` seconds, because the program ends without `close`."""
         waiting = self.parting.waiting
         try:
             self.close(timeout)
@@ -427,8 +468,8 @@ def _failed(core: SessionCore, failures: Failures, batch: Batch) -> None:
 
 
 def _log_failures(failures: Failures) -> None:
-    messages, error = failures.tell()
-    if messages:  # else it was logged when its producer was dropped
+    messages, error = failures.take_unlogged()
+    if messages:  # else they were logged when their producer was dropped
         log.error("%d messages were not delivered; first: %s", messages, error)
 
 
