@@ -20,17 +20,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors
-from myqueue.daemons.broker.commit_take import Consuming
-from myqueue.daemons.broker.fetch import Fetching
-from myqueue.daemons.broker.join_status import Joining
-from myqueue.daemons.broker.key_ageing import Ageing
-from myqueue.daemons.broker.manager_link import Orders, Reports
-from myqueue.daemons.broker.produce import Producing, with_overhead
-from myqueue.daemons.broker.proposals import BATCH_BYTES_MAX, Details, Feed
-from myqueue.daemons.broker.queries import Queries
-from myqueue.daemons.broker.reconcile_members import Members
+from myqueue.daemons.broker.commit_take import CommitTakeHandler
+from myqueue.daemons.broker.fetch import FetchHandler
+from myqueue.daemons.broker.join_status import JoinStatus
+from myqueue.daemons.broker.key_ageing import KeyAgeing
+from myqueue.daemons.broker.manager_link import BrokerOrders, ManagerLink
+from myqueue.daemons.broker.produce import ProduceHandler, batch_bytes_limit
+from myqueue.daemons.broker.proposals import BATCH_BYTES_MAX, Details, ProposalQueue
+from myqueue.daemons.broker.queries import BrokerQueries
+from myqueue.daemons.broker.reconcile_members import MemberReconciler
 from myqueue.daemons.broker.retention import Retention
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.types import COUNT, OFFSET, Entry
 from myqueue.wire import protocol
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
-SWEEP_MS: Final = 1000
-TRANSFER_AGAIN_MS: Final = 500
-RECORDS_IN_SEGMENT: Final = 4  # at least; larger ones are refused
+SWEEP_INTERVAL_MS: Final = 1000
+TRANSFER_RETRY_MS: Final = 500
+RECORDS_PER_SEGMENT_MIN: Final = 4  # at least; larger ones are refused
 
 Buffer = bytes | memoryview
 
@@ -52,35 +52,37 @@ class Broker:
 
     def __init__(self, config: DaemonConfig, tell: Callable[..., None]) -> None:
         self._config, self._tell = config, tell
-        self._feeds: dict[int, Feed] = {}
-        self._leading: dict[int, Feed] = {}  # of these, which may be proposed to
-        self._asked: dict[Feed, None] = {}  # in this turn
+        self._queues: dict[int, ProposalQueue] = {}
+        self._leading: dict[int, ProposalQueue] = {}  # of these, which may be proposed to
+        self._asked: dict[ProposalQueue, None] = {}  # in this turn
         self._settings: dict[int, dict[str, Any]] = {}  # of topics, by group; as last ordered
-        self._sweep_at = self._transfer_at = 0
-        self._is_stopping = self._is_cast_out = False
+        self._next_sweep_at = self._transfer_at = 0
+        self._is_stopping = self._is_rejected = False
 
     # -- the owner's side of the seam ----------------------------------------------------------
 
     def attach(self, engine: Engine) -> None:
         self._engine = engine
-        self.ageing = Ageing(engine, self._leading)
-        self.producing = Producing(
+        self.key_ageing = KeyAgeing(engine, self._leading)
+        self.produce_handler = ProduceHandler(
             engine, self._leading, self._asked, self._hold_or_refuse, self._feed_of,
-            self.ageing.first,
+            self.key_ageing.first,
         )  # fmt: skip
-        self.consuming = Consuming(engine, self._leading, self._asked, self._refusal)
-        self.fetching = Fetching(engine)
-        self.queries = Queries(engine, self._refusal)
-        self.reports = Reports(engine, self._config)
+        self.commit_take_handler = CommitTakeHandler(
+            engine, self._leading, self._asked, self._refusal
+        )
+        self.fetching = FetchHandler(engine)
+        self.queries = BrokerQueries(engine, self._refusal)
+        self.manager_link = ManagerLink(engine, self._config)
         self.retention = Retention(
             engine, self._leading, self._settings, self._config.segment_bytes,
-            self.reports.is_current, self.reports.agreed_wall_ms,
+            self.manager_link.has_current_orders, self.manager_link.agreed_wall_ms,
         )  # fmt: skip
-        self.joining = Joining(engine, self.reports, self._tell)
-        self.members = Members(engine)
+        self.join_status = JoinStatus(engine, self.manager_link, self._tell)
+        self.members = MemberReconciler(engine)
 
-    def make_machine(self, group: int, about: bytes) -> Partition:
-        return Partition()
+    def make_machine(self, group: int, about: bytes) -> PartitionMachine:
+        return PartitionMachine()
 
     def started(self, now: int) -> None:
         """Every group that was here before is open."""
@@ -95,13 +97,13 @@ class Broker:
     def request(self, client: Client, envelope: protocol.Envelope, frames: list[Buffer]) -> None:
         kind = envelope[1]
         if kind == protocol.PRODUCE:
-            self.producing.request(client, envelope, frames)
+            self.produce_handler.request(client, envelope, frames)
         elif kind == protocol.FETCH:
             self.fetching.request(client, envelope)
         elif kind == protocol.COMMIT:
-            self.consuming.commit(client, envelope)
+            self.commit_take_handler.commit(client, envelope)
         elif kind == protocol.TAKE:
-            self.consuming.take(client, envelope)
+            self.commit_take_handler.take(client, envelope)
         elif kind == protocol.OFFSETS:
             self.queries.offsets(client, envelope)
         elif kind == protocol.WHERE:
@@ -119,15 +121,15 @@ class Broker:
     def peer_answer(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
         if peer[0] != "manager":
             return
-        orders = self.reports.answered(peer[1], envelope)
+        orders = self.manager_link.answered(peer[1], envelope)
         if orders is not None:
-            self._obey(orders)
+            self._follow_orders(orders)
 
     # -- the turn ------------------------------------------------------------------------------
 
     def before_turn_ends(self, now: int) -> None:
         """Each group's requests of this turn become one proposal."""
-        self.ageing.before_turn_ends(now)
+        self.key_ageing.before_turn_ends(now)
         if not self._asked:
             return
         wall_ms = self._engine.wall_ms()
@@ -136,63 +138,63 @@ class Broker:
                 self._propose(feed, wall_ms)
         self._asked.clear()
 
-    def _propose(self, feed: Feed, wall_ms: int) -> None:
+    def _propose(self, feed: ProposalQueue, wall_ms: int) -> None:
         replica = feed.replica
         if feed.term != replica.node.term or not replica.is_leader:
-            self._refuse_asked(feed, *self._refusal(replica.uid))
+            self._fail_unproposed(feed, *self._refusal(replica.uid))
             return
         try:
             messages = bool(feed.items)
             if not messages:
                 self._engine.disk.check_reserve()
-            items = feed.take_items(wall_ms)
+            items = feed.take_proposals(wall_ms)
             first = self._engine.propose(replica, items, urgent=not messages)
         except errors.NotLeader:
-            self._refuse_asked(feed, *self._refusal(replica.uid))
+            self._fail_unproposed(feed, *self._refusal(replica.uid))
         except errors.MyQueueError as error:
-            details = {"message": str(error), "retry_ms": 1000 if error.code == _FULL else 50}
+            details = {"message": str(error), "retry_ms": 1000 if error.code == _DISK_FULL else 50}
             if feed.items and feed.rows:  # positions go on where messages have no room (W15)
-                self.producing.failed(feed.batches_refused(), error.code, details)
+                self.produce_handler.failed(feed.take_refused_batches(), error.code, details)
                 self._propose(feed, wall_ms)
             else:
-                self._refuse_asked(feed, error.code, details)
+                self._fail_unproposed(feed, error.code, details)
         else:
             feed.proposed(first)
 
-    def _refuse_asked(self, feed: Feed, code: int, details: Details) -> None:
+    def _fail_unproposed(self, feed: ProposalQueue, code: int, details: Details) -> None:
         tickets, asked = feed.refused()
-        self.producing.failed(tickets, code, details)
+        self.produce_handler.failed(tickets, code, details)
         for one in asked:
             one.failed(code, details)
 
     def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
         group = replica.uid
-        feed = self._feeds.get(group)
+        feed = self._queues.get(group)
         if feed is not None:
             if feed.waiting:
-                self.producing.applied(feed, entries)
-            if feed.commands:
-                self.consuming.applied(feed, entries, results)
+                self.produce_handler.applied(feed, entries)
+            if feed.waiters_by_index:
+                self.commit_take_handler.applied(feed, entries, results)
             if feed.term:
                 last = entries[-1]
-                self.reports.count(last[OFFSET] + last[COUNT] - entries[0][OFFSET])
+                self.manager_link.count(last[OFFSET] + last[COUNT] - entries[0][OFFSET])
         self.fetching.applied(group)
-        self.reports.touch(group)
+        self.manager_link.touch(group)
 
     def dropped(self, replica: Replica, first_index: int) -> None:
-        feed = self._feeds.get(replica.uid)
+        feed = self._queues.get(replica.uid)
         if feed is None:
             return
         tickets, asked = feed.lost(first_index)
-        self.producing.failed(tickets, _UNKNOWN, None)
+        self.produce_handler.failed(tickets, _OUTCOME_UNKNOWN, None)
         for one in asked:
-            one.failed(_UNKNOWN, None)
+            one.failed(_OUTCOME_UNKNOWN, None)
 
     def changed(self, replica: Replica) -> None:
         group = replica.uid
-        self.reports.leadership_changed(group)
+        self.manager_link.note_leadership_changed(group)
         self.members.changed(group)
-        feed = self._feeds.get(group)
+        feed = self._queues.get(group)
         term = replica.node.term
         if feed is not None and feed.term and (not replica.is_leader or feed.term != term):
             del self._leading[group]
@@ -203,15 +205,15 @@ class Broker:
                 feed.begin(term)
                 self._leading[group] = feed
                 if len(feed.machine.keys):
-                    self.ageing.first(feed)
-                self.producing.release(feed, None)
+                    self.key_ageing.first(feed)
+                self.produce_handler.release(feed, None)
         elif not replica.is_leader:
             self.queries.lost(group)
             self.fetching.lost(group)
             if feed is not None:
                 refusal = self._refusal(group)
-                self._refuse_asked(feed, *refusal)
-                self.producing.release(feed, refusal)
+                self._fail_unproposed(feed, *refusal)
+                self.produce_handler.release(feed, refusal)
 
     def read_ready(self, context: int) -> None:
         self.queries.read_ready(context)
@@ -220,45 +222,48 @@ class Broker:
     def tick(self, now: int) -> None:
         self.fetching.tick(now)
         self.retention.tick(now)
-        self.ageing.tick(now)
-        self._look_whether_cast_out(now)
-        self.joining.tick(now)
-        if not (self._is_stopping or self._is_cast_out):
+        self.key_ageing.tick(now)
+        self._check_rejected(now)
+        self.join_status.tick(now)
+        if not (self._is_stopping or self._is_rejected):
             self.members.tick(now)
         elif now >= self._transfer_at:
             self._hand_over(now)
-        if now >= self._sweep_at:
-            self._sweep_at = now + SWEEP_MS
+        if now >= self._next_sweep_at:
+            self._next_sweep_at = now + SWEEP_INTERVAL_MS
             self._sweep()
-            self._make_missing()
+            self._create_missing_replicas()
 
-    def _look_whether_cast_out(self, now: int) -> None:
+    def _check_rejected(self, now: int) -> None:
         """Whoever leads and is not heard by the managers keeps its groups from everybody."""
-        before, self._is_cast_out = self._is_cast_out, self.reports.is_cast_out(now)
-        if self._is_cast_out and not before:
+        before, self._is_rejected = self._is_rejected, self.manager_link.is_rejected(now)
+        if self._is_rejected and not before:
             self._tell(
-                "error", "cast-out", why=self.reports.why_refused,
+                "error", "cast-out", why=self.manager_link.rejection_reason,
                 hint="The managers do not hear this broker, so it hands its leaders over. If its"
                 " disk was replaced, wait: it is taken in when the old one was silent for ten"
                 " seconds. Else stop it.",
             )  # fmt: skip
 
     def _sweep(self) -> None:
-        self.producing.sweep()
+        self.produce_handler.drop_idle_clients()
         for feed in self._leading.values():
-            if feed.ahead or feed.keyed:
-                feed.forget_done()
-        idle = [one for one, feed in self._feeds.items() if not feed.term and feed.is_idle]
+            if feed.in_flight or feed.keyed:
+                feed.drop_applied()
+        idle = [one for one, feed in self._queues.items() if not feed.term and feed.is_idle]
         for group in idle:
-            del self._feeds[group]
+            del self._queues[group]
 
     def end_turn(self, now: int) -> None:
         self.fetching.end_turn()
-        self.producing.end_turn()
-        self.consuming.end_turn()
-        if self.reports.is_due(now):
-            producers, consumers = self.producing.take_seen(), self.consuming.take_seen()
-            self.reports.beat(now, producers, consumers)
+        self.produce_handler.end_turn()
+        self.commit_take_handler.end_turn()
+        if self.manager_link.is_due(now):
+            producers, consumers = (
+                self.produce_handler.take_seen(),
+                self.commit_take_handler.take_seen(),
+            )
+            self.manager_link.beat(now, producers, consumers)
 
     def stopping(self, now: int) -> None:
         self._is_stopping = True
@@ -266,7 +271,7 @@ class Broker:
 
     def _hand_over(self, now: int) -> None:
         """Each group that is led here goes to the follower that has most of its log."""
-        self._transfer_at = now + TRANSFER_AGAIN_MS
+        self._transfer_at = now + TRANSFER_RETRY_MS
         for replica in self._engine.replicas.values():
             follower = replica.best_follower(now) if replica.is_leader else 0
             if follower:
@@ -274,19 +279,21 @@ class Broker:
 
     # -- groups --------------------------------------------------------------------------------
 
-    def _feed_of(self, group: int) -> Feed:
-        feed = self._feeds.get(group)
+    def _feed_of(self, group: int) -> ProposalQueue:
+        feed = self._queues.get(group)
         if feed is None:
             replica = self._engine.replicas[group]
-            feed = self._feeds[group] = Feed(replica, cast(Partition, replica.machine))
+            feed = self._queues[group] = ProposalQueue(
+                replica, cast(PartitionMachine, replica.machine)
+            )
             self._apply_settings(feed)
         return feed
 
-    def _apply_settings(self, feed: Feed) -> None:
+    def _apply_settings(self, feed: ProposalQueue) -> None:
         settings = self._settings.get(feed.replica.uid, {})
         limit = settings.get("message_bytes_max", BATCH_BYTES_MAX)
-        record = self._config.segment_bytes // RECORDS_IN_SEGMENT  # what the journal takes
-        feed.bytes_max = min(with_overhead(limit), BATCH_BYTES_MAX, record)
+        record = self._config.segment_bytes // RECORDS_PER_SEGMENT_MIN  # what the journal takes
+        feed.bytes_max = min(batch_bytes_limit(limit), BATCH_BYTES_MAX, record)
 
     def _hold_or_refuse(self, group: int) -> tuple[int, Details] | None:
         """For a group that can't be proposed to now; None: it leads and will be ready soon."""
@@ -306,36 +313,36 @@ class Broker:
         if not leader or leader == self._engine.node:
             return errors.NotLeader.code, None
         details: dict[str, Any] = {"leader": leader}
-        address = self.reports.brokers.get(leader)
+        address = self.manager_link.brokers.get(leader)
         if address:
             details["address"] = address
         return errors.NotLeader.code, details
 
-    def _obey(self, orders: Orders) -> None:
+    def _follow_orders(self, orders: BrokerOrders) -> None:
         for group in orders.remove:
             self._remove(group)
         if orders.wanted is not None:
             for group, wanted in orders.wanted.items():
                 self._settings[group] = wanted.settings
-                feed = self._feeds.get(group)
+                feed = self._queues.get(group)
                 if feed is not None:
                     self._apply_settings(feed)
-            self.members.ordered(
+            self.members.set_wanted(
                 {group: wanted.members() for group, wanted in orders.wanted.items()}
             )
-            self._make_missing()
+            self._create_missing_replicas()
         for group, node in orders.transfers:
             replica = self._engine.replicas.get(group)
             if replica is not None and replica.is_leader:
                 self._transfer(replica, node, at_once=True)
 
-    def _make_missing(self) -> None:
+    def _create_missing_replicas(self) -> None:
         """What could not be made, because the old one was not gone yet or by a full disk, is tried
         again and again.
         """
-        for wanted in self.reports.missing():
+        for wanted in self.manager_link.missing():
             try:
-                self.reports.create(wanted)
+                self.manager_link.create(wanted)
             except errors.NotReady:
                 continue
             except errors.MyQueueError as error:
@@ -368,31 +375,31 @@ class Broker:
         """It takes no part any more; whoever waits for it is told, and the managers at once."""
         self._end(replica.uid)
         self.members.changed(replica.uid)
-        self.reports.closed(replica.uid)
+        self.manager_link.closed(replica.uid)
 
     def _end(self, group: int) -> None:
         """No replica of it takes part here."""
-        feed = self._feeds.pop(group, None)
+        feed = self._queues.pop(group, None)
         self._leading.pop(group, None)
         self.queries.lost(group)
         if feed is not None:
             refusal = self._refusal(group)
-            self._refuse_asked(feed, *refusal)
-            self.producing.release(feed, refusal)
+            self._fail_unproposed(feed, *refusal)
+            self.produce_handler.release(feed, refusal)
             self._asked.pop(feed, None)
             tickets, asked = feed.lost(0)
-            self.producing.failed(tickets, _UNKNOWN, None)
+            self.produce_handler.failed(tickets, _OUTCOME_UNKNOWN, None)
             for one in asked:
-                one.failed(_UNKNOWN, None)
+                one.failed(_OUTCOME_UNKNOWN, None)
         self.fetching.removed(group)
 
     def _gauges(self) -> dict[str, int]:
         return {
             "groups": len(self._engine.replicas), "groups_led": len(self._leading),
-            "produce_inflight_bytes": self.producing.inflight,
+            "produce_inflight_bytes": self.produce_handler.inflight,
             "fetches_waiting": self.fetching.waiting,
         }  # fmt: skip
 
 
-_FULL: Final = errors.DiskFull.code
-_UNKNOWN: Final = errors.OutcomeUnknown.code
+_DISK_FULL: Final = errors.DiskFull.code
+_OUTCOME_UNKNOWN: Final = errors.OutcomeUnknown.code

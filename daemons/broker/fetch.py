@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.types import COUNT, DATA, INDEX, OFFSET, PAYLOAD, TIME, TYPE, Entry
 from myqueue.wire import protocol
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.replica import Replica
 
 WAIT_MS_MAX: Final = 30_000
-BYTES_MAX: Final = 32 << 20  # in one answer, but for a single larger batch
-FRAMES_MAX: Final = protocol.FRAMES_MAX - 1
+REPLY_BYTES_MAX: Final = 32 << 20  # in one answer, but for a single larger batch
+REPLY_FRAMES_MAX: Final = protocol.FRAMES_MAX - 1
 PARTS_MAX: Final = 4096
 WAITERS_MAX: Final = 16_384
-CLIENT_WAITERS_MAX: Final = 1024
+WAITERS_PER_CLIENT_MAX: Final = 1024
 SLOT_MS: Final = 50  # deadlines are looked at so often
-CONTEXTS_FROM: Final = 1 << 48  # of read rounds; smaller ones are of other questions
+FIRST_CONTEXT: Final = 1 << 48  # of read rounds; smaller ones are of other questions
 
 Buffer = bytes | memoryview
 
@@ -78,7 +78,7 @@ def read_batches(
     return out
 
 
-class Waiter:
+class WaitingFetch:
     """One FETCH. `missing`: bytes that have to come before it is answered early."""
 
     __slots__ = (
@@ -90,14 +90,14 @@ class Waiter:
         _, _, self.request, wait_ms, self.bytes_min, bytes_max, self.parts = envelope
         self.client = client
         self.deadline = now + min(wait_ms, WAIT_MS_MAX)
-        self.bytes_max = min(bytes_max, BYTES_MAX)
+        self.bytes_max = min(bytes_max, REPLY_BYTES_MAX)
         self.bytes_min = min(self.bytes_min, self.bytes_max)
         self.missing = 0
         self.confirmed: set[int] = set()  # groups that we led for certain after it was asked
         self.slot: int = -(-self.deadline // SLOT_MS)
 
 
-class _Answer:
+class _FetchReply:
     """What was found for a request: rows of parts, and their batches."""
 
     __slots__ = ("bytes", "failed", "frames", "messages", "rows")
@@ -109,49 +109,49 @@ class _Answer:
         self.failed = False
 
 
-class Fetching:
+class FetchHandler:
     """See the module's docstring."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._room: dict[int, dict[Waiter, None]] = {}  # by group
+        self._room: dict[int, dict[WaitingFetch, None]] = {}  # by group
         self._seen: dict[int, int] = {}  # group in the room -> its bytes when last looked at
-        self._woken: dict[int, None] = {}  # groups that gained something in this turn
-        self._slots: dict[int, dict[Waiter, None]] = {}  # by deadline
+        self._woken_groups: dict[int, None] = {}  # groups that gained something in this turn
+        self._waiters_by_slot: dict[int, dict[WaitingFetch, None]] = {}  # by deadline
         self._waiters: dict[Client, int] = {}
-        self._rounds: dict[int, tuple[Waiter, int]] = {}  # context -> (who, group)
-        self._contexts = CONTEXTS_FROM
+        self._rounds: dict[int, tuple[WaitingFetch, int]] = {}  # context -> (who, group)
+        self._contexts = FIRST_CONTEXT
         self.waiting = 0
 
     # -- requests ------------------------------------------------------------------------------
 
     def request(self, client: Client, envelope: protocol.Envelope) -> None:
         now = self._engine.now
-        waiter = Waiter(client, envelope, now)
+        waiter = WaitingFetch(client, envelope, now)
         if not 0 < len(waiter.parts) <= PARTS_MAX:
             raise errors.InvalidRequest(f"{len(waiter.parts)} parts; 1 to {PARTS_MAX} are allowed")
         answer = self._look(waiter)
-        enough = answer.bytes >= waiter.bytes_min or len(answer.frames) == FRAMES_MAX
-        above = [] if enough or answer.failed else self._above_the_end(waiter)
+        enough = answer.bytes >= waiter.bytes_min or len(answer.frames) == REPLY_FRAMES_MAX
+        above = [] if enough or answer.failed else self._replicas_asked_beyond_end(waiter)
         if enough or answer.failed or (waiter.deadline <= now and not above):
             self._reply(waiter, answer)
             return
-        if self.waiting >= WAITERS_MAX or self._waiters.get(client, 0) >= CLIENT_WAITERS_MAX:
+        if self.waiting >= WAITERS_MAX or self._waiters.get(client, 0) >= WAITERS_PER_CLIENT_MAX:
             raise errors.Busy("too many requests wait for messages")
         self._enter(waiter, waiter.bytes_min - answer.bytes)
         for replica in above:
-            self._confirm(waiter, replica)
+            self._confirm_end(waiter, replica)
 
-    def _above_the_end(self, waiter: Waiter) -> list[Replica]:
+    def _replicas_asked_beyond_end(self, waiter: WaitingFetch) -> list[Replica]:
         """What it asks for that is not there, of groups that we lead, as far as we know."""
         return [
             replica
             for group, offset in waiter.parts
             if (replica := self._engine.replicas[group]).is_ready
-            and offset > cast(Partition, replica.machine).end
+            and offset > cast(PartitionMachine, replica.machine).end
         ]
 
-    def _confirm(self, waiter: Waiter, replica: Replica) -> None:
+    def _confirm_end(self, waiter: WaitingFetch, replica: Replica) -> None:
         """Above our end: is this still the end of all?"""
         self._contexts += 1
         try:
@@ -165,15 +165,15 @@ class Fetching:
         if waiter is not None and waiter in self._room.get(group, ()):
             waiter.confirmed.add(group)
             waiter.missing = 0
-            self._woken[group] = None
+            self._woken_groups[group] = None
 
     def lost(self, group: int) -> None:
         """It leads no more: rounds that are under way will not end."""
         for context in [one for one, (_, of) in self._rounds.items() if of == group]:
             del self._rounds[context]
 
-    def _look(self, waiter: Waiter) -> _Answer:
-        answer = _Answer()
+    def _look(self, waiter: WaitingFetch) -> _FetchReply:
+        answer = _FetchReply()
         for group, offset in waiter.parts:
             replica = self._engine.replicas.get(group)
             if replica is None:
@@ -181,7 +181,7 @@ class Fetching:
                 code = errors.UnknownPartition.code
                 answer.rows.append([group, code, 0, 0, [], None])
                 continue
-            machine = cast(Partition, replica.machine)
+            machine = cast(PartitionMachine, replica.machine)
             start, end = machine.start, machine.end
             if offset == end or (offset > end and group not in waiter.confirmed):
                 answer.rows.append([group, 0, start, end, [], None])
@@ -194,9 +194,14 @@ class Fetching:
         return answer
 
     def _read_part(
-        self, waiter: Waiter, answer: _Answer, replica: Replica, machine: Partition, offset: int
+        self,
+        waiter: WaitingFetch,
+        answer: _FetchReply,
+        replica: Replica,
+        machine: PartitionMachine,
+        offset: int,
     ) -> None:
-        left, frames_left = waiter.bytes_max - answer.bytes, FRAMES_MAX - len(answer.frames)
+        left, frames_left = waiter.bytes_max - answer.bytes, REPLY_FRAMES_MAX - len(answer.frames)
         start, end = machine.start, machine.end
         details: dict[str, Any] | None = None
         try:
@@ -217,7 +222,7 @@ class Fetching:
         answer.failed = True
         answer.rows.append([replica.uid, code, start, end, [], details])
 
-    def _reply(self, waiter: Waiter, answer: _Answer) -> None:
+    def _reply(self, waiter: WaitingFetch, answer: _FetchReply) -> None:
         counts = self._engine.counts
         counts["fetched_batches_total"] += len(answer.frames)
         counts["fetched_bytes_total"] += answer.bytes
@@ -227,31 +232,31 @@ class Fetching:
 
     # -- the room ------------------------------------------------------------------------------
 
-    def _enter(self, waiter: Waiter, missing: int) -> None:
+    def _enter(self, waiter: WaitingFetch, missing: int) -> None:
         waiter.missing = missing
         for group, _ in waiter.parts:
             there = self._room.get(group)
             if there is None:
                 there = self._room[group] = {}
-                machine = cast(Partition, self._engine.replicas[group].machine)
+                machine = cast(PartitionMachine, self._engine.replicas[group].machine)
                 self._seen[group] = machine.bytes_total
             there[waiter] = None
-        self._slots.setdefault(waiter.slot, {})[waiter] = None
+        self._waiters_by_slot.setdefault(waiter.slot, {})[waiter] = None
         self._waiters[waiter.client] = self._waiters.get(waiter.client, 0) + 1
         self.waiting += 1
 
-    def _leave(self, waiter: Waiter) -> None:
+    def _leave(self, waiter: WaitingFetch) -> None:
         for group, _ in waiter.parts:
             there = self._room.get(group)
             if there is not None:
                 there.pop(waiter, None)
                 if not there:
                     del self._room[group], self._seen[group]
-        slot = self._slots.get(waiter.slot)
+        slot = self._waiters_by_slot.get(waiter.slot)
         if slot is not None:
             slot.pop(waiter, None)
             if not slot:
-                del self._slots[waiter.slot]
+                del self._waiters_by_slot[waiter.slot]
         left = self._waiters[waiter.client] - 1
         if left:
             self._waiters[waiter.client] = left
@@ -261,7 +266,7 @@ class Fetching:
 
     def applied(self, group: int) -> None:
         if group in self._room:
-            self._woken[group] = None
+            self._woken_groups[group] = None
 
     def removed(self, group: int) -> None:
         """No longer here: its waiters are told at once."""
@@ -269,20 +274,20 @@ class Fetching:
         for waiter in self._room.get(group, ()):
             waiter.missing = 0
         if group in self._room:
-            self._woken[group] = None
+            self._woken_groups[group] = None
 
     def end_turn(self) -> None:
         """Answer those for whom enough came."""
-        if not self._woken:
+        if not self._woken_groups:
             return
-        woken, self._woken = self._woken, {}
+        woken, self._woken_groups = self._woken_groups, {}
         for group in woken:
             there, replica = self._room.get(group), self._engine.replicas.get(group)
             if there is None:
                 continue
             gained = 0
             if replica is not None:
-                machine = cast(Partition, replica.machine)
+                machine = cast(PartitionMachine, replica.machine)
                 gained = machine.bytes_total - self._seen[group]
                 self._seen[group] = machine.bytes_total
             for waiter in list(there):
@@ -292,11 +297,11 @@ class Fetching:
 
     def tick(self, now: int) -> None:
         """Those who waited long enough get what there is."""
-        for slot in [slot for slot in self._slots if slot * SLOT_MS <= now]:
-            for waiter in self._slots.pop(slot):
+        for slot in [slot for slot in self._waiters_by_slot if slot * SLOT_MS <= now]:
+            for waiter in self._waiters_by_slot.pop(slot):
                 self._answer(waiter)
 
-    def _answer(self, waiter: Waiter) -> None:
+    def _answer(self, waiter: WaitingFetch) -> None:
         answer = self._look(waiter)
         self._leave(waiter)
         self._reply(waiter, answer)

@@ -16,44 +16,44 @@ from typing import TYPE_CHECKING, Final
 from myqueue.daemons.repeated_warnings import Pauses
 
 if TYPE_CHECKING:
-    from myqueue.daemons.broker.manager_link import Reports
+    from myqueue.daemons.broker.manager_link import ManagerLink
     from myqueue.daemons.replication.engine import Engine
 
-PATIENCE_MS: Final = 5000
+LOG_AFTER_MS: Final = 5000
 _HINT: Final = (
     "Compare --cluster, --keys and --managers of this broker with those of the managers;"
     " the managers' logs name what they refused."
 )
-_UNNAMED_HINT: Final = "Name all managers by --managers at this broker, and start it again."
+_UNCONFIGURED_HINT: Final = "Name all managers by --managers at this broker, and start it again."
 
 
-class Joining:
+class JoinStatus:
     """See the module's docstring."""
 
-    def __init__(self, engine: Engine, reports: Reports, tell: Callable[..., None]) -> None:
+    def __init__(self, engine: Engine, reports: ManagerLink, tell: Callable[..., None]) -> None:
         self._engine, self._reports, self._tell = engine, reports, tell
         self._pauses = Pauses()
-        self._alone_since = -1  # -1: not looked yet
+        self._unknown_since = -1  # -1: not looked yet
         self.has_joined = False
         self._was_ready = False
 
     def tick(self, now: int) -> None:
-        if self._reports.knowing(now):
+        if self._reports.managers_knowing_us(now):
             if not self.has_joined:
                 self._tell("info", "joined-again" if self._was_ready else "ready")
             self.has_joined = self._was_ready = True
-            self._alone_since = now
+            self._unknown_since = now
             self._pauses.forget("alone")
-        elif self._alone_since < 0:
-            self._alone_since = now
-        elif now - self._alone_since >= PATIENCE_MS:
+        elif self._unknown_since < 0:
+            self._unknown_since = now
+        elif now - self._unknown_since >= LOG_AFTER_MS:
             self.has_joined = False
             if self._pauses.due("alone", now):
                 self._tell("warning", "not-joined", why=self.why(now), do=_HINT)
-        unnamed = self._reports.unnamed_managers()
+        unnamed = self._reports.unconfigured_managers()
         if unnamed and self._pauses.due("unnamed", now):
             named = ", ".join(map(str, unnamed))
-            self._tell("warning", "managers-unnamed", managers=named, do=_UNNAMED_HINT)
+            self._tell("warning", "managers-unnamed", managers=named, do=_UNCONFIGURED_HINT)
 
     def why(self, now: int) -> str:
         """Manager by manager."""
@@ -69,6 +69,6 @@ class Joining:
         trouble = self._engine.link_trouble(("manager", node))
         if trouble:
             return trouble
-        if self._reports.is_answered(node, now):
+        if self._reports.has_recent_reply(node, now):
             return "it answers, but no leader of the managers has registered this broker"
         return "it does not answer"

@@ -1,10 +1,11 @@
 """Ageing: the leader's KEY_STEP entries, by which a partition knows how old its keys are.
 
 A key of a batch is kept for a quarter of an hour at least (`daemons/partition/keyed_batches.py`).
-Time comes into the log as steps: each says that `STEP_MS` passed at its leader since that leader
-saw the step before applied, or since it began to lead. Only the steady clock is asked, which nobody
-can set, and no step says more than `STEP_MS`. So no clock that is wrong makes a partition forget
-too early; leaders that change, and hours without a leader, only make it forget later.
+Time comes into the log as steps: each says that `KEY_STEP_MS` passed at its leader since that
+leader saw the step before applied, or since it began to lead. Only the steady clock is asked, which
+nobody can set, and no step says more than `KEY_STEP_MS`. So no clock that is wrong makes a
+partition forget too early; leaders that change, and hours without a leader, only make it forget
+later.
 
 A partition steps as long as it has keys: once a minute, and until a quarter of an hour after its
 last one. The first step of a log comes at once, before any other keys of its turn: from then on the
@@ -16,19 +17,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from myqueue import errors
-from myqueue.daemons.broker.proposals import Feed
-from myqueue.daemons.partition.keyed_batches import STEP_MS
+from myqueue.daemons.broker.proposals import ProposalQueue
+from myqueue.daemons.partition.keyed_batches import KEY_STEP_MS
 from myqueue.daemons.partition.machine import key_step_command
 from myqueue.daemons.raft.types import COMMAND, Item
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
 
-LOOK_MS: Final = 1000
-STEPS_MAX: Final = 100  # in one look; the others come with the next
+CHECK_INTERVAL_MS: Final = 1000
+STEPS_PER_CHECK_MAX: Final = 100  # in one look; the others come with the next
 
 
-class _Pace:
+class _StepTimer:
     """One partition in one term: since when its next step counts, and the one on its way."""
 
     __slots__ = ("proposed", "since", "term")
@@ -37,16 +38,16 @@ class _Pace:
         self.term, self.since, self.proposed = term, now, 0
 
 
-class Ageing:
+class KeyAgeing:
     """See the module's docstring. `leading` are the feeds that may be proposed to."""
 
-    def __init__(self, engine: Engine, leading: dict[int, Feed]) -> None:
+    def __init__(self, engine: Engine, leading: dict[int, ProposalQueue]) -> None:
         self._engine, self._leading = engine, leading
-        self._paces: dict[int, _Pace] = {}
+        self._timers: dict[int, _StepTimer] = {}
         self._due: dict[int, None] = {}
         self._look_at = 0
 
-    def first(self, feed: Feed) -> None:
+    def first(self, feed: ProposalQueue) -> None:
         """It has keys, or will with this turn: they age by steps from now on."""
         if not feed.machine.keys.steps:
             self._due[feed.replica.uid] = None
@@ -54,29 +55,29 @@ class Ageing:
     def tick(self, now: int) -> None:
         if now < self._look_at:
             return
-        self._look_at = now + LOOK_MS
-        for group in [one for one in self._paces if one not in self._leading]:
-            del self._paces[group]
+        self._look_at = now + CHECK_INTERVAL_MS
+        for group in [one for one in self._timers if one not in self._leading]:
+            del self._timers[group]
         for group, feed in self._leading.items():
             if not len(feed.machine.keys):
-                self._paces.pop(group, None)
-            elif self._is_due(group, feed, now):
+                self._timers.pop(group, None)
+            elif self._update_timer(group, feed, now):
                 self._due[group] = None
-                if len(self._due) >= STEPS_MAX:
+                if len(self._due) >= STEPS_PER_CHECK_MAX:
                     break
 
-    def _is_due(self, group: int, feed: Feed, now: int) -> bool:
-        pace, keys = self._pace_of(group, feed, now), feed.machine.keys
+    def _update_timer(self, group: int, feed: ProposalQueue, now: int) -> bool:
+        pace, keys = self._timer_of(group, feed, now), feed.machine.keys
         if pace.proposed:
             if feed.machine.applied_index < pace.proposed:
                 return False
             pace.since, pace.proposed = now, 0
-        return not keys.steps or now - pace.since >= STEP_MS
+        return not keys.steps or now - pace.since >= KEY_STEP_MS
 
-    def _pace_of(self, group: int, feed: Feed, now: int) -> _Pace:
-        pace = self._paces.get(group)
+    def _timer_of(self, group: int, feed: ProposalQueue, now: int) -> _StepTimer:
+        pace = self._timers.get(group)
         if pace is None or pace.term != feed.term:
-            pace = self._paces[group] = _Pace(feed.term, now)
+            pace = self._timers[group] = _StepTimer(feed.term, now)
         return pace
 
     def before_turn_ends(self, now: int) -> None:
@@ -89,12 +90,12 @@ class Ageing:
             if feed is not None:
                 self._propose(group, feed, now)
 
-    def _propose(self, group: int, feed: Feed, now: int) -> None:
-        pace = self._pace_of(group, feed, now)
+    def _propose(self, group: int, feed: ProposalQueue, now: int) -> None:
+        pace = self._timer_of(group, feed, now)
         if pace.proposed:
             return
-        feed.stamp = max(self._engine.wall_ms(), feed.stamp)
-        item = Item(0, feed.stamp, COMMAND, key_step_command())
+        feed.last_stamp_ms = max(self._engine.wall_ms(), feed.last_stamp_ms)
+        item = Item(0, feed.last_stamp_ms, COMMAND, key_step_command())
         try:
             pace.proposed = self._engine.propose(feed.replica, [item])
         except errors.MyQueueError:

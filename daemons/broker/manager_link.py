@@ -24,8 +24,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from myqueue.daemons.broker.reconcile_members import INCARNATIONS, committed_members
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.broker.reconcile_members import INCARNATION_MASK, committed_members
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.types import node_of, replica_id
 from myqueue.errors import IdentityMismatch
 from myqueue.wire import protocol
@@ -35,16 +35,18 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
-BEAT_MS: Final = 450
-GROUPS_MAX: Final = 8192  # in one beat; the rest goes with the next
-IN_VAIN_MS: Final = 30_000  # a leader that can hand over to somebody else does so at once
-WITHOUT_VOTE_MAX: Final = 1000  # told in one beat
-CURRENT_MS: Final = 5000  # an answer older than that may be of another time
-_NOT_HEARD: Final = IdentityMismatch.code
+HEARTBEAT_INTERVAL_MS: Final = 450
+GROUPS_PER_HEARTBEAT_MAX: Final = 8192  # in one beat; the rest goes with the next
+RECOVERY_STALLED_AFTER_MS: Final = (
+    30_000  # a leader that can hand over to somebody else does so at once
+)
+NON_VOTING_REPORTED_MAX: Final = 1000  # told in one beat
+ANSWER_CURRENT_MS: Final = 5000  # an answer older than that may be of another time
+_IDENTITY_MISMATCH: Final = IdentityMismatch.code
 Row = list[Any]
 
 
-class Wanted(NamedTuple):
+class WantedReplica(NamedTuple):
     """One group that this broker should hold."""
 
     group: int
@@ -69,69 +71,79 @@ class Wanted(NamedTuple):
         return protocol.pack([self.topic, self.number, self.topic_uid, self.settings])
 
 
-class _Manager:
+class _ManagerState:
     """What one manager was told."""
 
     __slots__ = (
-        *("answered_at", "beat", "full", "heard_at", "refusal", "refused_at", "unanswered"),
-        *("unnamed", "wall_ms"),
+        *(
+            "followed_at",
+            "beat",
+            "full",
+            "last_seen_at",
+            "refusal_text",
+            "refused_at",
+            "unanswered_groups",
+        ),
+        *("unconfigured_managers", "wall_ms"),
     )
 
     def __init__(self) -> None:
         self.beat = 0  # number of the last one
-        self.answered_at = -CURRENT_MS  # when its orders were followed last
+        self.followed_at = -ANSWER_CURRENT_MS  # when its orders were followed last
         self.wall_ms = 0  # what its clock said then; 0: it did not tell
-        self.heard_at = -CURRENT_MS  # when orders came last, for whatever life
-        self.refusal = ""  # an error that it answered with, unless orders came since
-        self.unnamed: list[int] = []  # managers that it names and our settings do not
-        self.refused_at = -CURRENT_MS  # when it did not want to hear us; unless it did since
+        self.last_seen_at = -ANSWER_CURRENT_MS  # when orders came last, for whatever life
+        self.refusal_text = ""  # an error that it answered with, unless orders came since
+        self.unconfigured_managers: list[int] = []  # managers that it names and our settings do not
+        self.refused_at = -ANSWER_CURRENT_MS  # when it did not want to hear us; unless it did since
         self.full = True  # the next one is to be full
-        self.unanswered: dict[int, None] = {}  # groups that it may not know as they are
+        self.unanswered_groups: dict[int, None] = {}  # groups that it may not know as they are
 
 
-class Orders(NamedTuple):
+class BrokerOrders(NamedTuple):
     """What a broker has to do after an answer of a manager."""
 
     remove: list[int]
-    wanted: dict[int, Wanted] | None  # None: as before
+    wanted: dict[int, WantedReplica] | None  # None: as before
     transfers: list[tuple[int, int]]
 
 
-class Reports:
+class ManagerLink:
     """See the module's docstring. It sends beats; what orders ask for is the broker's to do."""
 
     def __init__(self, engine: Engine, config: DaemonConfig) -> None:
         self._engine, self._config = engine, config
-        self._managers = {node: _Manager() for node, _ in config.managers}
+        self._managers = {node: _ManagerState() for node, _ in config.managers}
         self._touched: dict[int, None] = {}  # groups that changed since the last beats
         self._due = 0
         self._unreached: set[int] = set()  # managers to which no link stood at the last beat
-        self._at_once = False
-        self._last_ms, self._messages = 0, 0
+        self._is_heartbeat_urgent = False
+        self._last_heartbeat_at, self._messages = 0, 0
         self.version = 0  # of the orders that are followed
         self._addresses_version = 0
-        self.wanted: dict[int, Wanted] = {}
+        self.wanted: dict[int, WantedReplica] = {}
         self._lost: dict[int, int] = {}  # wanted, not here, and perhaps lost with the log
         self._waits: dict[int, int] = {}  # replicas that can't count in this term, since when
-        self._is_sure = False  # nothing is missing any more that a hole in the log may have held
+        self._is_loss_cleared = (
+            False  # nothing is missing any more that a hole in the log may have held
+        )
         self.brokers: dict[int, str] = {}  # node -> address of its clients' door
-        self.why_refused = ""  # as a manager said it last
+        self.rejection_reason = ""  # as a manager said it last
 
     # -- beats ---------------------------------------------------------------------------------
 
     def touch(self, group: int) -> None:
         self._touched[group] = None
 
-    def leadership_changed(self, group: int) -> None:
+    def note_leadership_changed(self, group: int) -> None:
         self._touched[group] = None
-        self._at_once = True
+        self._is_heartbeat_urgent = True
 
     def closed(self, group: int) -> None:
         """It takes no part any more: that goes with the next beats, and nothing else of it."""
         self._touched.pop(group, None)
         for manager in self._managers.values():
-            manager.unanswered.pop(group, None)
-        self._at_once = True
+            manager.unanswered_groups.pop(group, None)
+        self._is_heartbeat_urgent = True
 
     def count(self, messages: int) -> None:
         """Stored in groups that this broker leads."""
@@ -140,28 +152,32 @@ class Reports:
 
     def is_due(self, now: int) -> bool:
         """At once to who can be reached only now: their orders name the other brokers."""
-        return self._at_once or now >= self._due or any(map(self._is_reached, self._unreached))
+        return (
+            self._is_heartbeat_urgent
+            or now >= self._due
+            or any(map(self._is_reached, self._unreached))
+        )
 
     def _is_reached(self, manager: int) -> bool:
         return not self._engine.link_trouble(("manager", manager))
 
     def beat(self, now: int, producers: list[int], consumers: list[int]) -> None:
         """One beat to each manager."""
-        common = self._common(now, producers, consumers)
+        common = self._take_common_fields(now, producers, consumers)
         touched, self._touched = self._touched, {}
-        self._due, self._at_once = now + BEAT_MS, False
+        self._due, self._is_heartbeat_urgent = now + HEARTBEAT_INTERVAL_MS, False
         self._unreached = {node for node in self._managers if not self._is_reached(node)}
         rows: dict[int, Row] = {}  # made once for all managers
         for node, manager in self._managers.items():
             manager.beat += 1
-            manager.unanswered |= touched
-            groups, held = manager.unanswered, None
+            manager.unanswered_groups |= touched
+            groups, held = manager.unanswered_groups, None
             if manager.full:
-                groups = manager.unanswered
+                groups = manager.unanswered_groups
                 groups |= dict.fromkeys(self._engine.replicas)
-                held = self._on_disk()
+                held = self._held_rows()
             told = []
-            for group in list(groups)[:GROUPS_MAX]:
+            for group in list(groups)[:GROUPS_PER_HEARTBEAT_MAX]:
                 row = rows.get(group) or self._row(group)
                 if row is not None:
                     rows[group] = row
@@ -173,50 +189,55 @@ class Reports:
             if not self._engine.link_send(("manager", node), [frame]):
                 self._engine.counts["beats_dropped_total"] += 1
 
-    def _common(self, now: int, producers: list[int], consumers: list[int]) -> dict[str, Any]:
+    def _take_common_fields(
+        self, now: int, producers: list[int], consumers: list[int]
+    ) -> dict[str, Any]:
         engine, config = self._engine, self._config
-        passed = now - self._last_ms if self._last_ms else BEAT_MS
+        passed = now - self._last_heartbeat_at if self._last_heartbeat_at else HEARTBEAT_INTERVAL_MS
         load = self._messages * 1000 // max(passed, 1)
-        self._last_ms, self._messages = now, 0
+        self._last_heartbeat_at, self._messages = now, 0
         return {
             "disk": engine.log.identity.disk, "incarnation": engine.incarnation,
             "address": config.advertise, "peer": config.peer_advertise, "host": config.host,
             "version": self.version, "producers": producers, "consumers": consumers,
             "disk_low": engine.log.journal.space_low, "load": load,
             "used_bytes": engine.counts.get("disk_used_bytes", 0),
-            "free_bytes": engine.counts.get("disk_free_bytes", 0), "lost": self._lost_here(),
-            "damaged": engine.repair.told(), "voteless": self._without_vote(),
+            "free_bytes": engine.counts.get("disk_free_bytes", 0), "lost": self._lost_rows(),
+            "damaged": engine.repair.told(), "voteless": self._non_voting_rows(),
             **engine.closing.next_told(),
         }  # fmt: skip
 
-    def _on_disk(self) -> list[list[int]]:
+    def _held_rows(self) -> list[list[int]]:
         """[group, incarnation] of all that a start would find here. The managers forget a replica
         that was to go once it is not told any more; killed before its removal is on the disk, we
         would have it for ever (W6).
         """
         found = self._engine.going | self._engine.held()
-        return [[group, name & INCARNATIONS] for group, name in found.items()]
+        return [[group, name & INCARNATION_MASK] for group, name in found.items()]
 
-    def _lost_here(self) -> list[list[int]]:
+    def _lost_rows(self) -> list[list[int]]:
         """[group, incarnation] of replicas that can't take part any more."""
-        engine, going, waiting = self._engine, self._engine.going, self._waiting_in_vain()
+        engine, going, waiting = self._engine, self._engine.going, self._update_stalled_recoveries()
         if not (engine.refused or self._lost or going or waiting):
             return []
         held = engine.held()
-        out = {group: name & INCARNATIONS for group, name in going.items() if name}
-        out |= {group: held[group] & INCARNATIONS for group in engine.refused}
+        out = {group: name & INCARNATION_MASK for group, name in going.items() if name}
+        out |= {group: held[group] & INCARNATION_MASK for group in engine.refused}
         for group in engine.replicas:  # one that has only some trouble takes part
             out.pop(group, None)
         return [[group, number] for group, number in sorted((self._lost | out | waiting).items())]
 
-    def _without_vote(self) -> list[list[int]]:
+    def _non_voting_rows(self) -> list[list[int]]:
         """[group, incarnation] of replicas that take part, and miss something: they don't vote."""
         found = (
             one for one in self._engine.replicas.values() if one.node.recovering or one.node.lacking
         )
-        return [[one.uid, one.replica_id & INCARNATIONS] for one in islice(found, WITHOUT_VOTE_MAX)]
+        return [
+            [one.uid, one.replica_id & INCARNATION_MASK]
+            for one in islice(found, NON_VOTING_REPORTED_MAX)
+        ]
 
-    def _waiting_in_vain(self) -> dict[int, int]:
+    def _update_stalled_recoveries(self) -> dict[int, int]:
         """Group -> incarnation of replicas that wait for a newer term (R2) which does not come: of
         two voters the other one leads, and can't be elected again without this one. Under another
         name it counts as soon as it is filled.
@@ -228,59 +249,62 @@ class Reports:
             and len(one.node.config.voters) == 2
         }  # fmt: skip
         return {
-            uid: replicas[uid].replica_id & INCARNATIONS
-            for uid, at in self._waits.items() if now - at >= IN_VAIN_MS
+            uid: replicas[uid].replica_id & INCARNATION_MASK
+            for uid, at in self._waits.items() if now - at >= RECOVERY_STALLED_AFTER_MS
         }  # fmt: skip
 
     def _row(self, group: int) -> Row | None:
         replica = self._engine.replicas.get(group)
         if replica is None:
             return None
-        machine = cast(Partition, replica.machine)
+        machine = cast(PartitionMachine, replica.machine)
         return [
-            group, replica.replica_id & INCARNATIONS, replica.is_leader, replica.node.term,
+            group, replica.replica_id & INCARNATION_MASK, replica.is_leader, replica.node.term,
             replica.leader_node, machine.start, machine.end, machine.bytes_kept,
             committed_members(replica),
         ]  # fmt: skip
 
     # -- orders --------------------------------------------------------------------------------
 
-    def answered(self, node: int, envelope: protocol.Envelope) -> Orders | None:
+    def answered(self, node: int, envelope: protocol.Envelope) -> BrokerOrders | None:
         """A manager's answer on its link; None if there is nothing to do."""
         manager = self._managers.get(node)
         if manager is None:
             return None
         if envelope[protocol.KIND] != protocol.ORDERS:
             if envelope[protocol.KIND] == protocol.ERROR:
-                manager.refusal = str(envelope[4])
-                if envelope[3] == _NOT_HEARD:
-                    manager.refused_at, self.why_refused = self._engine.now, manager.refusal
+                manager.refusal_text = str(envelope[4])
+                if envelope[3] == _IDENTITY_MISMATCH:
+                    manager.refused_at, self.rejection_reason = (
+                        self._engine.now,
+                        manager.refusal_text,
+                    )
             return None
         _, _, beat, orders = envelope
-        manager.refused_at, manager.refusal = -CURRENT_MS, ""
-        manager.heard_at = self._engine.now
+        manager.refused_at, manager.refusal_text = -ANSWER_CURRENT_MS, ""
+        manager.last_seen_at = self._engine.now
         try:
             done = self._follow(orders)
             more, wall_ms = orders["more"], int(orders.get("wall_ms", 0))
             named = orders.get("managers", ())  # an older manager does not tell
-            manager.unnamed = [one for one in named if one not in self._managers]
+            manager.unconfigured_managers = [one for one in named if one not in self._managers]
         except (KeyError, TypeError, ValueError):  # of another version
             self._engine.counts["orders_invalid_total"] += 1
             return None
         if orders["life"] == self._engine.incarnation:
-            manager.answered_at, manager.wall_ms = self._engine.now, wall_ms
+            manager.followed_at, manager.wall_ms = self._engine.now, wall_ms
         if beat == manager.beat:  # older answers say nothing about what changed since
-            told = list(manager.unanswered)
-            manager.unanswered = dict.fromkeys(told[GROUPS_MAX:])
+            told = list(manager.unanswered_groups)
+            manager.unanswered_groups = dict.fromkeys(told[GROUPS_PER_HEARTBEAT_MAX:])
             manager.full = False
         manager.full |= more
         return done
 
-    def is_current(self, now: int) -> bool:
+    def has_current_orders(self, now: int) -> bool:
         """A majority of managers that know this life answered lately: what we follow is what they
         have committed.
         """
-        lately = sum(now - one.answered_at < CURRENT_MS for one in self._managers.values())
+        lately = sum(now - one.followed_at < ANSWER_CURRENT_MS for one in self._managers.values())
         return lately > len(self._managers) // 2
 
     # -- whether managers know this broker -----------------------------------------------------
@@ -289,58 +313,64 @@ class Reports:
         """Number and address of each, as the settings name them."""
         return self._config.managers
 
-    def knowing(self, now: int) -> list[int]:
+    def managers_knowing_us(self, now: int) -> list[int]:
         """Managers whose orders for this life of the process came lately."""
-        return [node for node, one in self._managers.items() if now - one.answered_at < CURRENT_MS]
+        return [
+            node
+            for node, one in self._managers.items()
+            if now - one.followed_at < ANSWER_CURRENT_MS
+        ]
 
-    def is_answered(self, node: int, now: int) -> bool:
+    def has_recent_reply(self, node: int, now: int) -> bool:
         """This manager sends orders, be it for a life of before, or for none."""
-        return now - self._managers[node].heard_at < CURRENT_MS
+        return now - self._managers[node].last_seen_at < ANSWER_CURRENT_MS
 
     def refusal_of(self, node: int) -> str:
         """What it answered last, if that was an error; else ""."""
-        return self._managers[node].refusal
+        return self._managers[node].refusal_text
 
-    def unnamed_managers(self) -> list[int]:
+    def unconfigured_managers(self) -> list[int]:
         """Managers that others name, and our settings do not."""
-        return sorted({one for manager in self._managers.values() for one in manager.unnamed})
+        return sorted(
+            {one for manager in self._managers.values() for one in manager.unconfigured_managers}
+        )
 
     def agreed_wall_ms(self, now: int) -> int:
         """Since 1970, by this machine's clock, but not ahead of what managers say: the lower median
         of those that answered lately. One clock that is wrong can't bring this forward.
         """
         told = sorted(
-            one.wall_ms + now - one.answered_at
+            one.wall_ms + now - one.followed_at
             for one in self._managers.values()
-            if one.wall_ms and now - one.answered_at < CURRENT_MS
+            if one.wall_ms and now - one.followed_at < ANSWER_CURRENT_MS
         )
         own = self._engine.wall_ms()
         return min(own, told[(len(told) - 1) // 2]) if told else own
 
-    def is_cast_out(self, now: int) -> bool:
+    def is_rejected(self, now: int) -> bool:
         """A majority of managers does not hear this broker: it was removed, or its number is
         another one's by now. No client is sent here, and no orders come any more.
         """
-        refused = sum(now - one.refused_at < CURRENT_MS for one in self._managers.values())
+        refused = sum(now - one.refused_at < ANSWER_CURRENT_MS for one in self._managers.values())
         return refused > len(self._managers) // 2
 
-    def _follow(self, orders: dict[str, Any]) -> Orders:
+    def _follow(self, orders: dict[str, Any]) -> BrokerOrders:
         """What is not true yet. Malformed orders raise before anything was changed."""
         engine, version = self._engine, int(orders["version"])
         founders = {
             int(group): tuple((int(node), int(drawn)) for node, drawn in names)
             for group, names in orders.get("founders") or ()
         }
-        rows = [Wanted(*row)._replace(founders=founders.get(row[0], ()))
+        rows = [WantedReplica(*row)._replace(founders=founders.get(row[0], ()))
                 for row in orders["wanted"] or ()]  # fmt: skip
         self._learn_addresses(version, orders["brokers"] or ())
         transfers = [(group, node) for group, node in orders["transfers"]]
         if orders["life"] != engine.incarnation or version < self.version:
-            return Orders([], None, [])
+            return BrokerOrders([], None, [])
         if orders["wanted"] is None:
             # Who thinks that we follow newer orders than we do has more to say than removals.
             gone = orders["gone"] if version == self.version else []
-            return Orders(self._gone(gone), None, transfers)
+            return BrokerOrders(self._gone(gone), None, transfers)
         self.version = version
         self.wanted = {row.group: row for row in rows}
         held = engine.held()
@@ -349,8 +379,8 @@ class Reports:
             for row in rows
             if self._may_be_lost(row, held.get(row.group, -1), orders["life_from"])
         }
-        self._note_sure(rows, orders["life_from"])
-        return Orders(self._gone(orders["gone"]), self.wanted, transfers)
+        self._clear_unknown_loss(rows, orders["life_from"])
+        return BrokerOrders(self._gone(orders["gone"]), self.wanted, transfers)
 
     def _learn_addresses(self, version: int, rows: Iterable[Any]) -> None:
         if version < self._addresses_version:
@@ -371,21 +401,21 @@ class Reports:
         here = {
             group: None
             for group, incarnation in named
-            if group in held and held[group] & INCARNATIONS in (incarnation, 0)
+            if group in held and held[group] & INCARNATION_MASK in (incarnation, 0)
         }
         return list(here)
 
-    def _may_be_lost(self, row: Wanted, there: int, life_from: int) -> bool:
+    def _may_be_lost(self, row: WantedReplica, there: int, life_from: int) -> bool:
         """`there`: what is here of the group, perhaps one that was before the one that is lost."""
         drawn = row.incarnation(self._engine.node)
         unsure = self._engine.log.journal.recovered.unknown_loss
-        is_there = there != -1 and there & INCARNATIONS in (drawn, 0)
+        is_there = there != -1 and there & INCARNATION_MASK in (drawn, 0)
         return unsure and not is_there and 0 < drawn < life_from
 
-    def _note_sure(self, rows: list[Wanted], life_from: int) -> None:
+    def _clear_unknown_loss(self, rows: list[WantedReplica], life_from: int) -> None:
         """Until then a later start has to be as careful: it does not see the hole again."""
         engine = self._engine
-        if self._is_sure or self._lost or not engine.log.journal.recovered.unknown_loss:
+        if self._is_loss_cleared or self._lost or not engine.log.journal.recovered.unknown_loss:
             return
         if engine.refused.keys() - engine.replicas.keys():
             return  # in doubt themselves; without a store nothing else would tell of that
@@ -393,14 +423,14 @@ class Reports:
         for row in rows:  # one that is to leave and is wanted again keeps its name
             there = held.get(row.group, -1)
             for at, drawn in row.leaving:
-                is_there = there != -1 and there & INCARNATIONS in (drawn, 0)
+                is_there = there != -1 and there & INCARNATION_MASK in (drawn, 0)
                 if at == engine.node and drawn < life_from and not is_there:
                     return
         with suppress(OSError):  # on a disk that fails it is tried again
             engine.log.clear_unknown_loss()
-            self._is_sure = True
+            self._is_loss_cleared = True
 
-    def missing(self) -> list[Wanted]:
+    def missing(self) -> list[WantedReplica]:
         """What this broker should hold and does not."""
         engine = self._engine
         return [
@@ -410,7 +440,7 @@ class Reports:
             and group not in self._lost and row.incarnation(engine.node)
         ]  # fmt: skip
 
-    def create(self, wanted: Wanted) -> Replica:
+    def create(self, wanted: WantedReplica) -> Replica:
         """The replica that was drawn for this broker. Raises what create does.
 
         Founders know each other. A replica that comes later, or finds the group changed already,

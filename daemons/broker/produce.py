@@ -19,8 +19,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import errors
-from myqueue.daemons.broker.proposals import ACCOUNT, REPEATS, Account, Details, Feed, Ticket
-from myqueue.daemons.partition.keyed_batches import KEY_REUSED, key_of
+from myqueue.daemons.broker.proposals import (
+    ACCOUNT,
+    REPEATS,
+    ClientAccount,
+    Details,
+    ProposalQueue,
+    Ticket,
+)
+from myqueue.daemons.partition.keyed_batches import KEY_REUSED, batch_key
 from myqueue.daemons.partition.producers import FENCED, NEW, OUT_OF_SEQUENCE
 from myqueue.daemons.raft.types import INDEX, OFFSET, TERM, TIME, Entry
 from myqueue.wire import batch, protocol
@@ -30,35 +37,35 @@ if TYPE_CHECKING:
     from myqueue.daemons.interfaces import Client
     from myqueue.daemons.replication.engine import Engine
 
-CLIENT_BYTES_MAX: Final = 32 << 20
-DAEMON_BYTES_MAX: Final = 128 << 20
+CLIENT_INFLIGHT_BYTES_MAX: Final = 32 << 20
+DAEMON_INFLIGHT_BYTES_MAX: Final = 128 << 20
 BUSY_RETRY_MS: Final = 50
-RESULTS_MAX: Final = 4096  # in one PRODUCED
-SEEN_MAX: Final = 10_000
+RESULTS_PER_REPLY_MAX: Final = 4096  # in one PRODUCED
+SEEN_PRODUCERS_MAX: Final = 10_000
 OVERHEAD_BYTES: Final = 1024
 
 Buffer = bytes | memoryview
 # (code, details) for a group that can't be written to here; None: hold the batch
-Elsewhere = Callable[[int], tuple[int, Details] | None]
+RefusalUnlessLeader = Callable[[int], tuple[int, Details] | None]
 
-_BUSY: Details = {"retry_ms": BUSY_RETRY_MS}
-_REUSED: Details = {"message": "this key came before, with other messages"}
-_UNKNOWN: Final = errors.OutcomeUnknown.code
+_BUSY_DETAILS: Details = {"retry_ms": BUSY_RETRY_MS}
+_KEY_REUSED_DETAILS: Details = {"message": "this key came before, with other messages"}
+_OUTCOME_UNKNOWN: Final = errors.OutcomeUnknown.code
 
 
-class Producing:
+class ProduceHandler:
     """`leading` has the feeds of groups that may be proposed to now; the broker keeps it."""
 
     def __init__(
-        self, engine: Engine, leading: dict[int, Feed], asked: dict[Feed, None],
-        elsewhere: Elsewhere, feed_of: Callable[[int], Feed],
-        begins_keys: Callable[[Feed], None],
+        self, engine: Engine, leading: dict[int, ProposalQueue], asked: dict[ProposalQueue, None],
+        elsewhere: RefusalUnlessLeader, feed_of: Callable[[int], ProposalQueue],
+        begins_keys: Callable[[ProposalQueue], None],
     ) -> None:  # fmt: skip
         self._engine, self._leading, self._asked = engine, leading, asked
-        self._elsewhere, self._feed_of = elsewhere, feed_of
-        self._begins_keys = begins_keys  # a batch with a key of its own comes
-        self._accounts: dict[Client, Account] = {}
-        self._answering: list[Account] = []  # with results, in this turn
+        self._refusal_unless_leader, self._feed_of = elsewhere, feed_of
+        self._start_key_ageing = begins_keys  # a batch with a key of its own comes
+        self._accounts: dict[Client, ClientAccount] = {}
+        self._accounts_with_results: list[ClientAccount] = []  # with results, in this turn
         self.inflight = 0  # bytes
         self._seen: set[int] = set()  # producers
 
@@ -70,17 +77,19 @@ class Producing:
             raise errors.InvalidRequest(f"{len(groups)} groups with {len(frames)} batches")
         account = self._accounts.get(client)
         if account is None:
-            account = self._accounts[client] = Account(client)
+            account = self._accounts[client] = ClientAccount(client)
         leading = self._leading
         for group, frame in zip(groups, frames, strict=True):
             feed = leading.get(group)
             if feed is not None:
-                self._offer(feed, account, request, frame)
+                self._accept_or_refuse(feed, account, request, frame)
             else:
                 self._hold_or_refuse(group, account, request, frame)
             request += 1
 
-    def _offer(self, feed: Feed, account: Account, request: int, frame: Buffer) -> None:
+    def _accept_or_refuse(
+        self, feed: ProposalQueue, account: ClientAccount, request: int, frame: Buffer
+    ) -> None:
         """One batch for a group that this broker leads."""
         size = len(frame)
         try:
@@ -90,42 +99,47 @@ class Producing:
             self._refuse(account, request, error.code, {"message": str(error)})
             return
         if max(size, body) > feed.bytes_max or count > body:
-            self._refuse(account, request, *_misfit(size, count, body, feed.bytes_max))
+            self._refuse(account, request, *_size_refusal(size, count, body, feed.bytes_max))
             return
-        if account.inflight + size > CLIENT_BYTES_MAX or self.inflight + size > DAEMON_BYTES_MAX:
-            self._refuse(account, request, errors.Busy.code, _BUSY)
+        if (
+            account.inflight + size > CLIENT_INFLIGHT_BYTES_MAX
+            or self.inflight + size > DAEMON_INFLIGHT_BYTES_MAX
+        ):
+            self._refuse(account, request, errors.Busy.code, _BUSY_DETAILS)
             return
         ticket: Ticket = [account, request, size, None]
         if epoch == KEYED_EPOCH:
-            key = key_of(producer, sequence)
+            key = batch_key(producer, sequence)
             verdict = feed.judge_key(key, count)
             if verdict != NEW:
                 if verdict != KEY_REUSED and not _is_repeat(feed, verdict, frame):
                     verdict = KEY_REUSED
-                self._not_new(feed, account, request, verdict)
+                self._answer_known_batch(feed, account, request, verdict)
                 return
             feed.keyed[key] = count, ticket
             if not feed.machine.keys.steps:
-                self._begins_keys(feed)
+                self._start_key_ageing(feed)
         elif producer:
-            ahead = feed.ahead.get(producer)
+            ahead = feed.in_flight.get(producer)
             if ahead is not None and epoch == ahead.epoch and sequence == ahead.next_sequence:
                 ahead.add(sequence, count, ticket)
             else:
                 verdict = feed.judge(producer, epoch, sequence, count)
                 if verdict != NEW:
-                    self._not_new(feed, account, request, verdict)
+                    self._answer_known_batch(feed, account, request, verdict)
                     return
-                feed.expect(producer, epoch, sequence, count, ticket)
+                feed.record_new_batch(producer, epoch, sequence, count, ticket)
                 self._seen.add(producer)
         account.inflight += size
         self.inflight += size
         feed.items.append((count, frame))
-        feed.tickets.append(ticket)
+        feed.new_tickets.append(ticket)
         if len(feed.items) == 1:
             self._asked[feed] = None
 
-    def _not_new(self, feed: Feed, account: Account, request: int, verdict: int | Ticket) -> None:
+    def _answer_known_batch(
+        self, feed: ProposalQueue, account: ClientAccount, request: int, verdict: int | Ticket
+    ) -> None:
         if isinstance(verdict, list):  # its first sending is on its way: the same answer for both
             if verdict[REPEATS] is None:
                 verdict[REPEATS] = []
@@ -135,39 +149,44 @@ class Producing:
         elif verdict == FENCED:
             self._refuse(account, request, errors.Fenced.code, None)
         elif verdict == KEY_REUSED:
-            self._refuse(account, request, errors.KeyReused.code, _REUSED)
+            self._refuse(account, request, errors.KeyReused.code, _KEY_REUSED_DETAILS)
         else:
-            self._result(account, [request, 0, verdict, _time_of(feed, verdict), None])
+            self._result(account, [request, 0, verdict, _stored_time_ms(feed, verdict), None])
 
-    def _hold_or_refuse(self, group: int, account: Account, request: int, frame: Buffer) -> None:
-        refusal = self._elsewhere(group)
+    def _hold_or_refuse(
+        self, group: int, account: ClientAccount, request: int, frame: Buffer
+    ) -> None:
+        refusal = self._refusal_unless_leader(group)
         size = len(frame)
         if refusal is not None:
             self._refuse(account, request, *refusal)
-        elif account.inflight + size > CLIENT_BYTES_MAX or self.inflight + size > DAEMON_BYTES_MAX:
-            self._refuse(account, request, errors.Busy.code, _BUSY)
+        elif (
+            account.inflight + size > CLIENT_INFLIGHT_BYTES_MAX
+            or self.inflight + size > DAEMON_INFLIGHT_BYTES_MAX
+        ):
+            self._refuse(account, request, errors.Busy.code, _BUSY_DETAILS)
         else:
             account.inflight += size
             self.inflight += size
             self._feed_of(group).held.append((account, request, frame))
 
-    def release(self, feed: Feed, refusal: tuple[int, Details] | None) -> None:
+    def release(self, feed: ProposalQueue, refusal: tuple[int, Details] | None) -> None:
         """What was held: offered, now that the replica is ready, or refused."""
         held, feed.held = feed.held, []
         for account, request, frame in held:
             account.inflight -= len(frame)
             self.inflight -= len(frame)
             if refusal is None:
-                self._offer(feed, account, request, frame)
+                self._accept_or_refuse(feed, account, request, frame)
             else:
                 self._refuse(account, request, *refusal)
 
     # -- out -----------------------------------------------------------------------------------
 
-    def applied(self, feed: Feed, entries: list[Entry]) -> None:
+    def applied(self, feed: ProposalQueue, entries: list[Entry]) -> None:
         """They are committed and applied: on disk on a majority."""
-        pop, answering = feed.waiting.pop, self._answering
-        replaced = entries[-1][TERM] > feed.asked_term  # by entries of another leader (W11)
+        pop, answering = feed.waiting.pop, self._accounts_with_results
+        replaced = entries[-1][TERM] > feed.newest_term_led  # by entries of another leader (W11)
         done = 0
         for entry in entries:
             ticket = pop(entry[INDEX], None)
@@ -175,7 +194,7 @@ class Producing:
                 continue
             account, request, size, repeats = ticket
             if replaced or repeats is not None:
-                self._settle_rarely(feed, entry, ticket)
+                self._settle_unusual(feed, entry, ticket)
                 continue
             ticket[ACCOUNT] = None
             account.inflight -= size
@@ -186,9 +205,9 @@ class Producing:
         self.inflight -= done
         self._engine.counts["produced_bytes_total"] += done
 
-    def _settle_rarely(self, feed: Feed, entry: Entry, ticket: Ticket) -> None:
-        if entry[TERM] > feed.asked_term:
-            self.failed([ticket], _UNKNOWN, None)
+    def _settle_unusual(self, feed: ProposalQueue, entry: Entry, ticket: Ticket) -> None:
+        if entry[TERM] > feed.newest_term_led:
+            self.failed([ticket], _OUTCOME_UNKNOWN, None)
         else:
             self._settle(ticket, [0, entry[OFFSET], entry[TIME], None])
 
@@ -204,28 +223,28 @@ class Producing:
         for one, number in ((account, request), *(repeats or ())):
             self._result(one, [number, *result])
 
-    def _refuse(self, account: Account, request: int, code: int, details: Details) -> None:
+    def _refuse(self, account: ClientAccount, request: int, code: int, details: Details) -> None:
         self._result(account, [request, code, 0, 0, details])
 
-    def _result(self, account: Account, result: list[Any]) -> None:
+    def _result(self, account: ClientAccount, result: list[Any]) -> None:
         if not account.results:
-            self._answering.append(account)
+            self._accounts_with_results.append(account)
         account.results.append(result)
 
     def end_turn(self) -> None:
         """One message a client, with all its results of this turn."""
         engine = self._engine
-        if not self._answering:
+        if not self._accounts_with_results:
             return
-        answering, self._answering = self._answering, []
+        answering, self._accounts_with_results = self._accounts_with_results, []
         for account in answering:
             results, account.results = account.results, []
             engine.counts["produce_results_total"] += len(results)
-            for at in range(0, len(results), RESULTS_MAX):
-                part = results[at : at + RESULTS_MAX]
+            for at in range(0, len(results), RESULTS_PER_REPLY_MAX):
+                part = results[at : at + RESULTS_PER_REPLY_MAX]
                 engine.reply(account.client, [protocol.encode(protocol.PRODUCED, 0, part)])
 
-    def sweep(self) -> None:
+    def drop_idle_clients(self) -> None:
         """Now and then: clients with nothing in flight are forgotten."""
         idle = [one for one, account in self._accounts.items() if not account.inflight]
         for client in idle:
@@ -236,18 +255,18 @@ class Producing:
         """Producers that wrote since the last call."""
         seen, self._seen = self._seen, set()
         for feed in self._leading.values():
-            seen.update(feed.ahead)
-        return sorted(seen)[:SEEN_MAX]
+            seen.update(feed.in_flight)
+        return sorted(seen)[:SEEN_PRODUCERS_MAX]
 
 
-def with_overhead(limit: int) -> int:
+def batch_bytes_limit(limit: int) -> int:
     """Of a batch with one message that is as large as its topic allows: packing adds to it, and so
     does compressing what can't be compressed (five bytes for each sixteen thousand).
     """
     return limit + OVERHEAD_BYTES + limit // 1024
 
 
-def _misfit(size: int, count: int, body: int, bytes_max: int) -> tuple[int, Details]:
+def _size_refusal(size: int, count: int, body: int, bytes_max: int) -> tuple[int, Details]:
     """What is wrong with a batch whose bytes are as they were sent."""
     if body > bytes_max >= size:
         message = (
@@ -262,16 +281,16 @@ def _misfit(size: int, count: int, body: int, bytes_max: int) -> tuple[int, Deta
     return errors.BatchInvalid.code, {"message": message}
 
 
-def _is_repeat(feed: Feed, sent: int | Ticket, frame: Buffer) -> bool:
+def _is_repeat(feed: ProposalQueue, sent: int | Ticket, frame: Buffer) -> bool:
     """The same messages as what was sent with this key; so it is taken to be, if that is gone."""
-    first = feed.batch_of(sent)
+    first = feed.sent_batch(sent)
     try:
         return first is None or batch.have_same_messages(first, frame)
     except errors.BatchInvalid:  # one of them can't be decompressed
         return False
 
 
-def _time_of(feed: Feed, offset: int) -> int:
+def _stored_time_ms(feed: ProposalQueue, offset: int) -> int:
     """When a batch that was sent before was stored; 0 if that can't be read any more."""
     try:
         return feed.replica.entry_at_offset(offset)[TIME]

@@ -16,8 +16,8 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from myqueue import errors
-from myqueue.daemons.partition.keyed_batches import KEY_REUSED, Key
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.partition.keyed_batches import KEY_REUSED, BatchKey
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.partition.producers import FENCED, NEW, OUT_OF_SEQUENCE
 from myqueue.daemons.raft.types import COMMAND, DATA, PAYLOAD, Item
 from myqueue.wire import protocol
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.replica import Replica
 
 COMMAND_ROWS_MAX: Final = 4096  # in one entry
-WHERE_MAX: Final = 128  # batches of one producer that `Ahead` may name before it forgets done ones
+IN_FLIGHT_PER_PRODUCER_MAX: Final = (
+    128  # batches of one producer that `InFlightBatches` may name before it forgets done ones
+)
 BATCH_BYTES_MAX: Final = 16 << 20  # whatever a topic allows
 
 Buffer = bytes | memoryview
@@ -39,7 +41,7 @@ ACCOUNT, REQUEST, BYTES, REPEATS = 0, 1, 2, 3
 Ticket = list[Any]
 
 
-class Account:
+class ClientAccount:
     """One client: what it has in flight, and results that leave when the turn ends."""
 
     __slots__ = ("client", "inflight", "results")
@@ -50,7 +52,7 @@ class Account:
         self.results: list[list[Any]] = []
 
 
-class Ahead:
+class InFlightBatches:
     """One producer's batches that were proposed and may not be applied yet.
 
     `last` is the newest ticket; with it everything before is applied. `older` is the one before
@@ -67,10 +69,10 @@ class Ahead:
     def add(self, sequence: int, count: int, ticket: Ticket) -> None:
         self.next_sequence = sequence + count
         self.where[sequence] = self.last = ticket
-        if len(self.where) > WHERE_MAX:
+        if len(self.where) > IN_FLIGHT_PER_PRODUCER_MAX:
             self.where = {at: one for at, one in self.where.items() if one[ACCOUNT] is not None}
 
-    def take_back(self, refused: set[int]) -> None:
+    def withdraw(self, refused: set[int]) -> None:
         """Tickets, by identity, whose batches were not proposed after all: the newest ones."""
         out = [sequence for sequence, ticket in self.where.items() if id(ticket) in refused]
         if out:
@@ -80,60 +82,63 @@ class Ahead:
             self.last = next(reversed(self.where.values()), self.older)
 
 
-class Waiting(Protocol):
+class CommandWaiter(Protocol):
     """Who asked for one row of a command."""
 
     def done(self, result: Any) -> None: ...
     def failed(self, code: int, details: Details) -> None: ...
 
 
-class Feed:
+class ProposalQueue:
     """See the module's docstring. Invariant: `items` and `tickets` are of equal length."""
 
     __slots__ = (
-        "_made", "ahead", "asked", "asked_term", "bytes_max", "commands", "held", "items", "keyed",
-        "machine", "replica", "rows", "stamp", "term", "tickets", "waiting",
+        "_made", "in_flight", "asked", "newest_term_led", "bytes_max", "waiters_by_index", "held",
+        "items", "keyed",
+        "machine", "replica", "rows", "last_stamp_ms", "term", "new_tickets", "waiting",
     )  # fmt: skip
 
-    def __init__(self, replica: Replica, machine: Partition) -> None:
+    def __init__(self, replica: Replica, machine: PartitionMachine) -> None:
         self.replica, self.machine = replica, machine
         self.term = 0  # in which this replica leads and is ready; else 0
-        self.asked_term = 0  # the last one of these: of the newest entry that somebody waits for
-        self.stamp = 0  # of the last entry
+        self.newest_term_led = (
+            0  # the last one of these: of the newest entry that somebody waits for
+        )
+        self.last_stamp_ms = 0  # of the last entry
         self.bytes_max = BATCH_BYTES_MAX  # of a batch, by the topic's settings
-        self.ahead: dict[int, Ahead] = {}
-        self.keyed: dict[Key, tuple[int, Ticket]] = {}  # likewise: messages, ticket
-        self.held: list[tuple[Account, int, Buffer]] = []  # until it is ready
+        self.in_flight: dict[int, InFlightBatches] = {}
+        self.keyed: dict[BatchKey, tuple[int, Ticket]] = {}  # likewise: messages, ticket
+        self.held: list[tuple[ClientAccount, int, Buffer]] = []  # until it is ready
         # This turn's:
         self.items: list[tuple[int, Buffer]] = []  # (messages, batch)
-        self.tickets: list[Ticket] = []
+        self.new_tickets: list[Ticket] = []
         self.rows: list[list[Any]] = []  # of commands: [operation, …row]
-        self.asked: list[Waiting] = []
-        self._made: list[list[Waiting]] = []  # who asked for each of the commands
+        self.asked: list[CommandWaiter] = []
+        self._made: list[list[CommandWaiter]] = []  # who asked for each of the commands
         # By index of their entries:
         self.waiting: dict[int, Ticket] = {}
-        self.commands: dict[int, list[Waiting]] = {}
+        self.waiters_by_index: dict[int, list[CommandWaiter]] = {}
 
     @property
     def is_idle(self) -> bool:
-        return not (self.waiting or self.commands or self.held or self.items or self.rows)
+        return not (self.waiting or self.waiters_by_index or self.held or self.items or self.rows)
 
     def begin(self, term: int) -> None:
         """It leads, and everything in the log before is applied."""
-        self.term = self.asked_term = term
-        self.stamp = self.machine.time_ms
-        self.ahead, self.keyed = {}, {}
+        self.term = self.newest_term_led = term
+        self.last_stamp_ms = self.machine.time_ms
+        self.in_flight, self.keyed = {}, {}
 
     def stop(self) -> None:
         self.term = 0
-        self.ahead, self.keyed = {}, {}
+        self.in_flight, self.keyed = {}, {}
 
     # -- judging batches -----------------------------------------------------------------------
 
     def judge(self, producer: int, epoch: int, sequence: int, count: int) -> int | Ticket:
         """A verdict of `partition/producers`, or the ticket of the same batch, which is on its
         way."""
-        ahead = self.ahead.get(producer)
+        ahead = self.in_flight.get(producer)
         if ahead is None or epoch > ahead.epoch:
             if ahead is not None:
                 return NEW if sequence == 0 else OUT_OF_SEQUENCE
@@ -150,27 +155,29 @@ class Feed:
         # What the applied state takes for new was proposed already, or has a gap before it.
         return OUT_OF_SEQUENCE if verdict == NEW else verdict
 
-    def expect(self, producer: int, epoch: int, sequence: int, count: int, ticket: Ticket) -> None:
+    def record_new_batch(
+        self, producer: int, epoch: int, sequence: int, count: int, ticket: Ticket
+    ) -> None:
         """A batch that was judged as new will be proposed with this turn."""
-        ahead = self.ahead.get(producer)
+        ahead = self.in_flight.get(producer)
         if ahead is None or epoch != ahead.epoch:
             older = [None] if ahead is None else ahead.last
-            ahead = self.ahead[producer] = Ahead(epoch, older)
+            ahead = self.in_flight[producer] = InFlightBatches(epoch, older)
         ahead.add(sequence, count, ticket)
 
-    def judge_key(self, key: Key, count: int) -> int | Ticket:
+    def judge_key(self, key: BatchKey, count: int) -> int | Ticket:
         """The same for a batch that has a key of its own."""
         messages, ticket = self.keyed.get(key, (0, None))
         if ticket is not None and ticket[ACCOUNT] is not None:
             return ticket if messages == count else KEY_REUSED
         return self.machine.keys.judge(key, count)
 
-    def batch_of(self, sent: int | Ticket) -> Buffer | None:
+    def sent_batch(self, sent: int | Ticket) -> Buffer | None:
         """What has this offset, or this ticket and is on its way; None if it can't be read."""
         try:
             if isinstance(sent, int):
                 return cast(Buffer, self.replica.entry_at_offset(sent)[PAYLOAD])
-            for (_, payload), ticket in zip(self.items, self.tickets, strict=True):
+            for (_, payload), ticket in zip(self.items, self.new_tickets, strict=True):
                 if ticket is sent:
                     return payload
             for index, ticket in self.waiting.items():
@@ -180,28 +187,28 @@ class Feed:
             pass
         return None
 
-    def forget_done(self) -> None:
+    def drop_applied(self) -> None:
         """Producers and keys with nothing on its way: what is applied speaks for them."""
         self.keyed = {key: one for key, one in self.keyed.items() if one[1][ACCOUNT] is not None}
-        done = [one for one, ahead in self.ahead.items() if ahead.last[ACCOUNT] is None]
+        done = [one for one, ahead in self.in_flight.items() if ahead.last[ACCOUNT] is None]
         for producer in done:
-            del self.ahead[producer]
+            del self.in_flight[producer]
 
     # -- proposing -----------------------------------------------------------------------------
 
-    def take_items(self, now_ms: int) -> list[Item]:
+    def take_proposals(self, now_ms: int) -> list[Item]:
         """Everything that this turn asked for, as proposals: batches first, then commands."""
-        self.stamp = stamp = max(now_ms, self.stamp)
+        self.last_stamp_ms = stamp = max(now_ms, self.last_stamp_ms)
         counts, batches = zip(*self.items, strict=True) if self.items else ((), ())
         # Plain tuples: an `Item` takes six times as long to make, and the log only unpacks it.
         made = list(zip(counts, repeat(stamp), repeat(DATA), batches, strict=False))
         items = cast("list[Item]", made)
-        for payload, asked in self._commands():
+        for payload, asked in self._packed_commands():
             items.append(Item(0, stamp, COMMAND, payload))
             self._made.append(asked)
         return items
 
-    def _commands(self) -> Iterator[tuple[bytes, list[Waiting]]]:
+    def _packed_commands(self) -> Iterator[tuple[bytes, list[CommandWaiter]]]:
         """Rows of one operation travel together; their order is kept."""
         for operation in sorted({row[0] for row in self.rows}):
             places = [at for at, row in enumerate(self.rows) if row[0] == operation]
@@ -211,35 +218,35 @@ class Feed:
                 yield protocol.pack([operation, rows]), [self.asked[at] for at in part]
 
     def proposed(self, first: int) -> None:
-        """What `take_items` gave has the indexes from `first` on."""
-        behind = first + len(self.tickets)
-        self.waiting.update(zip(range(first, behind), self.tickets, strict=True))
+        """What `take_proposals` gave has the indexes from `first` on."""
+        behind = first + len(self.new_tickets)
+        self.waiting.update(zip(range(first, behind), self.new_tickets, strict=True))
         if self._made:
-            self.commands.update(enumerate(self._made, behind))
+            self.waiters_by_index.update(enumerate(self._made, behind))
         self._clear()
 
-    def refused(self) -> tuple[list[Ticket], list[Waiting]]:
+    def refused(self) -> tuple[list[Ticket], list[CommandWaiter]]:
         """This turn's, of which certainly nothing was done: they are as if never asked for."""
-        tickets, asked = self.batches_refused(), self.asked
+        tickets, asked = self.take_refused_batches(), self.asked
         self._clear()
         return tickets, asked
 
-    def batches_refused(self) -> list[Ticket]:
+    def take_refused_batches(self) -> list[Ticket]:
         """The same of the batches alone; commands may be proposed without them."""
-        tickets = self.tickets
+        tickets = self.new_tickets
         refused = set(map(id, tickets))
-        for ahead in self.ahead.values():
-            ahead.take_back(refused)
+        for ahead in self.in_flight.values():
+            ahead.withdraw(refused)
         self.keyed = {key: one for key, one in self.keyed.items() if id(one[1]) not in refused}
-        self.items, self.tickets, self._made = [], [], []
+        self.items, self.new_tickets, self._made = [], [], []
         return tickets
 
     def _clear(self) -> None:
-        self.items, self.tickets, self.rows, self.asked, self._made = [], [], [], [], []
+        self.items, self.new_tickets, self.rows, self.asked, self._made = [], [], [], [], []
 
-    def lost(self, first: int) -> tuple[list[Ticket], list[Waiting]]:
+    def lost(self, first: int) -> tuple[list[Ticket], list[CommandWaiter]]:
         """Nobody knows what became of the entries from `first` on."""
         indexes = [index for index in self.waiting if index >= first]
         tickets = [self.waiting.pop(index) for index in indexes]
-        late = [index for index in self.commands if index >= first]
-        return tickets, [one for index in late for one in self.commands.pop(index)]
+        late = [index for index in self.waiters_by_index if index >= first]
+        return tickets, [one for index in late for one in self.waiters_by_index.pop(index)]

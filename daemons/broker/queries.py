@@ -12,9 +12,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors
-from myqueue.daemons.broker.commit_take import check_consumer
+from myqueue.daemons.broker.commit_take import check_consumer_name
 from myqueue.daemons.broker.proposals import Details
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.describe import story as raft_story
 from myqueue.wire import protocol
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
-GROUPS_MAX: Final = 2000  # in one STATUS
-CONSUMERS_MAX: Final = 100  # in one WHERE
+STATUS_GROUPS_MAX: Final = 2000  # in one STATUS
+WHERE_CONSUMERS_MAX: Final = 100  # in one WHERE
 READS_WAITING_MAX: Final = 16_384
 
-Refusal = Callable[[int], tuple[int, Details]]
+RefusalOf = Callable[[int], tuple[int, Details]]
 
 
-class _Offsets:
+class _OffsetsRequest:
     """An OFFSETS: one row for each of its groups, filled in as they become known."""
 
     __slots__ = ("client", "consumer", "missing", "request", "rows", "time_ms")
@@ -42,20 +42,22 @@ class _Offsets:
         self.missing = len(groups)
 
 
-class Queries:
+class BrokerQueries:
     """See the module's docstring."""
 
-    def __init__(self, engine: Engine, refusal: Refusal) -> None:
+    def __init__(self, engine: Engine, refusal: RefusalOf) -> None:
         self._engine, self._refusal = engine, refusal
-        self._reads: dict[int, tuple[_Offsets, int, int]] = {}  # context -> (who, place, group)
+        self._reads: dict[
+            int, tuple[_OffsetsRequest, int, int]
+        ] = {}  # context -> (who, place, group)
         self._contexts = 0  # never used twice in the life of the process
 
     # -- OFFSETS -------------------------------------------------------------------------------
 
     def offsets(self, client: Client, envelope: protocol.Envelope) -> None:
-        asks, groups = _Offsets(client, envelope), envelope[5]
+        asks, groups = _OffsetsRequest(client, envelope), envelope[5]
         if asks.consumer is not None:
-            check_consumer(asks.consumer)
+            check_consumer_name(asks.consumer)
             if len(self._reads) + len(groups) > READS_WAITING_MAX:
                 raise errors.Busy("too many questions wait for a round of heartbeats")
         if not groups:
@@ -70,7 +72,7 @@ class Queries:
             else:
                 self._begin_read(asks, place, replica)
 
-    def _begin_read(self, asks: _Offsets, place: int, replica: Replica) -> None:
+    def _begin_read(self, asks: _OffsetsRequest, place: int, replica: Replica) -> None:
         self._contexts += 1
         self._reads[self._contexts] = asks, place, replica.uid
         try:
@@ -98,8 +100,8 @@ class Queries:
             row = [group, code, 0, 0, None, None, 0]
             self._fill(asks, place, row if replica is None else self._refused(replica, code))
 
-    def _row(self, asks: _Offsets, replica: Replica) -> list[Any]:
-        machine, code, at_time = cast(Partition, replica.machine), 0, None
+    def _row(self, asks: _OffsetsRequest, replica: Replica) -> list[Any]:
+        machine, code, at_time = cast(PartitionMachine, replica.machine), 0, None
         position = None if asks.consumer is None else machine.positions.offset(asks.consumer)
         if asks.time_ms is not None:
             try:
@@ -119,16 +121,16 @@ class Queries:
         ]
 
     def _refused(self, replica: Replica, code: int) -> list[Any]:
-        machine = cast(Partition, replica.machine)
+        machine = cast(PartitionMachine, replica.machine)
         return [replica.uid, code, machine.start, machine.end, None, None, machine.bytes_kept]
 
-    def _fill(self, asks: _Offsets, place: int, row: list[Any]) -> None:
+    def _fill(self, asks: _OffsetsRequest, place: int, row: list[Any]) -> None:
         asks.rows[place] = row
         asks.missing -= 1
         if not asks.missing:
             self._finish(asks)
 
-    def _finish(self, asks: _Offsets) -> None:
+    def _finish(self, asks: _OffsetsRequest) -> None:
         answer = protocol.encode(protocol.POSITIONS, asks.request, asks.rows)
         self._engine.reply(asks.client, [answer])
 
@@ -139,15 +141,15 @@ class Queries:
         replica = self._engine.replicas.get(group)
         if replica is None:
             raise errors.UnknownPartition(f"no replica of group {group} is here")
-        machine = cast(Partition, replica.machine)
+        machine = cast(PartitionMachine, replica.machine)
         if not machine.start <= offset < machine.end:
             raise errors.OffsetOutOfRange(
                 f"offset {offset} is not in {machine.start}..{machine.end}"
             )
         found = replica.where(offset)
         found["node"] = self._engine.node
-        found["past"] = machine.positions.past(offset, CONSUMERS_MAX)
-        self._info(client, request, found)
+        found["past"] = machine.positions.consumers_past(offset, WHERE_CONSUMERS_MAX)
+        self._reply_info(client, request, found)
 
     def status(self, client: Client, envelope: protocol.Envelope) -> None:
         _, _, request, group = envelope
@@ -156,10 +158,12 @@ class Queries:
             replica = engine.replicas.get(group)
             if replica is None:
                 raise errors.UnknownPartition(f"no replica of group {group} is here")
-            self._info(client, request, {"node": engine.node, **story(replica)})
+            self._reply_info(client, request, {"node": engine.node, **replica_details(replica)})
             return
-        groups = [brief(one) for one in islice(engine.replicas.values(), GROUPS_MAX)]
-        self._info(
+        groups = [
+            replica_summary(one) for one in islice(engine.replicas.values(), STATUS_GROUPS_MAX)
+        ]
+        self._reply_info(
             client, request,
             {
                 "daemon": "broker", "node": engine.node, "incarnation": engine.incarnation,
@@ -173,15 +177,15 @@ class Queries:
     def stats(self, client: Client, envelope: protocol.Envelope, gauges: dict[str, int]) -> None:
         engine = self._engine
         known = {"daemon": "broker", "node": engine.node, "gauges": gauges}
-        self._info(client, envelope[2], known | engine.counts.as_map())
+        self._reply_info(client, envelope[2], known | engine.counts.as_map())
 
-    def _info(self, client: Client, request: int, answer: dict[str, Any]) -> None:
+    def _reply_info(self, client: Client, request: int, answer: dict[str, Any]) -> None:
         self._engine.reply(client, [protocol.encode(protocol.INFO, request, answer)])
 
 
-def brief(replica: Replica) -> dict[str, Any]:
+def replica_summary(replica: Replica) -> dict[str, Any]:
     """One group in a line, for lists."""
-    machine, node = cast(Partition, replica.machine), replica.node
+    machine, node = cast(PartitionMachine, replica.machine), replica.node
     return {
         "group": replica.uid, "leads": replica.is_leader, "term": node.term,
         "leader": replica.leader_node, "start": machine.start, "end": machine.end,
@@ -189,11 +193,11 @@ def brief(replica: Replica) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def story(replica: Replica) -> dict[str, Any]:
+def replica_details(replica: Replica) -> dict[str, Any]:
     """All about one group, for people."""
-    machine = cast(Partition, replica.machine)
+    machine = cast(PartitionMachine, replica.machine)
     return {
-        **raft_story(replica.node), **brief(replica), "ready": replica.is_ready,
+        **raft_story(replica.node), **replica_summary(replica), "ready": replica.is_ready,
         "role": replica.node.role.name.lower(), "producers": len(machine.sessions),
         "consumers": len(machine.positions), "last_time_ms": machine.time_ms,
     }  # fmt: skip

@@ -31,115 +31,119 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
-LOOK_MS: Final = 50
-STEPS_MAX: Final = 64  # groups changed at one look
-HAND_OVER_AGAIN_MS: Final = 5000  # who did not take over; a group takes nothing while it is asked
+CHECK_INTERVAL_MS: Final = 50
+STEPS_PER_CHECK_MAX: Final = 64  # groups changed at one look
+TRANSFER_RETRY_MS: Final = 5000  # who did not take over; a group takes nothing while it is asked
 
 
-class Standing(NamedTuple):
+class MemberStatus(NamedTuple):
     """A member as its leader knows it."""
 
     is_heard: bool  # its node speaks
     is_whole: bool  # it has everything that is committed, or almost (`leader.is_whole`)
 
 
-NOWHERE: Final = Standing(False, False)
+UNREACHABLE: Final = MemberStatus(False, False)
 
 
 def next_step(
-    config: Config, me: int, wanted: Sequence[int], standing: Mapping[int, Standing]
+    config: Config, me: int, wanted: Sequence[int], standing: Mapping[int, MemberStatus]
 ) -> Config | int | None:
     """The configuration to propose; or the replica to hand over to; None: wait, or all is done."""
     voters, learners = config
-    group = _Group(me, standing)
+    group = _Quorum(me, standing)
     for one in learners:
         if one not in wanted:
-            return Config(voters, _without(learners, one))
+            return Config(voters, _all_but(learners, one))
     nodes = {node_of(one): one for one in wanted}
     for one in voters:
         if nodes.get(node_of(one), one) != one and one != me:
-            rest = _without(voters, one)
-            return Config(rest, learners) if group.can_work(rest) else None
+            rest = _all_but(voters, one)
+            return Config(rest, learners) if group.has_majority(rest) else None
     if nodes.get(node_of(me), me) != me:
-        return _able_of(wanted, voters, group)
+        return _usable_voter(wanted, voters, group)
     taken = {node_of(one) for one in config.members}
     for one in wanted:
         if one not in config.members and node_of(one) not in taken:
             return Config(voters, (*learners, one))
-    ready = [one for one in wanted if one in learners and group.is_able(one)]
+    ready = [one for one in wanted if one in learners and group.is_usable(one)]
     unwanted = [one for one in voters if one not in wanted]
-    leaving = sorted(unwanted, key=lambda one: (one == me, group.is_able(one)))
-    if leaving and (len(voters) > len(wanted) or (ready and not group.is_able(leaving[0]))):
+    leaving = sorted(unwanted, key=lambda one: (one == me, group.is_usable(one)))
+    if leaving and (len(voters) > len(wanted) or (ready and not group.is_usable(leaving[0]))):
         if leaving[0] == me:
-            return _able_of(wanted, voters, group)
-        rest = _without(voters, leaving[0])
-        if group.can_work(rest):
+            return _usable_voter(wanted, voters, group)
+        rest = _all_but(voters, leaving[0])
+        if group.has_majority(rest):
             return Config(rest, learners)
     for one in ready:
-        if group.can_work((*voters, one)):
-            return Config((*voters, one), _without(learners, one))
+        if group.has_majority((*voters, one)):
+            return Config((*voters, one), _all_but(learners, one))
     return None
 
 
-def _able_of(wanted: Sequence[int], voters: Sequence[int], group: _Group) -> int | None:
+def _usable_voter(wanted: Sequence[int], voters: Sequence[int], group: _Quorum) -> int | None:
     """Who can lead instead."""
-    return next((one for one in wanted if one in voters and group.is_able(one)), None)
+    return next((one for one in wanted if one in voters and group.is_usable(one)), None)
 
 
-class _Group:
-    def __init__(self, me: int, standing: Mapping[int, Standing]) -> None:
-        self._me, self._standing = me, standing
+class _Quorum:
+    def __init__(self, me: int, standing: Mapping[int, MemberStatus]) -> None:
+        self._own_id, self._statuses = me, standing
 
-    def is_able(self, replica: int) -> bool:
-        return replica == self._me or all(self._standing.get(replica, NOWHERE))
+    def is_usable(self, replica: int) -> bool:
+        return replica == self._own_id or all(self._statuses.get(replica, UNREACHABLE))
 
-    def can_work(self, voters: tuple[int, ...]) -> bool:
-        return bool(voters) and sum(map(self.is_able, voters)) >= majority(len(voters))
+    def has_majority(self, voters: tuple[int, ...]) -> bool:
+        return bool(voters) and sum(map(self.is_usable, voters)) >= majority(len(voters))
 
 
-def _without(members: tuple[int, ...], one: int) -> tuple[int, ...]:
+def _all_but(members: tuple[int, ...], one: int) -> tuple[int, ...]:
     return tuple(other for other in members if other != one)
 
 
-def standings(replica: Replica, now: int) -> dict[int, Standing]:
+def member_statuses(replica: Replica, now: int) -> dict[int, MemberStatus]:
     node = replica.node
     return {
-        member: Standing(node.is_heard(member, now), node.leading.is_whole(member, now))
+        member: MemberStatus(node.is_heard(member, now), node.leading.is_whole(member, now))
         for member in node.leading.followers
     }
 
 
-class Members:
+class MemberReconciler:
     """The groups that are led here and are not as they should be."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._wanted: dict[int, tuple[int, ...]] = {}
-        self._unlike: dict[int, None] = {}  # groups to look at
-        self._handed_over: dict[int, int] = {}  # group -> when that may be tried again
+        self._groups_to_reconcile: dict[int, None] = {}  # groups to look at
+        self._transfer_retry_at: dict[int, int] = {}  # group -> when that may be tried again
         self._look_at = 0
 
-    def ordered(self, wanted: dict[int, tuple[int, ...]]) -> None:
+    def set_wanted(self, wanted: dict[int, tuple[int, ...]]) -> None:
         """All that is wanted of this broker's groups, as the managers decided last."""
         self._wanted = wanted
-        self._unlike = dict.fromkeys(wanted)
+        self._groups_to_reconcile = dict.fromkeys(wanted)
 
     def changed(self, group: int) -> None:
         """It is led by another one, or from here."""
         if group in self._wanted:
-            self._unlike[group] = None
+            self._groups_to_reconcile[group] = None
 
     def tick(self, now: int) -> None:
-        if not self._unlike or now < self._look_at:
+        if not self._groups_to_reconcile or now < self._look_at:
             return
-        self._look_at = now + LOOK_MS
-        self._handed_over = {one: at for one, at in self._handed_over.items() if at > now}
+        self._look_at = now + CHECK_INTERVAL_MS
+        self._transfer_retry_at = {
+            one: at for one, at in self._transfer_retry_at.items() if at > now
+        }
         steps = 0
-        for group in list(self._unlike):
+        for group in list(self._groups_to_reconcile):
             replica, wanted = self._engine.replicas.get(group), self._wanted.get(group)
             if replica is None or wanted is None or not replica.is_leader:
-                del self._unlike[group]  # whoever leads sees to it; if that is us again: `changed`
-            elif replica.is_ready and steps < STEPS_MAX:
+                del self._groups_to_reconcile[
+                    group
+                ]  # whoever leads sees to it; if that is us again: `changed`
+            elif replica.is_ready and steps < STEPS_PER_CHECK_MAX:
                 steps += self._step(replica, wanted, now)
 
     def _step(self, replica: Replica, wanted: tuple[int, ...], now: int) -> bool:
@@ -149,18 +153,18 @@ class Members:
             return False  # a change is under way
         config = node.config
         if not config.learners and set(config.voters) == set(wanted):
-            del self._unlike[replica.uid]
+            del self._groups_to_reconcile[replica.uid]
             return False
-        step = next_step(config, node.replica, wanted, standings(replica, now))
+        step = next_step(config, node.replica, wanted, member_statuses(replica, now))
         try:
             if isinstance(step, Config):
                 self._engine.change(replica, step)
                 self._engine.counts["members_changed_total"] += 1
             elif step is not None:
-                if replica.uid in self._handed_over:
+                if replica.uid in self._transfer_retry_at:
                     return False
                 self._engine.transfer(replica, node_of(step))
-                self._handed_over[replica.uid] = now + HAND_OVER_AGAIN_MS
+                self._transfer_retry_at[replica.uid] = now + TRANSFER_RETRY_MS
         except MyQueueError:
             self._engine.counts["members_postponed_total"] += 1  # not now: at another look
         return step is not None
@@ -173,10 +177,10 @@ def committed_members(replica: Replica) -> list[list[int | bool]] | None:
         return None
     config = node.config
     return [
-        [node_of(one), one & INCARNATIONS, votes]
+        [node_of(one), one & INCARNATION_MASK, votes]
         for members, votes in ((config.voters, True), (config.learners, False))
         for one in members
     ]
 
 
-INCARNATIONS: Final = (1 << 32) - 1
+INCARNATION_MASK: Final = (1 << 32) - 1

@@ -7,7 +7,8 @@ that entry at the same place, so starts agree, and only rise (`partition/machine
 back when the log has followed (`replication/log_prefix`) and its segments are removed
 (`replication/reclaim_pace`).
 
-    settings, bytes kept, time ─▶ `goal_of` ─▶ rows of the index ─▶ `advance` ─▶ Cut ─▶ START
+    settings, bytes kept, time ─▶ `retention_goal` ─▶ rows of the index ─▶ `walk_rows` ─▶ Cut ─▶
+    START
 
 Whole batches go, the oldest first, and never so many that less than `retention_bytes` would be
 kept. Not each for itself: a start is moved for an eighth of what is kept, or half a segment.
@@ -15,9 +16,10 @@ kept. Not each for itself: a start is moved for an eighth of what is kept, or ha
 Old settings must not delete what new ones keep. A broker that was started a moment ago knows the
 settings of a time when its groups were made, and one that hears no manager may follow those of
 yesterday. So nothing goes unless a majority of managers answered within the last seconds
-(`Reports.is_current`). Nor must a wrong clock: time is the leader's wall clock, but never ahead of
-what managers say (`Reports.agreed_wall_ms`), and stamps that are ahead of it only keep messages. A
-leader whose clock is behind gives its messages stamps that are too old, as in any such queue.
+(`ManagerLink.has_current_orders`). Nor must a wrong clock: time is the leader's wall clock, but
+never ahead of what managers say (`ManagerLink.agreed_wall_ms`), and stamps that are ahead of it
+only keep messages. A leader whose clock is behind gives its messages stamps that are too old, as in
+any such queue.
 """
 
 from __future__ import annotations
@@ -27,29 +29,29 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from myqueue import errors
-from myqueue.daemons.broker.proposals import Feed
-from myqueue.daemons.partition.machine import Partition, start_command
+from myqueue.daemons.broker.proposals import ProposalQueue
+from myqueue.daemons.partition.machine import PartitionMachine, start_command
 from myqueue.daemons.raft.types import COMMAND, Item
 from myqueue.wal.append.groups import Row
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
 
-LOOK_MS: Final = 1000
-ROWS_MAX: Final = 1000  # looked at in one tick, in all groups together
-ENTRIES_MAX: Final = 20_000  # that one START lets go
-COARSE: Final = 8  # a start is moved for an eighth of what is kept …
+CHECK_INTERVAL_MS: Final = 1000
+ROWS_PER_TICK_MAX: Final = 1000  # looked at in one tick, in all groups together
+ENTRIES_PER_START_MAX: Final = 20_000  # that one START lets go
+STEP_DIVISOR: Final = 8  # a start is moved for an eighth of what is kept …
 AGE_STEP_MS_MAX: Final = 60_000  # … or a minute; and half a segment
 
 
-class Goal(NamedTuple):
+class RetentionGoal(NamedTuple):
     """Until when messages go: so many bytes, and all that are older."""
 
     bytes: int
     before_ms: int
 
 
-class Cut(NamedTuple):
+class NewStart(NamedTuple):
     """A start: the entry, its offset, and the bytes of batches between the old start and it."""
 
     index: int  # type: ignore[assignment]  # tuple.index is not used
@@ -57,70 +59,73 @@ class Cut(NamedTuple):
     bytes: int
 
 
-def goal_of(
+def retention_goal(
     settings: dict[str, Any], kept: int, oldest_ms: int, now_ms: int, segment_bytes: int
-) -> Goal | None:
+) -> RetentionGoal | None:
     """What has to go of a partition that keeps so many bytes; None: nothing, for now."""
     limit, age_ms = settings.get("retention_bytes", 0), settings.get("retention_ms", 0)
     excess, before_ms = 0, 0
-    if limit and kept - limit >= max(1, min(limit // COARSE, segment_bytes // 2)):
+    if limit and kept - limit >= max(1, min(limit // STEP_DIVISOR, segment_bytes // 2)):
         excess = kept - limit
-    if age_ms and oldest_ms < now_ms - age_ms - min(age_ms // COARSE, AGE_STEP_MS_MAX):
+    if age_ms and oldest_ms < now_ms - age_ms - min(age_ms // STEP_DIVISOR, AGE_STEP_MS_MAX):
         before_ms = now_ms - age_ms
-    return Goal(excess, before_ms) if excess or before_ms else None
+    return RetentionGoal(excess, before_ms) if excess or before_ms else None
 
 
-def advance(cut: Cut, rows: list[Row], goal: Goal) -> tuple[Cut, bool]:
+def walk_rows(cut: NewStart, rows: list[Row], goal: RetentionGoal) -> tuple[NewStart, bool]:
     """Move on over these rows; True: the first one that stays was found."""
     index, offset, gone = cut
     for row in rows:
         if not row.count:
             continue  # a command goes with the messages around it
         if gone + row.length > goal.bytes and row.time_ms >= goal.before_ms:
-            return Cut(index, offset, gone), True
+            return NewStart(index, offset, gone), True
         index, offset, gone = row.index + 1, row.offset + row.count, gone + row.length
-    return Cut(index, offset, gone), False
+    return NewStart(index, offset, gone), False
 
 
-class _Walk:
+class _IndexWalk:
     """One partition, on the way to its new start."""
 
     __slots__ = ("begin", "cut", "goal", "next_index", "settings", "term")
 
-    def __init__(self, feed: Feed, goal: Goal, settings: dict[str, Any]) -> None:
+    def __init__(self, feed: ProposalQueue, goal: RetentionGoal, settings: dict[str, Any]) -> None:
         self.term, self.goal, self.settings = feed.term, goal, dict(settings)
         self.begin = self.next_index = feed.machine.start_index
-        self.cut = Cut(feed.machine.start_index, feed.machine.start, 0)
+        self.cut = NewStart(feed.machine.start_index, feed.machine.start, 0)
 
 
 class Retention:
     """See the module's docstring. `leading` are the feeds that may be proposed to."""
 
     def __init__(
-        self, engine: Engine, leading: dict[int, Feed], settings: dict[int, dict[str, Any]],
+        self, engine: Engine, leading: dict[int, ProposalQueue], settings: dict[int, dict[str,
+        Any]],
         segment_bytes: int, is_current: Callable[[int], bool], agreed_wall_ms: Callable[[int], int],
     ) -> None:  # fmt: skip
         self._engine, self._leading, self._settings = engine, leading, settings
-        self._segment_bytes, self._is_current = segment_bytes, is_current
+        self._segment_bytes, self._has_current_orders = segment_bytes, is_current
         self._agreed_wall_ms = agreed_wall_ms
         self._look_at = 0
         self._queue: deque[int] = deque()
-        self._walks: dict[int, _Walk] = {}
-        self._oldest: dict[int, tuple[int, int]] = {}  # group -> (start, stamp of what is there)
+        self._walks: dict[int, _IndexWalk] = {}
+        self._oldest_stamps: dict[
+            int, tuple[int, int]
+        ] = {}  # group -> (start, stamp of what is there)
         self._proposed: dict[int, tuple[int, int]] = {}  # group -> (term, index of the START)
 
     def tick(self, now: int) -> None:
         if not self._queue and now >= self._look_at:
-            self._look_at = now + LOOK_MS
+            self._look_at = now + CHECK_INTERVAL_MS
             self._queue.extend(one for one in self._leading if self._is_limited(one))
-            for known in (self._walks, self._oldest, self._proposed):
+            for known in (self._walks, self._oldest_stamps, self._proposed):
                 for group in [one for one in known if one not in self._leading]:
                     del known[group]
-        if not self._queue or not self._is_current(now):
+        if not self._queue or not self._has_current_orders(now):
             self._queue.clear()
             self._walks.clear()  # what was old by old settings need not be so any more
             return
-        left = ROWS_MAX
+        left = ROWS_PER_TICK_MAX
         while self._queue and left > 0:
             group = self._queue.popleft()
             feed = self._leading.get(group)
@@ -131,7 +136,7 @@ class Retention:
         settings = self._settings.get(group, {})
         return bool(settings.get("retention_bytes") or settings.get("retention_ms"))
 
-    def _waits(self, group: int, feed: Feed) -> bool:
+    def _waits(self, group: int, feed: ProposalQueue) -> bool:
         """A START of this term is on its way: one after the other, each from where the last led."""
         term, index = self._proposed.get(group, (0, 0))
         if term == feed.term and feed.machine.applied_index < index:
@@ -139,7 +144,7 @@ class Retention:
         self._proposed.pop(group, None)
         return False
 
-    def _look(self, group: int, feed: Feed, rows_max: int) -> int:
+    def _look(self, group: int, feed: ProposalQueue, rows_max: int) -> int:
         """Go on with this partition; how many rows were looked at."""
         machine, walk = feed.machine, self._walks.get(group)
         settings = self._settings.get(group, {})
@@ -150,15 +155,15 @@ class Retention:
             if goal is None:
                 self._walks.pop(group, None)
                 return 0
-            walk = self._walks[group] = _Walk(feed, goal, settings)
+            walk = self._walks[group] = _IndexWalk(feed, goal, settings)
         last = min(machine.applied_index, walk.next_index + rows_max - 1)
         rows = self._engine.log.index.rows(group, walk.next_index, last, 1 << 62)
         if not rows or rows[0].index != walk.next_index:
             del self._walks[group]  # not on disk yet, or damaged: looked at again
             return 1
-        walk.cut, is_over = advance(walk.cut, rows, walk.goal)
+        walk.cut, is_over = walk_rows(walk.cut, rows, walk.goal)
         walk.next_index = rows[-1].index + 1
-        much = walk.next_index - walk.begin >= ENTRIES_MAX
+        much = walk.next_index - walk.begin >= ENTRIES_PER_START_MAX
         if is_over or much or walk.next_index > machine.applied_index:
             del self._walks[group]
             if walk.cut.offset > machine.start:
@@ -167,24 +172,24 @@ class Retention:
             self._queue.append(group)  # with the next tick
         return len(rows)
 
-    def _goal(self, group: int, machine: Partition) -> Goal | None:
+    def _goal(self, group: int, machine: PartitionMachine) -> RetentionGoal | None:
         if machine.start == machine.end:
             return None
         settings, oldest_ms = self._settings.get(group, {}), 0
         if settings.get("retention_ms"):
-            start, oldest_ms = self._oldest.get(group, (-1, 0))
+            start, oldest_ms = self._oldest_stamps.get(group, (-1, 0))
             if start != machine.start:
                 row = self._engine.log.index.row_at_offset(group, machine.start)
                 if row is None:
                     return None
                 oldest_ms = row.time_ms
-                self._oldest[group] = machine.start, oldest_ms
+                self._oldest_stamps[group] = machine.start, oldest_ms
         now_ms = self._agreed_wall_ms(self._engine.now)
-        return goal_of(settings, machine.bytes_kept, oldest_ms, now_ms, self._segment_bytes)
+        return retention_goal(settings, machine.bytes_kept, oldest_ms, now_ms, self._segment_bytes)
 
-    def _propose(self, group: int, feed: Feed, cut: Cut) -> None:
-        feed.stamp = max(self._engine.wall_ms(), feed.stamp)
-        item = Item(0, feed.stamp, COMMAND, start_command(cut.offset, cut.index, cut.bytes))
+    def _propose(self, group: int, feed: ProposalQueue, cut: NewStart) -> None:
+        feed.last_stamp_ms = max(self._engine.wall_ms(), feed.last_stamp_ms)
+        item = Item(0, feed.last_stamp_ms, COMMAND, start_command(cut.offset, cut.index, cut.bytes))
         try:
             index = self._engine.propose(feed.replica, [item], urgent=True)
         except errors.MyQueueError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from myqueue.daemons.metadata.machine import Deed
+from myqueue.daemons.metadata.machine import AuditRecord
 from myqueue.daemons.metadata.tables import Tables
 
 Fields = dict[str, Any]
@@ -43,7 +43,7 @@ DID: Final[Mapping[str, str]] = {
 NAMED_MAX: Final = 10  # replicas in one line
 
 
-def told_of(done: Iterable[Deed], tables: Tables) -> Iterator[tuple[str, Fields]]:
+def told_of(done: Iterable[AuditRecord], tables: Tables) -> Iterator[tuple[str, Fields]]:
     """(event, fields) of what is worth a line."""
     for deed in done:
         operation, arguments, result = deed

@@ -47,11 +47,11 @@ class Orders:
         gone = sorted(named.union(old))[:GONE_MAX]
         out: dict[str, Any] = {
             "version": row.version if row else 0, "life": row.life if row else 0,
-            "life_from": row.life_from if row else 0,
+            "life_from": row.process_first_incarnation if row else 0,
             "more": self._needs_full(tables, node, life, bool(old), now),
             "wanted": None, "gone": gone, "transfers": transfers, "brokers": None,
         }  # fmt: skip
-        if row is None or (row.disk_from and not life.full_at):
+        if row is None or (row.disk_first_incarnation and not life.full_at):
             return out  # whether a disk that was lost is back, its first full beat tells
         lacks = not all(life.has(group) for group in tables.held.get(node, ()))
         due = now - self._told.get(node, -AGAIN_MS) >= AGAIN_MS
@@ -87,7 +87,7 @@ def wanted(tables: Tables, node: int, life: BrokerLife) -> list[list[Any]]:
     What was drawn for a disk that it has no more is left out: it is being drawn anew. Unless it
     has just that: the disk is back.
     """
-    disk_from = tables.brokers[node].disk_from
+    disk_from = tables.brokers[node].disk_first_incarnation
     is_its_word = life.incarnation == tables.brokers[node].life
     rows = []
     for group in sorted(tables.held.get(node, set()) | tables.left.get(node, set())):

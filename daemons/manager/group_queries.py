@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from myqueue.daemons.metadata.arguments import Arguments
-from myqueue.daemons.metadata.group_records import Team
+from myqueue.daemons.metadata.group_records import ConsumerGroup
 from myqueue.errors import UnknownGroup
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 
 
-def state_of(team: Team) -> str:
+def state_of(team: ConsumerGroup) -> str:
     """resetting, empty, moving (somebody has what is wanted for somebody else), or stable."""
     if team.reset:
         return "resetting"
@@ -24,10 +24,14 @@ def state_of(team: Team) -> str:
     return "moving" if moves else "stable"
 
 
-def _topics(view: View, team: Team) -> list[str]:
+def _topics(view: View, team: ConsumerGroup) -> list[str]:
     """Those that it reads, or read last, as far as they are there."""
     wanted = {name for member in team.members.values() for name in member.topics}
-    names = {view.tables.by_uid[uid].name for uid in team.known if uid in view.tables.by_uid}
+    names = {
+        view.tables.by_uid[uid].name
+        for uid in team.known_partition_counts
+        if uid in view.tables.by_uid
+    }
     return sorted(names | wanted)
 
 
@@ -45,7 +49,7 @@ def groups(view: View, args: Arguments) -> Answer:
                 "group": name, "state": state_of(team), "members": len(team.members),
                 "topics": _topics(view, team), "partitions": len(team.shares),
             }
-            for name, team in sorted(view.tables.teams.items())
+            for name, team in sorted(view.tables.consumer_groups.items())
         ]
     }  # fmt: skip
 
@@ -53,7 +57,7 @@ def groups(view: View, args: Arguments) -> Answer:
 def group(view: View, args: Arguments) -> Answer:
     name = args.name("group")
     args.done()
-    team = view.tables.teams.get(name)
+    team = view.tables.consumer_groups.get(name)
     if team is None:
         raise UnknownGroup(f"there is no group {name!r}")
     by_uid = view.tables.by_uid

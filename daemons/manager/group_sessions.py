@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue.daemons.metadata.group_records import Member, Team
+from myqueue.daemons.metadata.group_records import ConsumerGroup, GroupMember
 from myqueue.errors import Busy, InvalidRequest, MyQueueError, UnknownMember
 from myqueue.wire import protocol
 
@@ -114,8 +114,8 @@ class Coordinator:
             self._rounds.pop(self._contexts, None)
             raise
 
-    def _member(self, group: str, member: int) -> Member:
-        team = self._tables().teams.get(group)
+    def _member(self, group: str, member: int) -> GroupMember:
+        team = self._tables().consumer_groups.get(group)
         found = team.members.get(member) if team is not None else None
         if found is None or member in self._ended:
             raise UnknownMember(f"group {group} has no member {member}, or no more")
@@ -159,7 +159,7 @@ class Coordinator:
         except UnknownMember as error:
             self._refuse(beat.client, beat.request, error)
             return
-        rows = self._rows_of(self._tables().teams[beat.group]).get(beat.member, [])
+        rows = self._rows_of(self._tables().consumer_groups[beat.group]).get(beat.member, [])
         fields = (found.version, found.session_ms, rows)
         try:
             self._reply(beat.client, protocol.MEMBERSHIP, beat.request, *fields)
@@ -168,7 +168,7 @@ class Coordinator:
             refusal = InvalidRequest(f"{text}; add members to group {beat.group}")
             self._refuse(beat.client, beat.request, refusal)
 
-    def _rows_of(self, team: Team) -> dict[int, list[Row]]:
+    def _rows_of(self, team: ConsumerGroup) -> dict[int, list[Row]]:
         """By owner: [group, topic, number, epoch, to let go?, new to all?]."""
         version, known = self._rows.get(team.uid, (-1, {}))
         if version == team.version:
@@ -179,7 +179,7 @@ class Coordinator:
         for one in sorted(team.shares.values(), key=lambda one: (one.topic_uid, one.number)):
             topic = tables.by_uid.get(one.topic_uid)
             if one.owner and topic is not None:
-                is_new = one.number >= team.known.get(one.topic_uid, 0)
+                is_new = one.number >= team.known_partition_counts.get(one.topic_uid, 0)
                 rows.setdefault(one.owner, []).append(
                     [one.group, topic.name, one.number, one.epoch, one.wanted != one.owner, is_new]
                 )
@@ -209,7 +209,7 @@ class Coordinator:
             self._end_resets(now)
 
     def _expire(self, now: int) -> None:
-        teams, heard = self._tables().teams, self._heard
+        teams, heard = self._tables().consumer_groups, self._heard
         living: set[int] = set()
         for team in teams.values():
             living |= team.members.keys()
@@ -225,15 +225,15 @@ class Coordinator:
 
     def _balance(self, now: int) -> None:
         tables = self._tables()
-        if self._layout != (tables, tables.layout):
-            self._layout = tables, tables.layout
-            for team in tables.teams.values():
+        if self._layout != (tables, tables.layout_version):
+            self._layout = tables, tables.layout_version
+            for team in tables.consumer_groups.values():
                 if team.members and not team.unbalanced and _is_outdated(tables, team):
                     self._joins[team.name] = now - GATHER_MS_MAX, now, -1
         for name in tables.unbalanced - self._joins.keys():
-            self._joins[name] = now, now, tables.teams[name].unbalanced
+            self._joins[name] = now, now, tables.consumer_groups[name].unbalanced
         for name, (first, last, index) in list(self._joins.items()):
-            found = tables.teams.get(name)
+            found = tables.consumer_groups.get(name)
             if found is None or (index >= 0 and not found.unbalanced):
                 del self._joins[name]
                 continue
@@ -249,7 +249,7 @@ class Coordinator:
                     del self._joins[name]
 
     def _end_resets(self, now: int) -> None:
-        for team in self._tables().teams.values():
+        for team in self._tables().consumer_groups.values():
             if not team.reset:
                 continue
             since = self._resets.setdefault((team.name, team.reset), now)
@@ -268,7 +268,7 @@ class Coordinator:
         return True
 
 
-def _is_outdated(tables: Tables, team: Team) -> bool:
+def _is_outdated(tables: Tables, team: ConsumerGroup) -> bool:
     """Partitions of its topics came or went."""
     names = {name for member in team.members.values() for name in member.topics}
     topics = [tables.topics[name] for name in names if name in tables.topics]

@@ -22,7 +22,7 @@ from myqueue.daemons.manager.balancer.controller import Duties, Todo
 from myqueue.daemons.manager.broker_orders import Orders
 from myqueue.daemons.manager.cluster_view import Activity, Liveness, ManagerLife, url
 from myqueue.daemons.metadata.arguments import TEXT_MAX
-from myqueue.daemons.metadata.machine import Metadata
+from myqueue.daemons.metadata.machine import MetadataMachine
 from myqueue.errors import Busy, IdentityMismatch, InvalidRequest, Unsupported
 from myqueue.wire import protocol
 from myqueue.wire.program_settings import is_unspecified
@@ -44,7 +44,7 @@ class Beats:
 
     engine: Engine
 
-    def __init__(self, config: DaemonConfig, metadata: Metadata) -> None:
+    def __init__(self, config: DaemonConfig, metadata: MetadataMachine) -> None:
         self._config, self.metadata = config, metadata
         self.liveness, self.activity = Liveness(), Activity()
         self.duties = Duties(self.liveness, self.activity)

@@ -32,8 +32,17 @@ from myqueue.daemons.manager.heartbeats import Beats
 from myqueue.daemons.manager.pending import Reader, Update, Waiting
 from myqueue.daemons.manager.queries import View
 from myqueue.daemons.metadata.arguments import check_new_name
-from myqueue.daemons.metadata.machine import OWN_ARGUMENTS, Metadata, asked_by, command
-from myqueue.daemons.metadata.operations import CLIENT_OPERATIONS, CREATING, PLACING
+from myqueue.daemons.metadata.machine import (
+    LEADER_ARGUMENTS,
+    MetadataMachine,
+    pack_command,
+    requested_operation,
+)
+from myqueue.daemons.metadata.operations import (
+    CLIENT_OPERATIONS,
+    REPLICA_PLACING_OPERATIONS,
+    TOPIC_CREATING_OPERATIONS,
+)
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Item, node_of, replica_id
 from myqueue.wire import protocol
 from myqueue.wire.protocol import Envelope
@@ -61,7 +70,7 @@ class Manager:
 
     def __init__(self, config: DaemonConfig, tell: Callable[..., None]) -> None:
         self._config, self._tell = config, tell
-        self._metadata = Metadata(config.cluster)
+        self._metadata = MetadataMachine(config.cluster)
         self._beats = Beats(config, self._metadata)
         self._waiting = Waiting()
         nodes = [node for node, _ in config.managers]
@@ -79,8 +88,8 @@ class Manager:
     def attach(self, engine: Engine) -> None:
         self._engine = self._beats.engine = self._groups.engine = engine
 
-    def make_machine(self, group: int, about: bytes) -> Metadata:
-        return Metadata(self._config.cluster, self._config.log_entries)
+    def make_machine(self, group: int, about: bytes) -> MetadataMachine:
+        return MetadataMachine(self._config.cluster, self._config.log_entries)
 
     def started(self, now: int) -> None:
         """The group is open, or is made: a manager's first start, unless it may have had it."""
@@ -95,7 +104,7 @@ class Manager:
             voters = [replica_id(node, 1) for node, _ in self._config.managers]
             replica = engine.create(GROUP, replica_id(engine.node, 1), voters, (), b"managers")
         machine = replica.machine
-        if not isinstance(machine, Metadata):
+        if not isinstance(machine, MetadataMachine):
             raise errors.Internal("the managers' group has another machine")
         if may_have:
             with suppress(OSError):
@@ -143,15 +152,15 @@ class Manager:
         _, _, request, key, operation, arguments = envelope
         if operation not in CLIENT_OPERATIONS:
             raise errors.Unsupported(f"there is no operation {operation!r} for clients")
-        for name in OWN_ARGUMENTS & set(arguments):
+        for name in LEADER_ARGUMENTS & set(arguments):
             raise errors.InvalidRequest(f"{operation} knows no argument {name}")
         replica = self._leading()
-        if operation in CREATING:
-            kind, tables = CREATING[operation], self._metadata.tables
-            known = tables.topics if kind == "topic" else tables.teams
+        if operation in TOPIC_CREATING_OPERATIONS:
+            kind, tables = TOPIC_CREATING_OPERATIONS[operation], self._metadata.tables
+            known = tables.topics if kind == "topic" else tables.consumer_groups
             check_new_name(kind, arguments.get(kind), known)
         self._waiting.check_room(self._waiting.updates)
-        payload = command(key, operation, self._with_news(operation, arguments))
+        payload = pack_command(key, operation, self._with_news(operation, arguments))
         index = self._propose(replica, payload)
         deadline = self._engine.now + UPDATE_MS
         self._waiting.updates[index] = Update(client, request, payload, deadline, key)
@@ -186,7 +195,7 @@ class Manager:
         return life.address if life else row.address if row else ""
 
     def _with_news(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        if operation not in PLACING:
+        if operation not in REPLICA_PLACING_OPERATIONS:
             return arguments
         tables, liveness = self._metadata.tables, self._beats.liveness
         silent = liveness.silent(tables.brokers, self._engine.now)
@@ -201,7 +210,7 @@ class Manager:
         return self._engine.propose(replica, [item], urgent=True)
 
     def _propose_own(self, operation: str, arguments: dict[str, Any]) -> None:
-        self._propose(self._leading(), command(b"", operation, arguments))
+        self._propose(self._leading(), pack_command(b"", operation, arguments))
 
     def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
         done, self._metadata.done = self._metadata.done, []
@@ -238,7 +247,7 @@ class Manager:
             (entry,) = replica.read(first, first, 1)
         except errors.MyQueueError:
             return False
-        return asked_by(entry[PAYLOAD]) != asked_by(update.payload)
+        return requested_operation(entry[PAYLOAD]) != requested_operation(update.payload)
 
     def _lost(self, update: Update) -> None:
         error = errors.OutcomeUnknown("leadership was lost before a majority confirmed")
@@ -423,7 +432,7 @@ class Manager:
 
     def _do_duties(self, replica: Replica, now: int) -> None:
         for todo in self._beats.due(now):
-            payload = command(b"", todo.operation, self._with_news(*todo))
+            payload = pack_command(b"", todo.operation, self._with_news(*todo))
             try:
                 self._propose(replica, payload)
             except errors.MyQueueError:

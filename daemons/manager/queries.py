@@ -20,7 +20,7 @@ from myqueue.daemons.metadata.records import (
     NO_PARTITION,
     BrokerRow,
     Consumer,
-    Partition,
+    PartitionRow,
     Producer,
     Topic,
 )
@@ -297,7 +297,7 @@ def problems(view: View, args: Arguments) -> Answer:
         for number, partition in enumerate(topic.partitions):
             at = {"topic": name, "partition": number, "group": partition.group}
             if liveness.leader(partition.group, now)[0] in (0, *cut_off):
-                voteless = liveness.voteless(partition.all_nodes, partition.group, now)
+                voteless = liveness.voteless(partition.all_node_ids, partition.group, now)
                 leaderless.append({"problem": "leaderless", **at, "voteless": voteless})
             missing, lacking = _missing(view, topic, partition, cut_off)
             if lacking:
@@ -361,7 +361,7 @@ def _name_of(view: View, group: int) -> str:
 
 
 def _missing(
-    view: View, topic: Topic, partition: Partition, cut_off: Set[int]
+    view: View, topic: Topic, partition: PartitionRow, cut_off: Set[int]
 ) -> tuple[list[int], int]:
     """Where a copy should be and is not, and how many are lacking: there may be no broker for one.
 

@@ -9,7 +9,7 @@ from myqueue.errors import MyQueueError, UnknownPartition
 
 if TYPE_CHECKING:
     from myqueue.daemons.manager.cluster_view import Liveness
-    from myqueue.daemons.metadata.machine import Metadata
+    from myqueue.daemons.metadata.machine import MetadataMachine
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
@@ -43,7 +43,7 @@ def status(engine: Engine, replica: Replica | None, own: int, group: int) -> dic
 
 
 def stats(
-    engine: Engine, metadata: Metadata, liveness: Liveness, more: dict[str, int]
+    engine: Engine, metadata: MetadataMachine, liveness: Liveness, more: dict[str, int]
 ) -> dict[str, Any]:
     tables, now = metadata.tables, engine.now
     gauges = {

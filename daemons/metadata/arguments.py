@@ -19,16 +19,16 @@ from typing import Any, Final, NamedTuple
 from myqueue.errors import InvalidName, InvalidRequest, InvalidSetting
 from myqueue.wire import protocol
 
-NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
-PATH_NAMES: Final = (".", "..")  # no new topic or group has these: see `check_new_name`
+NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+FORBIDDEN_TOPIC_NAMES: Final = (".", "..")  # no new topic or group has these: see `check_new_name`
 TEXT_MAX: Final = 300  # addresses, hosts, ids of disks
 PARTITIONS_PER_CALL: Final = 1000
 REPLICATION_MAX: Final = 9
 REPLICATION_DEFAULT: Final = 3
-_BIG: Final = 1 << 53  # numbers that every JSON reader holds exactly
+_JSON_INT_END: Final = 1 << 53  # numbers that every JSON reader holds exactly
 
 
-class Setting(NamedTuple):
+class NumberSetting(NamedTuple):
     """A number with a range; `what` is for `myq config show`."""
 
     default: int
@@ -37,48 +37,57 @@ class Setting(NamedTuple):
     what: str
 
 
-TOPIC_SETTINGS: Final[dict[str, Setting]] = {
-    "message_bytes_max": Setting(8 << 20, 1, 15 << 20, "largest batch that is taken, in bytes"),
-    "partition_growth": Setting(
-        0, 0, _BIG, "messages per partition after which one is added; 0: never"
+TOPIC_SETTINGS: Final[dict[str, NumberSetting]] = {
+    "message_bytes_max": NumberSetting(
+        8 << 20, 1, 15 << 20, "largest batch that is taken, in bytes"
     ),
-    "retention_bytes": Setting(
+    "partition_growth": NumberSetting(
+        0, 0, _JSON_INT_END, "messages per partition after which one is added; 0: never"
+    ),
+    "retention_bytes": NumberSetting(
         0,
         0,
-        _BIG,
+        _JSON_INT_END,
         "of a partition, so many bytes of batches stay at least, and at most an eighth"
         " or half a segment more; the oldest go; 0: all stay",
     ),
-    "retention_ms": Setting(
+    "retention_ms": NumberSetting(
         0,
         0,
-        _BIG,
+        _JSON_INT_END,
         "batches older than so many ms go, at most a minute or an eighth of it late; 0: they stay",
     ),
 }
-CLUSTER_SETTINGS: Final[dict[str, Setting]] = {
-    "consumers_max": Setting(100_000, 1, _BIG, "registered consumers"),
-    "groups_max": Setting(10_000, 1, _BIG, "consumer groups that are known"),
-    "inactive_ms": Setting(30_000, 1000, _BIG, "a client silent for so long counts as inactive"),
-    "moves_per_broker": Setting(
+CLUSTER_SETTINGS: Final[dict[str, NumberSetting]] = {
+    "consumers_max": NumberSetting(100_000, 1, _JSON_INT_END, "registered consumers"),
+    "groups_max": NumberSetting(10_000, 1, _JSON_INT_END, "consumer groups that are known"),
+    "inactive_ms": NumberSetting(
+        30_000, 1000, _JSON_INT_END, "a client silent for so long counts as inactive"
+    ),
+    "moves_per_broker": NumberSetting(
         4, 0, 1000, "replicas that one broker takes or gives away at a time; 0: none are moved"
     ),
-    "partitions_max": Setting(10_000, 1, 1_000_000, "partitions of all topics together"),
-    "producers_max": Setting(100_000, 1, _BIG, "producers known, registered or opened"),
-    # A broker's orders have to fit into one envelope, at the longest names.
-    "replace_after_ms": Setting(
-        300_000, 2000, _BIG, "a broker silent for so long is dead: its replicas are made anew"
+    "partitions_max": NumberSetting(10_000, 1, 1_000_000, "partitions of all topics together"),
+    "producers_max": NumberSetting(
+        100_000, 1, _JSON_INT_END, "producers known, registered or opened"
     ),
-    "replicas_per_broker_max": Setting(2500, 1, 2500, "replicas that one broker holds"),
+    # A broker's orders have to fit into one envelope, at the longest names.
+    "replace_after_ms": NumberSetting(
+        300_000,
+        2000,
+        _JSON_INT_END,
+        "a broker silent for so long is dead: its replicas are made anew",
+    ),
+    "replicas_per_broker_max": NumberSetting(2500, 1, 2500, "replicas that one broker holds"),
 }
 
 
-def defaults(known: dict[str, Setting]) -> dict[str, int]:
+def default_settings(known: dict[str, NumberSetting]) -> dict[str, int]:
     return {name: setting.default for name, setting in sorted(known.items())}
 
 
-def changed_settings(
-    known: dict[str, Setting], before: dict[str, int], given: dict[Any, Any]
+def merge_settings(
+    known: dict[str, NumberSetting], before: dict[str, int], given: dict[Any, Any]
 ) -> dict[str, int]:
     """All settings after the change; nil brings a default back."""
     after = dict(before)
@@ -99,7 +108,7 @@ def changed_settings(
 
 
 def checked_name(value: Any, what: str) -> str:
-    if type(value) is not str or NAME.fullmatch(value) is None:
+    if type(value) is not str or NAME_PATTERN.fullmatch(value) is None:
         raise InvalidName(f"{what}: {brief(value)} is not a name of 1 to 200 of A-Z a-z 0-9 . _ -")
     return value
 
@@ -110,7 +119,7 @@ def check_new_name(kind: str, name: Any, known: Container[str]) -> None:
     The leader asks before it proposes an entry. Entries of logs that are there already, which made
     such a topic or group, are applied as ever; so it can be used, and deleted.
     """
-    if name in PATH_NAMES and name not in known:
+    if name in FORBIDDEN_TOPIC_NAMES and name not in known:
         raise InvalidName(
             f"a {kind} can't be named {name!r}: in a URL that leads to another page",
             hint="Choose another name, of A-Z a-z 0-9 . _ -",
@@ -160,7 +169,7 @@ class Arguments:
         return value
 
     def settings(self) -> dict[Any, Any]:
-        """As given; `changed_settings` says what they mean."""
+        """As given; `merge_settings` says what they mean."""
         value = self._take("settings", {})
         if type(value) is not dict:
             raise InvalidSetting(f"settings of {self._call} is a map of names to numbers")

@@ -17,18 +17,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heapreplace
 from typing import Final
 
-MOVES_MAX: Final = 2000  # of one decision among different wishes
-STEPS_MAX: Final = 200_000  # looks at members in search of them; some ten milliseconds
+MOVES_PER_DECISION_MAX: Final = 2000  # of one decision among different wishes
+EXAMINED_PER_DECISION_MAX: Final = (
+    200_000  # looks at members in search of them; some ten milliseconds
+)
 
-Wishes = Mapping[int, frozenset[int]]  # member -> topics
-Decision = dict[int, int]  # partition -> member
+Subscriptions = Mapping[int, frozenset[int]]  # member -> topics
+Assignment = dict[int, int]  # partition -> member
 
 
-def share_out(
-    wishes: Wishes, partitions: Sequence[tuple[int, int]], before: Mapping[int, int]
-) -> tuple[Decision, bool]:
+def assign_partitions(
+    wishes: Subscriptions, partitions: Sequence[tuple[int, int]], before: Mapping[int, int]
+) -> tuple[Assignment, bool]:
     """`partitions`: (partition, topic). `before`: who had it by the last decision; may be gone."""
-    spread, is_even = _Spread(wishes), True
+    spread, is_even = _AssignmentBuilder(wishes), True
     homeless = []
     for partition, topic in partitions:
         member = before.get(partition, 0)
@@ -37,47 +39,47 @@ def share_out(
         else:
             homeless.append((partition, topic))
     if len(set(wishes.values())) == 1:
-        homeless = spread.cut_down_to_quota(homeless, len(partitions))
-        spread.house(homeless)
+        homeless = spread.release_above_quota(homeless, len(partitions))
+        spread.assign_to_least_loaded(homeless)
     else:
-        spread.house(homeless)
+        spread.assign_to_least_loaded(homeless)
         is_even = spread.even_out()
-    return {partition: spread.decision.get(partition, 0) for partition, _ in partitions}, is_even
+    return {partition: spread.assignment.get(partition, 0) for partition, _ in partitions}, is_even
 
 
-class _Spread:
+class _AssignmentBuilder:
     """Who has what while it is being decided. Newest last: what came last moves first."""
 
-    def __init__(self, wishes: Wishes) -> None:
+    def __init__(self, wishes: Subscriptions) -> None:
         self.counts = dict.fromkeys(sorted(wishes), 0)
-        self.decision: Decision = {}
+        self.assignment: Assignment = {}
         self._steps = 0  # looks at members so far
-        self._has: dict[int, dict[int, list[int]]] = {member: {} for member in self.counts}
-        self._wanting: dict[int, list[int]] = {}  # topic -> members
+        self._assigned: dict[int, dict[int, list[int]]] = {member: {} for member in self.counts}
+        self._members_by_topic: dict[int, list[int]] = {}  # topic -> members
         for member in self.counts:
             for topic in sorted(wishes[member]):
-                self._wanting.setdefault(topic, []).append(member)
+                self._members_by_topic.setdefault(topic, []).append(member)
 
     def give(self, member: int, partition: int, topic: int) -> None:
-        self._has[member].setdefault(topic, []).append(partition)
+        self._assigned[member].setdefault(topic, []).append(partition)
         self.counts[member] += 1
-        self.decision[partition] = member
+        self.assignment[partition] = member
 
     def take(self, member: int, topic: int) -> int:
-        partition = self._has[member][topic].pop()
-        if not self._has[member][topic]:
-            del self._has[member][topic]
+        partition = self._assigned[member][topic].pop()
+        if not self._assigned[member][topic]:
+            del self._assigned[member][topic]
         self.counts[member] -= 1
         return partition
 
-    def cut_down_to_quota(
+    def release_above_quota(
         self, homeless: list[tuple[int, int]], total: int
     ) -> list[tuple[int, int]]:
         """Whoever has more than an equal share gives the rest away; all that needs a home then.
 
         Who has most keeps one more where it does not divide: so the fewest move.
         """
-        if not any(self._wanting.values()):
+        if not any(self._members_by_topic.values()):
             return homeless
         quota, more = divmod(total, len(self.counts))
         freed = []
@@ -85,17 +87,19 @@ class _Spread:
             most = quota + (more > 0)
             more -= 1
             while self.counts[member] > most:
-                topic = max(self._has[member], key=lambda one: (len(self._has[member][one]), one))
+                topic = max(
+                    self._assigned[member], key=lambda one: (len(self._assigned[member][one]), one)
+                )
                 freed.append((self.take(member, topic), topic))
         return homeless + freed
 
-    def house(self, homeless: Iterable[tuple[int, int]]) -> None:
+    def assign_to_least_loaded(self, homeless: Iterable[tuple[int, int]]) -> None:
         """Each to the member that has least of those that want it."""
         heaps: dict[int, list[tuple[int, int]]] = {}
         for partition, topic in homeless:
             heap = heaps.get(topic)
             if heap is None:
-                heap = [(self.counts[one], one) for one in self._wanting.get(topic, ())]
+                heap = [(self.counts[one], one) for one in self._members_by_topic.get(topic, ())]
                 heapify(heap)
                 heaps[topic] = heap
             if not heap:
@@ -110,17 +114,17 @@ class _Spread:
         """Moves along chains of members, from one that has more to one that has less. False if
         there may be more of them.
         """
-        for _ in range(MOVES_MAX):
-            if self._steps > STEPS_MAX:
+        for _ in range(MOVES_PER_DECISION_MAX):
+            if self._steps > EXAMINED_PER_DECISION_MAX:
                 return False
-            chain = self._chain()
+            chain = self._find_chain()
             if not chain:
                 return True
             for giver, topic, taker in chain:
                 self.give(taker, self.take(giver, topic), topic)
         return False
 
-    def _chain(self) -> list[tuple[int, int, int]]:
+    def _find_chain(self) -> list[tuple[int, int, int]]:
         """The first that brings two members nearer to each other; [] if there is none."""
         counts = self.counts
         self._steps += len(counts)
@@ -150,10 +154,10 @@ class _Spread:
         topics: set[int] = set()
         queue = [giver]
         for member in queue:  # grows while it is walked
-            for topic in sorted(self._has[member].keys() - topics):
+            for topic in sorted(self._assigned[member].keys() - topics):
                 topics.add(topic)
-                self._steps += len(self._wanting[topic])
-                for taker in self._wanting[topic]:
+                self._steps += len(self._members_by_topic[topic])
+                for taker in self._members_by_topic[topic]:
                     if taker != giver and taker not in steps:
                         steps[taker] = (member, topic)
                         queue.append(taker)

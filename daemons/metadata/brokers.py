@@ -13,75 +13,75 @@ from typing import Any
 
 from myqueue.daemons.metadata import placement
 from myqueue.daemons.metadata.arguments import Arguments
-from myqueue.daemons.metadata.records import ACTIVE, DRAINING, BrokerRow, Partition
+from myqueue.daemons.metadata.records import ACTIVE, DRAINING, BrokerRow, PartitionRow
 from myqueue.daemons.metadata.tables import Tables
-from myqueue.daemons.metadata.topics import Answer, Call, host_of
+from myqueue.daemons.metadata.topics import OperationContext, OperationResult, host_label
 from myqueue.errors import BrokerInUse, IdentityMismatch, TooFewBrokers, UnknownBroker
 
-NAMED_MAX = 5  # partitions in one sentence
-TOLD_MAX = 100  # in one result
+NAMES_SHOWN_MAX = 5  # partitions in one sentence
+REPORTED_MAX = 100  # in one result
 
 # -- daemons --------------------------------------------------------------------------------------
 
 
-def whereabouts(args: Arguments) -> tuple[int, str, str, str, str]:
+def read_daemon_identity(args: Arguments) -> tuple[int, str, str, str, str]:
     """Which daemon it is, and where."""
     node, disk = args.number("node", low=1, high=(1 << 31) - 1), args.text("disk")
     address, peer, host = args.text("address"), args.text("peer"), args.text("host", "")
     return node, disk, address, peer, host
 
 
-def register_broker(call: Call, args: Arguments) -> Answer:
+def register_broker(call: OperationContext, args: Arguments) -> OperationResult:
     """A broker that is new, began a new life, or is elsewhere. Its orders name this life.
 
     With another disk it is the same broker without its replicas: what was drawn before is lost,
     and is drawn anew, never used again under its old name (W7).
     """
-    new = BrokerRow(*whereabouts(args), call.time_ms, version=call.index)
+    new = BrokerRow(*read_daemon_identity(args), call.time_ms, version=call.index)
     new.life = args.number("life", 0)
     args.done()
     tables = call.tables
     if tables.removed.get(new.node) == new.disk:
         raise IdentityMismatch(f"broker {new.node} was removed, with disk {new.disk}")
     before, drawn = tables.brokers.get(new.node), tables.counters.incarnation
-    new.life_from = drawn
+    new.process_first_incarnation = drawn
     if before is None or before.disk != new.disk:
         # What is to leave may be wanted again, and would be made empty under a name that voted.
         is_known = tables.held[new.node] or tables.left[new.node]
-        new.disk_from = drawn if is_known else 0
+        new.disk_first_incarnation = drawn if is_known else 0
     else:
-        new.since_ms, new.disk_from = before.since_ms, before.disk_from
+        new.since_ms, new.disk_first_incarnation = before.since_ms, before.disk_first_incarnation
         if before.life == new.life:
-            new.life_from = before.life_from
+            new.process_first_incarnation = before.process_first_incarnation
     new.state = before.state if before is not None else new.state
     tables.put_broker(new)
     here = (new.address, new.peer, new.host)
     if before is None or here != (before.address, before.peer, before.host):
-        tables.bump(tables.brokers, call.index)  # all of them are told where it is
+        tables.bump_orders_version(tables.brokers, call.index)  # all of them are told where it is
     return {"node": new.node}
 
 
-def _broker(call: Call, node: int) -> BrokerRow:
+def _get_broker(call: OperationContext, node: int) -> BrokerRow:
     broker = call.tables.brokers.get(node)
     if broker is None:
         raise UnknownBroker(f"there is no broker {node}")
     return broker
 
 
-def drain_broker(call: Call, args: Arguments) -> Answer:
+def drain_broker(call: OperationContext, args: Arguments) -> OperationResult:
     """From now on it gives its replicas away, as long as others can take them.
 
     Who asks again is not told of brokers that have fallen silent since: it goes on when they speak.
     """
     node, avoid = args.number("node"), args.numbers("avoid")
     args.done()
-    tables, broker = call.tables, _broker(call, node)
+    tables, broker = call.tables, _get_broker(call, node)
     silent = set(avoid) if broker.state != DRAINING else set()
     active = {one.node for one in tables.brokers.values() if one.state == ACTIVE} - {node}
     others = len(active - silent)
     wide = [topic.name for _, topic in sorted(tables.topics.items()) if topic.replication > others]
     if wide:
-        listed = ", ".join(wide[:NAMED_MAX]) + (" …" if len(wide) > NAMED_MAX else "")
+        listed = ", ".join(wide[:NAMES_SHOWN_MAX]) + (" …" if len(wide) > NAMES_SHOWN_MAX else "")
         away = ", ".join(map(str, sorted(active & silent)))
         raise TooFewBrokers(
             f"without broker {node} there are {others} brokers to hold replicas"
@@ -96,16 +96,16 @@ def drain_broker(call: Call, args: Arguments) -> Answer:
     return {"node": node, "replicas": len(tables.held[node])}
 
 
-def undrain_broker(call: Call, args: Arguments) -> Answer:
+def undrain_broker(call: OperationContext, args: Arguments) -> OperationResult:
     node = args.number("node")
     args.done()
-    broker = _broker(call, node)
+    broker = _get_broker(call, node)
     broker.state = ACTIVE
     call.tables.put_broker(broker)
     return {"node": node}
 
 
-def remove_broker(call: Call, args: Arguments) -> Answer:
+def remove_broker(call: OperationContext, args: Arguments) -> OperationResult:
     """One that holds nothing; with `force` whatever it holds. What it alone holds is lost then; of
     what is `stranded` others have replicas, which are no majority: they wait for more of them.
     """
@@ -113,9 +113,9 @@ def remove_broker(call: Call, args: Arguments) -> Answer:
     waiting = set(args.numbers("stranded"))
     args.done()
     tables = call.tables
-    _broker(call, node)
+    _get_broker(call, node)
     groups = sorted(tables.held[node] | tables.left[node])
-    only = [group for group in groups if _is_only(tables, group, node)]
+    only = [group for group in groups if _is_sole_replica(tables, group, node)]
     stranded = [group for group in groups if group in waiting and group not in only]
     if len(tables.brokers) == 1 and not force:
         raise BrokerInUse(
@@ -123,54 +123,58 @@ def remove_broker(call: Call, args: Arguments) -> Answer:
             hint="Add another one first, or insist (force).",
         )
     if groups and not force:
-        missed = _what_is_missed(tables, only, stranded)
+        missed = _loss_summary(tables, only, stranded)
         more = f"; {missed}" if missed else ""
         raise BrokerInUse(f"broker {node} holds {len(groups)} replicas{more}")
     for group in groups:
         partition = tables.partition(group)
         if partition is not None and group not in only:
-            _without(call, partition, node, avoid)
+            _replace_replica_on(call, partition, node, avoid)
     result = {
         "node": node, "replicas": len(groups), "lost": len(only), "stranded": len(stranded),
-        "lost_partitions": _names(tables, only)[:TOLD_MAX],
-        "stranded_partitions": _names(tables, stranded)[:TOLD_MAX],
-        "missed": _what_is_missed(tables, only, stranded),
+        "lost_partitions": _partition_names(tables, only)[:REPORTED_MAX],
+        "stranded_partitions": _partition_names(tables, stranded)[:REPORTED_MAX],
+        "missed": _loss_summary(tables, only, stranded),
     }  # fmt: skip
     tables.remove_broker(node)
-    tables.bump(tables.brokers, call.index)
+    tables.bump_orders_version(tables.brokers, call.index)
     return result
 
 
-def _what_is_missed(tables: Tables, only: list[int], stranded: list[int]) -> str:
+def _loss_summary(tables: Tables, only: list[int], stranded: list[int]) -> str:
     texts = []
     if only:
-        texts.append(f"it alone has {_named(tables, only)}, whose messages are lost without it")
+        texts.append(
+            f"it alone has {_partition_list_text(tables, only)}, whose messages are lost without it"
+        )
     if stranded:
         texts.append(
-            f"without it too few replicas of {_named(tables, stranded)} answer: nobody can read or "
-            "write there until their other brokers are back"
+            f"without it too few replicas of {_partition_list_text(tables, stranded)} answer:"
+            " nobody can read or write there until their other brokers are back"
         )
     return "; ".join(texts)
 
 
-def _is_only(tables: Tables, group: int, node: int) -> bool:
+def _is_sole_replica(tables: Tables, group: int, node: int) -> bool:
     partition = tables.partition(group)
     return partition is not None and partition.nodes == [node] and not partition.leaving
 
 
-def _names(tables: Tables, groups: list[int]) -> list[str]:
+def _partition_names(tables: Tables, groups: list[int]) -> list[str]:
     places = [(topic.name, number) for topic, number in map(tables.groups.__getitem__, groups)]
     return [f"{name}/{number}" for name, number in sorted(places)]
 
 
-def _named(tables: Tables, groups: list[int]) -> str:
-    named = _names(tables, groups)
-    return ", ".join(named[:NAMED_MAX]) + (
-        f" and {len(named) - NAMED_MAX:,} more" if len(named) > NAMED_MAX else ""
+def _partition_list_text(tables: Tables, groups: list[int]) -> str:
+    named = _partition_names(tables, groups)
+    return ", ".join(named[:NAMES_SHOWN_MAX]) + (
+        f" and {len(named) - NAMES_SHOWN_MAX:,} more" if len(named) > NAMES_SHOWN_MAX else ""
     )
 
 
-def _without(call: Call, partition: Partition, node: int, avoid: list[int]) -> None:
+def _replace_replica_on(
+    call: OperationContext, partition: PartitionRow, node: int, avoid: list[int]
+) -> None:
     """Its replica there is made anew elsewhere, or is one fewer if there is no other broker."""
     tables = call.tables
     for place, replica in enumerate(partition.replicas):
@@ -178,47 +182,49 @@ def _without(call: Call, partition: Partition, node: int, avoid: list[int]) -> N
             continue
         if not partition.moved:  # it may not be founded yet, and then only its founders can
             partition.founders = list(partition.replicas)
-        to = _back(tables, partition, node, avoid) or _spare(tables, partition, node, avoid)
+        to = _returning_node(tables, partition, node, avoid) or _best_other_broker(
+            tables, partition, node, avoid
+        )
         if to:
-            _move(call, partition, place, to)
+            _replace_replica(call, partition, place, to)
         elif len(partition.replicas) > 1:
-            with tables.changing(partition):
+            with tables.change_partition(partition):
                 partition.leaving.append(partition.replicas.pop(place))
                 partition.moved, partition.is_moving = call.index, True
-            tables.bump(partition.all_nodes, call.index)
+            tables.bump_orders_version(partition.all_node_ids, call.index)
         return
 
 
-def _back(tables: Tables, partition: Partition, node: int, avoid: list[int]) -> int:
+def _returning_node(tables: Tables, partition: PartitionRow, node: int, avoid: list[int]) -> int:
     """Who was to leave and has not left, and may stay instead; 0: nobody."""
     for one, drawn in partition.leaving:
         row = tables.brokers.get(one)
-        is_here = row is not None and row.state == ACTIVE and row.disk_from <= drawn
+        is_here = row is not None and row.state == ACTIVE and row.disk_first_incarnation <= drawn
         if is_here and one not in (node, *partition.nodes, *avoid):
             return one
     return 0
 
 
-def _spare(tables: Tables, partition: Partition, node: int, avoid: list[int]) -> int:
+def _best_other_broker(tables: Tables, partition: PartitionRow, node: int, avoid: list[int]) -> int:
     """A broker that could take one more replica of it; 0: there is none."""
     most, silent = tables.settings["replicas_per_broker_max"], set(avoid)
-    taken = set(partition.all_nodes)
+    taken = set(partition.all_node_ids)
     loads = [
-        placement.Load(one.node, host_of(one), len(tables.held[one.node]))
+        placement.BrokerLoad(one.node, host_label(one), len(tables.held[one.node]))
         for one in tables.brokers.values()
         if one.state == ACTIVE and one.node not in silent and len(tables.held[one.node]) < most
     ]
     hosts = [
-        host_of(tables.brokers[one])
+        host_label(tables.brokers[one])
         for one in partition.nodes
         if one != node and one in tables.brokers
     ]
-    return placement.place_another(
+    return placement.best_broker_for_replica(
         [one for one in loads if one.node not in taken and one.node != node], hosts
     )
 
 
-def forget_gone(call: Call, args: Arguments) -> Answer:
+def forget_gone(call: OperationContext, args: Arguments) -> OperationResult:
     """A broker that follows orders of this version no longer holds replicas that were to go."""
     node, groups, version = args.number("node"), args.numbers("groups"), args.number("version")
     args.done()
@@ -227,14 +233,14 @@ def forget_gone(call: Call, args: Arguments) -> Answer:
         gone = tables.gone.get(group)
         if gone is not None:
             gone.replicas = [one for one in gone.replicas if one[0] != node or one[2] > version]
-            tables.put_gone(gone)
+            tables.put_pending_removal(gone)
     return {}
 
 
 # -- replicas -------------------------------------------------------------------------------------
 
 
-def move_replicas(call: Call, args: Arguments) -> Answer:
+def move_replicas(call: OperationContext, args: Arguments) -> OperationResult:
     """`moves`: [group, node, incarnation, to]; `to` the same node: made anew there; node 0: one
     more, for a partition that has fewer than its topic promises.
 
@@ -248,68 +254,70 @@ def move_replicas(call: Call, args: Arguments) -> Answer:
         partition, broker = tables.partition(group), tables.brokers.get(to)
         if partition is None or broker is None:
             continue
-        known = (node, incarnation) in partition.replicas if node else group in tables.thin
+        known = (
+            (node, incarnation) in partition.replicas if node else group in tables.under_replicated
+        )
         if not known:
             continue
         if to != node:
             full = len(tables.held[to]) >= most or broker.state != ACTIVE
-            if full or to in partition.nodes or (not node and to in partition.all_nodes):
+            if full or to in partition.nodes or (not node and to in partition.all_node_ids):
                 continue
         if node:
-            _move(call, partition, partition.replicas.index((node, incarnation)), to)
+            _replace_replica(call, partition, partition.replicas.index((node, incarnation)), to)
         else:
-            _one_more(call, partition, to)
+            _add_replica(call, partition, to)
         done += 1
     return {"moved": done}
 
 
-def _move(call: Call, partition: Partition, place: int, to: int) -> None:
+def _replace_replica(call: OperationContext, partition: PartitionRow, place: int, to: int) -> None:
     """One that was to leave and is wanted again keeps its name: its data were not removed, or it
     would not be among those that leave.
     """
     tables, before = call.tables, partition.replicas[place]
-    # Of several there, the newest is the one that `_back` and the plan mean.
+    # Of several there, the newest is the one that `_returning_node` and the plan mean.
     leaves = [one for one in partition.leaving if one[0] == to != before[0]]
     back = max(leaves, default=None)
-    new = back or _draw(tables, to)
-    with tables.changing(partition):
+    new = back or _allocate_replica(tables, to)
+    with tables.change_partition(partition):
         partition.leaving = [one for one in partition.leaving if one != back] + [before]
         partition.replicas[place] = new
         partition.moved, partition.is_moving = call.index, True
-    tables.bump(partition.all_nodes, call.index)
-    _even_leader(tables, partition)
+    tables.bump_orders_version(partition.all_node_ids, call.index)
+    _rebalance_leader(tables, partition)
 
 
-def _one_more(call: Call, partition: Partition, to: int) -> None:
+def _add_replica(call: OperationContext, partition: PartitionRow, to: int) -> None:
     tables = call.tables
-    new = _draw(tables, to)
-    with tables.changing(partition):
+    new = _allocate_replica(tables, to)
+    with tables.change_partition(partition):
         partition.replicas.append(new)
         partition.moved, partition.is_moving = call.index, True
-    tables.bump(partition.all_nodes, call.index)
+    tables.bump_orders_version(partition.all_node_ids, call.index)
 
 
-def _draw(tables: Tables, node: int) -> tuple[int, int]:
+def _allocate_replica(tables: Tables, node: int) -> tuple[int, int]:
     """A replica that never was."""
     tables.counters.incarnation += 1
-    tables.put_counters()
+    tables.mark_counters_changed()
     return node, tables.counters.incarnation - 1
 
 
-def _even_leader(tables: Tables, partition: Partition) -> None:
+def _rebalance_leader(tables: Tables, partition: PartitionRow) -> None:
     first, *others = partition.nodes
     best = min(others, key=lambda one: (tables.led[one], one), default=first)
     if tables.led[best] + 1 < tables.led[first]:
-        _prefer(tables, partition, best)
+        _set_preferred_leader(tables, partition, best)
 
 
-def _prefer(tables: Tables, partition: Partition, node: int) -> None:
-    with tables.changing(partition):
+def _set_preferred_leader(tables: Tables, partition: PartitionRow, node: int) -> None:
+    with tables.change_partition(partition):
         place = partition.nodes.index(node)
         partition.replicas.insert(0, partition.replicas.pop(place))
 
 
-def settle_replicas(call: Call, args: Arguments) -> Answer:
+def settle_replicas(call: OperationContext, args: Arguments) -> OperationResult:
     """What the leader of a group reports of its members, as of the last move (`moved`).
 
     `gone`: leaving replicas that are no members any more. `done`: the members are exactly those
@@ -323,24 +331,24 @@ def settle_replicas(call: Call, args: Arguments) -> Answer:
     if partition is None or partition.moved != moved or not partition.is_moving:
         return {}
     gone = [one for one in partition.leaving if one in pairs]
-    nodes = partition.all_nodes
-    with tables.changing(partition):
+    nodes = partition.all_node_ids
+    with tables.change_partition(partition):
         partition.leaving = [one for one in partition.leaving if one not in pairs]
         partition.is_moving = bool(partition.leaving) or not done
         if not partition.is_moving:
             partition.founders = []
     known = [one for one in gone if one[0] in tables.brokers]
     if known:
-        tables.add_gone(group, known, call.index)
-        tables.bump(nodes, call.index)
+        tables.add_pending_removal(group, known, call.index)
+        tables.bump_orders_version(nodes, call.index)
     return {}
 
 
-def prefer_replica(call: Call, args: Arguments) -> Answer:
+def prefer_replica(call: OperationContext, args: Arguments) -> OperationResult:
     """Another of the wanted replicas should lead."""
     group, node = args.number("group"), args.number("node")
     args.done()
     partition: Any = call.tables.partition(group)
     if partition is not None and node in partition.nodes[1:]:
-        _prefer(call.tables, partition, node)
+        _set_preferred_leader(call.tables, partition, node)
     return {}

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from myqueue.daemons.metadata.operations import run
-from myqueue.daemons.metadata.records import Result
+from myqueue.daemons.metadata.operations import run_operation
+from myqueue.daemons.metadata.records import ResultRow
 from myqueue.daemons.metadata.tables import Tables
-from myqueue.daemons.metadata.topics import Call
+from myqueue.daemons.metadata.topics import OperationContext
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, TIME, TYPE, Entry, require
 from myqueue.daemons.state_machine import Changes
 from myqueue.errors import NONE, InvalidRequest, MyQueueError, error_of
@@ -28,13 +28,13 @@ from myqueue.wire import protocol
 
 SNAPSHOT_VERSION: Final = 1
 LOG_ENTRIES_MAX: Final = 20_000
-OWN_ARGUMENTS: Final = frozenset(("avoid", "stranded"))  # which the leader adds
+LEADER_ARGUMENTS: Final = frozenset(("avoid", "stranded"))  # which the leader adds
 LOG_BYTES_MAX: Final = 64 << 20
-TAIL_ENTRIES: Final = 100  # kept if their bytes were too many
+KEPT_ENTRIES_MIN: Final = 100  # kept if their bytes were too many
 Outcome = dict[str, Any] | MyQueueError
 
 
-class Deed(NamedTuple):
+class AuditRecord(NamedTuple):
     """What an entry did. A refusal did nothing, and neither did a repeat."""
 
     operation: str
@@ -42,18 +42,18 @@ class Deed(NamedTuple):
     result: dict[str, Any]
 
 
-def command(key: bytes, operation: str, arguments: dict[str, Any]) -> bytes:
+def pack_command(key: bytes, operation: str, arguments: dict[str, Any]) -> bytes:
     """The payload of an entry."""
     return protocol.pack([key, operation, arguments])
 
 
-def asked_by(payload: bytes) -> tuple[str, dict[str, Any]]:
+def requested_operation(payload: bytes) -> tuple[str, dict[str, Any]]:
     """What a client asked for with this command, without what the leader added."""
     _, operation, arguments = protocol.unpack(payload)
-    return operation, {k: v for k, v in arguments.items() if k not in OWN_ARGUMENTS}
+    return operation, {k: v for k, v in arguments.items() if k not in LEADER_ARGUMENTS}
 
 
-class Metadata:
+class MetadataMachine:
     """A `Machine`; see the module's docstring. `tables` is another object after a restore.
 
     The state is all there is, so any applied entry may leave the log. Some thousand stay for
@@ -64,15 +64,17 @@ class Metadata:
         self.applied_index = self.bytes_gone = 0
         self.cluster = cluster
         self.tables = Tables()
-        self.done: list[Deed] = []  # until somebody takes it
+        self.done: list[AuditRecord] = []  # until somebody takes it
         self._step = max(1, log_entries_max // 2)
-        self._bytes = self._heavy_until = 0  # entries applied by this process; the last too many
+        self._bytes = self._heavy_until_index = (
+            0  # entries applied by this process; the last too many
+        )
 
     @property
     def start_index(self) -> int:
         """In steps, as each one costs a snapshot: between one and two of them are kept."""
         whole = (self.applied_index // self._step - 1) * self._step + 1
-        return max(1, whole, self._heavy_until - TAIL_ENTRIES)
+        return max(1, whole, self._heavy_until_index - KEPT_ENTRIES_MIN)
 
     def apply(self, entries: list[Entry]) -> list[Any]:
         results: list[Any] = []
@@ -81,7 +83,7 @@ class Metadata:
             self.applied_index = entry[INDEX]
             self._bytes += len(entry[PAYLOAD])
             if self._bytes > LOG_BYTES_MAX:
-                self._bytes, self._heavy_until = 0, entry[INDEX]
+                self._bytes, self._heavy_until_index = 0, entry[INDEX]
             results.append(self._command(entry) if entry[TYPE] == COMMAND else None)
         return results
 
@@ -94,16 +96,16 @@ class Metadata:
             return InvalidRequest("a command whose key is not bytes")
         known = self.tables.known_result(key)
         if known is not None:
-            return _opened(known)
-        call = Call(self.tables, self.cluster, entry[INDEX], entry[TIME], key)
+            return _unpack_outcome(known)
+        call = OperationContext(self.tables, self.cluster, entry[INDEX], entry[TIME], key)
         outcome: Outcome
         try:
-            outcome = run(call, operation, arguments)
-            self.done.append(Deed(operation, arguments, outcome))
+            outcome = run_operation(call, operation, arguments)
+            self.done.append(AuditRecord(operation, arguments, outcome))
         except MyQueueError as error:
             outcome = error.with_traceback(None)
         if key and not _may_succeed_later(outcome):
-            self.tables.remember(Result(entry[INDEX], key, _closed(outcome)))
+            self.tables.put_result(ResultRow(entry[INDEX], key, _pack_outcome(outcome)))
         return outcome
 
     # -- state ---------------------------------------------------------------------------------
@@ -133,12 +135,12 @@ def _may_succeed_later(outcome: Outcome) -> bool:
     return isinstance(outcome, MyQueueError) and outcome.retriable and outcome.outcome == NONE
 
 
-def _closed(outcome: Outcome) -> bytes:
+def _pack_outcome(outcome: Outcome) -> bytes:
     if isinstance(outcome, MyQueueError):
         return protocol.pack([outcome.code, str(outcome), {}])
     return protocol.pack([0, "", outcome])
 
 
-def _opened(packed: bytes) -> Outcome:
+def _unpack_outcome(packed: bytes) -> Outcome:
     code, text, result = protocol.unpack(packed)
     return error_of(code, text) if code else dict(result)

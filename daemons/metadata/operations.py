@@ -1,9 +1,9 @@
 """What the entries of the managers' log do to the tables, one function for each operation.
 
-An operation gets a `Call` (the tables, the entry's index and time, who asks) and its arguments. It
-first looks at everything, refusing by an error of `myqueue.errors`, and only then changes anything:
-a refusal leaves no trace. It returns a map, the result. There is no clock and no random here; uids
-come from a hash over the entry, replicas' incarnations from a counter (R27).
+An operation gets a `OperationContext` (the tables, the entry's index and time, who asks) and its
+arguments. It first looks at everything, refusing by an error of `myqueue.errors`, and only then
+changes anything: a refusal leaves no trace. It returns a map, the result. There is no clock and no
+random here; uids come from a hash over the entry, replicas' incarnations from a counter (R27).
 
 `CLIENT_OPERATIONS` may be asked for by clients; all others are made by the managers themselves.
 Those on topics are in `topics.py`, on brokers and replicas in `brokers.py`, on consumer groups in
@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from myqueue.daemons.metadata import brokers, groups, topics
-from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, Arguments, changed_settings
+from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, Arguments, merge_settings
 from myqueue.daemons.metadata.records import NO_PARTITION, Consumer, ManagerRow, Producer
 from myqueue.daemons.metadata.tables import CONSUMER, PRODUCER, Tables
-from myqueue.daemons.metadata.topics import Answer, Call
+from myqueue.daemons.metadata.topics import OperationContext, OperationResult
 from myqueue.errors import (
     Busy,
     IdentityMismatch,
@@ -34,19 +34,19 @@ UNUSED_PRODUCER_MS: Final = 3_600_000  # one without name and topic that may mak
 # -- producers and consumers ----------------------------------------------------------------------
 
 
-def register_producer(call: Call, args: Arguments) -> Answer:
+def register_producer(call: OperationContext, args: Arguments) -> OperationResult:
     name, create, avoid = args.name("topic"), args.flag("create", True), args.numbers("avoid")
     partition = args.number("partition", NO_PARTITION, low=NO_PARTITION)
     args.done()
     tables = call.tables
-    unused = _producers_to_forget(call)
+    unused = _removable_producers(call)
     topic = tables.topics.get(name)
     created = topic is None and create
     if topic is not None or created:
         _check_partition(name, partition, len(topic.partitions) if topic is not None else 1)
-    topic = topics.create(call, name, 1, 0, {}, avoid) if created else call.topic(name)
-    _forget(tables, unused)
-    producer = _new_producer(call, "", topic.uid, 0, partition)
+    topic = topics.add_topic(call, name, 1, 0, {}, avoid) if created else call.topic(name)
+    _remove_producers(tables, unused)
+    producer = _add_producer(call, "", topic.uid, 0, partition)
     return {
         "producer_id": producer.id, "epoch": 0, "topic_uid": topic.uid, "created": created,
     }  # fmt: skip
@@ -58,15 +58,15 @@ def _check_partition(topic: str, partition: int, count: int) -> None:
         raise UnknownPartition(f"{topic} has partitions 0 to {count - 1}, not {partition}")
 
 
-def open_producer(call: Call, args: Arguments) -> Answer:
+def open_producer(call: OperationContext, args: Arguments) -> OperationResult:
     """A session: by id, by name, or a new one. Its epoch fences all sessions before (C4)."""
     number, name = args.number("producer_id", 0), args.name("name", "")
     args.done()
     tables = call.tables
     known = number or tables.producer_names.get(name, 0)
     if not known:
-        _forget(tables, _producers_to_forget(call))
-        producer = _new_producer(call, name, 0, 1)
+        _remove_producers(tables, _removable_producers(call))
+        producer = _add_producer(call, name, 0, 1)
         return {"producer_id": producer.id, "epoch": 1}
     found = tables.producers.get(known)
     if found is None:
@@ -79,18 +79,18 @@ def open_producer(call: Call, args: Arguments) -> Answer:
     return {"producer_id": found.id, "epoch": found.epoch}
 
 
-def _new_producer(
-    call: Call, name: str, topic_uid: int, epoch: int, partition: int = NO_PARTITION
+def _add_producer(
+    call: OperationContext, name: str, topic_uid: int, epoch: int, partition: int = NO_PARTITION
 ) -> Producer:
     tables = call.tables
     producer = Producer(tables.counters.producer, name, topic_uid, epoch, call.time_ms, partition)
     tables.counters.producer += 1
-    tables.put_counters()
+    tables.mark_counters_changed()
     tables.put_producer(producer)
     return producer
 
 
-def _producers_to_forget(call: Call) -> list[Producer]:
+def _removable_producers(call: OperationContext) -> list[Producer]:
     """Nothing while there is room; else some that nobody misses. Busy if there are none.
 
     Each start of an application opens a producer, most never come back: without an end, state
@@ -111,12 +111,12 @@ def _producers_to_forget(call: Call) -> list[Producer]:
     return old
 
 
-def _forget(tables: Tables, producers: list[Producer]) -> None:
+def _remove_producers(tables: Tables, producers: list[Producer]) -> None:
     for producer in producers:
         tables.remove_producer(producer)
 
 
-def register_consumer(call: Call, args: Arguments) -> Answer:
+def register_consumer(call: OperationContext, args: Arguments) -> OperationResult:
     name, partition = args.name("topic"), args.number("partition", NO_PARTITION, low=NO_PARTITION)
     args.done()
     topic, tables = call.topic(name), call.tables
@@ -125,7 +125,7 @@ def register_consumer(call: Call, args: Arguments) -> Answer:
         raise Busy("as many consumers as may be are registered", hint="Raise consumers_max.")
     consumer = Consumer(tables.counters.consumer, topic.uid, call.time_ms, partition)
     tables.counters.consumer += 1
-    tables.put_counters()
+    tables.mark_counters_changed()
     tables.put_consumer(consumer)
     return {
         "consumer_id": consumer.id, "topic_uid": topic.uid,
@@ -133,7 +133,7 @@ def register_consumer(call: Call, args: Arguments) -> Answer:
     }  # fmt: skip
 
 
-def seen(call: Call, args: Arguments) -> Answer:
+def seen(call: OperationContext, args: Arguments) -> OperationResult:
     """Activity of clients, in batches; ids that are not known are no news."""
     producers, consumers = args.pairs("producers"), args.pairs("consumers")
     args.done()
@@ -153,9 +153,9 @@ def seen(call: Call, args: Arguments) -> Answer:
 # -- daemons --------------------------------------------------------------------------------------
 
 
-def register_manager(call: Call, args: Arguments) -> Answer:
+def register_manager(call: OperationContext, args: Arguments) -> OperationResult:
     """Never one with another disk (W7): it may have forgotten votes."""
-    new = ManagerRow(*brokers.whereabouts(args), call.time_ms)
+    new = ManagerRow(*brokers.read_daemon_identity(args), call.time_ms)
     args.done()
     before = call.tables.managers.get(new.node)
     if before is not None and before.disk != new.disk:
@@ -165,16 +165,16 @@ def register_manager(call: Call, args: Arguments) -> Answer:
     return {"node": new.node}
 
 
-def alter_cluster(call: Call, args: Arguments) -> Answer:
+def alter_cluster(call: OperationContext, args: Arguments) -> OperationResult:
     given = args.settings()
     args.done()
     tables = call.tables
-    tables.settings = changed_settings(CLUSTER_SETTINGS, tables.settings, given)
-    tables.put_counters()
+    tables.settings = merge_settings(CLUSTER_SETTINGS, tables.settings, given)
+    tables.mark_counters_changed()
     return {"settings": dict(tables.settings)}
 
 
-Operation = Callable[[Call, Arguments], Answer]
+Operation = Callable[[OperationContext, Arguments], OperationResult]
 _FOR_CLIENTS: tuple[Operation, ...] = (
     topics.create_topic, topics.delete_topic, topics.alter_topic, topics.grow_topic,
     register_producer, register_consumer, open_producer, alter_cluster,
@@ -190,17 +190,17 @@ _FOR_MANAGERS: tuple[Operation, ...] = (
 _BY_NAME: Final = {one.__name__: one for one in _FOR_CLIENTS + _FOR_MANAGERS}
 CLIENT_OPERATIONS: Final = tuple(one.__name__ for one in _FOR_CLIENTS)
 # These may make a topic or a group, by a name that a client gives.
-CREATING: Final = {
+TOPIC_CREATING_OPERATIONS: Final = {
     "create_topic": "topic", "register_producer": "topic",
     "join_group": "group", "begin_reset": "group",
 }  # fmt: skip
-PLACING: Final = (
+REPLICA_PLACING_OPERATIONS: Final = (
     "create_topic", "grow_topic", "register_producer", "grow_by_threshold", "remove_broker",
     "drain_broker",
 )  # fmt: skip
 
 
-def run(call: Call, operation: Any, arguments: Any) -> Answer:
+def run_operation(call: OperationContext, operation: Any, arguments: Any) -> OperationResult:
     """The result; a refusal is raised, and nothing was changed then."""
     found = _BY_NAME.get(operation) if type(operation) is str else None
     if found is None:

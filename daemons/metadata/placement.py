@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Load:
+class BrokerLoad:
     """A broker as placement sees it: how much it has already."""
 
     node: int
@@ -31,7 +31,7 @@ class Load:
     leaders: int = 0  # partitions of which it holds the first replica
 
 
-class _Host:
+class _HostLoad:
     """What is placed on one host label."""
 
     __slots__ = ("brokers", "leaders", "replicas", "used")
@@ -41,29 +41,33 @@ class _Host:
         self.used = 0  # replicas of the partition that is being placed
 
 
-def place(brokers: Iterable[Load], partitions: int, replication: int) -> list[list[int]]:
+def place_partitions(
+    brokers: Iterable[BrokerLoad], partitions: int, replication: int
+) -> list[list[int]]:
     """For each new partition the nodes of its replicas, the preferred leader first.
 
     `brokers` are not changed. The caller made sure that there are at least `replication` of them.
     """
-    loads = [Load(one.node, one.host, one.replicas, one.leaders) for one in brokers]
+    loads = [BrokerLoad(one.node, one.host, one.replicas, one.leaders) for one in brokers]
     loads.sort(key=lambda one: one.node)
     if not 1 <= replication <= len(loads):
         raise ValueError(f"{replication} replicas on {len(loads)} brokers")
-    hosts: dict[str, _Host] = {}
+    hosts: dict[str, _HostLoad] = {}
     for load in loads:
-        host = hosts.setdefault(load.host, _Host())
+        host = hosts.setdefault(load.host, _HostLoad())
         host.brokers += 1
         host.replicas += load.replicas
         host.leaders += load.leaders
-    return [_place_one(loads, hosts, replication) for _ in range(partitions)]
+    return [_place_partition(loads, hosts, replication) for _ in range(partitions)]
 
 
-def _place_one(loads: list[Load], hosts: dict[str, _Host], replication: int) -> list[int]:
+def _place_partition(
+    loads: list[BrokerLoad], hosts: dict[str, _HostLoad], replication: int
+) -> list[int]:
     free = list(loads)
-    chosen: list[Load] = []
+    chosen: list[BrokerLoad] = []
     for _ in range(replication):
-        rank = _rank_of_others if chosen else _rank_of_first
+        rank = _follower_rank if chosen else _leader_rank
         best = min(free, key=lambda one: rank(one, hosts[one.host]))
         free.remove(best)
         hosts[best.host].used += 1
@@ -78,7 +82,7 @@ def _place_one(loads: list[Load], hosts: dict[str, _Host], replication: int) -> 
     return [leader.node, *(one.node for one in chosen if one is not leader)]
 
 
-def place_another(brokers: Iterable[Load], hosts: Iterable[str]) -> int:
+def best_broker_for_replica(brokers: Iterable[BrokerLoad], hosts: Iterable[str]) -> int:
     """The broker that gets one more replica, when the others are on these hosts; 0: none can."""
     taken = list(hosts)
     best = min(
@@ -87,12 +91,12 @@ def place_another(brokers: Iterable[Load], hosts: Iterable[str]) -> int:
     return 0 if best is None else best.node
 
 
-def _rank_of_first(one: Load, host: _Host) -> tuple[float, ...]:
+def _leader_rank(one: BrokerLoad, host: _HostLoad) -> tuple[float, ...]:
     return (
         one.replicas, host.replicas / host.brokers, host.leaders / host.brokers, one.leaders,
         one.node,
     )  # fmt: skip
 
 
-def _rank_of_others(one: Load, host: _Host) -> tuple[float, ...]:
+def _follower_rank(one: BrokerLoad, host: _HostLoad) -> tuple[float, ...]:
     return host.used, one.replicas, host.replicas / host.brokers, -one.leaders, one.node

@@ -3,7 +3,7 @@
 A *replica* is named by (node, incarnation): incarnations are drawn from one counter and used once,
 for one group on one disk, so that whoever lost its data never speaks under its old name (R2, W7).
 
-Invariants of a `Partition`: no node is twice among its replicas; no replica is both wanted and
+Invariants of a `PartitionRow`: no node is twice among its replicas; no replica is both wanted and
 leaving; `is_moving` as long as any is leaving.
 """
 
@@ -18,7 +18,7 @@ DRAINING: Final = "draining"  # it gives its replicas away, and gets none
 
 
 @dataclass(slots=True)
-class Partition:
+class PartitionRow:
     """Who should hold it. Who does is what its own Raft group says, and its leader reports."""
 
     group: int
@@ -35,7 +35,7 @@ class Partition:
         return [node for node, _ in self.replicas]
 
     @property
-    def all_nodes(self) -> list[int]:
+    def all_node_ids(self) -> list[int]:
         """Those that are to go included, each once."""
         return sorted({node for node, _ in (*self.replicas, *self.leaving)})
 
@@ -47,7 +47,7 @@ class Topic:
     replication: int
     created_ms: int
     settings: dict[str, int]
-    partitions: list[Partition] = field(default_factory=list)
+    partitions: list[PartitionRow] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -61,8 +61,12 @@ class BrokerRow:
     state: str = ACTIVE
     version: int = 0  # index of the last entry that changed what this broker is ordered
     life: int = 0  # incarnation of the process whose orders these are
-    life_from: int = 0  # replicas with this incarnation or a later one were drawn in this life
-    disk_from: int = 0  # its disk was replaced: what was drawn before this is not on it
+    process_first_incarnation: int = (
+        0  # replicas with this incarnation or a later one were drawn in this life
+    )
+    disk_first_incarnation: int = (
+        0  # its disk was replaced: what was drawn before this is not on it
+    )
 
 
 @dataclass(slots=True)
@@ -94,7 +98,7 @@ class Consumer:
 
 
 @dataclass(slots=True)
-class Gone:
+class PendingRemoval:
     """Replicas of a group that are to be removed, until no broker holds them: of a deleted group,
     or such as left their group. `index` is of the entry that said so.
     """
@@ -108,14 +112,14 @@ class Gone:
 
 
 @dataclass(slots=True)
-class Result:
+class ResultRow:
     index: int
     key: bytes
     outcome: bytes  # packed
 
 
 @dataclass(slots=True)
-class Counters:
+class NextNumbers:
     """The next numbers; none is ever given twice."""
 
     producer: int = 1

@@ -23,29 +23,29 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from myqueue.daemons.metadata import group_records
-from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS, defaults
-from myqueue.daemons.metadata.group_records import Share, Team
+from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS, default_settings
+from myqueue.daemons.metadata.group_records import ConsumerGroup, GroupPartition
 from myqueue.daemons.metadata.records import (
     NO_PARTITION,
     BrokerRow,
     Consumer,
-    Counters,
-    Gone,
     ManagerRow,
-    Partition,
+    NextNumbers,
+    PartitionRow,
+    PendingRemoval,
     Producer,
-    Result,
+    ResultRow,
     Topic,
 )
 from myqueue.daemons.state_machine import Changes
 from myqueue.wire.protocol import pack, unpack
 
-CHUNK: Final = 64  # partitions in a row
+PARTITIONS_PER_ROW: Final = 64  # partitions in a row
 RESULTS_MAX: Final = 10_000
 
 COUNTERS, TOPIC, PARTITIONS, BROKER, MANAGER = b"c", b"t", b"p", b"b", b"m"
-PRODUCER, CONSUMER, GONE, RESULT = b"r", b"o", b"x", b"k"
-REMOVED, TEAM, SHARES = b"d", b"g", b"s"
+PRODUCER, CONSUMER, PENDING_REMOVAL, RESULT = b"r", b"o", b"x", b"k"
+REMOVED_BROKER, CONSUMER_GROUP, GROUP_PARTITIONS = b"d", b"g", b"s"
 
 
 def row_key(kind: bytes, *numbers: int) -> bytes:
@@ -56,31 +56,33 @@ class Tables:
     """See the module's docstring."""
 
     def __init__(self) -> None:
-        self.counters = Counters()
-        self.settings = defaults(CLUSTER_SETTINGS)
+        self.counters = NextNumbers()
+        self.settings = default_settings(CLUSTER_SETTINGS)
         self.topics: dict[str, Topic] = {}
         self.by_uid: dict[int, Topic] = {}
         self.brokers: dict[int, BrokerRow] = {}
         self.managers: dict[int, ManagerRow] = {}
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
-        self.gone: dict[int, Gone] = {}
+        self.gone: dict[int, PendingRemoval] = {}
         self.removed: dict[int, str] = {}  # brokers that were removed: node -> disk
-        self.results: dict[int, Result] = {}  # by index, oldest first
-        self.teams: dict[str, Team] = {}  # consumer groups
-        self.teams_by_uid: dict[int, Team] = {}
+        self.results: dict[int, ResultRow] = {}  # by index, oldest first
+        self.consumer_groups: dict[str, ConsumerGroup] = {}  # consumer groups
+        self.consumer_groups_by_uid: dict[int, ConsumerGroup] = {}
         self.unbalanced: set[str] = set()  # teams
         # Counted from the above.
         self.groups: dict[int, tuple[Topic, int]] = {}
         self.held: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups
         self.left: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups it is to leave
         self.moving: set[int] = set()  # groups
-        self.thin: set[int] = set()  # groups with fewer replicas than their topic promises
+        self.under_replicated: set[int] = (
+            set()
+        )  # groups with fewer replicas than their topic promises
         self.led: defaultdict[int, int] = defaultdict(int)
         self.producer_names: dict[str, int] = {}
         self.result_keys: dict[bytes, int] = {}  # key -> index
         self.changed: set[bytes] = set()
-        self.layout = 0  # rises in this object whenever partitions come or go
+        self.layout_version = 0  # rises in this object whenever partitions come or go
 
     # -- changes -------------------------------------------------------------------------------
 
@@ -91,15 +93,15 @@ class Tables:
         self.topics[topic.name] = self.by_uid[topic.uid] = topic
         self.touch(TOPIC, topic.uid)
 
-    def add_partition(self, topic: Topic, partition: Partition) -> None:
+    def add_partition(self, topic: Topic, partition: PartitionRow) -> None:
         number = len(topic.partitions)
         topic.partitions.append(partition)
         self.groups[partition.group] = (topic, number)
-        self.layout += 1
+        self.layout_version += 1
         self._count(partition)
-        self.touch(PARTITIONS, topic.uid, number // CHUNK)
+        self.touch(PARTITIONS, topic.uid, number // PARTITIONS_PER_ROW)
 
-    def _count(self, partition: Partition) -> None:
+    def _count(self, partition: PartitionRow) -> None:
         group = partition.group
         for node, _ in partition.replicas:
             self.held[node].add(group)
@@ -109,9 +111,9 @@ class Tables:
         if partition.is_moving:
             self.moving.add(group)
         if len(partition.replicas) < self.groups[group][0].replication:
-            self.thin.add(group)
+            self.under_replicated.add(group)
 
-    def _discount(self, partition: Partition) -> None:
+    def _remove_from_counts(self, partition: PartitionRow) -> None:
         group = partition.group
         for node, _ in partition.replicas:
             self.held[node].discard(group)
@@ -119,30 +121,30 @@ class Tables:
             self.left[node].discard(group)
         self.led[partition.nodes[0]] -= 1
         self.moving.discard(group)
-        self.thin.discard(group)
+        self.under_replicated.discard(group)
 
-    def partition(self, group: int) -> Partition | None:
+    def partition(self, group: int) -> PartitionRow | None:
         found = self.groups.get(group)
         return found[0].partitions[found[1]] if found else None
 
     @contextmanager
-    def changing(self, partition: Partition) -> Iterator[None]:
+    def change_partition(self, partition: PartitionRow) -> Iterator[None]:
         """Within, its replicas may be changed; what is counted follows."""
         topic, number = self.groups[partition.group]
-        self._discount(partition)
+        self._remove_from_counts(partition)
         yield
         self._count(partition)
-        self.touch(PARTITIONS, topic.uid, number // CHUNK)
+        self.touch(PARTITIONS, topic.uid, number // PARTITIONS_PER_ROW)
 
     def remove_topic(self, topic: Topic) -> None:
         """The topic, its partitions, and the clients that were registered for it."""
         del self.topics[topic.name], self.by_uid[topic.uid]
-        self.layout += 1
+        self.layout_version += 1
         self.touch(TOPIC, topic.uid)
         for number, partition in enumerate(topic.partitions):
             del self.groups[partition.group]
-            self._discount(partition)
-            self.touch(PARTITIONS, topic.uid, number // CHUNK)
+            self._remove_from_counts(partition)
+            self.touch(PARTITIONS, topic.uid, number // PARTITIONS_PER_ROW)
         for producer in [one for one in self.producers.values() if one.topic_uid == topic.uid]:
             self.remove_producer(producer)
         for consumer in [one for one in self.consumers.values() if one.topic_uid == topic.uid]:
@@ -158,9 +160,9 @@ class Tables:
         self.removed[node] = self.brokers.pop(node).disk
         for gone in [one for one in self.gone.values() if node in one.nodes]:
             gone.replicas = [one for one in gone.replicas if one[0] != node]
-            self.put_gone(gone)
+            self.put_pending_removal(gone)
         self.touch(BROKER, node)
-        self.touch(REMOVED, node)
+        self.touch(REMOVED_BROKER, node)
 
     def put_manager(self, manager: ManagerRow) -> None:
         self.managers[manager.node] = manager
@@ -182,21 +184,23 @@ class Tables:
         self.consumers[consumer.id] = consumer
         self.touch(CONSUMER, consumer.id)
 
-    def add_gone(self, group: int, replicas: Iterable[tuple[int, int]], index: int) -> None:
+    def add_pending_removal(
+        self, group: int, replicas: Iterable[tuple[int, int]], index: int
+    ) -> None:
         """These are to be removed as well."""
-        gone = self.gone.get(group) or Gone(group, [])
+        gone = self.gone.get(group) or PendingRemoval(group, [])
         gone.replicas += [(node, incarnation, index) for node, incarnation in sorted(replicas)]
-        self.put_gone(gone)
+        self.put_pending_removal(gone)
 
-    def put_gone(self, gone: Gone) -> None:
+    def put_pending_removal(self, gone: PendingRemoval) -> None:
         """Forgotten when nobody is left."""
         if gone.replicas:
             self.gone[gone.group] = gone
         else:
             self.gone.pop(gone.group, None)
-        self.touch(GONE, gone.group)
+        self.touch(PENDING_REMOVAL, gone.group)
 
-    def bump(self, nodes: Iterable[int], index: int) -> None:
+    def bump_orders_version(self, nodes: Iterable[int], index: int) -> None:
         """What these brokers are ordered is another thing now."""
         for node in nodes:
             broker = self.brokers.get(node)
@@ -204,27 +208,27 @@ class Tables:
                 broker.version = index
                 self.touch(BROKER, node)
 
-    def put_team(self, team: Team) -> None:
+    def put_consumer_group(self, team: ConsumerGroup) -> None:
         """With all its shares."""
-        self.teams[team.name] = self.teams_by_uid[team.uid] = team
+        self.consumer_groups[team.name] = self.consumer_groups_by_uid[team.uid] = team
         (self.unbalanced.add if team.unbalanced else self.unbalanced.discard)(team.name)
-        self.touch(TEAM, team.uid)
+        self.touch(CONSUMER_GROUP, team.uid)
         for topic in {one.topic_uid for one in team.shares.values()}:
-            self.touch(SHARES, team.uid, topic)
+            self.touch(GROUP_PARTITIONS, team.uid, topic)
 
-    def remove_share(self, team: Team, share: Share) -> None:
+    def remove_group_partition(self, team: ConsumerGroup, share: GroupPartition) -> None:
         del team.shares[share.group]
-        self.touch(SHARES, team.uid, share.topic_uid)
+        self.touch(GROUP_PARTITIONS, team.uid, share.topic_uid)
 
-    def remove_team(self, team: Team) -> None:
-        self.put_team(team)
-        del self.teams[team.name], self.teams_by_uid[team.uid]
+    def remove_consumer_group(self, team: ConsumerGroup) -> None:
+        self.put_consumer_group(team)
+        del self.consumer_groups[team.name], self.consumer_groups_by_uid[team.uid]
         self.unbalanced.discard(team.name)
 
-    def put_counters(self) -> None:
+    def mark_counters_changed(self) -> None:
         self.touch(COUNTERS)
 
-    def remember(self, result: Result) -> None:
+    def put_result(self, result: ResultRow) -> None:
         self.results[result.index] = result
         self.result_keys[result.key] = result.index
         self.touch(RESULT, result.index)
@@ -255,16 +259,16 @@ class Tables:
         yield row_key(COUNTERS)
         for topic in self.by_uid.values():
             yield row_key(TOPIC, topic.uid)
-            for chunk in range(-(-len(topic.partitions) // CHUNK)):
+            for chunk in range(-(-len(topic.partitions) // PARTITIONS_PER_ROW)):
                 yield row_key(PARTITIONS, topic.uid, chunk)
-        for team in self.teams.values():
-            yield row_key(TEAM, team.uid)
+        for team in self.consumer_groups.values():
+            yield row_key(CONSUMER_GROUP, team.uid)
             for uid in {one.topic_uid for one in team.shares.values()}:
-                yield row_key(SHARES, team.uid, uid)
+                yield row_key(GROUP_PARTITIONS, team.uid, uid)
         for kind, numbers in (
             (BROKER, self.brokers), (MANAGER, self.managers), (PRODUCER, self.producers),
-            (CONSUMER, self.consumers), (GONE, self.gone), (RESULT, self.results),
-            (REMOVED, self.removed),
+            (CONSUMER, self.consumers), (PENDING_REMOVAL, self.gone), (RESULT, self.results),
+            (REMOVED_BROKER, self.removed),
         ):  # fmt: skip
             for number in numbers:
                 yield row_key(kind, number)
@@ -285,26 +289,26 @@ class Tables:
             if kind == TOPIC:
                 t = topic
                 return [t.uid, t.name, t.replication, t.created_ms, t.settings]
-            part = topic.partitions[chunk * CHUNK : (chunk + 1) * CHUNK]
+            part = topic.partitions[chunk * PARTITIONS_PER_ROW : (chunk + 1) * PARTITIONS_PER_ROW]
             return [
                 [one.group, one.replicas, one.leaving, one.moved, one.is_moving]
                 + ([one.founders] if one.founders else []) for one in part
             ] or None  # fmt: skip
-        if kind in (TEAM, SHARES):
-            team = self.teams_by_uid.get(number)
+        if kind in (CONSUMER_GROUP, GROUP_PARTITIONS):
+            team = self.consumer_groups_by_uid.get(number)
             if team is None:
                 return None
             return (
-                group_records.packed(team)
-                if kind == TEAM
-                else group_records.packed_shares(team, chunk)
+                group_records.pack_group(team)
+                if kind == CONSUMER_GROUP
+                else group_records.pack_group_partitions(team, chunk)
             )
-        if kind == REMOVED:
+        if kind == REMOVED_BROKER:
             disk = self.removed.get(number)
             return None if disk is None else [number, disk]
         table: Any = {
             BROKER: self.brokers, MANAGER: self.managers, PRODUCER: self.producers,
-            CONSUMER: self.consumers, GONE: self.gone, RESULT: self.results,
+            CONSUMER: self.consumers, PENDING_REMOVAL: self.gone, RESULT: self.results,
         }[kind]  # fmt: skip
         found = table.get(number)
         if found is None:
@@ -322,10 +326,10 @@ class Tables:
         for key, value in sorted(rows):
             kinds[key[:1]].append((key, unpack(value)))
         for _, (producer, consumer, incarnation, settings) in kinds[COUNTERS]:
-            tables.counters = Counters(producer, consumer, incarnation)
-            tables.settings = with_defaults(CLUSTER_SETTINGS, settings)
+            tables.counters = NextNumbers(producer, consumer, incarnation)
+            tables.settings = add_default_settings(CLUSTER_SETTINGS, settings)
         for _, (uid, name, replication, created_ms, settings) in kinds[TOPIC]:
-            settings = with_defaults(TOPIC_SETTINGS, settings)
+            settings = add_default_settings(TOPIC_SETTINGS, settings)
             tables.add_topic(Topic(uid, name, replication, created_ms, settings))
         for key, partitions in kinds[PARTITIONS]:
             topic = tables.by_uid[_numbers(key)[0]]
@@ -334,7 +338,7 @@ class Tables:
                     [(node, drawn) for node, drawn in names]
                     for names in (replicas, leaving, more[0] if more else ())
                 )
-                known = Partition(group, wanted, going, moved, is_moving, founders)
+                known = PartitionRow(group, wanted, going, moved, is_moving, founders)
                 tables.add_partition(topic, known)
         for _, fields in kinds[BROKER]:
             tables.put_broker(BrokerRow(*fields))
@@ -344,25 +348,25 @@ class Tables:
             tables.put_producer(Producer(*fields))
         for _, fields in kinds[CONSUMER]:
             tables.put_consumer(Consumer(*fields))
-        for _, (group, gone) in kinds[GONE]:
-            tables.put_gone(Gone(group, [tuple(one) for one in gone]))
-        for _, fields in kinds[TEAM]:
-            tables.put_team(group_records.opened(fields))
-        for key, rows in kinds[SHARES]:
+        for _, (group, gone) in kinds[PENDING_REMOVAL]:
+            tables.put_pending_removal(PendingRemoval(group, [tuple(one) for one in gone]))
+        for _, fields in kinds[CONSUMER_GROUP]:
+            tables.put_consumer_group(group_records.unpack_group(fields))
+        for key, rows in kinds[GROUP_PARTITIONS]:
             uid, topic_uid = _numbers(key)
-            shares = tables.teams_by_uid[uid].shares
+            shares = tables.consumer_groups_by_uid[uid].shares
             for group, *rest in rows:
-                shares[group] = Share(group, topic_uid, *rest)
-        tables.removed = dict(fields for _, fields in kinds[REMOVED])
+                shares[group] = GroupPartition(group, topic_uid, *rest)
+        tables.removed = dict(fields for _, fields in kinds[REMOVED_BROKER])
         for _, fields in kinds[RESULT]:
-            tables.remember(Result(*fields))
+            tables.put_result(ResultRow(*fields))
         tables.changed.clear()
         return tables
 
 
-def with_defaults(known: Any, saved: dict[str, int]) -> dict[str, int]:
+def add_default_settings(known: Any, saved: dict[str, int]) -> dict[str, int]:
     """Settings that this version added get their defaults."""
-    return defaults(known) | saved
+    return default_settings(known) | saved
 
 
 def _numbers(key: bytes) -> list[int]:

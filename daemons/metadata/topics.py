@@ -1,8 +1,9 @@
-"""Operations on topics: create, delete, alter, grow; and `Call`, what every operation is given.
+"""Operations on topics: create, delete, alter, grow; and `OperationContext`, what every operation
+is given.
 
 How an operation is made is told in `operations.py`. What the brokers have to do comes of it by
 itself: each broker's row carries the index of the last entry that changed something for it
-(`Tables.bump`), and its orders are made from the tables.
+(`Tables.bump_orders_version`), and its orders are made from the tables.
 
 `avoid` is put among the arguments by the leader: brokers that are silent right now, which get no
 new replicas as long as the others suffice.
@@ -21,18 +22,18 @@ from myqueue.daemons.metadata.arguments import (
     REPLICATION_MAX,
     TOPIC_SETTINGS,
     Arguments,
-    changed_settings,
-    defaults,
+    default_settings,
+    merge_settings,
 )
-from myqueue.daemons.metadata.records import ACTIVE, BrokerRow, Partition, Topic
+from myqueue.daemons.metadata.records import ACTIVE, BrokerRow, PartitionRow, Topic
 from myqueue.daemons.metadata.tables import Tables
 from myqueue.errors import InvalidRequest, TooFewBrokers, TopicExists, UnknownTopic
 
-Answer = dict[str, Any]
+OperationResult = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Call:
+class OperationContext:
     """One entry that is being applied."""
 
     tables: Tables
@@ -40,7 +41,7 @@ class Call:
     index: int
     time_ms: int
     key: bytes
-    drawn: int = 0
+    uids_drawn: int = 0
 
     def uid(self) -> int:
         """63 bits that no other entry draws, not even one of an earlier cluster of this name.
@@ -49,8 +50,8 @@ class Call:
         own group.
         """
         while True:
-            seed = f"{self.cluster}\0{self.index}\0{self.drawn}\0{self.time_ms}\0"
-            self.drawn += 1
+            seed = f"{self.cluster}\0{self.index}\0{self.uids_drawn}\0{self.time_ms}\0"
+            self.uids_drawn += 1
             digest = blake2b(seed.encode() + self.key, digest_size=8).digest()
             uid = int.from_bytes(digest, "big") >> 2 | 1 << 62
             tables = self.tables
@@ -67,7 +68,7 @@ class Call:
 # -- topics ---------------------------------------------------------------------------------------
 
 
-def create_topic(call: Call, args: Arguments) -> Answer:
+def create_topic(call: OperationContext, args: Arguments) -> OperationResult:
     name = args.name("topic")
     count = args.number("partitions", 1, 1, PARTITIONS_PER_CALL)
     replication = args.number("replication", 0, 0, REPLICATION_MAX)
@@ -76,24 +77,31 @@ def create_topic(call: Call, args: Arguments) -> Answer:
     args.done()
     if name in call.tables.topics:
         raise TopicExists(f"topic {name!r} exists already")
-    topic = create(call, name, count, replication, settings, avoid)
+    topic = add_topic(call, name, count, replication, settings, avoid)
     return {"topic_uid": topic.uid, "partitions": [one.group for one in topic.partitions]}
 
 
-def create(
-    call: Call, name: str, count: int, replication: int, given: dict[Any, Any], avoid: list[int]
+def add_topic(
+    call: OperationContext,
+    name: str,
+    count: int,
+    replication: int,
+    given: dict[Any, Any],
+    avoid: list[int],
 ) -> Topic:
-    settings = changed_settings(TOPIC_SETTINGS, defaults(TOPIC_SETTINGS), given)
+    settings = merge_settings(TOPIC_SETTINGS, default_settings(TOPIC_SETTINGS), given)
     brokers = sum(one.state == ACTIVE for one in call.tables.brokers.values())
     replication = replication or max(1, min(REPLICATION_DEFAULT, brokers))
-    chosen = _choose(call.tables, count, replication, avoid)
+    chosen = _choose_nodes(call.tables, count, replication, avoid)
     topic = Topic(call.uid(), name, replication, call.time_ms, settings)
     call.tables.add_topic(topic)
-    _add(call, topic, chosen)
+    _add_partitions(call, topic, chosen)
     return topic
 
 
-def _choose(tables: Tables, count: int, replication: int, avoid: list[int]) -> list[list[int]]:
+def _choose_nodes(
+    tables: Tables, count: int, replication: int, avoid: list[int]
+) -> list[list[int]]:
     """Nodes for new partitions; changes nothing."""
     if not count:
         return []
@@ -105,7 +113,9 @@ def _choose(tables: Tables, count: int, replication: int, avoid: list[int]) -> l
         )
     most = tables.settings["replicas_per_broker_max"]
     loads = [
-        placement.Load(one.node, host_of(one), len(tables.held[one.node]), tables.led[one.node])
+        placement.BrokerLoad(
+            one.node, host_label(one), len(tables.held[one.node]), tables.led[one.node]
+        )
         for one in sorted(tables.brokers.values(), key=lambda one: one.node)
         if one.state == ACTIVE and len(tables.held[one.node]) < most
     ]
@@ -117,7 +127,9 @@ def _choose(tables: Tables, count: int, replication: int, avoid: list[int]) -> l
         )
     silent = set(avoid)
     awake = [one for one in loads if one.node not in silent]
-    chosen = placement.place(awake if len(awake) >= replication else loads, count, replication)
+    chosen = placement.place_partitions(
+        awake if len(awake) >= replication else loads, count, replication
+    )
     new: dict[int, int] = {}
     for nodes in chosen:
         for node in nodes:
@@ -127,12 +139,12 @@ def _choose(tables: Tables, count: int, replication: int, avoid: list[int]) -> l
     return chosen
 
 
-def host_of(broker: BrokerRow) -> str:
+def host_label(broker: BrokerRow) -> str:
     """A broker without a label stands for itself: nothing is known of where it is."""
     return broker.host or f"broker {broker.node}"
 
 
-def _add(call: Call, topic: Topic, chosen: list[list[int]]) -> list[int]:
+def _add_partitions(call: OperationContext, topic: Topic, chosen: list[list[int]]) -> list[int]:
     tables, numbers = call.tables, []
     for nodes in chosen:
         replicas = []
@@ -140,36 +152,36 @@ def _add(call: Call, topic: Topic, chosen: list[list[int]]) -> list[int]:
             replicas.append((node, tables.counters.incarnation))
             tables.counters.incarnation += 1
         numbers.append(len(topic.partitions))
-        tables.add_partition(topic, Partition(call.uid(), replicas))
-        tables.bump(nodes, call.index)
-    tables.put_counters()
+        tables.add_partition(topic, PartitionRow(call.uid(), replicas))
+        tables.bump_orders_version(nodes, call.index)
+    tables.mark_counters_changed()
     return numbers
 
 
-def delete_topic(call: Call, args: Arguments) -> Answer:
+def delete_topic(call: OperationContext, args: Arguments) -> OperationResult:
     name = args.name("topic")
     args.done()
     topic = call.topic(name)
     for partition in topic.partitions:
         replicas = {*partition.replicas, *partition.leaving}
-        call.tables.add_gone(partition.group, replicas, call.index)
-        call.tables.bump(partition.all_nodes, call.index)
+        call.tables.add_pending_removal(partition.group, replicas, call.index)
+        call.tables.bump_orders_version(partition.all_node_ids, call.index)
     call.tables.remove_topic(topic)
     return {"topic_uid": topic.uid}
 
 
-def alter_topic(call: Call, args: Arguments) -> Answer:
+def alter_topic(call: OperationContext, args: Arguments) -> OperationResult:
     name, given = args.name("topic"), args.settings()
     args.done()
     topic = call.topic(name)
-    topic.settings = changed_settings(TOPIC_SETTINGS, topic.settings, given)
+    topic.settings = merge_settings(TOPIC_SETTINGS, topic.settings, given)
     call.tables.add_topic(topic)
     for partition in topic.partitions:
-        call.tables.bump(partition.all_nodes, call.index)
+        call.tables.bump_orders_version(partition.all_node_ids, call.index)
     return {"settings": dict(topic.settings)}
 
 
-def grow_topic(call: Call, args: Arguments) -> Answer:
+def grow_topic(call: OperationContext, args: Arguments) -> OperationResult:
     """By `count`, or to `to` partitions in all; that many already: nothing is added."""
     name = args.name("topic")
     count = args.number("count", 1, 1, PARTITIONS_PER_CALL)
@@ -181,14 +193,22 @@ def grow_topic(call: Call, args: Arguments) -> Answer:
         count = max(0, to - len(topic.partitions))
         if count > PARTITIONS_PER_CALL:
             raise InvalidRequest(f"{count} partitions at once; the limit is {PARTITIONS_PER_CALL}")
-    return {"partitions": _add(call, topic, _choose(call.tables, count, topic.replication, avoid))}
+    return {
+        "partitions": _add_partitions(
+            call, topic, _choose_nodes(call.tables, count, topic.replication, avoid)
+        )
+    }
 
 
-def grow_by_threshold(call: Call, args: Arguments) -> Answer:
+def grow_by_threshold(call: OperationContext, args: Arguments) -> OperationResult:
     """One more, if it has still as many as when the leader saw that it is due."""
     uid, seen, avoid = args.number("topic_uid"), args.number("partitions"), args.numbers("avoid")
     args.done()
     topic = call.tables.by_uid.get(uid)
     if topic is None or len(topic.partitions) != seen:
         return {"partitions": []}
-    return {"partitions": _add(call, topic, _choose(call.tables, 1, topic.replication, avoid))}
+    return {
+        "partitions": _add_partitions(
+            call, topic, _choose_nodes(call.tables, 1, topic.replication, avoid)
+        )
+    }

@@ -8,10 +8,10 @@ section 4). A partition remembers where such a batch went: the last `KEYS_MAX` o
 
 How old a key is, no wall clock decides: a key that is forgotten too early lets its batch be stored
 twice, and any clock may be set forward. The log itself counts: a KEY_STEP entry says that its
-leader waited for `STEP_MS` since the step before, by its steady clock
-(`daemons/broker/key_ageing.py`). A key is forgotten when `STEPS` steps came after the first one
-that follows it: each of them stands for a whole `STEP_MS` in which the key was there. Steps that
-come late only keep keys for longer.
+leader waited for `KEY_STEP_MS` since the step before, by its steady clock
+(`daemons/broker/key_ageing.py`). A key is forgotten when `KEY_AGE_STEPS` steps came after the first
+one that follows it: each of them stands for a whole `KEY_STEP_MS` in which the key was there. Steps
+that come late only keep keys for longer.
 
 A log begins without steps if an older version wrote it. Until its first step the older rule holds,
 so that its entries mean what they meant: keys that are `KEY_AGE_MS` behind the newest stamp go.
@@ -29,39 +29,39 @@ from myqueue.daemons.partition.producers import NEW
 from myqueue.wire import protocol
 
 KEYS_MAX: Final = 50_000
-STEPS: Final = 15
-STEP_MS: Final = 60 * 1000
-KEY_AGE_MS: Final = STEPS * STEP_MS
+KEY_AGE_STEPS: Final = 15
+KEY_STEP_MS: Final = 60 * 1000
+KEY_AGE_MS: Final = KEY_AGE_STEPS * KEY_STEP_MS
 KEY_REUSED: Final = -4  # a verdict beside those of `producers`
 
-Key = int  # of 128 bits
-_SHIFT: Final = 64
+BatchKey = int  # of 128 bits
+_PRODUCER_SHIFT: Final = 64
 
 
-def key_of(producer: int, sequence: int) -> Key:
+def batch_key(producer: int, sequence: int) -> BatchKey:
     """From the two fields of the header."""
-    return producer << _SHIFT | sequence
+    return producer << _PRODUCER_SHIFT | sequence
 
 
-class Keys:
+class KeyedBatches:
     """Where the batches of the last keys went: key -> (first offset, messages, stamp).
 
-    `steps`: the end of the partition at each of the last `STEPS` + 1 steps, oldest first.
+    `steps`: the end of the partition at each of the last `KEY_AGE_STEPS` + 1 steps, oldest first.
     """
 
-    __slots__ = ("_by_key", "_changed", "_forgotten", "_has_stepped", "steps")
+    __slots__ = ("_by_key", "_changed", "_forgotten", "_has_new_steps", "steps")
 
     def __init__(self) -> None:
         self.steps: list[int] = []
-        self._has_stepped = False  # since the last `take_changes`
-        self._by_key: OrderedDict[Key, tuple[int, int, int]] = OrderedDict()  # oldest first
-        self._changed: dict[Key, None] = {}  # since the last `take_changes`
-        self._forgotten: dict[Key, None] = {}
+        self._has_new_steps = False  # since the last `take_changes`
+        self._by_key: OrderedDict[BatchKey, tuple[int, int, int]] = OrderedDict()  # oldest first
+        self._changed: dict[BatchKey, None] = {}  # since the last `take_changes`
+        self._forgotten: dict[BatchKey, None] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def judge(self, key: Key, count: int) -> int:
+    def judge(self, key: BatchKey, count: int) -> int:
         """NEW, KEY_REUSED, or the offset that this batch already has, if it is the same one."""
         known = self._by_key.get(key)
         if known is None:
@@ -69,7 +69,7 @@ class Keys:
         offset, messages, _ = known
         return offset if messages == count else KEY_REUSED
 
-    def record(self, key: Key, count: int, offset: int, time_ms: int) -> None:
+    def record(self, key: BatchKey, count: int, offset: int, time_ms: int) -> None:
         """An applied batch; the leader judged it before it was proposed."""
         if key in self._by_key:
             return  # no leader proposes it; if one did, all replicas keep the first
@@ -83,12 +83,12 @@ class Keys:
                 self._forget_oldest()
 
     def step(self, end: int) -> None:
-        """`STEP_MS` are over since the step before; the partition ends at this offset."""
+        """`KEY_STEP_MS` are over since the step before; the partition ends at this offset."""
         self.steps.append(end)
-        self._has_stepped = True
-        if len(self.steps) <= STEPS:
+        self._has_new_steps = True
+        if len(self.steps) <= KEY_AGE_STEPS:
             return
-        del self.steps[: -STEPS - 1]
+        del self.steps[: -KEY_AGE_STEPS - 1]
         while self._by_key and next(iter(self._by_key.values()))[0] < self.steps[0]:
             self._forget_oldest()
 
@@ -99,7 +99,7 @@ class Keys:
 
     # -- saving --------------------------------------------------------------------------------
 
-    def take_changes(self) -> tuple[dict[Key, bytes], list[Key]]:
+    def take_changes(self) -> tuple[dict[BatchKey, bytes], list[BatchKey]]:
         """Keys that are new since the last call, and those that were forgotten."""
         known = self._by_key
         rows = {key: protocol.pack(known[key]) for key in self._changed}
@@ -109,12 +109,12 @@ class Keys:
 
     def take_steps(self) -> list[int] | None:
         """If they changed since the last call; empty: there are none any more."""
-        has_stepped, self._has_stepped = self._has_stepped, False
+        has_stepped, self._has_new_steps = self._has_new_steps, False
         return self.steps if has_stepped else None
 
     def packed(self) -> list[list[Any]]:
         """All of them, oldest first."""
-        return [[row_name(key), *where] for key, where in self._by_key.items()]
+        return [[key_row_name(key), *where] for key, where in self._by_key.items()]
 
     def become(
         self, packed: Iterable[list[Any]], steps: Iterable[int] = (), *, changed: bool
@@ -122,7 +122,7 @@ class Keys:
         """These and no others. `changed`: hand all of it over to the store, and what it replaces"""
         before = self._by_key
         had_steps, self.steps = bool(self.steps), list(steps)
-        self._has_stepped = changed and (had_steps or bool(self.steps))
+        self._has_new_steps = changed and (had_steps or bool(self.steps))
         # Rows of the store come by key; the order of keys is that of their offsets.
         rows = sorted(packed, key=lambda row: row[1])
         self._by_key = OrderedDict(
@@ -138,5 +138,5 @@ class Keys:
             self._changed, self._forgotten = {}, {}
 
 
-def row_name(key: Key) -> bytes:
+def key_row_name(key: BatchKey) -> bytes:
     return key.to_bytes(16, "big")

@@ -26,8 +26,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from myqueue import errors
-from myqueue.daemons.partition.keyed_batches import Keys, key_of, row_name
-from myqueue.daemons.partition.positions import DONE, Positions
+from myqueue.daemons.partition.keyed_batches import KeyedBatches, batch_key, key_row_name
+from myqueue.daemons.partition.positions import OK, ConsumerPositions
 from myqueue.daemons.partition.producers import IDENTITY, Sessions
 from myqueue.daemons.raft.types import COMMAND, DATA, Entry, require
 from myqueue.daemons.state_machine import Changes
@@ -36,7 +36,7 @@ from myqueue.wire.batch import KEYED_EPOCH
 
 COMMIT, TAKE, START, FORGET, KEY_STEP = 1, 2, 3, 4, 5
 
-_FORM: Final = 1  # of rows and snapshots
+_STATE_VERSION: Final = 1  # of rows and snapshots
 # Keys of rows; with an id behind.
 _META, _PRODUCER, _CONSUMER, _KEY, _TAKE, _STEPS = b"m", b"p", b"c", b"k", b"t", b"s"
 
@@ -63,7 +63,7 @@ def key_step_command() -> bytes:
     return protocol.pack([KEY_STEP])
 
 
-class Partition:
+class PartitionMachine:
     """See the module's docstring; the seam is `state_machine.Machine`."""
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Partition:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.sessions, self.keys, self.positions = Sessions(), Keys(), Positions()
+        self.sessions, self.keys, self.positions = Sessions(), KeyedBatches(), ConsumerPositions()
         self.applied_index = 0
         self._set_meta(0, 0, 1, 0, 0, 0)
         self._touched = False  # something was applied since the last `take_changes`
@@ -115,7 +115,7 @@ class Partition:
                     stamp = time_ms
                 producer, epoch, sequence = identity(payload)
                 if epoch == KEYED_EPOCH:
-                    self.keys.record(key_of(producer, sequence), count, offset, stamp)
+                    self.keys.record(batch_key(producer, sequence), count, offset, stamp)
                 elif producer:
                     record(producer, epoch, sequence, count, offset, index)
             elif kind == COMMAND:
@@ -152,7 +152,7 @@ class Partition:
         if offset > self.start:
             self.start, self.start_index = offset, index
             self.bytes_gone += bytes_gone
-        return DONE, self.start
+        return OK, self.start
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -162,18 +162,18 @@ class Partition:
         puts = {_producer_key(one): row for one, row in sessions.items()}
         puts.update((_consumer_key(one), row) for one, row in positions.items())
         keys, outdated = self.keys.take_changes()
-        puts.update((_KEY + row_name(one), row) for one, row in keys.items())
+        puts.update((_KEY + key_row_name(one), row) for one, row in keys.items())
         steps = self.keys.take_steps()
         if steps:
             puts[_STEPS] = protocol.pack(steps)
         takes, repeated_no_more = self.positions.older.take_changes()
         puts.update((_TAKE + one, row) for one, row in takes.items())
         if self._touched:
-            puts[_META] = protocol.pack([_FORM, *self._meta()])
+            puts[_META] = protocol.pack([_STATE_VERSION, *self._meta()])
             self._touched = False
         gone = [_producer_key(one) for one in forgotten]
         gone += [_consumer_key(one) for one in removed]
-        gone += [_KEY + row_name(one) for one in outdated]
+        gone += [_KEY + key_row_name(one) for one in outdated]
         gone += [_TAKE + one for one in repeated_no_more]
         if steps == []:
             gone.append(_STEPS)
@@ -200,13 +200,13 @@ class Partition:
                 steps = protocol.unpack(value)
             elif kind == _META:
                 form, *meta = protocol.unpack(value)
-                _check_form(form)
+                _check_state_version(form)
         self._become(applied_index, meta, sessions, positions, keys, takes, steps, changed=False)
 
     def snapshot(self) -> bytes:
         return protocol.pack(
             [
-                _FORM, self.applied_index, self._meta(), list(self.sessions.packed()),
+                _STATE_VERSION, self.applied_index, self._meta(), list(self.sessions.packed()),
                 self.positions.packed(), self.keys.packed(), self.positions.older.packed(),
                 *([self.keys.steps] if self.keys.steps else []),
             ]
@@ -214,7 +214,7 @@ class Partition:
 
     def restore(self, snapshot: bytes) -> None:
         form, *rest = protocol.unpack(snapshot)
-        _check_form(form)
+        _check_state_version(form)
         self._become(*rest, changed=True)
 
     def _become(
@@ -231,10 +231,10 @@ class Partition:
         self._touched = changed
 
 
-def _check_form(form: int) -> None:
-    if form != _FORM:
+def _check_state_version(form: int) -> None:
+    if form != _STATE_VERSION:
         raise errors.FormatUnknown(
-            f"a partition's state of form {form}; this version knows {_FORM}"
+            f"a partition's state of form {form}; this version knows {_STATE_VERSION}"
         )
 
 

@@ -4,7 +4,7 @@ A take whose answer was lost is asked for again with its key, and has to get the
 are nobody else's. Each consumer keeps its last few keys in its own row (`positions.py`), so a quiet
 one keeps them for ever. Where many share a consumer, as requests over HTTP do, others take hundreds
 of times before the one that waits asks again; so what leaves a consumer's row is remembered here:
-the last `OLDER_MAX` of a partition, whoever's they are.
+the last `OLDER_TAKES_MAX` of a partition, whoever's they are.
 
 Part of the replicated state: made from applied entries alone. Pure; no clock, no hashing order.
 """
@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from myqueue.wire import protocol
 
-OLDER_MAX: Final = 4_096  # some seconds of what one partition can do, and two megabytes
+OLDER_TAKES_MAX: Final = 4_096  # some seconds of what one partition can do, and two megabytes
 
-Take = tuple[bytes, str]  # key, consumer
+TakeId = tuple[bytes, str]  # key, consumer
 _KEY_BYTES: Final = 16
 
 
@@ -29,9 +29,9 @@ class OlderTakes:
     __slots__ = ("_by_take", "_changed", "_forgotten")
 
     def __init__(self) -> None:
-        self._by_take: OrderedDict[Take, tuple[int, int, int]] = OrderedDict()  # oldest first
-        self._changed: dict[Take, None] = {}  # since the last `take_changes`
-        self._forgotten: dict[Take, None] = {}
+        self._by_take: OrderedDict[TakeId, tuple[int, int, int]] = OrderedDict()  # oldest first
+        self._changed: dict[TakeId, None] = {}  # since the last `take_changes`
+        self._forgotten: dict[TakeId, None] = {}
 
     def __len__(self) -> int:
         return len(self._by_take)
@@ -46,7 +46,7 @@ class OlderTakes:
         known[take] = first, behind, number
         self._changed[take] = None
         self._forgotten.pop(take, None)
-        if len(known) > OLDER_MAX:
+        if len(known) > OLDER_TAKES_MAX:
             oldest, _ = known.popitem(last=False)
             self._changed.pop(oldest, None)
             self._forgotten[oldest] = None
@@ -63,21 +63,21 @@ class OlderTakes:
     def take_changes(self) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Rows that are new since the last call, and names of those that were forgotten."""
         known = self._by_take
-        rows = {row_name(take): protocol.pack(known[take]) for take in self._changed}
-        gone = [row_name(take) for take in self._forgotten]
+        rows = {take_row_name(take): protocol.pack(known[take]) for take in self._changed}
+        gone = [take_row_name(take) for take in self._forgotten]
         self._changed, self._forgotten = {}, {}
         return rows, gone
 
     def packed(self) -> list[list[Any]]:
         """All of them, oldest first."""
-        return [[row_name(take), *where] for take, where in self._by_take.items()]
+        return [[take_row_name(take), *where] for take, where in self._by_take.items()]
 
     def become(self, packed: Iterable[list[Any]], *, changed: bool) -> None:
         """These and no others. `changed`: hand all of it over to the store, and what it replaces"""
         before = self._by_take
         rows = sorted(packed, key=lambda row: row[3])
         self._by_take = OrderedDict(
-            (take_of(name), (first, behind, number)) for name, first, behind, number in rows
+            (take_id_of(name), (first, behind, number)) for name, first, behind, number in rows
         )
         if changed:
             self._forgotten.update(dict.fromkeys(before))
@@ -88,10 +88,10 @@ class OlderTakes:
             self._changed, self._forgotten = {}, {}
 
 
-def row_name(take: Take) -> bytes:
+def take_row_name(take: TakeId) -> bytes:
     key, consumer = take
     return key + consumer.encode()
 
 
-def take_of(name: bytes) -> Take:
+def take_id_of(name: bytes) -> TakeId:
     return name[:_KEY_BYTES], name[_KEY_BYTES:].decode()

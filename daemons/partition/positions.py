@@ -15,9 +15,9 @@ section 5), applied alike on every replica:
   it.
 - Nobody may be past the end of the partition.
 - A take moves the position over the next messages and remembers, by the request's key, which they
-  were: the last `KEYS_MAX` keys per consumer, and of all consumers the last that are older
-  (`old_takes.py`). A take that found nothing is not remembered, unless it asks for that: who looks
-  into several partitions with one key goes the same way again.
+  were: the last `TAKE_KEYS_PER_CONSUMER_MAX` keys per consumer, and of all consumers the last that
+  are older (`old_takes.py`). A take that found nothing is not remembered, unless it asks for that:
+  who looks into several partitions with one key goes the same way again.
 
 Pure; the callers give the partition's start and end.
 """
@@ -31,16 +31,16 @@ from myqueue import errors
 from myqueue.daemons.partition.old_takes import OlderTakes
 from myqueue.wire import protocol
 
-KEYS_MAX: Final = 16
+TAKE_KEYS_PER_CONSUMER_MAX: Final = 16
 CONSUMERS_MAX: Final = 100_000
 
-DONE: Final = 0
+OK: Final = 0
 _FENCED: Final = errors.Fenced.code
 _OUT_OF_RANGE: Final = errors.OffsetOutOfRange.code
-_FULL: Final = errors.Busy.code
+_BUSY: Final = errors.Busy.code
 
 
-class Position:
+class ConsumerPosition:
     """One consumer. `taken`: key -> (first, next), oldest first."""
 
     __slots__ = ("assignment", "member", "offset", "taken")
@@ -59,14 +59,14 @@ class Position:
         return [self.offset, self.member, self.assignment, taken]
 
 
-class Positions:
+class ConsumerPositions:
     """All consumers of one partition."""
 
     __slots__ = ("_by_consumer", "_changed", "_forgotten", "older")
 
     def __init__(self) -> None:
         self.older = OlderTakes()
-        self._by_consumer: dict[str, Position] = {}
+        self._by_consumer: dict[str, ConsumerPosition] = {}
         self._changed: dict[str, None] = {}
         self._forgotten: dict[str, None] = {}
 
@@ -78,7 +78,7 @@ class Positions:
         known = self._by_consumer.get(consumer)
         return None if known is None else known.offset
 
-    def past(self, offset: int, most: int) -> dict[str, int]:
+    def consumers_past(self, offset: int, most: int) -> dict[str, int]:
         """Consumers that are done with this message, at most so many."""
         found: dict[str, int] = {}
         for consumer, known in self._by_consumer.items():
@@ -97,7 +97,7 @@ class Positions:
         fences = offset == protocol.NO_OFFSET
         if known is None:
             if len(self._by_consumer) >= CONSUMERS_MAX:
-                return _FULL, current
+                return _BUSY, current
         elif (assignment, member) < (known.assignment, known.member):
             return _FENCED, current
         if offset > end and not fences:
@@ -109,11 +109,11 @@ class Positions:
             known.offset = offset
         known.member, known.assignment = member, assignment
         self._changed[consumer] = None
-        return DONE, protocol.NO_OFFSET if known.offset is None else known.offset
+        return OK, protocol.NO_OFFSET if known.offset is None else known.offset
 
-    def _new(self, consumer: str, offset: int | None) -> Position:
+    def _new(self, consumer: str, offset: int | None) -> ConsumerPosition:
         self._forgotten.pop(consumer, None)
-        known = self._by_consumer[consumer] = Position(offset)
+        known = self._by_consumer[consumer] = ConsumerPosition(offset)
         return known
 
     def forget(self, consumer: str, member: int, assignment: int) -> tuple[int, int]:
@@ -126,7 +126,7 @@ class Positions:
             self._changed.pop(consumer, None)
             self._forgotten[consumer] = None
             self.older.forget(consumer)
-        return DONE, protocol.NO_OFFSET
+        return OK, protocol.NO_OFFSET
 
     def taken(self, consumer: str, key: bytes) -> tuple[int, int] | None:
         """What a take with this key got before."""
@@ -145,23 +145,23 @@ class Positions:
         """(code, first, next): the messages first … next - 1 are the asker's now."""
         before = self.taken(consumer, key)
         if before is not None:
-            return DONE, *before
+            return OK, *before
         first = self.next_to_take(consumer, start)
         behind = max(first, min(first + most, end))
         if behind == first and not nothing_too:
-            return DONE, first, first
+            return OK, first, first
         known = self._by_consumer.get(consumer)
         if known is None:
             if len(self._by_consumer) >= CONSUMERS_MAX:
-                return _FULL, first, first
+                return _BUSY, first, first
             known = self._new(consumer, behind)
         known.offset = behind
         known.taken[key] = (first, behind)
-        if len(known.taken) > KEYS_MAX:
+        if len(known.taken) > TAKE_KEYS_PER_CONSUMER_MAX:
             oldest = next(iter(known.taken))
             self.older.add(consumer, oldest, *known.taken.pop(oldest))
         self._changed[consumer] = None
-        return DONE, first, behind
+        return OK, first, behind
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Positions:
     def become(self, packed: list[list[Any]], *, changed: bool) -> None:
         """These and no others. `changed`: hand all of it over to the store, and what it replaces"""
         before = self._by_consumer
-        self._by_consumer = {consumer: Position(*rest) for consumer, *rest in packed}
+        self._by_consumer = {consumer: ConsumerPosition(*rest) for consumer, *rest in packed}
         if changed:
             self._forgotten.update(dict.fromkeys(before))
             self._changed = dict.fromkeys(self._by_consumer)

@@ -15,7 +15,7 @@ from myqueue.analytics.log.plan import Wanted, committed_ranges, entry_tasks
 from myqueue.analytics.source.rows import chosen
 from myqueue.analytics.stats.stats import stats
 from myqueue.analytics.verify.commit_point import Judge, Judgement, refuse_unknown
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.open_group import snapshot_parts
 
@@ -54,7 +54,7 @@ def test_all_were_killed_when_a_new_leader_had_just_begun(
 
 def state_alone(folder: Path, node: int, topic: Topic, index: int, term: int) -> None:
     """A replica that is being filled: it has the state at the index, and no entry yet."""
-    new, machine = Broker(folder / f"broker-{node}", node), Partition()
+    new, machine = Broker(folder / f"broker-{node}", node), PartitionMachine()
     machine.apply(topic.entries)
     new.create(topic, NODES, term=term)
     snapshot = t.Snapshot(

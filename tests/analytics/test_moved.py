@@ -22,7 +22,7 @@ from support.verifying import everything, ledger, verified
 from myqueue.analytics.log.catalog import make_catalog
 from myqueue.analytics.log.discovery import find_logs
 from myqueue.analytics.log.plan import Wanted, committed_ranges
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.membership import encode_config
 from myqueue.daemons.replication.open_group import snapshot_parts
@@ -116,7 +116,7 @@ def test_who_votes_is_known_though_retention_took_the_entry_that_said_so(
     before, last = topic.entries[begin - 1], topic.entries[-1][t.INDEX]
     start = (before[t.INDEX] + 1, before[t.TERM], before[t.OFFSET] + before[t.COUNT])
     for node in nodes:
-        at, machine = broker(data, node), Partition()
+        at, machine = broker(data, node), PartitionMachine()
         at.create(topic, NODES)
         machine.apply(topic.entries[:begin])
         snapshot = t.Snapshot(
@@ -143,7 +143,7 @@ def test_a_new_replica_that_is_being_filled_is_no_wrong_one(
     """
     topic, data = a_topic(), tmp_path / "cluster"
     write_cluster(data, [topic], NODES)
-    new, machine = broker(data, 4), Partition()
+    new, machine = broker(data, 4), PartitionMachine()
     machine.apply(topic.entries)
     last = topic.entries[-1][t.INDEX]
     new.create(topic, NODES)

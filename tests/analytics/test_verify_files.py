@@ -207,7 +207,7 @@ def test_takes_fencing_and_forgetting_are_rebuilt_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second implementation of the partition's state, against the first one."""
-    monkeypatch.setattr(old_takes, "OLDER_MAX", 70)
+    monkeypatch.setattr(old_takes, "OLDER_TAKES_MAX", 70)
     monkeypatch.setattr(partition_state, "OLDER_TAKES_MAX", 70)
     topic = Topic("a", A)
     topic.noop()

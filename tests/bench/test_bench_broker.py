@@ -17,7 +17,7 @@ from bench.figures import Row, median
 from support.batches import make_batch
 from support.broker_seam import GROUP, World
 
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.types import DATA, Entry, Item
 
@@ -36,7 +36,7 @@ def quiet_world() -> World:
     world = World()
     world.engine.apply_at_once = False
     world.engine.reply = lambda client, frames: None  # type: ignore[method-assign]
-    world.broker.reports._due = 10**12
+    world.broker.manager_link._due = 10**12
     return world
 
 
@@ -88,7 +88,7 @@ def test_apply_on_a_follower(report: Report, producers: int) -> None:
     entries: list[Entry] = log.make(items, 1)
 
     def work() -> None:
-        machine = Partition()
+        machine = PartitionMachine()
         for at in range(0, len(entries), TURN):
             machine.apply(entries[at : at + TURN])
 

@@ -1,7 +1,7 @@
 """Takes and batches that nobody can unpack: told, or exactly their messages are passed over.
 
-The partitions keep positions as real ones do (`Positions`); answers are lost, and several clients
-take for the same consumer, one within the steps of the other.
+The partitions keep positions as real ones do (`ConsumerPositions`); answers are lost, and several
+clients take for the same consumer, one within the steps of the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from myqueue.cluster.routing import Partition, Topic
 from myqueue.consumer import taker
 from myqueue.consumer.message import Message
 from myqueue.consumer.skip_damaged import SkippedRun
-from myqueue.daemons.partition.positions import DONE, Positions
+from myqueue.daemons.partition.positions import OK, ConsumerPositions
 from myqueue.errors import BatchUnreadable, TimedOut
 from myqueue.wire import batch
 
@@ -48,7 +48,7 @@ class Log:
             if is_good:
                 self.good += range(self.end, self.end + count)
             self.end += count
-        self.positions = Positions()
+        self.positions = ConsumerPositions()
 
     def holding(self, first: int, behind: int) -> list[tuple[int, bytes]]:
         ends = [at for at, _ in self.batches[1:]] + [self.end]
@@ -96,7 +96,7 @@ class Played:
         def step() -> Any:
             _, consumer, key, most, nothing_too = row
             code, first, behind = log.positions.take(consumer, key, most, 0, log.end, nothing_too)
-            assert code == DONE
+            assert code == OK
             return first, behind, log.holding(first, behind)
 
         return self._do("take", step)
@@ -188,7 +188,7 @@ def test_several_clients_with_lost_answers(
     played = play(log(), log(), seed=seed, losses=0.08)
     if fenced:
         for one in played.logs:
-            assert one.positions.commit(WHO, 0, 3, 3, one.end)[0] == DONE
+            assert one.positions.commit(WHO, 0, 3, 3, one.end)[0] == OK
     got: list[tuple[int, int]] = []
     calls = 0
 

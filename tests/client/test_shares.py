@@ -12,7 +12,7 @@ from myqueue.consumer.assignment import Assignment
 from myqueue.consumer.fetch_plan import FenceRequest, FetchRequest, OffsetsRequest
 from myqueue.consumer.message import TopicPartition
 from myqueue.consumer.partition_state import StartRule
-from myqueue.daemons.partition.positions import Positions
+from myqueue.daemons.partition.positions import ConsumerPositions
 from myqueue.wire.protocol import NO_OFFSET
 
 WHO, MEMBER = "group/g", 50
@@ -319,7 +319,7 @@ def test_c7_a_commit_that_is_repeated_keeps_its_epoch() -> None:
 
 def test_c7_nothing_is_committed_before_the_fence() -> None:
     """The first commit under a new epoch may set any position, back too: the fence has to be it."""
-    kept = Positions()
+    kept = ConsumerPositions()
     kept.commit(WHO, 9, 40, 5, 10)  # by who had it before
     desk = Desk([""])  # nobody leads at this moment
     desk.given(1, (0, 7, False))

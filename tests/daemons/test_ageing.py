@@ -13,8 +13,13 @@ from support.broker_seam import GROUP, World
 from myqueue import errors
 from myqueue.daemons.broker import key_ageing
 from myqueue.daemons.partition import keyed_batches
-from myqueue.daemons.partition.keyed_batches import KEY_AGE_MS, STEP_MS, STEPS, key_of
-from myqueue.daemons.partition.machine import Partition, key_step_command
+from myqueue.daemons.partition.keyed_batches import (
+    KEY_AGE_MS,
+    KEY_AGE_STEPS,
+    KEY_STEP_MS,
+    batch_key,
+)
+from myqueue.daemons.partition.machine import PartitionMachine, key_step_command
 from myqueue.daemons.partition.producers import NEW
 from myqueue.daemons.raft import types as t
 from myqueue.wire import protocol
@@ -96,7 +101,7 @@ def test_a_key_is_kept_for_a_quarter_of_an_hour_and_not_for_much_longer(world: W
     assert offset_of(world, 1) == 0, "promised"
     passes(world, 3 * MINUTE_MS)
     assert len(world.replica.machine.keys) == 0
-    assert steps_of(world) <= STEPS + 3
+    assert steps_of(world) <= KEY_AGE_STEPS + 3
     before = world.replica.log.last_index
     passes(world, 10 * MINUTE_MS)
     assert world.replica.log.last_index == before, "without keys nothing is written"
@@ -118,7 +123,7 @@ def test_each_leader_waits_for_itself(world: World) -> None:
     assert offset_of(world, 1) == 0
     begin = world.engine.now
     for _ in range(40):
-        passes(world, STEP_MS - 10_000, 5_000)
+        passes(world, KEY_STEP_MS - 10_000, 5_000)
         world.engine.depose(world.replica, leader=2)
         world.engine.lead(world.replica)
     assert world.engine.now - begin > 2 * KEY_AGE_MS
@@ -150,7 +155,7 @@ def test_a_step_that_is_refused_comes_later(world: World) -> None:
 def test_many_partitions_do_not_step_all_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_ageing, "STEPS_MAX", 3)
+    monkeypatch.setattr(key_ageing, "STEPS_PER_CHECK_MAX", 3)
     groups = [GROUP, *range(200, 207)]
     for group in groups[1:]:
         world.engine.lead(world.add(group))
@@ -172,7 +177,7 @@ class Log:
     """Entries of one partition, applied as they come."""
 
     def __init__(self) -> None:
-        self.machine, self.entries = Partition(), list[t.Entry]()
+        self.machine, self.entries = PartitionMachine(), list[t.Entry]()
 
     def add(self, kind: int, payload: bytes, count: int = 0, time_ms: int = WALL_MS) -> None:
         machine = self.machine
@@ -187,9 +192,9 @@ class Log:
     def step(self) -> None:
         self.add(t.COMMAND, key_step_command())
 
-    def known(self, machine: Partition | None = None) -> list[int]:
+    def known(self, machine: PartitionMachine | None = None) -> list[int]:
         judge = (machine or self.machine).keys.judge
-        return [n for n in range(50) if judge(key_of(FIRST_BIT | n, n), 1) != NEW]
+        return [n for n in range(50) if judge(batch_key(FIRST_BIT | n, n), 1) != NEW]
 
 
 def test_entries_of_an_older_version_mean_what_they_meant() -> None:
@@ -212,7 +217,7 @@ def test_steps_survive_whatever_a_state_goes_through() -> None:
         rows.update(puts)
         for name in gone:
             rows.pop(name, None)
-        loaded, restored, again = Partition(), Partition(), Partition()
+        loaded, restored, again = PartitionMachine(), PartitionMachine(), PartitionMachine()
         loaded.load(log.machine.applied_index, rows.items())
         restored.restore(log.machine.snapshot())
         again.apply(log.entries)
@@ -221,13 +226,13 @@ def test_steps_survive_whatever_a_state_goes_through() -> None:
             assert log.known(one) == log.known()
         assert restored.take_changes()[0] == rows
 
-    for number in range(2 * STEPS + 5):
+    for number in range(2 * KEY_AGE_STEPS + 5):
         log.key(number)
         if number % 3:
             log.step()
         same()
-    assert len(log.machine.keys.steps) == STEPS + 1
-    assert 0 < len(log.known()) < 2 * STEPS
+    assert len(log.machine.keys.steps) == KEY_AGE_STEPS + 1
+    assert 0 < len(log.known()) < 2 * KEY_AGE_STEPS
 
 
 def test_a_restore_from_one_without_steps_forgets_them() -> None:
@@ -235,15 +240,15 @@ def test_a_restore_from_one_without_steps_forgets_them() -> None:
     log.key(1)
     log.step()
     rows.update(log.machine.take_changes()[0])
-    log.machine.restore(Partition().snapshot())
+    log.machine.restore(PartitionMachine().snapshot())
     puts, gone = log.machine.take_changes()
     rows.update(puts)
     for name in gone:
         rows.pop(name)
     assert set(rows) == {b"m"}
-    loaded = Partition()
+    loaded = PartitionMachine()
     loaded.load(0, rows.items())
-    assert loaded.snapshot() == Partition().snapshot() and not loaded.keys.steps
+    assert loaded.snapshot() == PartitionMachine().snapshot() and not loaded.keys.steps
 
 
 def test_the_number_of_keys_is_bounded_though_nobody_steps(monkeypatch: Any) -> None:

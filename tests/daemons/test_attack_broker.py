@@ -25,7 +25,7 @@ def test_a_message_of_exactly_the_limit_fits_though_compressing_made_it_longer(c
     limit = 8 << 20
     world = World()
     world.broker._settings[world.replica.uid] = {"message_bytes_max": limit}
-    world.broker._apply_settings(world.broker._feeds[world.replica.uid])
+    world.broker._apply_settings(world.broker._queues[world.replica.uid])
     assert [row[1] for row in world.produce(packed(limit, codec))] == [0]
     too_large = [row[1] for row in world.produce(packed(limit + (128 << 10)))]
     assert too_large == [errors.MessageTooLarge.code]

@@ -88,7 +88,9 @@ def test_wanted_groups_are_made(world: World) -> None:
     assert made.about == protocol.pack(["events", 2, 40, {"message_bytes_max": 100}])
     assert (made.campaigns, world.engine.replicas[6].campaigns) == (1, 0)
     assert world.engine.peers == {("broker", 2): "two:2"}
-    assert world.broker.reports.version == 9 and world.broker.reports.brokers[2] == "two:1"
+    assert (
+        world.broker.manager_link.version == 9 and world.broker.manager_link.brokers[2] == "two:1"
+    )
     world.engine.lead(made)
     (row,) = world.produce(make_batch(1, size=2_000), group=5)
     assert row[1] == errors.MessageTooLarge.code
@@ -116,7 +118,7 @@ def test_gone_groups_are_removed_and_all_are_told(world: World) -> None:
     unknown, gone = errors.OutcomeUnknown.code, errors.UnknownPartition.code
     assert sorted(row[1] for row in found[protocol.PRODUCED][3]) == sorted((unknown, gone))
     assert found[protocol.POSITIONS][3][0][1] == gone == found[protocol.COMMITTED][3][0][1]
-    assert not world.engine.replicas and world.broker.producing.inflight == 0
+    assert not world.engine.replicas and world.broker.produce_handler.inflight == 0
 
 
 def test_transfers(world: World) -> None:

@@ -37,7 +37,7 @@ def test_w6_r26_orders_for_an_earlier_life_are_not_followed(world: World) -> Non
         answer(world, orders(life=life, version=9, wanted=[row], gone=[[GROUP, 1]], brokers=brokers,
                              transfers=[[GROUP, 3]]))  # fmt: skip
         assert set(world.engine.replicas) == {GROUP} and not world.engine.transfers
-    assert world.broker.reports.version == 0
+    assert world.broker.manager_link.version == 0
     # But where the others are may be told by anybody, or nobody could be reached.
     assert world.engine.peers == {("broker", 2): "two:2"}
     answer(world, orders(version=8, wanted=[row], gone=[[GROUP, 1]]))
@@ -295,7 +295,7 @@ def test_members_are_told_when_they_are_committed_and_by_the_leader(world: World
     made = lead(world, 5, t.Config((name(1, 7), name(2, 8)), (name(3, 9),)))
     assert members_in(world, 5) == [[1, 7, True], [2, 8, True], [3, 9, False]]
     made.node.configs.current_index = made.node.commit_index + 1
-    world.broker.reports.touch(5)
+    world.broker.manager_link.touch(5)
     assert members_in(world, 5) is None
 
 

@@ -53,7 +53,7 @@ class Groups(Cluster):
         return version, rows
 
     def members(self) -> set[int]:
-        return set(self.tables.teams["g"].members)
+        return set(self.tables.consumer_groups["g"].members)
 
 
 def refusal(answer: Any) -> int:
@@ -67,9 +67,9 @@ def test_members_that_start_together_are_dealt_out_once() -> None:
     groups.turn(QUIET_MS - 50)
     members.append(groups.join())
     groups.turn(QUIET_MS - 50)
-    assert not groups.tables.teams["g"].shares
+    assert not groups.tables.consumer_groups["g"].shares
     groups.settle()
-    shares = groups.tables.teams["g"].shares.values()
+    shares = groups.tables.consumer_groups["g"].shares.values()
     assert sorted(share.owner for share in shares) == sorted(2 * members)
     assert len({share.epoch for share in shares}) == 1
 
@@ -79,7 +79,7 @@ def test_joins_that_do_not_end_are_dealt_out_all_the_same() -> None:
     for _ in range(GATHER_MS_MAX // 50 + 2):
         groups.join()
         groups.turn(50)
-    assert groups.tables.teams["g"].shares
+    assert groups.tables.consumer_groups["g"].shares
 
 
 def test_a_rebalance_is_told_at_once_to_who_waits() -> None:
@@ -152,7 +152,7 @@ def test_c8_a_session_ends_when_no_beat_came() -> None:
     for _ in range(5):
         groups.turn(50)
     assert groups.members() == {two}
-    assert {share.owner for share in groups.tables.teams["g"].shares.values()} == {two}
+    assert {share.owner for share in groups.tables.consumer_groups["g"].shares.values()} == {two}
     with pytest.raises(errors.UnknownMember):
         groups.sign(one)
 
@@ -191,7 +191,7 @@ def test_c8_a_new_leader_gives_everybody_a_whole_session() -> None:
     groups.settle()
     for _ in range(SESSION_MS // 100 - 5):
         groups.turn(100)
-    version = groups.tables.teams["g"].members[one].version
+    version = groups.tables.consumer_groups["g"].members[one].version
     waiting = groups.sign(one, version)
     groups.follow(2)
     (answer,) = groups.answers()
@@ -248,7 +248,9 @@ def test_a_member_with_more_than_an_answer_can_name_is_told_so_and_harms_nobody(
     groups.sign(one)
     groups.settle()
     pairs = [
-        [s.group, s.epoch] for s in groups.tables.teams["g"].shares.values() if s.owner != s.wanted
+        [s.group, s.epoch]
+        for s in groups.tables.consumer_groups["g"].shares.values()
+        if s.owner != s.wanted
     ]
     groups.sign(one, released=pairs)
     groups.commit()

@@ -7,7 +7,7 @@ from support.manager_rig import Cluster
 from support.moving import Moving
 
 from myqueue.daemons.manager.audit_log import TOLD
-from myqueue.daemons.metadata.machine import command
+from myqueue.daemons.metadata.machine import pack_command
 from myqueue.daemons.metadata.operations import _BY_NAME
 from myqueue.daemons.raft.types import COMMAND, Item
 from myqueue.wire import protocol
@@ -96,7 +96,7 @@ def test_a_follower_is_silent() -> None:
     """Else each deed would stand in the logs of all managers."""
     cluster = Cluster(brokers=1)
     cluster.follow(2)
-    payload = command(b"", "drain_broker", {"node": 1})
+    payload = pack_command(b"", "drain_broker", {"node": 1})
     cluster.engine.pending.append(Item(0, 0, COMMAND, payload))
     cluster.engine.index += 1
     cluster.lines.clear()

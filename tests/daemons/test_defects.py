@@ -14,7 +14,7 @@ from support.damage_rig import stored
 from support.engine_rig import Net, Node
 
 from myqueue import errors
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.close_group import HINT_DEFECT, PACE_MS_MIN
 from myqueue.daemons.replication.replica import Defect
@@ -24,7 +24,7 @@ DEFECTS = [KeyError("x"), RecursionError("deep"), errors.FormatUnknown("a newer 
 OF_ALL = [OSError(5, "EIO"), MemoryError(), errors.JournalStopped("x"), errors.DiskFull("x")]
 
 
-class Faulty(Partition):
+class Faulty(PartitionMachine):
     """One of a program with a defect: `fails` raises in the methods named there."""
 
     def __init__(self, fails: dict[str, Exception]) -> None:
@@ -60,7 +60,7 @@ class Faulty(Partition):
 def faulty(node: Node, **fails: Exception) -> None:
     """The machine of GROUP at this node, from its next start on."""
 
-    def make(group: int, about: bytes) -> Partition:
+    def make(group: int, about: bytes) -> PartitionMachine:
         return Faulty(fails if group == GROUP else {})
 
     node.owner.make_machine = make  # type: ignore[method-assign]

@@ -119,7 +119,7 @@ def test_a_manager_that_has_not_heard_all_of_a_disk_orders_nothing_yet() -> None
     away_and_back(cluster, 3000)
     cluster.pass_time(3000)
     known = cluster.manager._beats.liveness.brokers[2]
-    assert cluster.tables.brokers[2].disk_from and known.held
+    assert cluster.tables.brokers[2].disk_first_incarnation and known.held
     life = replace(known, full_at=0, held={})
     said = Orders().answer(cluster.tables, 2, life, [], 0)
     assert said["wanted"] is None and said["more"]

@@ -36,8 +36,8 @@ def levelled(
 
 @pytest.mark.parametrize("partitions", [12, 60, 100])
 def test_p4_a_new_broker_gets_its_share_and_no_more_is_moved(partitions: int) -> None:
-    old = [placement.Load(node, f"h{node}") for node in (1, 2, 3)]
-    groups = dict(enumerate(placement.place(old, partitions, 3)))
+    old = [placement.BrokerLoad(node, f"h{node}") for node in (1, 2, 3)]
+    groups = dict(enumerate(placement.place_partitions(old, partitions, 3)))
     hosts = {node: f"h{node}" for node in (1, 2, 3, 4)}
     held, moves = levelled(groups, [1, 2, 3, 4], hosts)
     share = partitions * 3 / 4

@@ -98,7 +98,7 @@ def test_at_least_one_batch_then_the_limit(world: World) -> None:
 def test_no_more_frames_than_a_message_may_have(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "FRAMES_MAX", 3)
+    monkeypatch.setattr(fetch, "REPLY_FRAMES_MAX", 3)
     world.produce(*(make_batch(1) for _ in range(5)))
     world.ask(protocol.FETCH, 9_000, LOTS, LOTS, [[GROUP, 1], [GROUP, 0]])
     ((envelope, frames),) = world.turn()
@@ -147,7 +147,7 @@ def test_long_poll_is_woken_by_what_comes(world: World) -> None:
     world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch(2)])
     (one, frames), _ = world.turn()
     assert one[1:3] == [protocol.FETCHED, asked] and one[3][0][3] == 2 and len(frames) == 2
-    assert world.broker.fetching.waiting == 0 and not world.broker.fetching._slots
+    assert world.broker.fetching.waiting == 0 and not world.broker.fetching._waiters_by_slot
 
 
 def test_long_poll_waits_for_min_bytes_in_all_parts(world: World) -> None:
@@ -174,7 +174,7 @@ def test_long_poll_ends(world: World) -> None:
     world.broker.tick(world.engine.now)
     ((envelope, frames),) = world.turn()
     assert len(frames) == 1 and envelope[3][0][3] == 1
-    assert not world.broker.fetching._room and not world.broker.fetching._slots
+    assert not world.broker.fetching._room and not world.broker.fetching._waiters_by_slot
 
 
 def test_waiters_of_a_removed_group_are_told(world: World) -> None:
@@ -192,7 +192,7 @@ def test_rounds_of_a_removed_group_are_forgotten(world: World) -> None:
 
 
 def test_waiters_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "CLIENT_WAITERS_MAX", 2)
+    monkeypatch.setattr(fetch, "WAITERS_PER_CLIENT_MAX", 2)
     for _ in range(2):
         world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 0]])
     with pytest.raises(errors.Busy):

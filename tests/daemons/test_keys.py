@@ -13,9 +13,9 @@ from myqueue import errors
 from myqueue.daemons.broker import produce
 from myqueue.daemons.partition import keyed_batches
 from myqueue.daemons.partition import old_takes as taken
-from myqueue.daemons.partition.keyed_batches import KEY_REUSED, Keys, key_of
-from myqueue.daemons.partition.machine import Partition, take_command
-from myqueue.daemons.partition.positions import Positions
+from myqueue.daemons.partition.keyed_batches import KEY_REUSED, KeyedBatches, batch_key
+from myqueue.daemons.partition.machine import PartitionMachine, take_command
+from myqueue.daemons.partition.positions import ConsumerPositions
 from myqueue.daemons.partition.producers import NEW
 from myqueue.daemons.raft import types as t
 from myqueue.wire import batch, protocol
@@ -34,7 +34,7 @@ def world() -> World:
 
 
 def test_a_known_key_has_its_first_offset() -> None:
-    known = Keys()
+    known = KeyedBatches()
     assert known.judge(5, 2) == NEW
     known.record(5, 2, 100, WALL_MS)
     known.record(5, 2, 200, WALL_MS)  # nobody proposes it; all would keep the first
@@ -44,7 +44,7 @@ def test_a_known_key_has_its_first_offset() -> None:
 
 def test_keys_are_bounded_by_number_and_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed_batches, "KEYS_MAX", 3)
-    known = Keys()
+    known = KeyedBatches()
     for key in range(5):
         known.record(key, 1, key, WALL_MS)
     assert [known.judge(key, 1) for key in range(5)] == [NEW, NEW, 2, 3, 4]
@@ -55,14 +55,14 @@ def test_keys_are_bounded_by_number_and_by_age(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_they_take_nothing_from_producers_with_sessions() -> None:
-    machine = Partition()
+    machine = PartitionMachine()
     data = keyed(7)
     machine.apply([(1, 1, 0, 1, WALL_MS, t.DATA, 1, data)])
     assert len(machine.keys) == 1 and len(machine.sessions) == 0
-    other = Partition()
+    other = PartitionMachine()
     other.restore(machine.snapshot())
-    assert other.keys.judge(key_of(FIRST_BIT | 7, 7), 1) == 0
-    loaded = Partition()
+    assert other.keys.judge(batch_key(FIRST_BIT | 7, 7), 1) == 0
+    loaded = PartitionMachine()
     loaded.load(1, machine.take_changes()[0].items())
     assert loaded.snapshot() == machine.snapshot()
 
@@ -84,7 +84,7 @@ def test_a_repeat_of_what_is_on_its_way_waits_for_it(world: World) -> None:
     assert world.turn() == [] and len(world.engine.proposals[-1][1]) == 1
     two = world.ask(protocol.PRODUCE, [GROUP] * 2, frames=[keyed(1), keyed(1, 9)])
     ((refused, _),) = world.turn()
-    assert refused[3] == [[two + 1, errors.KeyReused.code, 0, 0, produce._REUSED]]
+    assert refused[3] == [[two + 1, errors.KeyReused.code, 0, 0, produce._KEY_REUSED_DETAILS]]
     world.engine.apply(world.replica)
     ((envelope, _),) = world.turn()
     assert sorted(row[:3] for row in envelope[3]) == [[one, 0, 0], [one + 1, 0, 0], [two, 0, 0]]
@@ -175,7 +175,7 @@ def test_a_take_that_found_nothing_is_remembered_if_asked_for(world: World) -> N
 
 
 def test_nothing_is_remembered_without_moving() -> None:
-    positions = Positions()
+    positions = ConsumerPositions()
     assert positions.take("a", b"k", 5, 3, 3, True) == (0, 3, 3)
     assert positions.offset("a") == 3
     assert positions.take("a", b"k", 5, 3, 9) == (0, 3, 3)
@@ -186,11 +186,11 @@ def test_h4_a_take_is_repeated_though_others_of_its_consumer_took_often_meanwhil
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it got is nobody else's; also by a replica that got the state, or read it."""
-    monkeypatch.setattr(taken, "OLDER_MAX", 50)
-    machine, rows = Partition(), dict[bytes, bytes]()
+    monkeypatch.setattr(taken, "OLDER_TAKES_MAX", 50)
+    machine, rows = PartitionMachine(), dict[bytes, bytes]()
     machine.apply([(1, 1, 0, 100, WALL_MS, t.DATA, 0, make_batch(100))])
 
-    def take(machine: Partition, consumer: str, number: int) -> Any:
+    def take(machine: PartitionMachine, consumer: str, number: int) -> Any:
         command = take_command([[consumer, number.to_bytes(16, "big"), 1]])
         index = machine.applied_index + 1
         ((result,),) = machine.apply([(index, 1, 100, 0, WALL_MS, t.COMMAND, 0, command)])
@@ -201,7 +201,7 @@ def test_h4_a_take_is_repeated_though_others_of_its_consumer_took_often_meanwhil
         assert take(machine, "a", number) == (0, number, number + 1)
     puts, _ = machine.take_changes()
     rows.update(puts)
-    restored, loaded = Partition(), Partition()
+    restored, loaded = PartitionMachine(), PartitionMachine()
     restored.restore(machine.snapshot())
     loaded.load(machine.applied_index, rows.items())
     for one in (restored, loaded, machine):

@@ -11,8 +11,8 @@ from support.manager_rig import Cluster, FakeEngine, config_of
 from myqueue import errors
 from myqueue.daemons.manager.manager import GROUP, READ_MS, UPDATE_MS, Manager
 from myqueue.daemons.manager.pending import WAITING_MAX
-from myqueue.daemons.metadata.group_records import Team
-from myqueue.daemons.metadata.machine import Metadata
+from myqueue.daemons.metadata.group_records import ConsumerGroup
+from myqueue.daemons.metadata.machine import MetadataMachine
 from myqueue.daemons.raft.types import COMMAND, Item
 from myqueue.wire import protocol
 
@@ -179,13 +179,15 @@ def test_a_new_group_can_not_be_named_as_urls_name_another_page(name: str) -> No
         with pytest.raises(errors.InvalidName, match="a group can't be named"):
             cluster.ask(protocol.UPDATE, KEY, operation, arguments)
     assert cluster.engine.pending == []
-    cluster.tables.teams[name] = Team(1, name)  # one that an earlier version made
+    cluster.tables.consumer_groups[name] = ConsumerGroup(
+        1, name
+    )  # one that an earlier version made
     assert cluster.read("group", group=name)["group"] == name
     cluster.update("join_group", **join)
-    cluster.tables.teams[name].members.clear()
+    cluster.tables.consumer_groups[name].members.clear()
     epoch = cluster.update("begin_reset", group=name)["epoch"]
     cluster.update("remove_group", group=name, epoch=epoch)
-    assert name not in cluster.tables.teams
+    assert name not in cluster.tables.consumer_groups
 
 
 def test_updates_are_bounded() -> None:
@@ -360,7 +362,7 @@ def test_stats_are_counters_and_gauges() -> None:
 def test_a_restart_goes_on_with_the_group_that_is_there() -> None:
     manager = Manager(config_of(1, 3), lambda *_a, **_k: None)
     engine = FakeEngine(1, manager)
-    machine = cast(Metadata, engine.create(GROUP, 1, [1], [], b"").machine)
+    machine = cast(MetadataMachine, engine.create(GROUP, 1, [1], [], b"").machine)
     manager.started(0)
     assert list(engine.replicas) == [GROUP]
     assert engine.replicas[GROUP].machine is machine

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raft.replicas import Solo
 
-from myqueue.daemons.broker.reconcile_members import NOWHERE, Standing, next_step
+from myqueue.daemons.broker.reconcile_members import UNREACHABLE, MemberStatus, next_step
 from myqueue.daemons.raft.membership import change_problem
 from myqueue.daemons.raft.quorum import majority
 from myqueue.daemons.raft.types import DATA, Config, Item, node_of, replica_id
 
-WHOLE, BEHIND = Standing(True, True), Standing(True, False)
+WHOLE, BEHIND = MemberStatus(True, True), MemberStatus(True, False)
 
 
 def r(node: int, incarnation: int = 1) -> int:
@@ -31,9 +31,9 @@ def test_a_group_as_it_is_wanted_is_left_alone() -> None:
 def test_r18_a_replica_moves_as_a_learner_first_and_the_old_one_goes_last() -> None:
     """add, catch up, promote, remove: at no time fewer whole copies than wanted."""
     config, wanted = Config((A, B, C)), (A, B, D)
-    config = step(config, A, wanted, ALL | {D: NOWHERE})
+    config = step(config, A, wanted, ALL | {D: UNREACHABLE})
     assert config == Config((A, B, C), (D,))
-    assert next_step(config, A, wanted, ALL | {D: NOWHERE}) is None  # it is not there yet
+    assert next_step(config, A, wanted, ALL | {D: UNREACHABLE}) is None  # it is not there yet
     assert next_step(config, A, wanted, ALL | {D: BEHIND}) is None  # nor whole
     config = step(config, A, wanted, ALL)
     assert config == Config((A, B, C, D))
@@ -41,7 +41,9 @@ def test_r18_a_replica_moves_as_a_learner_first_and_the_old_one_goes_last() -> N
     assert config == Config((A, B, D))
 
 
-def step(config: Config, me: int, wanted: tuple[int, ...], standing: dict[int, Standing]) -> Config:
+def step(
+    config: Config, me: int, wanted: tuple[int, ...], standing: dict[int, MemberStatus]
+) -> Config:
     found = next_step(config, me, wanted, standing)
     assert isinstance(found, Config)
     return found
@@ -56,7 +58,7 @@ def test_r17_r24_a_leader_that_is_to_go_hands_over_first() -> None:
 
 def test_a_silent_member_goes_before_its_successor_votes() -> None:
     """Else four voters of which one is dead would need all three others."""
-    silent = ALL | {C: Standing(False, False)}
+    silent = ALL | {C: MemberStatus(False, False)}
     waiting = Config((A, B, C), (D,))
     assert next_step(waiting, A, (A, B, D), silent | {D: BEHIND}) is None
     config = step(waiting, A, (A, B, D), silent)
@@ -76,7 +78,7 @@ def test_r18_a_member_that_lacks_what_came_a_moment_ago_is_no_silent_one() -> No
         leader.ack(C, last - 1)
         leader.do("propose", [Item(1, 5, DATA, b"x")])
     node = leader.node
-    found = {one: Standing(True, node.leading.is_whole(one, leader.now)) for one in (B, C, D)}
+    found = {one: MemberStatus(True, node.leading.is_whole(one, leader.now)) for one in (B, C, D)}
     assert step(node.config, A, (A, B, D), found) == Config((A, B, C, D))
     leader.now += 2 * node.settings.election_timeout_ms_min
     assert not node.leading.is_whole(C, leader.now), "it said nothing since"
@@ -95,9 +97,9 @@ def test_r2_w7_a_lost_replica_goes_before_its_node_gets_another() -> None:
 
 
 def test_no_step_leaves_a_group_without_a_majority() -> None:
-    alone = {B: Standing(False, True), C: Standing(False, True), D: WHOLE}
+    alone = {B: MemberStatus(False, True), C: MemberStatus(False, True), D: WHOLE}
     assert next_step(Config((A, B, C), (D,)), A, (A, B, D), alone) is None
-    assert next_step(Config((A, B)), A, (A, r(2, 7)), {B: NOWHERE}) == Config((A,))
+    assert next_step(Config((A, B)), A, (A, r(2, 7)), {B: UNREACHABLE}) == Config((A,))
     assert next_step(Config((A, B, C)), A, (A, B, r(3, 7)), alone) is None
 
 
@@ -131,7 +133,7 @@ class World:
         self.wanted = tuple(r(node) for node in self.nodes[:count])
         self.config = Config(self.wanted)
         self.silent: set[int] = set()
-        self.body_received = set(self.wanted)  # these have everything
+        self.whole = set(self.wanted)  # these have everything
         self.leader = self.wanted[0]
 
     def happen(self) -> None:
@@ -146,15 +148,15 @@ class World:
         elif what == "move":
             self.move()
         elif what == "lead":
-            able = [one for one in self.config.voters if self.is_able(one)]
+            able = [one for one in self.config.voters if self.is_usable(one)]
             self.leader = random.choice(able) if able else self.leader
 
-    def is_able(self, replica: int) -> bool:
-        return replica in self.body_received and node_of(replica) not in self.silent
+    def is_usable(self, replica: int) -> bool:
+        return replica in self.whole and node_of(replica) not in self.silent
 
     def is_able_without(self, node: int) -> bool:
         voters = self.config.voters
-        able = sum(self.is_able(one) and node_of(one) != node for one in voters)
+        able = sum(self.is_usable(one) and node_of(one) != node for one in voters)
         return able >= majority(len(voters)) and node_of(self.leader) != node
 
     def move(self) -> None:
@@ -166,25 +168,25 @@ class World:
         if to == node_of(old):
             if old == self.leader or not self.is_able_without(to):
                 return
-            self.body_received.discard(old)
+            self.whole.discard(old)
         self.drawn += 1
         wanted = list(self.wanted)
         wanted[place] = r(to, self.drawn)
         self.wanted = tuple(wanted)
 
-    def standing(self) -> dict[int, Standing]:
+    def standing(self) -> dict[int, MemberStatus]:
         return {
-            one: Standing(node_of(one) not in self.silent, one in self.body_received)
+            one: MemberStatus(node_of(one) not in self.silent, one in self.whole)
             for one in self.config.members
         }
 
     def step(self) -> None:
-        if not self.is_able(self.leader) or self.leader not in self.config.voters:
-            able = [one for one in self.config.voters if self.is_able(one)]
+        if not self.is_usable(self.leader) or self.leader not in self.config.voters:
+            able = [one for one in self.config.voters if self.is_usable(one)]
             self.leader = able[0]
         found = next_step(self.config, self.leader, self.wanted, self.standing())
         if isinstance(found, int):
-            assert found in self.config.voters and self.is_able(found) and found in self.wanted
+            assert found in self.config.voters and self.is_usable(found) and found in self.wanted
             self.leader = found
         elif found is not None:
             self.check(found)
@@ -193,15 +195,15 @@ class World:
     def check(self, new: Config) -> None:
         old = self.config
         assert change_problem(old, new) == ""
-        able = sum(map(self.is_able, new.voters))
+        able = sum(map(self.is_usable, new.voters))
         assert able >= majority(len(new.voters)), "it could not commit that"
         for gone in set(old.voters) - set(new.voters):
             assert gone not in self.wanted and gone != self.leader
-            if self.is_able(gone):
+            if self.is_usable(gone):
                 assert len(new.voters) >= len(self.wanted), "one copy fewer than wanted"
         for one in set(new.voters) - set(old.voters):
-            assert self.is_able(one) and one in self.wanted
-        if all(map(self.is_able, old.voters)):  # else one more that is there may be what it needs
+            assert self.is_usable(one) and one in self.wanted
+        if all(map(self.is_usable, old.voters)):  # else one more that is there may be what it needs
             assert len(new.voters) <= len(self.wanted) + 1
         nodes = [node_of(one) for one in new.members]
         assert len(set(nodes)) == len(nodes), "a node holds one replica of a group"
@@ -209,7 +211,7 @@ class World:
     def fill(self) -> None:
         for one in self.config.learners:
             if node_of(one) not in self.silent and one in self.wanted:
-                self.body_received.add(one)
+                self.whole.add(one)
 
     def heal(self) -> None:
         self.silent.clear()

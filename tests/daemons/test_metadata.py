@@ -8,8 +8,8 @@ import pytest
 from support.metadata_rig import CLUSTER, Rig, broker
 
 from myqueue import errors
-from myqueue.daemons.metadata.arguments import TOPIC_SETTINGS, defaults
-from myqueue.daemons.metadata.machine import Metadata, command
+from myqueue.daemons.metadata.arguments import TOPIC_SETTINGS, default_settings
+from myqueue.daemons.metadata.machine import MetadataMachine, pack_command
 from myqueue.daemons.metadata.tables import CONSUMER, PRODUCER, Tables, row_key
 from myqueue.daemons.raft.types import COMMAND, NOOP
 from myqueue.wire import protocol
@@ -29,7 +29,7 @@ def test_create_topic_answers_its_groups(rig: Rig) -> None:
     assert result == {
         "topic_uid": topic.uid, "partitions": [one.group for one in topic.partitions],
     }  # fmt: skip
-    assert topic.settings == defaults(TOPIC_SETTINGS) | {"retention_ms": 5}
+    assert topic.settings == default_settings(TOPIC_SETTINGS) | {"retention_ms": 5}
     assert [len(one.replicas) for one in topic.partitions] == [3] * 4
     uids = [topic.uid, *result["partitions"]]
     assert len(set(uids)) == 5
@@ -236,7 +236,7 @@ def test_a_client_may_be_registered_with_a_partition_that_exists(rig: Rig) -> No
         rig.refused("register_producer", topic="new", partition=1), errors.UnknownPartition
     )
     assert "new" not in tables.topics
-    other = Metadata(CLUSTER)
+    other = MetadataMachine(CLUSTER)
     other.restore(rig.machine.snapshot())
     assert other.tables.producers == tables.producers
     assert other.tables.consumers == tables.consumers
@@ -389,7 +389,7 @@ def test_results_are_nobody_elses_to_change(rig: Rig) -> None:
         b"\xc1",
         protocol.pack([b"k", "create_topic"]),
         protocol.pack(["k", "create_topic", {}]),
-        command(b"k", "drop_everything", {}),
+        pack_command(b"k", "drop_everything", {}),
         protocol.pack([b"k", ["create_topic"], {}]),
         protocol.pack([b"k", "create_topic", []]),
         protocol.pack([b"k", "create_topic", {1: 2}]),
@@ -403,7 +403,7 @@ def test_entries_that_make_no_sense_are_refused(rig: Rig, payload: bytes) -> Non
 
 def test_other_entries_have_no_result(rig: Rig) -> None:
     assert rig.machine.apply([rig.script.raw(NOOP, b"")]) == [None]
-    view = memoryview(command(b"", "open_producer", {}))
+    view = memoryview(pack_command(b"", "open_producer", {}))
     (outcome,) = rig.machine.apply([(*rig.script.raw(COMMAND, b"")[:7], view)])
     assert outcome == {"producer_id": 1, "epoch": 1}
 
@@ -416,6 +416,6 @@ def test_restoring_names_the_rows_that_are_no_more(rig: Rig) -> None:
     new, deletes = rig.machine.take_changes()
     assert set(deletes) == set(puts) - set(new)
     assert {key[:1] for key in deletes} == {b"t", b"p", b"b", b"k"}
-    fresh = Metadata("test")
+    fresh = MetadataMachine("test")
     fresh.load(other.machine.applied_index, new.items())
     assert fresh.snapshot() == other.machine.snapshot()

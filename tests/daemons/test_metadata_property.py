@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.metadata_rig import CLUSTER, Rig, plain, random_script, what_it_comes_to
 
-from myqueue.daemons.metadata.machine import Metadata
+from myqueue.daemons.metadata.machine import MetadataMachine
 from myqueue.daemons.metadata.tables import RESULTS_MAX, Tables
 from myqueue.daemons.raft.types import Broken
 from myqueue.daemons.state_machine import Changes
@@ -26,7 +26,7 @@ class Store:
         self.rows: dict[bytes, bytes] = {}
         self.applied = 0
 
-    def save(self, machine: Metadata) -> None:
+    def save(self, machine: MetadataMachine) -> None:
         puts, deletes = machine.take_changes()
         self.rows |= puts
         for key in deletes:
@@ -51,7 +51,7 @@ def check_counted(tables: Tables) -> None:
 @given(st.integers(0, 2**32))
 def test_saved_loaded_and_copied_machines_stay_equal(seed: int) -> None:
     random = Random(seed)
-    steady, restless = Metadata(CLUSTER), Metadata(CLUSTER)
+    steady, restless = MetadataMachine(CLUSTER), MetadataMachine(CLUSTER)
     store = Store()
     entries = random_script(random, 120)
     at = 0
@@ -65,19 +65,19 @@ def test_saved_loaded_and_copied_machines_stay_equal(seed: int) -> None:
             store.save(restless)
         elif choice == 1:  # saved, and started again
             store.save(restless)
-            restless = Metadata(CLUSTER)
+            restless = MetadataMachine(CLUSTER)
             restless.load(store.applied, reversed(store.rows.items()))
         elif choice == 2:  # died unsaved: entries behind what was saved are applied again
-            restless = Metadata(CLUSTER)
+            restless = MetadataMachine(CLUSTER)
             restless.load(store.applied, store.rows.items())
             restless.apply(entries[store.applied : at])
         elif choice == 3:  # took the state of another replica, having been somewhere else
-            restless = Metadata(CLUSTER)
+            restless = MetadataMachine(CLUSTER)
             restless.load(store.applied, store.rows.items())
             restless.restore(steady.snapshot())
         assert restless.snapshot() == steady.snapshot()
     store.save(restless)
-    loaded = Metadata(CLUSTER)
+    loaded = MetadataMachine(CLUSTER)
     loaded.load(store.applied, store.rows.items())
     assert loaded.snapshot() == steady.snapshot()
     check_counted(steady.tables)
@@ -97,7 +97,7 @@ def test_r27_the_hash_seed_of_the_process_changes_nothing() -> None:
 
 def test_random_histories_do_both_work_and_refusals() -> None:
     """The tests above would prove little about a history in which nothing happens."""
-    machine = Metadata(CLUSTER)
+    machine = MetadataMachine(CLUSTER)
     results = machine.apply(random_script(Random(3), 1500))
     done = sum(isinstance(one, dict) for one in results)
     assert done > 500

@@ -12,7 +12,7 @@ import pytest
 from support.moving import Moving
 
 from myqueue.daemons.manager.balancer.moves import STILL_MS
-from myqueue.daemons.metadata.machine import Metadata
+from myqueue.daemons.metadata.machine import MetadataMachine
 from myqueue.daemons.raft.types import node_of
 
 MINUTE = 60_000
@@ -182,7 +182,7 @@ def test_by_force_too() -> None:
     cluster.kill(4)
     cluster.pass_time(1500)
     cluster.update("remove_broker", node=4, force=True)
-    assert not cluster.tables.thin
+    assert not cluster.tables.under_replicated
     cluster.until("called off", lambda: not cluster.tables.moving)
     assert set(voters(cluster, "t")) == {3} and cluster.held() == {1: 12, 2: 12, 3: 12}
 
@@ -197,7 +197,7 @@ def test_who_returns_while_its_successor_dies_stays_a_member() -> None:
     cluster.kill(4)
     cluster.pass_time(25_000)
     cluster.fills = True
-    assert set(voters(cluster, "t")) == {3} and not cluster.tables.thin
+    assert set(voters(cluster, "t")) == {3} and not cluster.tables.under_replicated
     assert cluster.held() == {1: 12, 2: 12, 3: 12}
     cluster.until("nothing moves", lambda: not cluster.tables.moving)
 
@@ -357,7 +357,7 @@ def test_founders_are_known_until_a_group_is_known_to_be_founded() -> None:
     assert hit and hit != first.keys()
     known = {one.group: one.founders for one in cluster.tables.topics["t"].partitions}
     assert known == {group: names if group in hit else [] for group, names in first.items()}
-    restored = Metadata("test")
+    restored = MetadataMachine("test")
     restored.restore(cluster.manager._metadata.snapshot())
     assert restored.snapshot() == cluster.manager._metadata.snapshot()
     assert restored.tables.topics["t"] == cluster.tables.topics["t"]

@@ -11,7 +11,7 @@ from support.batches import make_batch
 from myqueue import errors
 from myqueue.daemons.partition import keyed_batches, old_takes, positions
 from myqueue.daemons.partition.machine import (
-    Partition,
+    PartitionMachine,
     commit_command,
     forget_command,
     start_command,
@@ -31,7 +31,7 @@ class Group:
     """A log and a machine that applies what is put in."""
 
     def __init__(self) -> None:
-        self.log, self.machine = RaftLog(), Partition()
+        self.log, self.machine = RaftLog(), PartitionMachine()
 
     def data(self, count: int = 1, producer: int = 0, sequence: int = 0, time: int = 0) -> None:
         self.put(t.Item(count, time, t.DATA, make_batch(count, producer, sequence)))
@@ -60,7 +60,7 @@ def test_data_moves_the_end() -> None:
 
 def test_a_gap_in_offsets_stops_the_replica() -> None:
     with pytest.raises(t.Broken):
-        Partition().apply([(1, 1, 4, 1, 0, t.DATA, 1, make_batch())])
+        PartitionMachine().apply([(1, 1, 4, 1, 0, t.DATA, 1, make_batch())])
 
 
 def test_an_operation_of_a_newer_version_is_not_ignored() -> None:
@@ -103,7 +103,7 @@ def test_c7_a_fence_moves_nothing() -> None:
     group.data(10)
     assert group.commit(NO_OFFSET, member=1, assignment=2) == (0, NO_OFFSET)
     assert group.machine.positions.offset("a") is None  # it still never committed
-    assert group.machine.positions.past(0, 9) == {}
+    assert group.machine.positions.consumers_past(0, 9) == {}
     assert group.commit(3, member=1, assignment=1) == (FENCED, 0)
     assert group.commit(0, member=1, assignment=2) == (0, 0)
     assert group.commit(5, member=1, assignment=2) == (0, 5)
@@ -118,7 +118,7 @@ def test_c7_a_fence_without_a_position_is_kept_and_takes_go_on() -> None:
     group = Group()
     group.data(5)
     group.commit(NO_OFFSET, member=1, assignment=2)
-    again = Partition()
+    again = PartitionMachine()
     again.restore(group.machine.snapshot())
     assert again.positions.packed() == group.machine.positions.packed()
     assert again.positions.offset("a") is None
@@ -146,7 +146,7 @@ def test_what_is_forgotten_is_as_if_it_had_never_been() -> None:
 
 def test_takes_of_who_is_forgotten_are_forgotten_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """PROTOCOL: all that is known of the consumer here; a later one of this name begins anew."""
-    monkeypatch.setattr(positions, "KEYS_MAX", 1)
+    monkeypatch.setattr(positions, "TAKE_KEYS_PER_CONSUMER_MAX", 1)
     group = Group()
     group.data(9)
     for number in range(3):
@@ -156,7 +156,7 @@ def test_takes_of_who_is_forgotten_are_forgotten_all(monkeypatch: pytest.MonkeyP
     group.command(forget_command([["a", 0, 0]]))
     _, gone = group.machine.take_changes()
     assert [name[17:] for name in gone if name[:1] == b"t"] == [b"a", b"a"]
-    again = Partition()
+    again = PartitionMachine()
     again.restore(group.machine.snapshot())
     for machine in (group.machine, again):
         assert [machine.positions.taken("a", bytes([n]) * 16) for n in range(3)] == [None] * 3
@@ -180,7 +180,7 @@ def test_take_moves_and_repeats() -> None:
 def test_take_remembers_16_keys_for_each_consumer_and_some_older_ones_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(old_takes, "OLDER_MAX", 3)
+    monkeypatch.setattr(old_takes, "OLDER_TAKES_MAX", 3)
     group = Group()
     group.data(40)
     for number in range(20):
@@ -262,9 +262,9 @@ def test_replicas_stay_equal_however_they_are_saved(
 ) -> None:
     """One applies all; the other is saved, loaded, restored and fed in other portions (R20, R27)"""
     monkeypatch.setattr(keyed_batches, "KEYS_MAX", 7)
-    monkeypatch.setattr(positions, "KEYS_MAX", 2)
-    monkeypatch.setattr(old_takes, "OLDER_MAX", 9)
-    random, log, plain, other = Random(seed), RaftLog(), Partition(), Partition()
+    monkeypatch.setattr(positions, "TAKE_KEYS_PER_CONSUMER_MAX", 2)
+    monkeypatch.setattr(old_takes, "OLDER_TAKES_MAX", 9)
+    random, log, plain, other = Random(seed), RaftLog(), PartitionMachine(), PartitionMachine()
     store: dict[bytes, bytes] = {}
     sequences: dict[int, int] = {}
     saved_index, applied, behind = 0, list[t.Entry](), list[t.Entry]()
@@ -288,11 +288,11 @@ def test_replicas_stay_equal_however_they_are_saved(
                 store.pop(key, None)
             saved_index = other.applied_index
         elif chance < 0.15:  # it died: what was not saved is applied again
-            other = Partition()
+            other = PartitionMachine()
             other.load(saved_index, store.items())
             behind = applied[saved_index:]
         elif chance < 0.18:
-            fresh = Partition()
+            fresh = PartitionMachine()
             fresh.restore(other.snapshot())
             other.restore(plain.snapshot())
             behind = []
@@ -300,7 +300,7 @@ def test_replicas_stay_equal_however_they_are_saved(
     assert other.snapshot() == plain.snapshot()
 
 
-def check_positions(machine: Partition, marks: dict[tuple[str, int], int]) -> None:
+def check_positions(machine: PartitionMachine, marks: dict[tuple[str, int], int]) -> None:
     """Within an assignment, no position is ever lower than before (C7)."""
     for who, offset, _, assignment, _ in machine.positions.packed():
         assert marks.get((who, assignment), 0) <= offset <= machine.end

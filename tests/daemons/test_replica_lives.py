@@ -12,8 +12,8 @@ from support.engine_rig import GROUP, Net, Node
 
 from myqueue import errors
 from myqueue.daemons.broker import reconcile_members as module
-from myqueue.daemons.broker.reconcile_members import Members
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.broker.reconcile_members import MemberReconciler
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.replica import Replica
 from myqueue.wal.config import JournalConfig
@@ -55,7 +55,7 @@ def is_filled(net: Net, node: Node) -> bool:
 
 def messages(node: Node) -> int:
     machine = node.replica().machine
-    assert isinstance(machine, Partition)
+    assert isinstance(machine, PartitionMachine)
     return machine.end
 
 
@@ -185,10 +185,10 @@ def test_p4_r24_a_group_is_written_though_the_one_that_should_lead_it_can_not(ne
     """Its disk stands still, and it has everything: it is not asked all the time."""
     leader = net.leader()
     others = [t.replica_id(one, 1) for one in (1, 2, 3) if one != leader.number]
-    members = Members(leader.engine)
+    members = MemberReconciler(leader.engine)
     net.until("all have all", lambda: same_state(net, 1, 2) and same_state(net, 2, 3))
     net.nodes[t.node_of(others[0])].replica().node.may_lead = False
-    members.ordered({GROUP: tuple(others)})
+    members.set_wanted({GROUP: tuple(others)})
     taken = 0
     for _ in range(200):
         net.turn(50)
@@ -205,13 +205,13 @@ def test_who_does_not_take_over_holds_up_no_other_group(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P4: a broker that is drained may lead more groups than are looked at in one go."""
-    monkeypatch.setattr(module, "STEPS_MAX", 1)
+    monkeypatch.setattr(module, "STEPS_PER_CHECK_MAX", 1)
     leader = net.leader()
     others = tuple(t.replica_id(one, 1) for one in (1, 2, 3) if one != leader.number)
     net.until("all have all", lambda: same_state(net, 1, 2) and same_state(net, 2, 3))
     net.nodes[t.node_of(others[0])].replica().node.may_lead = False
-    members, other = Members(leader.engine), leader.replica()
-    members.ordered({GROUP: others})
+    members, other = MemberReconciler(leader.engine), leader.replica()
+    members.set_wanted({GROUP: others})
     members.tick(net.clock.now)
     waiting = members._step(other, others, net.clock.now)
     assert not waiting, "nothing was asked of the group, so the next one has its turn"

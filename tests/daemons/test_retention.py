@@ -13,7 +13,7 @@ from support.orders import answer, orders
 
 from myqueue import errors
 from myqueue.daemons.broker import retention
-from myqueue.daemons.broker.retention import Cut, Goal, advance, goal_of
+from myqueue.daemons.broker.retention import NewStart, RetentionGoal, retention_goal, walk_rows
 from myqueue.daemons.raft import types as t
 from myqueue.wal.append.groups import Row
 from myqueue.wire import protocol
@@ -35,19 +35,19 @@ def row(index: int, offset: int, count: int, length: int, time_ms: int) -> Row:
         ({"retention_bytes": 0, "retention_ms": 0}, 10**12, 0, None),
         ({"retention_bytes": 800}, 800, 0, None),
         ({"retention_bytes": 800}, 899, 0, None),  # not worth a step
-        ({"retention_bytes": 800}, 900, 0, Goal(100, 0)),
-        ({"retention_bytes": 1}, 2, 0, Goal(1, 0)),
+        ({"retention_bytes": 800}, 900, 0, RetentionGoal(100, 0)),
+        ({"retention_bytes": 1}, 2, 0, RetentionGoal(1, 0)),
         ({"retention_bytes": 1 << 30}, (1 << 30) + SEGMENT // 2 - 1, 0, None),
-        ({"retention_bytes": 1 << 30}, (1 << 30) + SEGMENT // 2, 0, Goal(SEGMENT // 2, 0)),
+        ({"retention_bytes": 1 << 30}, (1 << 30) + SEGMENT // 2, 0, RetentionGoal(SEGMENT // 2, 0)),
         ({"retention_ms": 1000}, 1, 8_875, None),
-        ({"retention_ms": 1000}, 1, 8_874, Goal(0, 9_000)),
-        ({"retention_ms": 1000, "retention_bytes": 5}, 9, 0, Goal(4, 9_000)),
+        ({"retention_ms": 1000}, 1, 8_874, RetentionGoal(0, 9_000)),
+        ({"retention_ms": 1000, "retention_bytes": 5}, 9, 0, RetentionGoal(4, 9_000)),
     ],
 )
 def test_when_something_has_to_go(
-    settings: dict[str, Any], kept: int, oldest_ms: int, goal: Goal | None
+    settings: dict[str, Any], kept: int, oldest_ms: int, goal: RetentionGoal | None
 ) -> None:
-    assert goal_of(settings, kept, oldest_ms, 10_000, SEGMENT) == goal
+    assert retention_goal(settings, kept, oldest_ms, 10_000, SEGMENT) == goal
 
 
 def test_whole_batches_the_oldest_first_and_never_below_the_limit() -> None:
@@ -57,15 +57,19 @@ def test_whole_batches_the_oldest_first_and_never_below_the_limit() -> None:
         row(7, 102, 3, 40, 3),
         row(8, 105, 1, 9, 4),
     ]
-    begin = Cut(5, 100, 0)
-    assert advance(begin, rows, Goal(39, 0)) == (begin, True)
-    assert advance(begin, rows, Goal(40, 0)) == (Cut(6, 102, 40), True)
-    assert advance(begin, rows, Goal(79, 0)) == (Cut(6, 102, 40), True)
-    assert advance(begin, rows, Goal(80, 0)) == (Cut(8, 105, 80), True), "the command goes with it"
-    assert advance(begin, rows, Goal(0, 3)) == (Cut(6, 102, 40), True), "just as old stays"
-    assert advance(begin, rows, Goal(0, 4)) == (Cut(8, 105, 80), True)
-    assert advance(begin, rows, Goal(0, 5)) == (Cut(9, 106, 89), False), "all of it"
-    assert advance(begin, [], Goal(1, 1)) == (begin, False)
+    begin = NewStart(5, 100, 0)
+    assert walk_rows(begin, rows, RetentionGoal(39, 0)) == (begin, True)
+    assert walk_rows(begin, rows, RetentionGoal(40, 0)) == (NewStart(6, 102, 40), True)
+    assert walk_rows(begin, rows, RetentionGoal(79, 0)) == (NewStart(6, 102, 40), True)
+    assert walk_rows(begin, rows, RetentionGoal(80, 0)) == (NewStart(8, 105, 80), True), (
+        "the command goes with it"
+    )
+    assert walk_rows(begin, rows, RetentionGoal(0, 3)) == (NewStart(6, 102, 40), True), (
+        "just as old stays"
+    )
+    assert walk_rows(begin, rows, RetentionGoal(0, 4)) == (NewStart(8, 105, 80), True)
+    assert walk_rows(begin, rows, RetentionGoal(0, 5)) == (NewStart(9, 106, 89), False), "all of it"
+    assert walk_rows(begin, [], RetentionGoal(1, 1)) == (begin, False)
 
 
 def test_in_portions_as_in_one() -> None:
@@ -78,12 +82,12 @@ def test_in_portions_as_in_one() -> None:
             time_ms += random.randrange(3)
             rows.append(row(index, offset, count, random.randrange(1, 50), time_ms))
             offset += count
-        goal = Goal(random.choice((0, random.randrange(900))), random.randrange(40))
-        whole = advance(Cut(1, 0, 0), rows, goal)
-        cut, over, at = Cut(1, 0, 0), False, 0
+        goal = RetentionGoal(random.choice((0, random.randrange(900))), random.randrange(40))
+        whole = walk_rows(NewStart(1, 0, 0), rows, goal)
+        cut, over, at = NewStart(1, 0, 0), False, 0
         while not over and at < len(rows):
             size = random.randrange(1, 9)
-            cut, over = advance(cut, rows[at : at + size], goal)
+            cut, over = walk_rows(cut, rows[at : at + size], goal)
             at += size
         assert (cut, over) == whole
         assert cut.bytes == sum(one.length for one in rows if one.count and one.index < cut.index)
@@ -102,7 +106,7 @@ class Leader:
         world.broker._settings[GROUP] = settings
         world.engine.log.index = SimpleNamespace(rows=self._rows, row_at_offset=self._at)
         self.current = True
-        world.broker.retention._is_current = lambda _now: self.current
+        world.broker.retention._has_current_orders = lambda _now: self.current
 
     def rows(self) -> list[Row]:
         log = self.world.replica.log
@@ -149,8 +153,8 @@ def test_the_leader_moves_the_start_and_counts_what_went() -> None:
 
 def test_a_long_way_is_walked_in_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """R28: however much has to go, one tick looks at a bounded number of rows."""
-    monkeypatch.setattr(retention, "ROWS_MAX", 7)
-    monkeypatch.setattr(retention, "ENTRIES_MAX", 20)
+    monkeypatch.setattr(retention, "ROWS_PER_TICK_MAX", 7)
+    monkeypatch.setattr(retention, "ENTRIES_PER_START_MAX", 20)
     size = len(make_batch(1))
     leader = Leader(retention_bytes=size)
     leader.world.produce(*(make_batch(1) for _ in range(60)))
@@ -218,7 +222,7 @@ def test_a_long_way_is_not_walked_to_its_end_by_settings_of_before(
     monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     """C6: they were replaced in the middle of it, perhaps while no manager answered for minutes."""
-    monkeypatch.setattr(retention, "ROWS_MAX", 7)
+    monkeypatch.setattr(retention, "ROWS_PER_TICK_MAX", 7)
     leader = Leader(retention_bytes=1)
     world, settings = leader.world, leader.world.broker._settings
     world.produce(*(make_batch(1) for _ in range(60)))
@@ -239,19 +243,19 @@ def test_a_long_way_is_not_walked_to_its_end_by_settings_of_before(
 def test_who_is_current() -> None:
     """A majority of managers that know of this process's life answered lately."""
     world = World()
-    reports = world.broker.reports
+    reports = world.broker.manager_link
 
     def says(node: int, life: int = world.engine.incarnation) -> None:
         answer(world, orders(version=1, life=life), node, beat=1)
 
     now = world.engine.now
-    assert not reports.is_current(now)
+    assert not reports.has_current_orders(now)
     says(1)
-    assert not reports.is_current(now), "one of two is no majority"
+    assert not reports.has_current_orders(now), "one of two is no majority"
     says(2, life=4)
-    assert not reports.is_current(now), "of an earlier life: it may lag behind"
+    assert not reports.has_current_orders(now), "of an earlier life: it may lag behind"
     says(2)
-    assert reports.is_current(now) and not reports.is_current(now + 6000)
+    assert reports.has_current_orders(now) and not reports.has_current_orders(now + 6000)
 
 
 def test_a_clock_that_is_ahead_deletes_nothing() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myqueue.daemons.metadata import assignment
-from myqueue.daemons.metadata.assignment import Decision
+from myqueue.daemons.metadata.assignment import Assignment
 
 Partitions = list[tuple[int, int]]
 
@@ -23,12 +23,12 @@ WISHES = st.dictionaries(
 )
 
 
-def share_out(*given: Any) -> Decision:
+def share_out(*given: Any) -> Assignment:
     """As often as it takes."""
     wishes, partitions, before = given
     decision = before
     for _ in range(100):
-        decision, is_even = assignment.share_out(wishes, partitions, decision)
+        decision, is_even = assignment.assign_partitions(wishes, partitions, decision)
         if is_even:
             return decision
     raise AssertionError("it never comes to an end")
@@ -39,12 +39,12 @@ def parts(sizes: list[int]) -> Partitions:
     return [(100 * topic + n, topic) for topic, size in enumerate(sizes) for n in range(size)]
 
 
-def counts(decision: Decision, members: Iterable[int]) -> dict[int, int]:
+def counts(decision: Assignment, members: Iterable[int]) -> dict[int, int]:
     found = Counter(decision.values())
     return {one: found[one] for one in members}
 
 
-def moved(before: Decision, after: Decision) -> int:
+def moved(before: Assignment, after: Assignment) -> int:
     """Of those that had a home, and have one."""
     return sum(bool(before.get(one)) and before[one] != who for one, who in after.items())
 
@@ -146,10 +146,10 @@ def test_no_decision_takes_long() -> None:
     wishes = many | {701: frozenset({2, 3}), 702: frozenset({2})}
     partitions = [(n, 1) for n in range(3500)] + [(n, 2) for n in range(4000, 4200)]
     before = {n: 1 + n % 700 for n in range(3500)} | dict.fromkeys(range(4000, 4200), 701)
-    spread = assignment._Spread(wishes)
+    spread = assignment._AssignmentBuilder(wishes)
     for partition, topic in partitions:
         spread.give(before[partition], partition, topic)
-    assert spread.even_out() and spread._steps <= assignment.STEPS_MAX
+    assert spread.even_out() and spread._steps <= assignment.EXAMINED_PER_DECISION_MAX
     assert spread.counts[701] == spread.counts[702] == 100
 
 
@@ -162,20 +162,20 @@ def test_nor_does_one_about_many_topics() -> None:
         partition: next(m for m in range(1 + partition % 15, 31) if topic in wishes[m])
         for partition, topic in partitions
     }
-    spread = assignment._Spread(wishes)
+    spread = assignment._AssignmentBuilder(wishes)
     for partition, topic in partitions:
         spread.give(before[partition], partition, topic)
     assert not spread.even_out()
     most = sum(map(len, wishes.values())) + len(wishes)  # what the last chain looked at
-    assert spread._steps <= assignment.STEPS_MAX + most
+    assert spread._steps <= assignment.EXAMINED_PER_DECISION_MAX + most
 
 
 def test_a_long_decision_is_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has too much of what few want gives it away, however much that is."""
-    monkeypatch.setattr(assignment, "MOVES_MAX", 5)
+    monkeypatch.setattr(assignment, "MOVES_PER_DECISION_MAX", 5)
     wishes = {1: frozenset({1, 2}), 2: frozenset({1})}
     partitions = [(number, 1) for number in range(60)]
     before = dict.fromkeys(range(60), 1)
-    after, is_even = assignment.share_out(wishes, partitions, before)
+    after, is_even = assignment.assign_partitions(wishes, partitions, before)
     assert not is_even and list(after.values()).count(2) == 5
     assert list(share_out(wishes, partitions, before).values()).count(2) == 30

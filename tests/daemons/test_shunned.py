@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.moving import Moving
 
-from myqueue.daemons.broker.reconcile_members import Standing
+from myqueue.daemons.broker.reconcile_members import MemberStatus
 from myqueue.daemons.manager.balancer.backoff import Pauses
 from myqueue.daemons.raft.types import Config, node_of
 
@@ -56,13 +56,13 @@ def test_what_a_leader_does_not_reach_is_left_alone_and_told() -> None:
 def test_a_new_replica_that_is_no_member_yet_is_owed_nothing() -> None:
     """Its predecessor may not go before another one is whole, so nobody speaks to it so far."""
     cluster = Moving(3, t=12)
-    standing, slow = cluster._standing, {3}
+    standing, slow = cluster._statuses, {3}
 
-    def catching_up(group: int, config: Config) -> dict[int, Standing]:
+    def catching_up(group: int, config: Config) -> dict[int, MemberStatus]:
         found = standing(group, config)
-        return found | {one: Standing(True, False) for one in found if node_of(one) in slow}
+        return found | {one: MemberStatus(True, False) for one in found if node_of(one) in slow}
 
-    cluster._standing = catching_up  # type: ignore[method-assign]
+    cluster._statuses = catching_up  # type: ignore[method-assign]
     cluster.kill(2)
     cluster.pass_time(12_000)  # so long the old disk's name is defended
     cluster.start(2, disk="new")

@@ -8,7 +8,7 @@ from support.manager_rig import Cluster, FakeBroker
 from support.moving import Moving
 
 from myqueue.daemons.manager.broker_orders import STRAY_AGAIN_MS
-from myqueue.daemons.metadata.machine import command
+from myqueue.daemons.metadata.machine import pack_command
 from myqueue.daemons.raft.types import COMMAND, Item
 
 MINUTE = 60_000
@@ -27,7 +27,7 @@ def cut_off_while_a_topic_went(cluster: Cluster) -> FakeBroker:
     (group,) = broker.groups
     forget = {"node": 1, "groups": [group], "version": engine.index + 1}
     for operation, arguments in (("delete_topic", {"topic": "orders"}), ("forget_gone", forget)):
-        payload = command(b"", operation, arguments)
+        payload = pack_command(b"", operation, arguments)
         engine.pending.append(Item(0, engine.wall_ms(), COMMAND, payload))
     engine.index += 2
     cluster.commit()

@@ -13,8 +13,8 @@ from support.metadata_rig import Rig
 
 from myqueue import errors
 from myqueue.daemons.metadata import assignment
-from myqueue.daemons.metadata.group_records import Team
-from myqueue.daemons.metadata.tables import SHARES, TEAM, Tables
+from myqueue.daemons.metadata.group_records import ConsumerGroup
+from myqueue.daemons.metadata.tables import CONSUMER_GROUP, GROUP_PARTITIONS, Tables
 
 
 class Group:
@@ -26,8 +26,8 @@ class Group:
         self.owners: dict[tuple[int, int], int] = {}  # (partition, epoch) -> owner
 
     @property
-    def team(self) -> Team:
-        return self.rig.machine.tables.teams["g"]
+    def team(self) -> ConsumerGroup:
+        return self.rig.machine.tables.consumer_groups["g"]
 
     def join(self, *topics: str) -> int:
         return int(self.rig.run("join_group", group="g", topics=list(topics or "t"))["member"])
@@ -54,7 +54,7 @@ class Group:
 
     def check(self, freed: set[int]) -> None:
         """`freed`: members that let something go, or went, since the last check (C8)."""
-        if "g" not in self.rig.machine.tables.teams:
+        if "g" not in self.rig.machine.tables.consumer_groups:
             return
         last = dict(sorted(self.owners))
         for share in self.team.shares.values():
@@ -95,7 +95,7 @@ def test_members_that_start_together_are_dealt_out_once() -> None:
 
 def test_a_decision_that_was_cut_short_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members with different wishes: the managers are asked again until it is even."""
-    monkeypatch.setattr(assignment, "MOVES_MAX", 5)
+    monkeypatch.setattr(assignment, "MOVES_PER_DECISION_MAX", 5)
     group = Group(30)
     group.rig.run("create_topic", topic="u", partitions=1)
     first = group.join("t", "u")
@@ -147,7 +147,7 @@ def test_topics_grow_go_and_come_again() -> None:
     assert not group.let_go(two)
     assert group.sizes() == [2, 2]
     uid = group.rig.machine.tables.topics["u"].uid
-    assert group.team.known == {uid: 2}  # 2 and 3 are new to all
+    assert group.team.known_partition_counts == {uid: 2}  # 2 and 3 are new to all
     group.rig.run("create_topic", topic="t")
     group.balance()
     group.let_go(one), group.let_go(two)
@@ -162,13 +162,16 @@ def test_what_comes_after_a_join_is_new_to_the_group() -> None:
     group.rig.run("grow_topic", topic="t", count=1)
     tables = group.rig.machine.tables
     group.balance()
-    assert group.team.known == {tables.topics["t"].uid: 2}
+    assert group.team.known_partition_counts == {tables.topics["t"].uid: 2}
     group.rig.run("create_topic", topic="u", partitions=2)
     group.rig.run("delete_topic", topic="t")
     group.rig.run("create_topic", topic="t", partitions=3)
     group.join("t")  # another one that comes before the decision
     group.balance()
-    assert group.team.known == {tables.topics["u"].uid: 0, tables.topics["t"].uid: 0}
+    assert group.team.known_partition_counts == {
+        tables.topics["u"].uid: 0,
+        tables.topics["t"].uid: 0,
+    }
 
 
 def test_c7_epochs_go_on_when_a_group_was_forgotten() -> None:
@@ -179,7 +182,7 @@ def test_c7_epochs_go_on_when_a_group_was_forgotten() -> None:
     group.rig.run("leave_group", group="g", member=member)
     group.rig.run("alter_cluster", settings={"groups_max": 1})
     group.rig.run("join_group", group="other", topics=["t"])
-    assert "g" not in group.rig.machine.tables.teams
+    assert "g" not in group.rig.machine.tables.consumer_groups
     group.rig.refused("join_group", group="g", topics=["t"])
     group.rig.run("alter_cluster", settings={"groups_max": 2})
     member = group.join()
@@ -217,10 +220,10 @@ def test_a_group_is_removed_under_its_reset_when_nobody_is_in_it() -> None:
     assert isinstance(refused, errors.GroupInUse)  # somebody else's
     tables = group.rig.machine.tables
     uid = group.team.uid
-    keys = [key for key in tables.row_keys() if key[:1] in (TEAM, SHARES)]
+    keys = [key for key in tables.row_keys() if key[:1] in (CONSUMER_GROUP, GROUP_PARTITIONS)]
     tables.changed.clear()
     group.rig.run("remove_group", group="g", epoch=epoch)
-    assert tables.teams == {} and uid not in tables.teams_by_uid
+    assert tables.consumer_groups == {} and uid not in tables.consumer_groups_by_uid
     assert keys and not any(tables.row(key) for key in keys)
     assert tables.changed.issuperset(keys)  # the store is told
     assert isinstance(group.rig.refused("remove_group", group="g", epoch=1), errors.UnknownGroup)
@@ -231,7 +234,7 @@ def test_a_group_that_is_given_positions_knows_of_the_topic() -> None:
     group = Group(3)
     epoch = group.rig.run("begin_reset", group="g", topics=["t"])["epoch"]
     group.rig.run("end_reset", group="g", epoch=epoch)
-    assert group.team.known == {group.rig.machine.tables.topics["t"].uid: 3}
+    assert group.team.known_partition_counts == {group.rig.machine.tables.topics["t"].uid: 3}
 
 
 def test_what_is_wrong_is_refused() -> None:
@@ -303,4 +306,4 @@ def _comes_to_rest(group: Group, members: list[int]) -> None:
     there = {partition.group for topic in topics for partition in topic.partitions}
     assert set(group.team.shares) == there
     again = Tables.from_rows((key, tables.row(key) or b"") for key in tables.row_keys())
-    assert again.teams == tables.teams
+    assert again.consumer_groups == tables.consumer_groups

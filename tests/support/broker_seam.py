@@ -17,7 +17,7 @@ from myqueue import errors
 from myqueue.daemons.broker.broker import Broker
 from myqueue.daemons.interfaces import Client
 from myqueue.daemons.metrics import Counts
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.wire import protocol
@@ -27,7 +27,13 @@ GROUP = 77
 
 class FakeReplica:
     def __init__(
-        self, uid: int, machine: Partition, about: bytes, name: int, voters: Any, learners: Any
+        self,
+        uid: int,
+        machine: PartitionMachine,
+        about: bytes,
+        name: int,
+        voters: Any,
+        learners: Any,
     ) -> None:
         self.uid, self.machine, self.about, self.replica_id = uid, machine, about, name
         self.log = RaftLog()

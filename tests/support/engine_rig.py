@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from myqueue.daemons.partition.machine import Partition
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.engine import Engine
 from myqueue.daemons.replication.replica import Replica
@@ -41,8 +41,8 @@ class Notes:
         self.reads: list[int] = []
         self.applied_entries: list[tuple[int, t.Entry]] = []
 
-    def make_machine(self, group: int, about: bytes) -> Partition:
-        return Partition()
+    def make_machine(self, group: int, about: bytes) -> PartitionMachine:
+        return PartitionMachine()
 
     def applied(self, replica: Replica, entries: list[t.Entry], results: list[Any]) -> None:
         self.applied_entries += [(replica.uid, one) for one in entries]

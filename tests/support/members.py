@@ -1,8 +1,8 @@
 """Members of a consumer group that are watched, and what must hold of what they saw.
 
-A `Member` polls, notes each message with the epoch under which it had the partition and when it
-got it, and commits. As a program it is a process of its own, which may be killed and frozen; what
-it saw stands in a file, line by line, as it was seen. `judge_group` compares the notes of all.
+A `GroupMember` polls, notes each message with the epoch under which it had the partition and when
+it got it, and commits. As a program it is a process of its own, which may be killed and frozen;
+what it saw stands in a file, line by line, as it was seen. `judge_group` compares the notes of all.
 """
 
 from __future__ import annotations

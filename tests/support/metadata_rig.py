@@ -12,7 +12,7 @@ import sys
 from random import Random
 from typing import Any
 
-from myqueue.daemons.metadata.machine import Metadata, command
+from myqueue.daemons.metadata.machine import MetadataMachine, pack_command
 from myqueue.daemons.metadata.operations import CLIENT_OPERATIONS
 from myqueue.daemons.raft.types import COMMAND, CONFIG, NOOP, Entry
 from myqueue.errors import MyQueueError
@@ -37,14 +37,14 @@ class Script:
         if key is None:
             self.keys += 1
             key = self.keys.to_bytes(16, "big") if operation in CLIENT_OPERATIONS else b""
-        return self.raw(COMMAND, command(key, operation, arguments))
+        return self.raw(COMMAND, pack_command(key, operation, arguments))
 
 
 class Rig:
     """One machine, fed one operation after the other."""
 
     def __init__(self, brokers: int = 0, hosts: int | None = None) -> None:
-        self.machine = Metadata(CLUSTER)
+        self.machine = MetadataMachine(CLUSTER)
         self.script = Script()
         for node in range(1, brokers + 1):
             self.run("register_broker", **broker(node, hosts or brokers))
@@ -165,7 +165,7 @@ def _of_groups(
 
 def what_it_comes_to(seed: int, length: int) -> str:
     """A digest of all results, all saved rows and the last state."""
-    machine = Metadata(CLUSTER)
+    machine = MetadataMachine(CLUSTER)
     digest = hashlib.sha256()
     for entry in random_script(Random(seed), length):
         digest.update(repr([plain(one) for one in machine.apply([entry])]).encode())

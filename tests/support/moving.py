@@ -12,9 +12,9 @@ from typing import Any
 
 from support.manager_rig import WALL_MS, Cluster, FakeBroker
 
-from myqueue.daemons.broker.reconcile_members import Standing, next_step
+from myqueue.daemons.broker.reconcile_members import MemberStatus, next_step
 from myqueue.daemons.manager.balancer.controller import SETTLED_MS
-from myqueue.daemons.metadata.machine import command
+from myqueue.daemons.metadata.machine import pack_command
 from myqueue.daemons.raft.types import COMMAND, Config, Item, node_of, replica_id
 
 
@@ -55,7 +55,7 @@ class Moving(Cluster):
 
     def operate(self, operation: str, **arguments: Any) -> None:
         """What only managers propose."""
-        payload = command(b"", operation, arguments)
+        payload = pack_command(b"", operation, arguments)
         self.engine.pending.append(Item(0, WALL_MS, COMMAND, payload))
         self.engine.index += 1
         self.commit()
@@ -82,10 +82,10 @@ class Moving(Cluster):
             return False
         return replica_id(broker.node, broker.incarnation_of(group)) == replica
 
-    def _standing(self, group: int, config: Config) -> dict[int, Standing]:
+    def _statuses(self, group: int, config: Config) -> dict[int, MemberStatus]:
         whole = {one: self.holds(one, group) for one in config.members}
         return {
-            one: Standing(self._is_heard(one), there and (self.fills or one in config[0]))
+            one: MemberStatus(self._is_heard(one), there and (self.fills or one in config[0]))
             for one, there in whole.items()
         }
 
@@ -108,7 +108,7 @@ class Moving(Cluster):
         row = self.brokers[node_of(leader)].wanted.get(group)
         if row is not None:
             wanted = [replica_id(*one) for one in row[4]]
-            step = next_step(config, leader, wanted, self._standing(group, config))
+            step = next_step(config, leader, wanted, self._statuses(group, config))
             if isinstance(step, Config):
                 self.configs[group] = config = step
             elif step is not None:

@@ -14,7 +14,7 @@ from random import Random
 from time import monotonic, sleep
 from typing import Any
 
-from myqueue.daemons.partition.machine import Partition, commit_command
+from myqueue.daemons.partition.machine import PartitionMachine, commit_command
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
 from myqueue.daemons.replication.open_group import describe
@@ -112,7 +112,7 @@ class Broker:
         config = JournalConfig(segment_bytes=segment_bytes, soft_limit_bytes=0, reserve_bytes=0)
         name = ("test", f"broker-{node}", "broker")
         self.log = Log(str(folder), name, config, lambda: wall_ms + 1000, Random(node))
-        self.machines: dict[int, Partition] = {}
+        self.machines: dict[int, PartitionMachine] = {}
 
     def create(self, topic: Topic, nodes: Iterable[int], vote: int = 0, term: int = TERM) -> None:
         voters = tuple(replica_id(one) for one in nodes)
@@ -121,7 +121,7 @@ class Broker:
         journal = self.log.journal
         journal.create_group(topic.group, describe(replica_id(self.node), config, about))
         journal.hard_state(topic.group, term, vote or voters[0])
-        self.machines[topic.group] = Partition()
+        self.machines[topic.group] = PartitionMachine()
 
     def append(self, topic: Topic, entries: list[t.Entry]) -> None:
         for at in range(0, len(entries), 8):

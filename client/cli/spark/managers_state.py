@@ -13,7 +13,7 @@ from myqueue.analytics.log.catalog import MANAGERS_GROUP, Catalog, Group
 from myqueue.analytics.log.discovery import Log, walked
 from myqueue.analytics.log.plan import Wanted, entry_tasks
 from myqueue.analytics.source.rows import chosen
-from myqueue.daemons.metadata.machine import Metadata
+from myqueue.daemons.metadata.machine import MetadataMachine
 from myqueue.wal import format as f
 from myqueue.wire import protocol
 
@@ -25,7 +25,7 @@ def rebuild(
 ) -> Iterator[tuple[bytes, bytes]]:
     """The rows at the applied index, in the order of their keys."""
     part = group.parts[log.disk]
-    machine = Metadata(log.cluster)
+    machine = MetadataMachine(log.cluster)
     after = 0
     if part.first_index > 1:
         fitting = [one for one in part.snapshots if part.first_index - 1 <= one[0] <= applied]

@@ -20,7 +20,7 @@ from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 from myqueue.daemons.manager.cluster_view import Liveness
-from myqueue.daemons.metadata.records import Partition
+from myqueue.daemons.metadata.records import PartitionRow
 from myqueue.daemons.metadata.tables import Tables
 
 K = TypeVar("K", bound=Hashable)
@@ -105,7 +105,7 @@ def _life(liveness: Liveness, node: int) -> tuple[str, int]:
     return (life.peer, life.incarnation) if life is not None else ("", 0)
 
 
-def _untold(liveness: Liveness, partition: Partition, now: int) -> list[int]:
+def _untold(liveness: Liveness, partition: PartitionRow, now: int) -> list[int]:
     """Where a replica that its leader made a learner knows of no leader."""
     leader = liveness.leader(partition.group, now)[0]
     members = liveness.members(partition.group)

@@ -21,7 +21,7 @@ from myqueue.daemons.manager.balancer import balance
 from myqueue.daemons.manager.balancer.backoff import Shunned
 from myqueue.daemons.manager.balancer.plan import Plan
 from myqueue.daemons.manager.cluster_view import Liveness
-from myqueue.daemons.metadata.records import Partition
+from myqueue.daemons.metadata.records import PartitionRow
 from myqueue.daemons.metadata.tables import Tables
 
 LOOK_MS: Final = 500
@@ -116,7 +116,7 @@ class Moves:
 
 
 def settled(
-    tables: Tables, liveness: Liveness, partition: Partition
+    tables: Tables, liveness: Liveness, partition: PartitionRow
 ) -> tuple[list[tuple[int, int]], bool]:
     """(leaving replicas that are certainly out of the group, the group is as it is wanted)."""
     # What one that is dead did by older orders, only that one may have told.

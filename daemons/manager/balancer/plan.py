@@ -33,9 +33,9 @@ from myqueue.daemons.manager.balancer import balance
 from myqueue.daemons.manager.balancer.backoff import Shunned
 from myqueue.daemons.manager.cluster_view import Liveness
 from myqueue.daemons.metadata import placement
-from myqueue.daemons.metadata.records import ACTIVE, DRAINING, Partition
+from myqueue.daemons.metadata.records import ACTIVE, DRAINING, PartitionRow
 from myqueue.daemons.metadata.tables import Tables
-from myqueue.daemons.metadata.topics import host_of
+from myqueue.daemons.metadata.topics import host_label
 
 SETTLED_MS: Final = 5000  # a broker has to live for so long to be given replicas
 MOVES_MAX: Final = 100  # in one entry
@@ -65,7 +65,7 @@ class Plan:
         self.able = self.there - low - shunned.unreached
         self.fit = self.able - shunned.low
         self.held = {node: len(tables.held[node]) for node in tables.brokers}
-        self.hosts = {node: host_of(row) for node, row in tables.brokers.items()}
+        self.hosts = {node: host_label(row) for node, row in tables.brokers.items()}
         self.out: list[Move] = []
         self.planned: set[int] = set()  # groups
 
@@ -88,7 +88,7 @@ class Plan:
         telling = alive | {node for node in tables.brokers if tables.held.get(node)}
         return silent if 2 * len(alive) >= len(telling) else set()
 
-    def _count_busy(self, partition: Partition | None) -> None:
+    def _count_busy(self, partition: PartitionRow | None) -> None:
         """Who is giving or taking a replica of it."""
         if partition is None:
             return
@@ -97,7 +97,7 @@ class Plan:
             if node in self.busy:
                 self.busy[node] += 1
 
-    def _arriving(self, partition: Partition) -> list[tuple[int, int]]:
+    def _arriving(self, partition: PartitionRow) -> list[tuple[int, int]]:
         """Wanted replicas that don't vote yet."""
         members = self.liveness.members(partition.group) or {}
         return [one for one in partition.replicas if not members.get(one)]
@@ -123,7 +123,7 @@ class Plan:
             if row.state == DRAINING and node not in self.dead:
                 for group in sorted(tables.held[node]):
                     self._away(group, node)
-        for group in sorted(tables.thin):
+        for group in sorted(tables.under_replicated):
             self._one_more(group)
         if not self.moving and self.all_are_there:
             if look_at_hosts and not self.out:
@@ -135,13 +135,15 @@ class Plan:
     def _lost_on(self, node: int) -> list[int]:
         life, row = self.liveness.brokers[node], self.tables.brokers[node]
         is_known = (life.disk, life.incarnation) == (row.disk, row.life)
-        if not is_known or not life.full_at or not (row.disk_from or life.lost):
+        if not is_known or not life.full_at or not (row.disk_first_incarnation or life.lost):
             return []
         lost = []
         for group in sorted(self.tables.held[node]):
             incarnation = self._incarnation(group, node)
             known = life.lost.get(group, -1)
-            is_away = incarnation < row.disk_from and life.held.get(group) != incarnation
+            is_away = (
+                incarnation < row.disk_first_incarnation and life.held.get(group) != incarnation
+            )
             if is_away or known in (0, incarnation):
                 lost.append(group)
         return lost
@@ -166,7 +168,7 @@ class Plan:
         """On the same broker, under a new name; elsewhere at once if that one is being drained."""
         if self.tables.brokers[node].state == DRAINING:
             partition = self.tables.partition(group)
-            if partition is not None and self.fit - set(partition.all_nodes):
+            if partition is not None and self.fit - set(partition.all_node_ids):
                 self._away(group, node, is_taken=False)
                 return
         if self._is_led(group) and (self._has_turn(group, node) or self._room(node)):
@@ -192,7 +194,7 @@ class Plan:
         if to:
             self._move(group, node, to)
 
-    def _back(self, partition: Partition) -> int:
+    def _back(self, partition: PartitionRow) -> int:
         """Whose replica was to leave for one that does not come, and is there still; 0: nobody."""
         lives, group = self.liveness.brokers, partition.group
         for node, incarnation in partition.leaving:
@@ -201,17 +203,17 @@ class Plan:
                 return node
         return 0
 
-    def _spare(self, partition: Partition, instead_of: int = 0) -> int:
+    def _spare(self, partition: PartitionRow, instead_of: int = 0) -> int:
         """The broker that is best for one more replica; 0: none can take it now."""
         not_there = {node for group, node in self.tried if group == partition.group}
-        not_there |= set(partition.all_nodes)
+        not_there |= set(partition.all_node_ids)
         fit = self.fit - not_there or self.able - not_there
         spare = [one for one in sorted(fit) if self._room(one)]
         hosts = [
             self.hosts[one] for one in partition.nodes if one != instead_of and one in self.hosts
         ]
-        loads = [placement.Load(one, self.hosts[one], self.held[one]) for one in spare]
-        return placement.place_another(loads, hosts)
+        loads = [placement.BrokerLoad(one, self.hosts[one], self.held[one]) for one in spare]
+        return placement.best_broker_for_replica(loads, hosts)
 
     def _off_full_disks(self) -> None:
         """Copying on would take the room that its disk needs for votes."""
@@ -257,7 +259,7 @@ class Plan:
                 giver = max(givers, key=lambda one: (self.held[one], -one))
                 self._move(group, giver, min(spare, key=lambda one: (self.held[one], one)))
 
-    def _shares_a_host(self, partition: Partition) -> bool:
+    def _shares_a_host(self, partition: PartitionRow) -> bool:
         hosts = [self.hosts.get(node, "") for node in partition.nodes]
         return len(set(hosts)) < len(hosts)
 
@@ -278,7 +280,7 @@ class Plan:
             del groups[step[0]]
 
     def _movable(
-        self, wanted: Callable[[Partition], bool] = lambda _: True
+        self, wanted: Callable[[PartitionRow], bool] = lambda _: True
     ) -> Iterable[tuple[int, list[int]]]:
         """Groups that are whole: each of their members is wanted, and there."""
         tried = {group for group, _ in self.tried}

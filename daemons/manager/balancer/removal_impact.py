@@ -32,4 +32,4 @@ def _voters(tables: Tables, liveness: Liveness, group: int) -> list[tuple[int, i
     if members is not None:
         return [one for one, votes in members.items() if votes]
     partition = tables.partition(group)
-    return [(node, 0) for node in partition.all_nodes] if partition is not None else []
+    return [(node, 0) for node in partition.all_node_ids] if partition is not None else []
