@@ -75,6 +75,9 @@ def pack_group_partitions(team: ConsumerGroup, topic_uid: int) -> list[list[int]
 def unpack_group(row: list[object]) -> ConsumerGroup:
     uid, name, version, unbalanced, reset, members, known = row
     team = ConsumerGroup(uid, name, version, unbalanced, reset)  # type: ignore[arg-type]
-    team.members = {fields[0]: GroupMember(*fields) for fields in members}  # type: ignore[attr-defined]
+    team.members = {
+        fields[0]: GroupMember(*fields)
+        for fields in members  # type: ignore[attr-defined]
+    }
     team.known_partition_counts = dict(map(tuple, known))  # type: ignore[call-overload]
     return team
