@@ -35,31 +35,35 @@ UNWANTED_S: Final = 1.0  # to close a consumer that nobody waits for any more
 
 
 class AsyncProducer:
-    """Sends messages.
+    """Send messages and await where they are stored. Its arguments are those of `Producer`.
 
     >>> async def main():
-    ...     async with AsyncProducer("127.0.0.1:9092") as producer:
+    ...     async with AsyncProducer("127.0.0.1:9092", create_topics=True) as producer:
     ...         stored = await producer.send("orders", b"17 apples", key=b"customer 4")
-    ...         print(stored.partition, stored.offset)
+    ...         print(stored.topic, stored.offset)
+    >>> asyncio.run(main())  # doctest: +SKIP
+    orders 0
 
-    Many at once: `await asyncio.gather(*(producer.send("orders", value) for value in values))`;
-    they are sent in this order. `send_many` is faster. Arguments are those of `Producer`.
+    For many at once `await asyncio.gather(*(producer.send("orders", value) for value in values))`:
+    they are sent in this order. `send_many` is faster. Leaving the `async with` block delivers all
+    messages and raises DeliveryFailed if some failed. Calls raise the errors of `Producer`.
     """
 
     @arguments_of(Producer)
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._producer = Producer(*arguments, **named)
         self._producer.parting.kind = "AsyncProducer"
-        self._order = asyncio.Lock()  # of messages, where some have to wait for room
-        self._known: set[str] = set()
+        self._order = asyncio.Lock()  # keeps messages in order while one waits for room
+        self._known: set[str] = set()  # topics
 
     async def send(
         self, topic: str, value: bytes, *, key: bytes | str | None = None,
         partition: int | None = None, headers: Mapping[str, bytes | str] | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:  # fmt: skip
-        """Where it was stored, on a majority; raises what made it fail. A cancelled wait does not
-        take back what is sent.
+        """Send one message; returns where a majority stored it, or raises why it failed.
+
+        Arguments are those of `Producer.send`. Cancelling the wait does not unsend the message.
         """
         call = partial(
             self._producer.send, topic, value, key=key, partition=partition, headers=headers,
@@ -71,28 +75,29 @@ class AsyncProducer:
     async def send_many(
         self, topic: str, values: Iterable[bytes], *, partition: int | None = None
     ) -> list[Stored]:
-        """A whole list at once, in its order. Says where its runs were stored."""
-        found = plain_values(values)
-        call = partial(self._producer.send_many, topic, found, partition=partition)
+        """Send a list in its order; returns a Stored for each run of messages."""
+        payloads = plain_values(values)
+        call = partial(self._producer.send_many, topic, payloads, partition=partition)
         return await asyncio.wrap_future(
-            await self._put(text(topic, "topic"), sum(map(len, found)), call)
+            await self._put(text(topic, "topic"), sum(map(len, payloads)), call)
         )
 
     async def _put(self, topic: str, size: int, call: Callable[[], T]) -> T:
-        """At once if there is room, else by a thread that may wait; always in order."""
+        """Call at once if the buffer has room, else in a thread that may wait; in order."""
         async with self._order:
             room = self._producer.settings.max_buffered_bytes - self._producer.buffered_bytes
             if topic in self._known and size < room // 2:
                 return call()
-            done = await asyncio.to_thread(call)
+            result = await asyncio.to_thread(call)
             self._known.add(topic)
-            return done
+            return result
 
     async def flush(self, timeout: float | None = None) -> None:
+        """Wait until every message sent so far is delivered or failed, as `Producer.flush`."""
         await asyncio.to_thread(self._producer.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Delivers what waits; DeliveryFailed names what was not."""
+        """Deliver the messages in the buffer, then end the producer, as `Producer.close`."""
         await asyncio.to_thread(self._producer.close, timeout)
 
     async def __aenter__(self) -> Self:

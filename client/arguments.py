@@ -1,9 +1,9 @@
-"""What callers hand in, checked in the call that hands it in.
+"""Checks of the arguments of public calls, made in the call itself.
 
-A wrong argument that is noticed later fails somebody else's call, or all of them: a position that
-is no whole number made every fetch of a broker fail. So each public call looks at its arguments
-first, and says what it was given and what it expected. Where a call can only mean one thing it is
-understood: a list of addresses, `("orders", 0)` for a `TopicPartition`, one partition for a list.
+A wrong argument that is noticed later fails another caller's call, or all of them: a position that
+was no whole number made every fetch of a broker fail. So each public call checks its arguments
+first; the error says what was given and what was expected. Arguments with one possible meaning are
+accepted: a list of addresses, `("orders", 0)` for a `TopicPartition`, one partition for a list.
 
     >>> name_of_partition("orders", (0, 17))
     (TopicPartition(topic='orders', partition=0), (17,))
@@ -25,7 +25,7 @@ from myqueue.errors import InvalidRequest
 
 T = TypeVar("T")
 OFFSET_MAX: Final = (1 << 63) - 1
-SECONDS_MAX: Final = 1e8  # three years: what is longer never ends
+SECONDS_MAX: Final = 1e8  # three years; a longer time counts as endless
 MS_MIN: Final = 1e11  # as ms this is 1973; as seconds the year 5138
 
 
@@ -47,7 +47,7 @@ def whole(value: Any, name: str, low: int = 0, high: int = OFFSET_MAX) -> int:
 
 
 def seconds(value: Any, name: str = "timeout") -> float | None:
-    """None waits without an end, as far as the call allows; a negative number does not wait."""
+    """A timeout: None has no limit, as far as the call allows; a negative number does not wait."""
     if value is None:
         return None
     is_number = isinstance(value, float) or is_whole(value)
@@ -57,14 +57,15 @@ def seconds(value: Any, name: str = "timeout") -> float | None:
 
 
 def definite_seconds(value: Any, name: str = "timeout") -> float:
-    found = seconds(value, name)
-    if found is None:
+    """A timeout that must not be None."""
+    limit_s = seconds(value, name)
+    if limit_s is None:
         raise wrong(name, "a number of seconds", value)
-    return found
+    return limit_s
 
 
 def milliseconds(value: Any, name: str = "time_ms") -> int:
-    """A moment. `time.time() * 1000` is understood, `time.time()` is not what it looks like."""
+    """A moment in ms since 1970: `time.time() * 1000`. `time.time()`, in seconds, is refused."""
     if isinstance(value, float) and isfinite(value):
         if value < MS_MIN:
             raise InvalidRequest(
@@ -84,21 +85,21 @@ def text(value: Any, name: str) -> str:
 
 
 def texts(value: Any, name: str) -> list[str]:
-    """One text, or several."""
+    """A list of texts, given as one text or several."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | Mapping):
-        found = list(value)
-        if all(isinstance(one, str) for one in found):
-            return found
+        several = list(value)
+        if all(isinstance(item, str) for item in several):
+            return several
     raise wrong(name, "a text, or several", value)
 
 
 def numbers_of(value: Any, name: str) -> dict[str, int]:
-    """Ids by topic."""
+    """A map of topics to ids."""
     if not isinstance(value, Mapping):
         raise wrong(name, "a mapping of topics to numbers", value)
-    return {text(key, name): whole(one, f"{name}[{key!r}]", 1) for key, one in value.items()}
+    return {text(key, name): whole(id_, f"{name}[{key!r}]", 1) for key, id_ in value.items()}
 
 
 def callback(value: T, name: str) -> T:
@@ -128,34 +129,34 @@ def partition(value: Any) -> TopicPartition:
 
 
 def name_of_partition(value: Any, more: tuple[Any, ...]) -> tuple[TopicPartition, tuple[Any, ...]]:
-    """`(partition, …)` or `(topic, number, …)`; and the arguments behind it."""
+    """Split `(partition, …)` or `(topic, number, …)` into the partition and the other arguments."""
     if isinstance(value, str) and more and is_whole(more[0]):
         return TopicPartition(value, more[0]), more[1:]
     return partition(value), more
 
 
 def partitions(value: Any) -> list[TopicPartition] | str | None:
-    """Some partitions, one, all of a topic, or (None) all that are read."""
+    """A list of partitions, one, a topic for all of its partitions, or None for all assigned."""
     if value is None or isinstance(value, str):
         return value
     if is_partition(value):
         return [TopicPartition(*value)]
     if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray):
-        return [partition(one) for one in value]
+        return [partition(item) for item in value]
     raise wrong("partitions", "some TopicPartitions, a topic, or None for all", value)
 
 
 def partitions_and_timeout(
     value: Any, timeout: Any
 ) -> tuple[list[TopicPartition] | str | None, float | None]:
-    """Of calls whose first argument may also be their time-out."""
+    """The arguments of calls whose first one may also be their timeout."""
     if isinstance(value, float) or is_whole(value):
         return None, seconds(value)
     return partitions(value), seconds(timeout)
 
 
 def positions(upto: Any) -> Message | dict[TopicPartition, int] | None:
-    """What is to be committed."""
+    """The positions to commit: a message, or a map of partitions to offsets."""
     if upto is None:
         return None
     if isinstance(upto, Message):

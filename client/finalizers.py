@@ -1,13 +1,13 @@
-"""Clients that nothing refers to any more, though nobody closed them: they end by themselves.
+"""Clients that the application dropped without `close`: they end by themselves and warn.
 
 No thread refers to the object that an application holds, only to its inner parts. When that object
-is gone, its finalizer leaves the rest to the I/O thread (`Parting`) and gives a ResourceWarning, as
-those of files and sockets do. Nothing is lost in silence: a producer goes on delivering for
-DELIVER_S, and the log says how many messages were not delivered. A consumer commits what
-auto_commit may commit, and leaves its group.
+is collected, its finalizer submits one job to the I/O thread (`Parting`) and gives a
+ResourceWarning, as files and sockets do. No failure is silent: a producer delivers for DELIVER_S
+more, and the log says how many messages were not delivered. A consumer commits what auto_commit
+may commit, and leaves its group.
 
-A finalizer may run in any thread, between any two instructions, whatever lock that thread holds.
-So it takes no lock that others hold for long and waits for nothing: it hands in one job.
+Invariant: a finalizer waits for nothing and takes no lock that a thread may hold for long. It may
+run in any thread, between any two instructions, with any lock held.
 """
 
 from __future__ import annotations
@@ -33,37 +33,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("myqueue.client")
 
-DELIVER_S: Final = 5.0  # so long a dropped producer goes on delivering
-LEAVE_S: Final = 2.0  # so long a dropped consumer may take to commit and to leave its group
+DELIVER_S: Final = 5.0  # how long a dropped producer delivers
+LEAVE_S: Final = 2.0  # how long a dropped consumer may take to commit and leave its group
 _under_way: set[Parting] = set()
 
 
 def when_dropped(client: object, job: Callable[[], object]) -> None:
-    """Run `job` when nothing refers to the client any more; not at the end of the program."""
+    """Run `job` when the client is collected, but not at the end of the program."""
     finalize(client, job).atexit = False
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, without keeping its object alive. It does nothing when that is gone."""
+    """Wrap a method without keeping its object alive; later calls do nothing."""
     reference = WeakMethod(method)
 
     def call(*arguments: Any) -> Any:
-        known = reference()
-        return None if known is None else known(*arguments)
+        alive = reference()
+        return None if alive is None else alive(*arguments)
 
     return call
 
 
 def unclosed(kind: str, verb: str = "close") -> str:
+    """The text of a warning about a dropped client."""
     return f"a {kind} was dropped without {verb}()"
 
 
 class Parting:
-    """What is to be done when a client was dropped; refers to its inner parts only."""
+    """What happens after a client was dropped. It refers to the client's inner parts only."""
 
     def __init__(self, kind: str, verb: str = "close") -> None:
         self.kind, self.verb = kind, verb
-        self.is_closed = False  # properly, or it is in the same state as if it had been
+        self.is_closed = False  # by `close`, or it needs none
         self.done = threading.Event()
         self._pid = os.getpid()
 
@@ -81,8 +82,8 @@ class Parting:
         text, waiting = unclosed(self.kind, self.verb), self.waiting
         if waiting:
             text += (
-                f"; {waiting} messages are not delivered yet: that is tried for {DELIVER_S:g} s"
-                " more, and the log says how many failed"
+                f"; {waiting} messages are not delivered yet: the I/O thread tries for"
+                f" {DELIVER_S:g} s more, and the log says how many failed"
             )
         _under_way.add(self)
         try:
@@ -91,7 +92,7 @@ class Parting:
             warnings.warn(text, ResourceWarning, stacklevel=2)
 
     def at_exit(self) -> None:
-        """The program ends, and nobody closed the client."""
+        """End an unclosed client at the end of the program."""
         if not self.is_closed and self.is_ours:
             _under_way.add(self)
             self.begin()
@@ -102,27 +103,28 @@ class Parting:
         return 0
 
     def begin(self) -> None:
-        """In the finalizer: wait for nothing."""
+        """Begin the end. It runs in the finalizer, so it waits for nothing."""
 
     def finished(self) -> None:
+        """Release those who wait for this end."""
         _under_way.discard(self)
         self.done.set()
 
 
 def wait_for_partings(deadline: float) -> None:
-    """At the end of the program: for those that were dropped just before."""
+    """Wait at the end of the program for clients that were dropped just before."""
     for parting in tuple(_under_way):
         if parting.is_ours:
             parting.done.wait(max(0.0, deadline - time.monotonic()))
 
 
 class _OfSession(Parting):
-    """A part of a session, which it closes at the end if it has it for itself."""
+    """The end of a client of a session; it closes the session if the client owns it."""
 
     def __init__(self, kind: str, session: Session, owns_session: bool) -> None:
         super().__init__(kind)
         self._core = session.core
-        self._session: Session | None = session  # nobody else may drop it before we are done
+        self._session: Session | None = session  # keeps it alive until we are done
         self._owns_session = owns_session
         self._has_ended = False
 
@@ -133,9 +135,10 @@ class _OfSession(Parting):
             self._core.on_io(self.start)
 
     def start(self) -> None:
-        """In the I/O thread, as all that follows."""
+        """Do the work, in the I/O thread; then call `end`."""
 
     def end(self) -> None:
+        """Finish once, in the I/O thread."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -148,11 +151,11 @@ class _OfSession(Parting):
             self.finished()
 
     def last(self) -> None:
-        """What is left to do, once."""
+        """Do the last work of this kind of client."""
 
 
 class ProducerParting(_OfSession):
-    """Delivers what was accepted, for DELIVER_S; says in the log what it could not deliver."""
+    """Deliver accepted messages for DELIVER_S; log how many were not delivered."""
 
     def __init__(
         self, session: Session, owns_session: bool, sender: Sender, lanes: Accumulator,
@@ -164,7 +167,7 @@ class ProducerParting(_OfSession):
 
     @property
     def waiting(self) -> int:
-        lanes = tuple(self._lanes.lanes.values())  # the I/O thread may add some
+        lanes = tuple(self._lanes.lanes.values())  # a copy: the I/O thread may add some
         return sum(batch.count for lane in lanes for batch in lane.unsettled())
 
     def start(self) -> None:
@@ -182,7 +185,7 @@ class ProducerParting(_OfSession):
     def _settled(self, batch: Batch) -> None:
         self._left -= 1
         if not self._left and not self._has_ended:
-            self._core.after(0, self.end)  # not in the middle of an answer
+            self._core.after(0, self.end)  # not while an answer is handled
 
     def last(self) -> None:
         if not self._core.closed:
@@ -194,7 +197,7 @@ class ProducerParting(_OfSession):
 
 
 class ConsumerParting(_OfSession):
-    """Commits what auto_commit may commit, leaves the group, and fetches no more."""
+    """Commit what auto_commit may commit, leave the group, and fetch no more."""
 
     def __init__(
         self, session: Session, owns_session: bool, fetcher: Fetcher, subscription: Subscription,

@@ -1,8 +1,9 @@
-"""Settings of sessions, producers and consumers: name, default, unit, range, and what each does.
+"""Settings of sessions, producers and consumers: name, default, unit, range and meaning.
 
-A settings class is frozen and checks itself: a wrong value is an `InvalidSetting` when the client
-is made, not a surprise when it runs. Each field carries its unit and a line for people, from which
-`myq config show` makes its table (`rows`). Units are in the names: `_ms`, `_bytes`.
+These classes are the only source of the defaults: constructors, `help()` (`constructors.py`) and
+`myq config show` (`rows`) take them from here. A settings object is frozen and checks itself, so a
+wrong value is an `InvalidSetting` in the constructor of a client, never later. Names end with their
+units: `_ms`, `_bytes`. Below: the addresses of a cluster, and the ids and names of consumers.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ def setting(
     default: Any, unit: str, about: str, *, low: int | None = None, high: int | None = None,
     choices: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
-    """A field with what is needed to check it and to explain it."""
-    known = {"unit": unit, "help": about, "low": low, "high": high, "choices": choices}
-    return field(default=default, metadata=known)
+    """Make a field with its default, unit, meaning and range."""
+    facts = {"unit": unit, "help": about, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=facts)
 
 
 class Row(NamedTuple):
-    """A setting, as people read it."""
+    """A setting in a table for people."""
 
     name: str
     default: Any
@@ -43,6 +44,7 @@ class Row(NamedTuple):
 
 
 def rows(settings: type[Settings]) -> list[Row]:
+    """List the settings of a class."""
     return [
         Row(f.name, f.default, f.metadata["unit"], f.metadata["help"]) for f in fields(settings)
     ]
@@ -50,7 +52,7 @@ def rows(settings: type[Settings]) -> list[Row]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What all settings classes share: the check when one is made."""
+    """Base class of settings: checks the kind and range of each value when it is made."""
 
     def __post_init__(self) -> None:
         for problem in self._problems():
@@ -81,12 +83,12 @@ class Settings:
 class SessionSettings(Settings):
     """How a session speaks with the daemons."""
 
-    name: str = setting("", "", "what daemons call this client in their logs and statistics")
+    name: str = setting("", "", "name of this client in the logs and statistics of daemons")
     request_timeout_ms: int = setting(
         10_000, "ms", "how long one request may take with all its repeats", low=1, high=DAY_MS
     )
     routes_max_age_ms: int = setting(
-        5_000, "ms", "how old the known leaders and partitions of topics may become", low=100
+        5_000, "ms", "how old the cached leaders and partitions of topics may become", low=100
     )
     connect_timeout_ms: int = setting(
         3_000, "ms", "how long a connection and its greeting may take", low=10
@@ -104,40 +106,48 @@ class ProducerSettings(Settings):
 
     linger_ms: int = setting(
         5, "ms", "how long messages may wait for others while a batch is under way; a partition"
-        " that has nothing under way sends at once", low=0, high=60_000,
+        " with no batch under way sends at once", low=0, high=60_000,
     )  # fmt: skip
     batch_bytes: int = setting(
-        64 << 10, "bytes", "a batch of this size does not wait any longer",
+        64 << 10, "bytes", "a batch of this size is sent without waiting longer",
         low=1, high=FRAME_BYTES_MAX >> 1,
     )  # fmt: skip
-    compression: str = setting("none", "", "codec of batches", choices=tuple(CODECS))
+    compression: str = setting(
+        "none", "", f"codec of batches: {', '.join(CODECS)}", choices=tuple(CODECS)
+    )
     idempotent: bool = setting(
-        True, "", "brokers recognise repeats; without it a repeat may store a message twice"
+        True,
+        "",
+        "brokers recognise a repeated batch; without it a repeat may store a message twice",
     )
     delivery_timeout_ms: int = setting(
         120_000, "ms", "how long a message is tried before its delivery fails", low=1, high=DAY_MS
     )
     request_timeout_ms: int = setting(
-        10_000, "ms", "how long an answer to one attempt is waited for", low=1, high=DAY_MS
+        10_000,
+        "ms",
+        "how long one attempt to send a batch waits for its answer",
+        low=1,
+        high=DAY_MS,
     )
     max_buffered_bytes: int = setting(
-        64 << 20, "bytes", "messages that are not yet delivered may take so much memory", low=1
+        64 << 20, "bytes", "how much memory undelivered messages may take; then send waits", low=1
     )
     max_block_ms: int = setting(
         60_000, "ms", "how long send waits for room in the buffer, or for a topic's partitions",
         low=0, high=DAY_MS,
     )  # fmt: skip
     max_in_flight: int = setting(
-        16, "batches", "batches of one partition that may be unanswered", low=1, high=64
+        16, "batches", "how many batches of one partition may be unanswered", low=1, high=64
     )
     retry_backoff_ms: int = setting(
         20, "ms", "first pause before a repeat; it doubles up to a second", low=1, high=60_000
     )
     create_topics: bool = setting(
-        False, "", "make a topic that does not exist, instead of raising UnknownTopic"
+        False, "", "create a topic that does not exist, instead of raising UnknownTopic"
     )
     name: str = setting(
-        "", "", "a name that outlives the process: who takes it over fences who had it before"
+        "", "", "a name that outlives the process: a new producer of this name fences the older one"
     )
 
 
@@ -150,37 +160,49 @@ class ConsumerSettings(Settings):
         None, "", "where to begin without a position: earliest, latest, or committed (then"
         " earliest); none: committed with a group or an id, else earliest", choices=STARTS,
     )  # fmt: skip
-    auto_commit: bool = setting(False, "", "commit what the poll before the last one returned")
+    auto_commit: bool = setting(
+        False, "", "commit messages once the application has asked for the ones after them"
+    )
     auto_commit_interval_ms: int = setting(
         5_000, "ms", "how often auto_commit commits", low=10, high=DAY_MS
     )
     on_out_of_range: str = setting(
-        "error", "", "when the position is no longer, or not yet, in the log",
+        "error", "", "when the position is outside of the log: raise OffsetOutOfRange, or go on at"
+        " its start (earliest) or end (latest)",
         choices=("error", "earliest", "latest"),
     )  # fmt: skip
     on_damaged: str = setting(
-        "raise", "", "when nobody can unpack a batch: raise BATCH_UNREADABLE until the application"
-        " seeks behind it, or skip it, count its messages and log its place",
+        "raise", "", "when a batch cannot be unpacked: raise BatchUnreadable until the application"
+        " seeks past it, or skip it, count its messages and log its place",
         choices=DAMAGED,
     )  # fmt: skip
     session_timeout_ms: int = setting(
-        10_000, "ms", "a member of a group that is silent for so long has lost its partitions",
+        10_000, "ms", "a group member that sends no heartbeat for so long loses its partitions",
         low=1_000, high=3_600_000,
     )  # fmt: skip
     max_poll_ms: int = setting(
-        300_000, "ms", "a member of a group that does not ask for messages for so long leaves it",
+        300_000, "ms", "a group member that asks for no messages for so long leaves the group",
         low=100, high=DAY_MS,
     )  # fmt: skip
-    max_poll_messages: int = setting(1_000, "messages", "most that one poll returns", low=1)
-    fetch_wait_ms: int = setting(
-        500, "ms", "how long a broker may hold a request while there is nothing", low=0, high=60_000
+    max_poll_messages: int = setting(
+        1_000, "messages", "how many messages one poll may return", low=1
     )
-    fetch_min_bytes: int = setting(1, "bytes", "a broker answers as soon as it has so much", low=0)
+    fetch_wait_ms: int = setting(
+        500,
+        "ms",
+        "how long a broker may hold a request while it has no messages",
+        low=0,
+        high=60_000,
+    )
+    fetch_min_bytes: int = setting(1, "bytes", "a broker answers as soon as it has so many", low=0)
     fetch_max_bytes: int = setting(
-        4 << 20, "bytes", "most that one answer carries (at least one batch)", low=1
+        4 << 20, "bytes", "how much one answer may carry (at least one batch)", low=1
     )
     max_buffered_bytes: int = setting(
-        32 << 20, "bytes", "fetched messages that wait for the application", low=1
+        32 << 20,
+        "bytes",
+        "how much memory fetched messages may take until the application asks for them",
+        low=1,
     )
     request_timeout_ms: int = setting(
         10_000, "ms", "how long one request may take with all its repeats", low=1, high=DAY_MS
@@ -188,11 +210,11 @@ class ConsumerSettings(Settings):
     idle_timeout: float | None = setting(
         None, "s", "iteration ends after so long without a message; none: never"
     )
-    name: str = setting("", "", "name of the consumer in logs and statistics")
+    name: str = setting("", "", "name of this client in the logs and statistics of daemons")
 
 
 def ids_by_topic(names: list[str], consumer_id: int | Mapping[str, int] | None) -> dict[str, int]:
-    """One id for all topics, or one for each."""
+    """Map each topic to its consumer id: one id for all topics, or one for each."""
     if not names or not all(names):
         raise MisuseError(f"topics={names!r}: name at least one")
     if consumer_id is None:
@@ -201,11 +223,14 @@ def ids_by_topic(names: list[str], consumer_id: int | Mapping[str, int] | None) 
         return dict.fromkeys(names, whole(consumer_id, "consumer_id", 1))
     if set(consumer_id) != set(names):
         raise MisuseError("consumer_id= needs an id for each of the topics")
-    return {name: whole(one, f"consumer_id[{name!r}]", 1) for name, one in consumer_id.items()}
+    return {name: whole(id_, f"consumer_id[{name!r}]", 1) for name, id_ in consumer_id.items()}
 
 
 def who_commits(names: list[str], group: str | None, ids: dict[str, int]) -> dict[str, str]:
-    """Under whose name positions are committed, by topic; "": nobody's. See COMMIT."""
+    """Map each topic to the name under which its positions are committed; "": none.
+
+    The name is what COMMIT sends: "group/NAME" or a consumer id.
+    """
     if group is not None:
         text(group, "group")
     if group is not None and ids:
@@ -216,7 +241,7 @@ def who_commits(names: list[str], group: str | None, ids: dict[str, int]) -> dic
 
 
 def joined(cluster: Any) -> str:
-    """Addresses as one text, `host:port[,…]`, though they were given as a list."""
+    """Join addresses, given as one text or a list, to `host:port[,…]`."""
     try:
         return ",".join(texts(cluster, "cluster"))
     except InvalidRequest:
@@ -227,18 +252,19 @@ def joined(cluster: Any) -> str:
 
 
 def addresses(cluster: str) -> tuple[str, ...]:
-    """`host:port[,…]`, with or without tcp://, as ZeroMQ wants them; without doubles.
+    """Split `host:port[,…]`, with or without tcp://, into addresses for ZeroMQ, each once.
 
     >>> addresses("127.0.0.1:9092, tcp://b:9093,[::1]")
     ('tcp://127.0.0.1:9092', 'tcp://b:9093', 'tcp://[::1]:9092')
     """
-    found = dict.fromkeys(address(part) for part in cluster.split(",") if part.strip())
-    if not found:
+    unique = dict.fromkeys(address(part) for part in cluster.split(",") if part.strip())
+    if not unique:
         raise InvalidSetting("a cluster is named by its managers: host:port[,host:port…]")
-    return tuple(found)
+    return tuple(unique)
 
 
 def address(given: str) -> str:
+    """Make `tcp://host:port` of one address; without a port it is 9092."""
     plain = text(given, "an address").strip().removeprefix("tcp://").rstrip("/")
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?", plain)
     port = int(match[2]) if match and match[2] else DEFAULT_PORT

@@ -1,5 +1,6 @@
 """What `import myqueue` gives: every name of `__all__`, each when it is used first."""
 
+import asyncio
 import doctest
 import importlib
 import inspect
@@ -7,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from support.fake_cluster.peer import EchoCluster
 
 import myqueue
 from myqueue import testing
@@ -54,3 +56,18 @@ def test_the_fixture_is_made_on_demand() -> None:
         _ = testing.no_such_name
     code = "import myqueue.testing, sys; sys.exit('pytest' in sys.modules)"
     subprocess.run([sys.executable, "-I", "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "client", [myqueue.Producer, myqueue.Session, myqueue.AsyncProducer], ids=lambda c: c.__name__
+)
+def test_examples_of_the_help_run_on_a_cluster(client: type) -> None:
+    with EchoCluster(1) as cluster:
+        example = (client.__doc__ or "").replace("127.0.0.1:9092", cluster.address)
+        names = {"asyncio": asyncio} | {name: getattr(myqueue, name) for name in myqueue.__all__}
+        test = doctest.DocTestParser().get_doctest(
+            example.replace("# doctest: +SKIP", ""), names, client.__name__, None, None
+        )
+        assert len(test.examples) > 1
+        said: list[str] = []
+        assert doctest.DocTestRunner().run(test, out=said.append).failed == 0, "".join(said)
