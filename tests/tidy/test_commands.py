@@ -57,3 +57,29 @@ def test_readme_names_only_commands_that_exist() -> None:
     assert commands_in(read("README.md")) >= {"bin/myq", "bin/test"}
     assert commands_in(read("README.md")) <= set(COMMANDS)
     assert commands_in("run `bin/nothing x`, not .venv/bin/python") == {"bin/nothing"}
+
+
+def modules_on_the_way(text: str) -> list[str]:
+    """The names between arrows in the README's block about the way of one message."""
+    _, _, rest = text.partition("way of one message")
+    block = rest.partition("```\n")[2].partition("```")[0]
+    return re.findall(
+        r"(?:→|⇒)\s+(?:daemons/\s+)?([a-z_]+(?:/[a-z_]+)?)(?=\s*(?:→|⇒|:|$))", block, re.M
+    )
+
+
+def missing_modules(names: list[str], paths: list[str]) -> list[str]:
+    return [name for name in names if not any(p.endswith(f"/{name}.py") for p in paths)]
+
+
+def test_the_way_of_one_message_names_modules_that_exist() -> None:
+    names = modules_on_the_way(read("README.md"))
+    assert len(names) > 20
+    assert missing_modules(names, files()) == []
+    assert missing_modules(["raft/leader", "raft/king"], files()) == ["raft/king"]
+
+
+def test_the_readme_names_pages_that_exist() -> None:
+    pages = re.findall(r"`([a-z]+/[A-Z_]+\.md)`", read("README.md"))
+    assert "daemons/GUARANTEES.md" in pages
+    assert [page for page in pages if page not in files()] == []
