@@ -1,14 +1,15 @@
-"""Groups that their daemon closed: a note for each, and what stays of one that was replaced.
+"""Replicas that their daemon closed: a note for each, and the segments of replaced ones.
 
-A group is closed when it is contradicted (`daemons/replication/close_group.py`). It may be the one
-that is right, and have the only copy of what was acknowledged. So its daemon notes beside the log
-that it is closed, and a later start leaves it so. When another replica takes its place, the
-segments that hold its entries are linked into `kept/NAME/` before its removal: `myq wal dump` reads
-them there, and people remove the folder.
+A daemon closes its replica of a group when other replicas contradict it
+(`daemons/replication/close_group.py`). The closed replica may be the right one, and have the only
+copy of acknowledged messages. So the daemon writes a note next to the log, and later starts leave
+the replica closed. When another replica takes its place, the segments that hold its entries are
+linked into `kept/NAME/` before its removal: `myq wal dump` reads them there, and operators remove
+the folder.
 
-The note is a small JSON file, `closed-GROUP-REPLICA`, in hexadecimal; one that can't be read still
-says that the group is closed. Everything here waits for the disk, so the daemon calls it apart from
-its loop, except for reading at a start.
+The note is a small JSON file, `closed-GROUP-REPLICA` (both in hexadecimal). A note that can't be
+read still means that the replica is closed. Everything here waits for the disk, so the daemon calls
+it outside of its loop, except for reading at a start.
 """
 
 from __future__ import annotations
@@ -27,23 +28,24 @@ from myqueue.wal.store.view import LAST
 FOLDER: Final = "kept"
 NOTE: Final = "why.json"
 NOTE_BYTES_MAX: Final = 64 << 10
-ROWS_BYTES: Final = 1 << 20  # of entries, in one look at the store
+ROWS_BYTES: Final = 1 << 20  # entries' bytes in one look-up of rows
 TRIES: Final = 20  # segments may be reclaimed while they are linked
 _CLOSED: Final = "closed-"
 
 
 def folder_name(group: int, replica: int) -> str:
+    """Return the name of a replica in its note's file name and below `kept/`."""
     return f"{group:x}-{replica:x}"
 
 
 class ClosedGroups:
-    """In one daemon's directory; `base` is its files."""
+    """The notes and kept segments in one daemon's directory; `base` is the files of it."""
 
     def __init__(self, directory: str, base: RealFiles, store: Callable[[], Store]) -> None:
         self._directory, self._base, self._store = directory, base, store
 
     def notes(self) -> dict[str, dict[str, Any]]:
-        """Name -> what was noted of each group that is closed."""
+        """Return name -> fields of each note of a closed replica."""
         out = {}
         for name in self._base.list():
             if name.startswith(_CLOSED) and not name.endswith(".new"):
@@ -51,19 +53,21 @@ class ClosedGroups:
         return out
 
     def note(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Durable when this returns."""
+        """Write a note; it is durable when this returns."""
         _write(self._base, _CLOSED + name, fields)
 
     def forget(self, name: str) -> None:
+        """Remove a note, durably."""
         if _CLOSED + name in self._base.list():
             self._base.move(_CLOSED + name, None)
             self._base.sync(None)
 
     def folder(self, name: str) -> str:
+        """Return the path of the folder that keeps a replica's segments."""
         return os.path.join(self._directory, FOLDER, name)
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """Name -> what was noted of each replica whose segments are kept here."""
+        """Return name -> note of each replica whose segments are kept here."""
         folder, out = os.path.join(self._directory, FOLDER), {}
         with suppress(FileNotFoundError):
             for name in os.listdir(folder):
@@ -79,10 +83,10 @@ class ClosedGroups:
         segments: Mapping[int, str],
         fields: Mapping[str, Any],
     ) -> int:
-        """Link the segments that hold entries of the group from `first` on; returns their number.
+        """Link the segments that hold entries of the group from `first` on; return their number.
 
-        `segments`: the names of all that there were a moment ago. The store must know all entries
-        by now. OSError (EAGAIN) if entries were moved to a newer segment since: ask with new names.
+        `segments` has the names of all segments of a moment ago. The store must have all entries.
+        OSError (EAGAIN) if entries were moved to a newer segment since: call again with new names.
         """
         folder = self.folder(name)
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -91,13 +95,13 @@ class ClosedGroups:
             numbers = self._segments_of(group, first)
             if max(numbers, default=0) > max(segments, default=0):
                 raise OSError(errno.EAGAIN, "entries are in a newer segment by now", folder)
-            # A number that is not named otherwise is of a file that was lost: nothing can be kept.
-            names = [segments[one] for one in sorted(numbers) if one in segments]
-            linked = [_link(wal, folder, one) for one in names]
+            # A number without a name is of a file that was lost: it cannot be kept.
+            names = [segments[number] for number in sorted(numbers) if number in segments]
+            linked = [_link(wal, folder, segment) for segment in names]
             if all(linked):
                 break  # none was reclaimed since the store was asked where the entries are
         else:
-            raise OSError(errno.EAGAIN, "segments go while they are linked", folder)
+            raise OSError(errno.EAGAIN, "segments are reclaimed while they are linked", folder)
         files = RealFiles(folder)
         try:
             if NOTE not in files.list():
@@ -125,7 +129,7 @@ class ClosedGroups:
 
 
 def _link(wal: str, folder: str, name: str) -> bool:
-    """False if it is not there any more."""
+    """Link a segment into the folder; False if it was reclaimed."""
     try:
         os.link(os.path.join(wal, name), os.path.join(folder, name))
     except FileExistsError:
@@ -138,10 +142,10 @@ def _link(wal: str, folder: str, name: str) -> bool:
 def _read(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
-            found = json.loads(file.read(NOTE_BYTES_MAX))
+            fields = json.loads(file.read(NOTE_BYTES_MAX))
     except (OSError, ValueError):
         return {}
-    return found if type(found) is dict else {}
+    return fields if type(fields) is dict else {}
 
 
 def _write(files: RealFiles, name: str, fields: Mapping[str, Any]) -> None:

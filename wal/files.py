@@ -1,13 +1,13 @@
-"""The seam to the operating system: seven calls, and the only place of the project that syncs.
+"""The interface to the operating system: seven calls, and the only code of the project that syncs.
 
-`Files` says what the log needs of a directory; `RealFiles` does it with system calls; the simulated
+`Files` is what the log needs of a directory. `RealFiles` does it with system calls; the simulated
 disk of the tests does it in memory and loses what was not synced. One conformance kit
-(`tests/seams`) runs on both, so that the simulated one cannot lie.
+(`tests/seams`) runs on both, so that the simulated disk behaves like a real one.
 
-Durability, once: bytes are durable after `write(..., sync=True)` or `sync(name)` returned; a name
-is durable after `sync(None)` returned. An `OSError` passes through unchanged: ENOSPC may be tried
-again, any other error of `write` or `sync` must stop the caller for good (a second sync that
-succeeds proves nothing about the first one's pages).
+Durability: bytes are durable after `write(..., sync=True)` or `sync(name)` returned; a name is
+durable after `sync(None)` returned. An `OSError` passes through unchanged. After ENOSPC the caller
+may try again. After any other error of `write` or `sync` it must stop for good, because a second
+sync that succeeds proves nothing about the pages of the first.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Protocol
 
 from myqueue.errors import DirectoryLocked
 
-# Errors of a machine that is short of something, not of a file: nothing is known of the file, and
-# what was tried is tried again.
+# Errors of a machine that is short of a resource. They say nothing about the file; try again later.
 TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 Buffer = bytes | bytearray | memoryview
@@ -34,7 +33,7 @@ class Files(Protocol):
     """One directory. Safe to call from several threads, except that a name has one writer."""
 
     def create(self, name: str, size: int) -> None:
-        """A new file of `size` zero bytes, its blocks allocated. The name is not durable yet."""
+        """Make a file of `size` zero bytes with allocated blocks. Its name is not durable yet."""
 
     def write(self, name: str, position: int, buffers: list[Buffer], sync: bool) -> None:
         """Write the buffers one after another from `position`; with `sync`, durably."""
@@ -43,20 +42,20 @@ class Files(Protocol):
         """Make a file's bytes durable, or (None) the directory's names."""
 
     def read(self, name: str, position: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer at the end of the file."""
+        """Return up to `length` bytes; fewer at the end of the file."""
 
     def move(self, name: str, to: str | None) -> None:
-        """Rename, replacing; or remove (None). Not durable before `sync(None)`."""
+        """Rename, replacing `to`; or remove (None). Not durable before `sync(None)`."""
 
     def list(self) -> dict[str, int]:
-        """Names and sizes."""
+        """Return names and sizes of the files."""
 
     def free_bytes(self) -> int:
-        """Space that a writer without privileges may still take."""
+        """Return the space that a writer without privileges may still take."""
 
 
-class _Open:
-    """An open file and how many calls use it now, so that it is not closed under one of them."""
+class _OpenFile:
+    """An open file and the number of calls that use it now: it is closed only at zero."""
 
     __slots__ = ("fd", "users", "closing")
 
@@ -70,26 +69,28 @@ class RealFiles:
     def __init__(
         self, directory: str, read_only: bool = False, open_max: int = OPEN_FILES_MAX
     ) -> None:
-        """An onlooker takes a small `open_max`: a file that is open keeps its blocks when its
-        owner removes it.
+        """Open the directory; without `read_only`, make it if it does not exist.
+
+        A reader of another process's log takes a small `open_max`: an open file keeps its blocks
+        when its owner removes it.
         """
         self.directory = directory
         self._open_max = open_max
         self._flags = os.O_RDONLY if read_only else os.O_RDWR
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenFile] = {}
         self._lock = Lock()
         if not read_only:
             os.makedirs(directory, mode=0o700, exist_ok=True)
         self._directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
 
     def is_there(self) -> bool:
-        """False: somebody removed the directory. What is written then is on no disk afterwards."""
+        """False if the directory was removed. Writes then still succeed, but are lost."""
         return os.fstat(self._directory_fd).st_nlink > 0
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
-    def _acquire(self, name: str) -> _Open:
+    def _acquire(self, name: str) -> _OpenFile:
         with self._lock:
             entry = self._open.get(name)
             if entry is None:
@@ -97,25 +98,26 @@ class RealFiles:
             entry.users += 1
             return entry
 
-    def _keep(self, name: str, fd: int) -> _Open:
+    def _keep(self, name: str, fd: int) -> _OpenFile:
         if len(self._open) >= self._open_max:
-            self._close_one()
-        entry = self._open[name] = _Open(fd)
+            self._close_oldest()
+        entry = self._open[name] = _OpenFile(fd)
         return entry
 
-    def _release(self, entry: _Open) -> None:
+    def _release(self, entry: _OpenFile) -> None:
         with self._lock:
             entry.users -= 1
             if entry.closing and not entry.users:
                 os.close(entry.fd)
 
-    def _close_one(self) -> None:
-        """Forget the file that was opened longest ago and is not in use (dicts keep order)."""
+    def _close_oldest(self) -> None:
+        """Close the file that was opened longest ago and is not in use (dicts keep order)."""
         name = next((n for n, entry in self._open.items() if not entry.users), None)
         if name is not None:
             os.close(self._open.pop(name).fd)
 
     def _forget(self, name: str) -> None:
+        """Close a file, or let its last user close it."""
         with self._lock:
             entry = self._open.pop(name, None)
             if entry is not None and entry.users:
@@ -136,7 +138,7 @@ class RealFiles:
             fd = os.open(self._path(name), os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(fd, size)
         with self._lock:
-            if name in self._open:  # a reader found it already
+            if name in self._open:  # a reader has opened it already
                 os.close(fd)
             else:
                 self._keep(name, fd)
@@ -172,7 +174,7 @@ class RealFiles:
             self._release(entry)
 
     def move(self, name: str, to: str | None) -> None:
-        """Forget the open files last: a reader may open the old name until it is gone."""
+        """Rename or remove. Open files are closed last: until then a reader may open the name."""
         if to is None:
             os.unlink(self._path(name))
         else:
@@ -196,6 +198,7 @@ class RealFiles:
         return space.f_bavail * space.f_frsize
 
     def close(self) -> None:
+        """Close all files and the directory."""
         for name in list(self._open):
             self._forget(name)
         if self._directory_fd >= 0:
@@ -204,7 +207,7 @@ class RealFiles:
 
 
 def _write_all(fd: int, position: int, buffers: list[Buffer], sync: bool) -> None:
-    """One `pwritev` with RWF_DSYNC where that is enough, else several and an fdatasync."""
+    """Write by one `pwritev` with RWF_DSYNC if possible, else by several and an fdatasync."""
     views, total = buffers, sum(map(len, buffers))
     one_call = len(buffers) <= IOV_MAX and _DSYNC != 0
     written = 0
@@ -218,7 +221,7 @@ def _write_all(fd: int, position: int, buffers: list[Buffer], sync: bool) -> Non
 
 
 def _after(buffers: list[Buffer], written: int) -> list[Buffer]:
-    """What is left of the buffers once `written` bytes of them are gone."""
+    """Return the buffers without their first `written` bytes."""
     for at, buffer in enumerate(buffers):
         if written < len(buffer):
             return [memoryview(buffer)[written:], *buffers[at + 1 :]]
@@ -227,7 +230,10 @@ def _after(buffers: list[Buffer], written: int) -> list[Buffer]:
 
 
 def lock_directory(directory: str) -> int:
-    """Own the directory until `unlock_directory` (or until the process ends)."""
+    """Lock the directory until `unlock_directory`, or until the process ends; return a descriptor.
+
+    DirectoryLocked if another process has it.
+    """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -238,6 +244,6 @@ def lock_directory(directory: str) -> int:
 
 
 def unlock_directory(fd: int) -> None:
-    """Not by closing alone: a process that was forked meanwhile may have the descriptor, too."""
+    """Release the lock. Closing alone would not: a forked child may have the descriptor, too."""
     fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)

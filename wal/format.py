@@ -1,12 +1,12 @@
-"""FORMAT.md in code: segment headers, records, footers. Pure: bytes in, values out, no file, no
-clock.
+"""FORMAT.md in code: segment headers, records, footers. Pure: no file, no clock.
 
-Two checksums guard each record. The header's is seeded with the segment's uid and covers
-position, group, index and term; the payload's is seeded with the header's. So a length is never
-trusted before its header was verified, and nothing can be mistaken for a record of another place,
-group or time.
+Two checksums guard each record. The header's is seeded with the segment's uid and covers position,
+group, index and term; the payload's is seeded with the header's. So a length is never trusted
+before its header was verified, and no bytes can be mistaken for a record of another place, group or
+time.
 
-    header, crcs = encode(...)          record_at(buffer, at, position, seed) -> Record or None
+    header = encode_record(seed, kind, position, payload, group=7, ...)
+    record = record_at(buffer, at, position, seed)       # a Record, or None
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DOUBTFUL, INCOMPLETE, LACKING = 2, 4, 8  # of a HARD_STATE
 ENTRY_TYPE_SHIFT = 4
 
 RECORD_MAGIC = int.from_bytes(b"MQ", "little")
-MARK_SIGN = b"MQ" + bytes([MARK])  # bytes 8..10 of a mark: what a search for one looks for
+MARK_SIGN = b"MQ" + bytes([MARK])  # bytes 8..10 of a mark, for a search
 RECORD_SIGN = b"MQ"
 
 _SEGMENT = Struct("<8sIIQQQQ16s")
@@ -59,6 +59,8 @@ _unpack_crcs = _CRCS.unpack_from
 
 
 class SegmentHeader(NamedTuple):
+    """The first 512 bytes of a segment."""
+
     number: int
     uid: int
     capacity: int
@@ -67,7 +69,7 @@ class SegmentHeader(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record's header, verified. `payload_crc` is not: `payload_is_right` does that."""
+    """A record's header, verified. `payload_is_right` verifies the payload."""
 
     header_crc: int
     payload_crc: int
@@ -90,11 +92,12 @@ class Record(NamedTuple):
 
     @property
     def entry_type(self) -> int:
+        """The type that the owner gave an ENTRY, 0 to 15."""
         return self.flags >> ENTRY_TYPE_SHIFT
 
 
 class FooterRow(NamedTuple):
-    """What one sealed segment holds of one group; indices are 0 if it holds no ENTRY of it."""
+    """The records of one group in one sealed segment; indices are 0 if it has no ENTRY."""
 
     group: int
     first_index: int
@@ -110,7 +113,7 @@ class FooterRow(NamedTuple):
 
 
 def segment_seed(uid: int) -> int:
-    """The seed of every header checksum of the segment with this uid."""
+    """Return the seed of every header checksum in the segment with this uid."""
     return crc32(uid.to_bytes(8, "little"))
 
 
@@ -124,7 +127,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(raw: bytes) -> SegmentHeader:
-    """Raise FormatUnknown with one of three texts: not a segment, another version, damaged."""
+    """Decode a header; FormatUnknown says: not a segment, another version, or damaged."""
     if len(raw) < SEGMENT_HEADER_BYTES:
         raise FormatUnknown(f"segment header is cut short: {len(raw)} of 512 bytes")
     magic, version, crc, number, uid, capacity, created_ms, owner = _SEGMENT.unpack_from(raw)
@@ -156,7 +159,7 @@ def encode_record(
     chain: int = 0,
     flags: int = 0,
 ) -> bytes:
-    """The 72 header bytes of one record. The journal's entry loop does the same, inlined."""
+    """Return the 72 header bytes of one record. `Layout.encode` has this code inlined."""
     length = len(payload)
     body = pack_body(
         RECORD_MAGIC,
@@ -177,7 +180,10 @@ def encode_record(
 
 
 def record_at(buffer: bytes | memoryview, at: int, position: int, seed: int) -> Record | None:
-    """The record whose header starts at `buffer[at]` and claims `position`; None if none does."""
+    """Return the record whose header is at `buffer[at]` and names `position`; None if none is.
+
+    FormatUnknown if a valid header has a kind that only newer versions know.
+    """
     if len(buffer) - at < RECORD_HEADER_BYTES:
         return None
     header_crc, payload_crc = _unpack_crcs(buffer, at)
@@ -208,11 +214,12 @@ def record_at(buffer: bytes | memoryview, at: int, position: int, seed: int) -> 
 
 
 def payload_is_right(record: Record, payload: bytes | memoryview) -> bool:
+    """Whether the payload has the record's length and checksum."""
     return len(payload) == record.length and crc32(payload, record.header_crc) == record.payload_crc
 
 
 def footer_bits(kind: int, flags: int) -> int:
-    """What a record adds to its group's mask of kinds; a reset truncates as well."""
+    """Return the bits of a record in its group's mask of kinds; a reset counts as TRUNCATE, too."""
     return 1 << kind | (1 << TRUNCATE if kind == START and flags & RESET else 0)
 
 
@@ -221,7 +228,7 @@ def encode_footer(rows: list[FooterRow]) -> bytes:
 
 
 def decode_footer(payload: bytes) -> list[FooterRow]:
-    """Call only with a payload that was verified."""
+    """Return the rows of a footer's payload, which must be verified."""
     if len(payload) % FOOTER_ROW_BYTES:
         raise FormatUnknown(f"footer of {len(payload)} bytes is not a whole number of rows")
     return [FooterRow(*fields[:-1]) for fields in _FOOTER_ROW.iter_unpack(payload)]
@@ -232,7 +239,7 @@ def segment_name(number: int, uid: int) -> str:
 
 
 def parse_segment_name(name: str) -> tuple[int, int] | None:
-    """(number, uid) of a segment's file name, None for any other file."""
+    """Return (number, uid) of a segment's file name, None for any other file."""
     stem, _, suffix = name.partition(".")
     number, dash, uid = stem.partition("-")
     if suffix != "seg" or not dash or len(number) != 12 or len(uid) != 16:

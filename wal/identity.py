@@ -1,8 +1,9 @@
-"""Whose data this is: one small file, written once, checked at every start and in every handshake.
+"""The identity of a data directory: one small file, written once, checked at every start.
 
-A daemon with an empty or foreign disk must never vote under an old identity (W7): the votes it
-gave are on the other disk. So the file names the cluster, the daemon, and the disk (a uuid drawn
-when the directory was first used); segments carry the disk's uuid as well.
+A daemon with an empty or foreign disk must never vote under an old identity, because its earlier
+votes are on another disk. So the file names the cluster, the daemon, and the disk (a uuid drawn
+when the directory was first used). Segments carry the disk's uuid as well, and daemons compare
+identities in their handshakes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FILE_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`disk` is 16 bytes in hex."""
+    """The daemon that a directory belongs to; `disk` is 16 bytes in hex."""
 
     cluster: str
     daemon: str
@@ -30,11 +31,15 @@ class Identity:
 
     @property
     def owner(self) -> bytes:
+        """The disk's uuid as it stands in segment headers."""
         return bytes.fromhex(self.disk)
 
 
 def load_identity(files: Files, path: str = FILE_NAME) -> Identity | None:
-    """What the file says; None if the directory was never used. `path` is for messages."""
+    """Return the identity in the file; None if the directory was never used.
+
+    IdentityMismatch if the file is damaged; `path` is its name in that error.
+    """
     if FILE_NAME not in files.list():
         return None
     raw = files.read(FILE_NAME, 0, FILE_BYTES_MAX)
@@ -52,17 +57,20 @@ def load_identity(files: Files, path: str = FILE_NAME) -> Identity | None:
 def claim(
     files: Files, cluster: str, daemon: str, kind: str, random: Random, path: str = FILE_NAME
 ) -> Identity:
-    """The directory's identity; written now if it is new, refused if it is somebody else's."""
+    """Return the directory's identity, writing it first if the directory is new.
+
+    IdentityMismatch if the directory belongs to another cluster, daemon or kind of daemon.
+    """
     identity = load_identity(files, path)
     if identity is None:
         disk = random.getrandbits(128).to_bytes(16, "big").hex()
         identity = Identity(cluster, daemon, kind, disk)
         _write(files, identity)
-    for what, wanted in (("cluster", cluster), ("daemon", daemon), ("kind", kind)):
-        found = getattr(identity, what)
-        if found != wanted:
+    for name, wanted in (("cluster", cluster), ("daemon", daemon), ("kind", kind)):
+        actual = getattr(identity, name)
+        if actual != wanted:
             raise IdentityMismatch(
-                f"{path}: this directory belongs to {what} {found!r}, this daemon is of {wanted!r}"
+                f"{path}: this directory belongs to {name} {actual!r}, this daemon is of {wanted!r}"
             )
     return identity
 

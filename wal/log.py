@@ -1,8 +1,7 @@
-"""Everything of a daemon's log behind one door: directory, identity, journal, store, reader,
-reclaim.
+"""A daemon's whole log in one object: directory, identity, journal, store, reader, reclaim.
 
-This is the composition that daemons use and that tests of whole logs start. It owns no decision; it
-opens the parts in the right order and carries persisted ops from the journal to the index:
+Daemons use it, and so do tests of whole logs. It decides nothing; it opens the parts in the right
+order and carries persisted ops from the journal to the index:
 
     lock -> identity -> room -> store (or an empty one) -> recovery from its watermark -> journal
     journal.poll -> Persisted -> index.add -> (store's thread) -> index.poll
@@ -42,11 +41,11 @@ from myqueue.wal.space.reserve import Reserve
 from myqueue.wal.store.index import Index
 from myqueue.wal.store.store import Store, delete_store
 
-BEGUN = "begun"  # a file that says that there is a log: without one, votes are lost (W7)
+BEGUN = "begun"  # a file that says that a log exists; if it does not, this daemon's votes are lost
 
 
 class Log:
-    """One daemon's directory, open."""
+    """One daemon's directory, open: `journal` appends, `reader` and `index` read, `store` keeps."""
 
     def __init__(
         self,
@@ -56,14 +55,18 @@ class Log:
         clock_ms: Callable[[], int],
         random: Random,
     ) -> None:
-        """`identity` is (cluster, daemon, kind), see `wal/identity`."""
+        """Open or create the log; `identity` is (cluster, daemon, kind), see `wal/identity`.
+
+        DirectoryLocked: another process has it. IdentityMismatch: it is another daemon's, or its
+        log is missing. DiskFull, DirectoryUnusable, JournalStopped: the disk refuses.
+        """
         self._closed = False
         with ExitStack() as undo:
             try:
                 self._open_directory(directory, identity, config, random, undo)
                 try:
                     self._open_journal(config, clock_ms, random, undo)
-                except StoreBroken as error:  # found out while recovery wrote to it
+                except StoreBroken as error:  # met while recovery wrote to it
                     self._replace_store(directory, str(error))
                     self._open_journal(config, clock_ms, random, undo)
                 if BEGUN not in self._base.list():
@@ -97,7 +100,7 @@ class Log:
         segments = any(map(f.parse_segment_name, self.files.list()))
         if BEGUN in self._base.list() and not segments:
             raise IdentityMismatch(
-                f"{directory}: the log is gone, and with it what this daemon voted for",
+                f"{directory}: the log is missing, and with it what this daemon voted for",
                 hint="Is the file system of wal/ mounted? Else remove the whole directory: a "
                 "daemon without its log is another one.",
             )
@@ -141,21 +144,22 @@ class Log:
             undo.push(mine.pop_all())
 
     def is_there(self) -> bool:
-        """False: the daemon's directory, or that of its log, was removed."""
+        """False if the daemon's directory, or that of its log, was removed."""
         return self._base.is_there() and self.files.is_there()
 
     def forked(self) -> None:
-        """The child lets the lock go, so that it does not outlive the parent. It does not unlock:
-        that would be for the parent as well.
+        """Close the lock's descriptor in a forked child, so that the lock ends with the parent.
+
+        The child must not unlock: that would release the parent's lock as well.
         """
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def poll(self) -> list[Event]:
-        """What happened since the last call; persisted ops are on their way to the store.
+        """Return the journal's events since the last call, and pass persisted ops to the store.
 
-        If the store's thread has failed this raises, and the journal's events stay for later.
+        Raises the error of a failed store's thread; the journal's events then wait for a next call.
         """
         try:
             self.index.poll()
@@ -169,25 +173,25 @@ class Log:
         return events
 
     def term_runs(self, uid: int) -> list[tuple[int, int]]:
-        """(index of its first entry, term) of each run of entries of one term, in order.
+        """Return (index of its first entry, term) of each run of entries of one term, in order.
 
-        Of what is persisted; some look-ups for each run, whatever the length of the log.
+        Only persisted entries count. Costs some look-ups for each run, for any length of the log.
         """
         return term_runs(self.index, uid, self.journal.group(uid).first_index)
 
     def clear_unknown_loss(self) -> None:
-        """The owner has seen to all that a hole may have held (`unknown_loss`)."""
+        """Forget `Recovered.unknown_loss` for later starts: the owner has replaced all of it."""
         if UNSURE in self.files.list():
             self.files.move(UNSURE, None)
 
     def close(self) -> bool:
-        """Write and commit what waits, then let go; False if the disk took too long.
+        """Write and commit what waits, then release the directory; False if the disk is too slow.
 
-        In that case a thread may still be writing. Files and lock then stay as they are until the
-        process ends: nobody else may own the directory before (W22).
+        In that case a thread may still be writing. Files and lock then stay open until the process
+        ends: no other process may own the directory before that.
 
-        True says that nobody writes any more. What was taken but found no room on a full disk, or
-        a disk that failed, was never acknowledged and is left out: `journal.writer.waiting`.
+        True means that no thread writes any more. Records that found no room on a full disk, or a
+        failed disk, were never acknowledged and are not written: see `journal.writer.waiting`.
         """
         if self._closed:
             return True
@@ -209,8 +213,10 @@ class Log:
 
 
 def _open_store(directory: str) -> tuple[Store, Groups, str]:
-    """The store, the groups as it knows them, and what was wrong with it: a broken one is replaced
-    by an empty one. So is one without a watermark: its rebuild was interrupted.
+    """Return the store, its groups, and a text if the old store was broken.
+
+    A broken store is replaced by an empty one. So is a store without a watermark that is not empty:
+    its rebuild was interrupted.
     """
     os.makedirs(directory, mode=0o700, exist_ok=True)
     problem = ""

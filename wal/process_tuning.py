@@ -1,14 +1,15 @@
-"""Settings of the process that a log with a writer thread needs; call once at start.
+"""Settings of the process that a log with a writer thread needs; `tune_process` is called once.
 
-- The interpreter's lock changes hands on request after 5 ms. A writer that comes back from a sync
-and waits that long for a busy loop is a writer that syncs 200 times a second. 50 microseconds.
-- The kernel rounds such short waits up to 50 microseconds more (timer slack); 1 nanosecond.
-- glibc gives large buffers back to the kernel at once and asks for them again, page by page, with
-  every flush. Keeping them costs memory that is used again at once, and saves the page faults.
-- The collector of reference cycles looks at all objects again and again, and a daemon keeps many
-that are in no cycle. What was made up to here it shall never look at, and later objects seldom.
+- Switch interval, 50 µs: a thread waits up to 5 ms by default for the interpreter's lock. A writer
+  that waits so long after each sync, because the loop is busy, syncs only 200 times a second.
+- Timer slack, 1 ns: by default the kernel makes such short waits up to 50 µs longer.
+- Allocation: glibc returns large buffers to the kernel at once and maps them again, page by page,
+  with every flush. Keeping them costs memory that is soon used again, and saves the page faults.
+- Garbage collection: the collector of reference cycles examines all objects again and again, and a
+  daemon keeps many that are in no cycle. Objects made before the call are never examined, later
+  ones rarely.
 
-`MYQ_TUNING=off` leaves all four alone, for comparison.
+`MYQ_TUNING=off` changes nothing, for comparison.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def tune_process() -> None:
-    """Safe to call where glibc or prctl is missing: what is not there is skipped."""
+    """Apply the settings; those of glibc and prctl are skipped where these are missing."""
     if os.environ.get("MYQ_TUNING") == "off":
         return
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -44,8 +45,9 @@ def tune_process() -> None:
 
 
 def allow_open_files(wanted: int) -> int:
-    """Raise the limit to so many, or as far as the system lets us; what it is then. The usual 1,024
-    are for programs that do not serve many others.
+    """Raise the limit of open files to `wanted`, or as far as the system allows; return the limit.
+
+    The usual limit of 1,024 is too low for a daemon with many connections and segments.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

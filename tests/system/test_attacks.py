@@ -73,7 +73,7 @@ def test_topics_come_and_go_under_load_and_a_lost_log_stays_out(tmp_path: Path) 
         process = cluster.processes[victim]
         wait_for("it refuses to start", lambda: process.poll() is not None)
         assert process.poll() == 1
-        assert "the log is gone" in cluster.log(victim)
+        assert "the log is missing" in cluster.log(victim)
         del cluster.processes[victim]
         time.sleep(3)
         writer.finish(30)

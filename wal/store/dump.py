@@ -1,15 +1,15 @@
-"""What a daemon's store holds of its groups, as lines of JSON: for a comparison made elsewhere.
+"""A daemon's store as lines of JSON, group by group, for a program that compares stores.
 
     python -m myqueue.wal.store.dump FOLDER [--groups]
 
-The daemon is down; its lock is held meanwhile and nothing is written. LMDB may end the process that
-meets a damaged page, so this is a process of its own for whoever asks. Lines come in the order of
-groups and keys, so two such lists can be merged without holding either:
+The daemon must be stopped: this takes its lock, and writes nothing. LMDB may end a process that
+reads a damaged page, so callers run this as a process of its own. Lines come in the order of groups
+and keys, so two such lists can be merged without holding either in memory:
 
     {"schema": "myq.store.state/1", "disk", "daemon", "watermark": [segment, position]}
     {"group": hex, "applied", "first_index", "last_index", "term", "vote"}
-    {"key": hex, "value": hex}                 rows of the group named last; not with --groups
-    {"groups": how many, "rows": how many}                     the end: without it, it was cut
+    {"key": hex, "value": hex}                 a row of the group above; not with --groups
+    {"groups": count, "rows": count}           the last line; without it, the list was cut short
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from myqueue.wal.tools.locate import LogLocation
 
 SCHEMA = "myq.store.state/1"
 NAME = "store"
-REFUSED, BROKEN = 3, 4  # exit codes: the daemon runs or there is no store; it can't be read
+REFUSED, BROKEN = 3, 4  # exit codes: the daemon runs or has no store; the store can't be read
 
 
 def lines(folder: str, *, rows: bool = True) -> Iterator[dict[str, Any]]:
-    """Everything, checked value by value."""
+    """Yield the lines; each value is checked. StoreBroken if one cannot be read."""
     directory = os.path.join(folder, NAME)
     lock = lock_directory(folder)
     try:
@@ -72,6 +72,7 @@ def _groups(store: Store, with_rows: bool) -> Iterator[dict[str, Any]]:
 
 
 def main(folder: str, *flags: str) -> int:
+    """Print the lines; return the exit code."""
     out = sys.stdout
     try:
         for line in lines(folder, rows="--groups" not in flags):

@@ -1,16 +1,16 @@
-"""Looking at LMDB's file before LMDB does, and from a distance.
+"""Checks of LMDB's file before LMDB opens it.
 
 LMDB maps its file and trusts what it reads. A file that is shorter than its own meta page says
 ends the process with SIGBUS, a page of zeros ends it with SIGABRT; neither is an exception. So
 
-- the two meta pages are read first, with plain reads (no environment is open yet, so closing the
-  file drops nobody's locks, L5);
-- after the machine was restarted (it may have lost power, L11), and after the second start in a
-  row that followed no clean close (it may be the store that ends the process), and after a value
-  could not be read, a process of its own reads every value. If that one dies, the store is broken,
-  and nobody else died of it.
+- the two meta pages are read first, with plain reads. No environment is open yet: closing the file
+  later would drop the POSIX locks that LMDB holds on it;
+- a child process reads every value in three cases: after the machine was restarted (it may have
+  lost power), after two starts in a row without a clean close (the store may be what ends the
+  process), and after a value could not be read. If the child dies, the store is broken, and the
+  daemon lives.
 
-A small file beside LMDB's holds the boot id and the number of opens since the last close. It
+A small file next to LMDB's holds the boot id and the number of opens since the last close. It
 needs no sync: if it is lost or old, the store is checked once more.
 """
 
@@ -27,8 +27,8 @@ from myqueue.errors import StoreBroken
 
 STATE_FILE = "opened"
 OPENS_UNCHECKED_MAX = 2
-LOCKS_BYTES = 8192  # what LMDB makes of it for 126 readers
-CHECK_BYTES_PER_S = 1 << 20  # far below what any disk does; a check that hangs ends some time
+LOCKS_BYTES = 8192  # size of LMDB's lock file for 126 readers
+CHECK_BYTES_PER_S = 1 << 20  # far slower than any disk; bounds a check that hangs
 CHECK_TIMEOUT_S = 60.0
 _CHECK = "import sys; from myqueue.wal.store.store import check_store; check_store(sys.argv[1])"
 _META = Struct("<16xIIQQI")  # page header, then magic, version, address, map size, page size
@@ -51,20 +51,22 @@ def check_before_opening(directory: str) -> None:
 
 
 def note_closed(directory: str) -> None:
-    with suppress(FileNotFoundError):  # somebody removed the directory
+    """Note a clean close: the next start needs no check of every value."""
+    with suppress(FileNotFoundError):  # the directory was removed
         _note_opens(directory, 0)
 
 
 def note_broken(directory: str) -> None:
-    """The next start reads every value. Else a daemon that ends in order because of one of them
-    would meet it again, with every start.
+    """Make the next start read every value.
+
+    Otherwise a daemon that stops cleanly because of a bad value would meet it again at each start.
     """
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(directory, STATE_FILE))
 
 
 def _opens_since_close(directory: str) -> int | None:
-    """None if that is not known, or was before the machine's last start."""
+    """Return the count; None if it is unknown or from before the machine's last start."""
     try:
         with open(os.path.join(directory, STATE_FILE), "rb") as file:
             boot, _, opens = file.read(100).partition(b" ")
@@ -83,7 +85,7 @@ def _note_opens(directory: str, opens: int) -> None:
 
 
 def _allocate_locks(directory: str) -> None:
-    """LMDB maps its lock file; a page of it that cannot be had would end the process."""
+    """Allocate the lock file, which LMDB maps: on a full disk a missing page ends the process."""
     fd = os.open(os.path.join(directory, "lock.mdb"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, LOCKS_BYTES)
@@ -95,6 +97,7 @@ def _allocate_locks(directory: str) -> None:
 
 
 def _check_in_child(directory: str) -> None:
+    """Read every value in a child process; StoreBroken if that fails or does not end."""
     timeout_s = CHECK_TIMEOUT_S
     timeout_s += os.path.getsize(os.path.join(directory, "data.mdb")) / CHECK_BYTES_PER_S
     command = [sys.executable, "-P", "-c", _CHECK, directory]
@@ -108,7 +111,7 @@ def _check_in_child(directory: str) -> None:
 
 
 def check_file(directory: str) -> None:
-    """Raise StoreBroken if the data file is there and cannot be what LMDB left."""
+    """Raise StoreBroken if the data file exists and cannot be a file that LMDB wrote."""
     path = os.path.join(directory, "data.mdb")
     try:
         size = os.path.getsize(path)
@@ -137,7 +140,7 @@ def _page_size(meta: bytes, path: str) -> int:
 
 
 def boot_id() -> bytes:
-    """Changes when the machine starts anew; constant where the system does not tell."""
+    """Return an id that changes when the machine restarts; constant where there is none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().strip()

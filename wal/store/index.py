@@ -1,17 +1,16 @@
-"""Entries by index or offset, the newest included: the store, and before it what the store has
-not yet.
+"""Look-ups of entries by index or offset: rows in the store, and newer rows in memory.
 
-The store commits in the background, a fraction of a second behind the log. Until then the rows of
-persisted entries wait here in memory, and look-ups see both. The loop calls `add` with what a
-`Persisted` event brought, the store's thread commits, and `poll` forgets what was committed.
+The store commits in the background, a fraction of a second later than the log. Until then the rows
+of persisted entries wait here in memory, and look-ups see both. The loop calls `add` with the ops
+of each `Persisted` event, the store's thread commits them, and `poll` drops what was committed.
 
-Invariant: for each group the waiting rows are consecutive and follow the store's last row that
-still holds; rows of the store that a waiting TRUNCATE, reset or removal takes away are not seen
-any more (`_cuts`). Relocated entries are not kept here, since their old place stays readable until
-the store knows the new one.
+Invariant: for each group the waiting rows are consecutive and follow the store's last valid row.
+Rows of the store that a waiting TRUNCATE, reset or removal takes away are hidden (`_cuts`).
+Relocated entries are not kept here, since their old place stays readable until the store has the
+new one.
 
-A store that finds no room on its disk is tried again until there is some: nothing is lost, since
-the log has it all. Any other failure ends the thread and reaches the loop through `poll`.
+If the disk has no room for a commit, it is tried again until there is room: nothing is lost, since
+the log has all of it. Any other failure ends the thread and reaches the loop through `poll`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from myqueue.wal.store.store import STATE_KEY_BYTES_MAX, StateChange, Store
 
 COMMIT_INTERVAL_S = 0.1
 COMMIT_ROWS_MAX = 20_000
-HURRY_WORKS = 1000  # additions that wait; from here on the store's thread takes no more pauses
+HURRY_WORKS = 1000  # with more waiting additions the store's thread makes no pauses
 SPACE_RETRY_S = 0.5
 ALL = 2**64 - 1
 _INDEX, _OFFSET, _COUNT, _LENGTH = 1, 6, 5, 4
@@ -49,7 +48,7 @@ _STOP = _Work([], 0, 0, {}, False)
 
 
 class Index:
-    """Look-ups for the loop's thread; commits by a thread of its own, or by hand with `step`."""
+    """Look-ups for the loop's thread. A thread of its own commits; without one, `step` does."""
 
     def __init__(
         self,
@@ -58,12 +57,14 @@ class Index:
         on_done: Callable[[], None],
         on_full: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_full` is called by the store's thread whenever the disk has no room for a commit."""
+        """`on_done` and `on_full` are called by the store's thread: after a commit or a failure,
+        and whenever the disk has no room for a commit.
+        """
         self.store, self._on_full = store, on_full
-        self._recent: dict[int, list[RowTuple]] = {}  # group -> rows that the store has not yet
-        self._sent: deque[list[Op]] = deque()  # ops of each work on its way, oldest first
+        self._recent: dict[int, list[RowTuple]] = {}  # group -> rows that the store lacks
+        self._sent: deque[list[Op]] = deque()  # ops of each uncommitted addition, oldest first
         self._works_added = self._works_done = 0
-        # group -> [(rows of the store hold up to this index, until this work is in the store)]
+        # group -> [(the store's rows are valid up to this index, until this addition is committed)]
         self._cuts: dict[int, list[tuple[int, int]]] = {}
         self._work: SimpleQueue[_Work] = SimpleQueue()
         self._done: deque[tuple[int, int, int, bool]] = deque()
@@ -71,7 +72,7 @@ class Index:
         self._closing, self._hurry = Event(), Event()
         self.error: Exception | None = None
         self.added = self.committed = store.watermark
-        # What survives a power loss for certain. Of what the last process committed nobody knows.
+        # What certainly survives a power loss. What an earlier process committed may not.
         self.durable = (0, 0)
         self._thread = Thread(target=self._run, name="wal-store", daemon=True) if threads else None
         if self._thread:
@@ -88,9 +89,10 @@ class Index:
         states: dict[int, StateChange] | None = None,
         sync: bool = False,
     ) -> None:
-        """Persisted ops in log order; with `sync`, `durable` reaches this position as well.
+        """Take persisted ops in log order, and changes of applied state, for the next commit.
 
-        The watermark never goes back: what is in the store is not to be replayed over it.
+        With `sync`, `durable` reaches this position as well. The watermark never goes back: a
+        restart must not replay records over state that already contains them.
         """
         self._refuse_child()
         if states:
@@ -110,7 +112,7 @@ class Index:
             self._hurry.set()
 
     def forked(self) -> None:
-        """In the child nothing is known any more: look-ups go to the store, which refuses."""
+        """Forget the rows in a forked child: look-ups go to the store, which refuses them."""
         self.error = wrong_process()
         self._recent.clear()
         self._cuts.clear()
@@ -121,11 +123,11 @@ class Index:
 
     @property
     def works_waiting(self) -> int:
-        """How many additions the store has not committed yet, as of the last `poll`."""
+        """Number of additions that the store has not committed, as of the last `poll`."""
         return self._works_added - self._works_done
 
     def apply(self, states: dict[int, StateChange]) -> None:
-        """Applied state only, with the applied index that it belongs to."""
+        """Add applied state only, with the applied index that it belongs to."""
         self.add([], *self.added, states)
 
     def _add_rows(self, rows: list[RowTuple]) -> None:
@@ -137,7 +139,7 @@ class Index:
             elif row[_INDEX] == group_rows[-1][_INDEX] + 1:
                 group_rows.append(row)
             elif row[_INDEX] > group_rows[-1][_INDEX]:
-                recent[row[0]] = [row]  # after a reset: what was before is not of this log
+                recent[row[0]] = [row]  # after a reset: older rows are not of this log
 
     def _add_record(self, record: f.Record) -> None:
         group = record.group
@@ -153,12 +155,12 @@ class Index:
                     del self._recent[group]
 
     def _valid_to(self, group: int) -> int:
-        """The last index at which the store's rows of this group hold."""
+        """Return the last index at which the store's rows of this group are valid."""
         cuts = self._cuts.get(group)
         return min(valid_to for valid_to, _ in cuts) if cuts else ALL
 
     def poll(self) -> None:
-        """Forget what is in the store by now; raises what made the store's thread stop."""
+        """Drop rows that the store has by now; raise the error that ended the store's thread."""
         while self._done:
             works, segment, position, durable = self._done.popleft()
             self._works_done += works
@@ -170,15 +172,15 @@ class Index:
                     if isinstance(op, list):
                         self._forget(op)
             self._cuts = {
-                group: left
+                group: waiting
                 for group, cuts in self._cuts.items()
-                if (left := [cut for cut in cuts if cut[1] > self._works_done])
+                if (waiting := [cut for cut in cuts if cut[1] > self._works_done])
             }
         if self.error is not None:
             raise self.error
 
     def _forget(self, rows: list[RowTuple]) -> None:
-        """Drop each of these very rows; an index that was truncated and written again stays."""
+        """Drop these rows; a newer row of an index that was truncated and written again stays."""
         counts: dict[int, int] = {}
         for row in rows:
             waiting = self._recent.get(row[0])
@@ -192,6 +194,7 @@ class Index:
                 del self._recent[group]
 
     def row(self, group: int, index: int) -> Row | None:
+        """Return the row of one entry, None if the log does not have it."""
         rows = self._recent.get(group)
         if rows is not None and rows[0][_INDEX] <= index:
             at = index - rows[0][_INDEX]
@@ -202,6 +205,7 @@ class Index:
             return view.row(group, index)
 
     def row_at_offset(self, group: int, offset: int) -> Row | None:
+        """Return the row of the entry that holds this message offset."""
         rows = self._recent.get(group)
         if rows is not None and rows[0][_OFFSET] <= offset:
             at = bisect_right(rows, offset, key=lambda row: row[_OFFSET]) - 1
@@ -210,11 +214,11 @@ class Index:
             row = Row(*rows[at])
             return row if row.offset <= offset < row.offset + row.count else None
         with self.store.view() as view:
-            found = view.row_at_offset(group, offset)
-        return found if found is None or found.index <= self._valid_to(group) else None
+            stored = view.row_at_offset(group, offset)
+        return stored if stored is None or stored.index <= self._valid_to(group) else None
 
     def rows(self, group: int, first_index: int, last_index: int, max_bytes: int) -> list[Row]:
-        """Rows of consecutive entries: at least one if there is one, then up to the limits."""
+        """Return rows of consecutive entries: at least one if any, then up to the limits."""
         recent = self._recent.get(group)
         newer_from = recent[0][_INDEX] if recent else last_index + 1
         stored_to = min(last_index, newer_from - 1, self._valid_to(group))
@@ -234,7 +238,7 @@ class Index:
         return out
 
     def next_row(self, group: int, index: int) -> Row | None:
-        """The group's first row at or behind this index."""
+        """Return the group's first row at or after this index."""
         recent = self._recent.get(group)
         newer_from = recent[0][_INDEX] if recent else ALL + 1
         stored_to = min(newer_from - 1, self._valid_to(group))
@@ -247,6 +251,7 @@ class Index:
         return Row(*recent[at]) if recent and at < len(recent) else None
 
     def last_row(self, group: int) -> Row | None:
+        """Return the row of the group's last entry, None if there is none."""
         recent = self._recent.get(group)
         if recent:
             return Row(*recent[-1])
@@ -256,7 +261,7 @@ class Index:
     # -- the thread's side ---------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Commit all that waits, in one transaction; False if nothing does."""
+        """Commit what waits in one transaction; False if nothing waits."""
         first = self._next()
         return self._commit(self._gather([first])) if first is not None else False
 
@@ -267,7 +272,7 @@ class Index:
             return None
 
     def _gather(self, work: list[_Work]) -> list[_Work]:
-        """What waits, until the commit is large, or somebody waits for its sync."""
+        """Add waiting work to this work, until the commit is large or an addition needs a sync."""
         rows = sum(len(op) for op in work[0].ops if isinstance(op, list))
         while rows < COMMIT_ROWS_MAX and not work[-1].sync:
             more = self._next()
@@ -281,7 +286,7 @@ class Index:
         return work
 
     def _commit(self, work: list[_Work]) -> bool:
-        ops = [op for one in work for op in one.ops]
+        ops = [op for addition in work for op in addition.ops]
         states = _merged(work)
         last = work[-1]
         self.store.commit(ops, last.segment, last.position, states)
@@ -294,13 +299,13 @@ class Index:
     def _run(self) -> None:
         try:
             while (first := self._work.get()) is not _STOP:
-                # One long pause, not one for each addition: every time that this thread wakes up,
-                # the loop has to give it the interpreter.
+                # One long pause instead of one for each addition: whenever this thread wakes up,
+                # the loop has to wait for the interpreter.
                 if not first.sync:
                     self._hurry.wait(COMMIT_INTERVAL_S)
                 self._hurry.clear()
                 self._commit_when_there_is_room(self._gather([first]))
-        except Exception as error:  # told to the loop by `poll`
+        except Exception as error:  # `poll` raises it in the loop
             self.error = error
             self._on_done()
 
@@ -315,7 +320,7 @@ class Index:
                     raise
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Commit what was added, make it durable, stop; False if that took too long."""
+        """Commit what was added and stop; False if that took too long."""
         self._refuse_child()
         if self._thread is None:
             while self.step():
@@ -329,7 +334,7 @@ class Index:
 
 
 def _check_states(states: dict[int, StateChange]) -> None:
-    """Here, where the caller can be told; in the store's thread it would look like damage."""
+    """Raise StateInvalid in the caller's thread; in the store's, it would look like damage."""
     for group, (applied, puts, deletes) in states.items():
         for number in (group, applied):
             if not isinstance(number, int) or not 0 <= number <= ALL:
@@ -342,8 +347,10 @@ def _check_states(states: dict[int, StateChange]) -> None:
 
 
 def _merged(works: list[_Work]) -> dict[int, StateChange]:
-    """Later changes win, key by key; the applied index is the last one's. What a removed replica
-    saved is not its successor's, which may be made before the store came to either (W13).
+    """Merge changes: later ones win key by key, and the last applied index counts.
+
+    State from before a GROUP_REMOVED is dropped: a new replica of the group may be created before
+    the store has committed either, and must not inherit it.
     """
     out: dict[int, StateChange] = {}
     for work in works:
@@ -352,7 +359,7 @@ def _merged(works: list[_Work]) -> dict[int, StateChange]:
                 out.pop(op[0].group, None)
         for group, (applied, puts, deletes) in work.states.items():
             _, all_puts, all_deletes = out.get(group, (0, {}, []))
-            gone = set(deletes)
-            merged = {key: value for key, value in all_puts.items() if key not in gone} | puts
+            deleted = set(deletes)
+            merged = {key: value for key, value in all_puts.items() if key not in deleted} | puts
             out[group] = (applied, merged, [*all_deletes, *deletes])
     return out

@@ -5,18 +5,18 @@
 | index | group, index | where the entry stands, and what its header says |
 | offsets | group, offset of an entry's last message | its index |
 | groups | group | log start, hard state, snapshot: `Group.save` |
-| state | group, user's key | applied state of the group's state machine |
-| applied | group | applied index; always written together with the state it belongs to (W13) |
+| state | group, state machine's key | applied state of the group's state machine |
+| applied | group | applied index, written in one transaction with the state it belongs to |
 | meta | name | watermark (segment, position), version |
 
-A commit takes ops in log order (what `Persisted` events and recovery hand out) and moves the
+A commit takes ops in log order (those of `Persisted` events and of recovery) and moves the
 watermark: everything before it is in the store. Commits sync the data but not LMDB's meta page
-(`metasync=False`): after a crash or power loss the store is whole, at worst one commit older, and
-recovery replays the rest (L1). Every value carries a CRC that covers its key (L10), since LMDB
-itself has no checksums.
+(`metasync=False`): after a crash or power loss the store is intact, at worst one commit older, and
+recovery replays the rest. Every value carries a CRC that covers its key, since LMDB itself has no
+checksums.
 
-Writing belongs to one thread (L7), reading to any: `with store.view() as view`. Views are short
-(L4).
+Only one thread may write. Any thread may read, with `with store.view() as view`. Views must be
+short: LMDB reuses no page that an open view may see.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from myqueue.wal.store import map_limit
 from myqueue.wal.store.guard import STATE_FILE, check_before_opening, note_broken, note_closed
 from myqueue.wal.store.view import GROUP_KEY, KEY, LAST, ROW, TABLES, View, sealed
 
-# 2: a group's row says where its commit hint stands. A program that knows version 1 alone would
-# misread such a row; so it refuses version 2, and rebuilds the store from the log.
+# Since version 2 a group's row says where its commit hint stands. A program that knows only version
+# 1 would misread such a row; it refuses version 2 and rebuilds the store from the log.
 VERSION = 2
 VERSIONS_READ = (1, VERSION)
 MAP_BYTES = 64 << 30  # virtual; the file grows with its content
 GROW_FACTOR = 2
-# What the system refuses says nothing about the file; a store is not thrown away for it.
+# Errors of the system's limits. They say nothing about the file, so the store is not dropped.
 NO_MEMORY = "Cannot allocate memory"
 NOT_DAMAGE = ("Permission denied", "Too many open files")
 GROW_WAIT_S = 0.05
-ROOM_BYTES = 16 << 20  # LMDB reports a full disk as an IO error; with less free, it was that
+ROOM_BYTES = 16 << 20  # LMDB reports a full disk as an IO error; with less free space it was one
 STATE_KEY_BYTES_MAX = 511 - 8  # LMDB's limit; the group's uid comes first
 _WATERMARK = Struct("<QQ")
 _pack_key, _pack_row = KEY.pack, ROW.pack
 
-# What a commit writes of one group's state machine: (applied index, puts, deleted keys).
+# A change of one group's applied state: (applied index, puts, deleted keys).
 StateChange = tuple[int, dict[bytes, bytes], list[bytes]]
 
 
 class _Gate:
-    """Lets views in, except while the map is being resized; two short locks a view, no more."""
+    """Admits views, except while the map is being resized. Costs two short locks for each view."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -70,9 +70,10 @@ class _Gate:
         self._awaited = False
 
     def enter(self) -> None:
-        """While a resize waits, newcomers wait for a moment: else there is always one inside.
+        """Count a view in. While a resize waits, a new view waits for a moment first.
 
-        For a moment only, because the newcomer's thread may be inside already.
+        Without the wait, views might overlap for ever. It is short, because the view's thread may
+        have another view open, for which the resize waits.
         """
         with self._lock:
             if self._awaited:
@@ -80,6 +81,7 @@ class _Gate:
             self._inside += 1
 
     def leave(self) -> None:
+        """Count a view out."""
         with self._lock:
             self._inside -= 1
             if self._awaited:
@@ -87,7 +89,7 @@ class _Gate:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody is inside, and nobody gets in, until the block ends."""
+        """Wait until no view is open, and admit none until the block ends."""
         with self._empty:
             self._awaited = True
             self._empty.wait_for(lambda: not self._inside)
@@ -99,7 +101,7 @@ class _Gate:
 
 
 class _ParentsEnvironment:
-    """What a forked child has for an environment. The real one is kept: letting it go closes it."""
+    """Stands for the environment in a forked child. It keeps the real one, which must not close."""
 
     def __init__(self, kept: Any) -> None:
         self.kept = kept
@@ -109,9 +111,9 @@ class _ParentsEnvironment:
 
 
 class Store:
-    """The tables of one daemon, under `directory`."""
+    """The LMDB tables of one daemon, in `directory`."""
 
-    errors = (lmdb.Error,)  # what a view takes for damage
+    errors = (lmdb.Error,)  # a view reports these as damage
 
     def __init__(
         self,
@@ -121,11 +123,13 @@ class Store:
         checked: bool = False,
         read_only: bool = False,
     ) -> None:
-        """`read_only` is for tools that hold the daemon's lock: nothing is written, not even
-        LMDB's own lock file.
+        """Open the tables; StoreBroken if they are damaged.
+
+        `checked` skips the checks of `guard`. `read_only` is for tools that hold the daemon's lock:
+        nothing is written, not even LMDB's own lock file.
         """
         self._directory, self._read_only = directory, read_only
-        self.is_broken = False  # something in it could not be read: the next start looks at all
+        self.is_broken = False  # a value could not be read: the next start checks all of them
         if not checked and not read_only:
             check_before_opening(directory)
         self._gate = _Gate()
@@ -165,7 +169,7 @@ class Store:
         refuse_after_fork(self)
 
     def forked(self) -> None:
-        """A thread of the parent may be inside of the gate for ever."""
+        """Refuse all use in a forked child. The gate is new: a parent's thread may hold the old."""
         self._env, self._gate = _ParentsEnvironment(self._env), _Gate()
 
     def _open_tables(self) -> None:
@@ -175,26 +179,25 @@ class Store:
         self._tables = {name: self._env.open_db(name.encode(), create=create) for name in TABLES}
         with self.view() as view:
             version = view.meta(b"version")
-        known = [one.to_bytes(4, "little") for one in VERSIONS_READ]
+        readable = [number.to_bytes(4, "little") for number in VERSIONS_READ]
         if version is None and create:
             with self._env.begin(write=True) as txn:
                 self._put_version(txn)
-        elif version not in known:
+        elif version not in readable:
             raise StoreBroken("the store was written by another version")
-        self._is_older = version is not None and version != known[-1]
+        self._is_older = version is not None and version != readable[-1]
 
     def _put_version(self, txn: lmdb.Transaction) -> None:
         version = sealed(b"version", VERSION.to_bytes(4, "little"))
         txn.put(b"version", version, db=self._tables["meta"])
 
     def check(self) -> int:
-        """Read every value; raise StoreBroken at the first that is not right. Returns their
-        number.
-        """
+        """Read every value; return their number. StoreBroken at the first damaged one."""
         with self.view() as view:
             return view.check()
 
     def view(self) -> View:
+        """Return a view of the last commit, to be used as a context manager."""
         return View(self)
 
     @property
@@ -211,11 +214,14 @@ class Store:
         position: int,
         states: dict[int, StateChange] | None = None,
     ) -> None:
-        """All or nothing: ops in order, state changes with their applied index, the watermark."""
+        """Write ops, state changes with their applied index, and the watermark: all or nothing.
+
+        DiskFull or StoreBroken if that fails; then the tables are as before.
+        """
         while True:
             try:
                 with self._env.begin(write=True) as txn:
-                    if self._is_older:  # with the first row that an older program can't read
+                    if self._is_older:  # from now on there are rows that older programs can't read
                         self._put_version(txn)
                     _Commit(txn, self._tables).run(ops, states or {})
                     mark = sealed(b"watermark", _WATERMARK.pack(segment, position))
@@ -229,8 +235,10 @@ class Store:
                 raise self._judged(error) from error
 
     def _pad(self) -> None:
-        """LMDB does not write pages that it took and freed in one commit. If they are the last, its
-        file ends before what its meta page names, as if it had been cut (`guard`).
+        """Extend the file to the size that its meta page names.
+
+        LMDB does not write pages that it took and freed in one commit. If they are the last ones,
+        the file is shorter than the meta page says, and `guard` would take it for cut.
         """
         path, named_bytes = os.path.join(self._directory, "data.mdb"), self.used_bytes()
         if os.path.getsize(path) < named_bytes:
@@ -244,23 +252,28 @@ class Store:
             self._env.set_mapsize(now * GROW_FACTOR)
 
     def _judged(self, error: Exception) -> DiskFull | StoreBroken:
-        """A commit that failed left everything as it was: a full disk is no damage."""
+        """Return the error for a failed commit, which changed nothing: a full disk is no damage."""
         if _has_no_room(self._directory):
             return DiskFull(f"{self._directory}: {error}")
         self.is_broken = True
         return StoreBroken(f"{self._directory}: {error}")
 
     def sync(self) -> None:
-        """Make the last commit durable, meta page and all; reclaim counts only that (L2, W12)."""
+        """Make the last commit durable, with its meta page. Reclaim relies on synced commits only.
+
+        A segment may be deleted only if the store will never, even after a power loss, need it.
+        """
         try:
             self._env.sync(True)
         except lmdb.Error as error:
             raise self._judged(error) from error
 
     def used_bytes(self) -> int:
+        """Return the bytes of the file up to the last page in use."""
         return int((self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"])
 
     def close(self) -> None:
+        """Sync and close; note whether the next start has to check every value."""
         if self._read_only:
             self._env.close()
             return
@@ -349,17 +362,17 @@ class _Commit:
         self._txn.delete(prefix, db=self._tables["groups"])
         self._txn.delete(prefix, db=self._tables["applied"])
         cursor = self._txn.cursor(self._tables["state"])
-        found = cursor.set_range(prefix)
-        while found and bytes(cursor.key()).startswith(prefix):
-            found = cursor.delete()
+        is_at_row = cursor.set_range(prefix)
+        while is_at_row and bytes(cursor.key()).startswith(prefix):
+            is_at_row = cursor.delete()
 
     def _delete(self, table: str, uid: int, first: int, last: int) -> None:
-        """Rows of a group with first <= index (or offset) <= last."""
+        """Delete the rows of a group with first <= index (or offset) <= last."""
         cursor = self._txn.cursor(self._tables[table])
         end = _pack_key(uid, max(last, 0))
-        found = last >= first and cursor.set_range(_pack_key(uid, first))
-        while found and bytes(cursor.key()) <= end:
-            found = cursor.delete()
+        is_at_row = last >= first and cursor.set_range(_pack_key(uid, first))
+        while is_at_row and bytes(cursor.key()) <= end:
+            is_at_row = cursor.delete()
 
     def _state(
         self, uid: int, applied: int, puts: dict[bytes, bytes], deletes: list[bytes]
@@ -375,7 +388,7 @@ class _Commit:
 
 
 def delete_store(directory: str) -> None:
-    """The store holds nothing that the log does not; removing it costs a rebuild."""
+    """Delete a store's files. The log has all that a store holds, so this only costs a rebuild."""
     for name in ("data.mdb", "lock.mdb", STATE_FILE):
         path = os.path.join(directory, name)
         if os.path.exists(path):
@@ -383,13 +396,15 @@ def delete_store(directory: str) -> None:
 
 
 def check_store(directory: str) -> None:
-    """What `guard` runs in a process of its own: the exit code is the answer."""
+    """Read every value. `guard` runs this in a child process and looks at its exit code."""
     Store(directory, checked=True).check()
 
 
 def _opening(directory: str, error: lmdb.Error, is_new: bool) -> DiskFull | StoreBroken:
-    """Not by the room that there is: a broken store on a full disk gives back its own. But in a new
-    one nothing can be broken; there a write that was cut short is the disk's last room.
+    """Return the error for a store that LMDB could not open.
+
+    An existing store is broken even if the disk is full: deleting it frees its own space. A new one
+    cannot be broken; on a full disk its first write was cut short.
     """
     is_full = isinstance(error, lmdb.DiskError) or (is_new and _has_no_room(directory))
     return (DiskFull if is_full else StoreBroken)(f"{directory}: {error}")

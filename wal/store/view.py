@@ -1,11 +1,11 @@
-"""Reading the store: a consistent look at its tables, every value checked before it is given out.
+"""Reading the store as of one commit; every value is checked before it is returned.
 
-LMDB trusts what it reads; a damaged page shows as an error of LMDB, as a value that fails its
-checksum (L10), or as rows that do not fit together. To the caller all of these are one thing,
-`StoreBroken`: the store is to be rebuilt from the log. What LMDB does not survive at all is looked
-for before it is opened, see `guard`.
+LMDB trusts what it reads. A damaged page shows as an error of LMDB, as a value that fails its
+checksum, or as rows that contradict each other. All of these become `StoreBroken`: the store has to
+be rebuilt from the log. `guard` looks, before LMDB opens the file, for damage that would end the
+process.
 
-A view is short (L4): as long as it is open, no page that it may see is used again.
+A view must be short: while it is open, LMDB reuses no page that it may see.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ ROW = Struct("<IIIIQQQQ")
 _ROW_SEALED = Struct("<IIIIQQQQI")
 _pack_key, _unpack_key, _unpack_row = KEY.pack, KEY.unpack, _ROW_SEALED.unpack
 LAST = 2**64 - 1
-_new = tuple.__new__  # of a named tuple, without the call of its constructor
+_new = tuple.__new__  # makes a named tuple without calling its constructor
 
 
 def sealed(key: bytes, value: bytes) -> bytes:
+    """Return the value with a CRC over key and value after it."""
     return value + crc32(value, crc32(key)).to_bytes(4, "little")
 
 
 def opened(key: bytes, raw: bytes) -> bytes:
+    """Return the value without its CRC; StoreBroken if that is wrong."""
     value = raw[:-4]
     if crc32(value, crc32(key)).to_bytes(4, "little") != raw[-4:]:
         raise StoreBroken("a value in the store fails its checksum")
@@ -53,7 +55,7 @@ def _row(key: bytes, raw: bytes) -> Row:
 
 
 class View:
-    """A consistent look at the store, as of its last commit. Use as a context manager."""
+    """The tables as of the store's last commit. Use as a context manager."""
 
     __slots__ = ("_index", "_offsets", "_store", "_txn")
 
@@ -78,7 +80,7 @@ class View:
             self._judge(error)
 
     def _judge(self, error: BaseException | None) -> None:
-        """Keys and rows that cannot be decoded, and all that LMDB itself objects to."""
+        """Turn errors of LMDB and of decoding into StoreBroken, and mark the store as broken."""
         if isinstance(error, (*self._store.errors, struct.error)):
             self._store.is_broken = True
             raise StoreBroken(f"the store is damaged: {error}") from error
@@ -86,6 +88,7 @@ class View:
             self._store.is_broken = True
 
     def row(self, group: int, index: int) -> Row | None:
+        """Return the row of an entry, None if there is none."""
         if not 0 <= index <= LAST:
             return None
         key = _pack_key(group, index)
@@ -93,7 +96,7 @@ class View:
         return None if raw is None else _row(key, raw)
 
     def row_at_offset(self, group: int, offset: int) -> Row | None:
-        """The entry that holds this message offset."""
+        """Return the row of the entry that holds this message offset."""
         if not 0 <= offset <= LAST:
             return None
         wanted = _pack_key(group, offset)
@@ -112,7 +115,7 @@ class View:
         return row if offset >= row.offset else None
 
     def rows(self, group: int, first_index: int, last_index: int, max_bytes: int) -> list[Row]:
-        """Rows of consecutive entries: at least one if there is one, then up to the limits."""
+        """Return rows of consecutive entries: at least one if any, then up to the limits."""
         cursor = self._txn.cursor(self._index)
         out: list[Row] = []
         size = 0
@@ -129,15 +132,17 @@ class View:
     def rows_in_segment(
         self, number: int, start: bytes = b"", keys_max: int = 50_000
     ) -> tuple[list[Row], bytes]:
-        """Rows of entries that stand in a segment, among the next keys from `start` on; and where
-        to go on, b"" at the end. The only question that reads all of the index: damage is seldom.
+        """Return the rows that point to this segment, among `keys_max` keys from `start` on.
+
+        Also returns the key to continue at, b"" at the end. This reads all of the index, which is
+        acceptable because damage is rare.
         """
         return self._rows({number}, True, start, keys_max)
 
     def rows_elsewhere(
         self, numbers: Set[int], start: bytes = b"", keys_max: int = 10_000
     ) -> tuple[list[Row], bytes]:
-        """Rows of entries that stand in none of these segments; else as above."""
+        """Return the rows that point to none of these segments; otherwise like the above."""
         return self._rows(numbers, False, start, keys_max)
 
     def _rows(
@@ -155,23 +160,25 @@ class View:
         return out, b""
 
     def last_row(self, group: int, last_index: int = LAST) -> Row | None:
-        """The row of the group's last entry up to this index."""
+        """Return the row of the group's last entry up to this index."""
         if last_index < 0:
             return None
         cursor = self._txn.cursor(self._index)
         last = _pack_key(group, last_index)
-        found = cursor.set_range(last) and (cursor.key() == last or cursor.prev())
-        if (found or cursor.last()) and cursor.key()[:8] == last[:8]:
+        is_at_row = cursor.set_range(last) and (cursor.key() == last or cursor.prev())
+        if (is_at_row or cursor.last()) and cursor.key()[:8] == last[:8]:
             row = _row(cursor.key(), cursor.value())
             return row if row.index <= last_index else None
         return None
 
     def state(self, group: int, key: bytes) -> bytes | None:
+        """Return one value of a group's applied state."""
         full = GROUP_KEY.pack(group) + key
         raw = self._txn.get(full, db=self._store._tables["state"])
         return None if raw is None else opened(full, raw)
 
     def states(self, group: int, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys and values of a group's applied state, in order of their keys."""
         start = GROUP_KEY.pack(group) + prefix
         cursor = self._txn.cursor(self._store._tables["state"])
         if cursor.set_range(start):
@@ -181,26 +188,27 @@ class View:
                 yield key[8:], opened(key, raw)
 
     def applied_index(self, group: int) -> int:
+        """Return the index up to which the group's state is applied, 0 if none is."""
         key = GROUP_KEY.pack(group)
         raw = self._txn.get(key, db=self._store._tables["applied"])
         return 0 if raw is None else int.from_bytes(opened(key, raw), "little")
 
     def meta(self, name: bytes) -> bytes | None:
+        """Return a value of the store itself: its watermark or its version."""
         raw = self._txn.get(name, db=self._store._tables["meta"])
         return None if raw is None else opened(name, raw)
 
     def dump(self, tables: tuple[str, ...] = TABLES[:-1]) -> Iterator[tuple[str, bytes, bytes]]:
-        """Every key and value, checked, in order; two stores with equal dumps are equal."""
+        """Yield (table, key, value), checked, in order; two stores with equal dumps are equal."""
         for table in tables:
             for key, raw in self._txn.cursor(self._store._tables[table]):
                 yield table, key, raw if table in ("offsets", "groups") else opened(key, raw)
 
     def check(self) -> int:
-        """Read all there is; raise StoreBroken at the first that is not right. Returns the number
-        of values.
+        """Read every value; return their number. StoreBroken at the first damage.
 
-        A page of an older time, or another page in its place, is not seen by any checksum. So the
-        order of keys, the number of rows and the two tables about entries are compared as well.
+        A checksum does not reveal an old page, or a page that stands in place of another. So the
+        order of keys, the number of rows and the two tables about entries are checked as well.
         """
         values = 0
         for table in TABLES:
@@ -217,7 +225,7 @@ class View:
         return values
 
     def _check_offsets(self) -> None:
-        """Every entry with messages has its row in `offsets`, and no other row is there."""
+        """Check that `offsets` has a row for every entry with messages, and no other row."""
         offsets = iter(self._txn.cursor(self._offsets))
         for key, raw in self._txn.cursor(self._index):
             row = _row(key, raw)
@@ -230,7 +238,7 @@ class View:
             raise StoreBroken("the store has offsets of entries that are not in its index")
 
     def groups(self) -> Groups:
-        """The groups as of the watermark; each tail is its last row in the index."""
+        """Return the groups as of the watermark; the tail of each is its last row in the index."""
         groups = Groups()
         for key, raw in self._txn.cursor(self._store._tables["groups"]):
             group = groups.by_uid[int.from_bytes(key, "big")] = Group.load(raw)
