@@ -30,8 +30,8 @@ class SimReader(Reader):
         super().__init__(log.files, log.index, log.journal.segment_name)
         self.unreadable: list[Row] = []
 
-    def _met(self, row: Row, what: str) -> None:
-        super()._met(row, what)
+    def _note_damage(self, row: Row, what: str) -> None:
+        super()._note_damage(row, what)
         self.unreadable.append(row)
 
 

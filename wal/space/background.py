@@ -1,9 +1,9 @@
-"""File work that nobody waits for: it is done apart from the loop, one piece after the other.
+"""File work outside of the loop's thread: jobs that one thread runs in their order.
 
 A rename with its directory's sync, the removal of a file, the footers of a thousand segments: each
-may take the disk longer than a heartbeat. So they are jobs of a thread of their own; whoever
-ordered one asks now and then whether it is done, and takes its result or its exception in his own
-thread. Without a thread a job is done at once, which is how tests step through a pass.
+may take the disk longer than a heartbeat. The loop starts a job, asks in later turns whether it is
+done, and takes its result or its exception. Without a thread a job runs at once; so tests step
+through a pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Job(Generic[T]):
-    """One piece of work; `result` once it is `done`."""
+    """One piece of work; call `result` once it is `done`."""
 
     __slots__ = ("_error", "_value", "_work", "done")
 
@@ -30,20 +30,22 @@ class Job(Generic[T]):
         self.done = False
 
     def run(self) -> None:
+        """Do the work in this thread and keep its outcome."""
         try:
             self._value = self._work()
-        except BaseException as error:  # the caller's, whatever it is
+        except BaseException as error:  # `result` raises it in the caller's thread
             self._error = error
         self.done = True
 
     def result(self) -> T:
+        """Return what the work returned, or raise what it raised."""
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # T may well be None
 
 
 class BackgroundJobs:
-    """See the module's docstring. Jobs are done in their order."""
+    """A queue of jobs; with `threads` a thread runs them, otherwise `start` does."""
 
     def __init__(self, threads: bool = False) -> None:
         self._jobs: SimpleQueue[Job[object] | None] = SimpleQueue()
@@ -56,6 +58,7 @@ class BackgroundJobs:
             self._thread.start()
 
     def start(self, work: Callable[[], T]) -> Job[T]:
+        """Queue the work and return its job."""
         if self._is_child:
             raise wrong_process()
         job = Job(work)
@@ -66,17 +69,17 @@ class BackgroundJobs:
         return job
 
     def pause(self, seconds: float) -> bool:
-        """Within a job: let others have the disk and the interpreter. False: end it soon."""
+        """Sleep within a job, so that others get disk and interpreter. False: end the job soon."""
         if self._thread is None:
             return True
         return not self._closing.wait(seconds)
 
     def forked(self) -> None:
-        """The thread is the parent's."""
+        """Refuse new jobs in a forked child, which has no thread."""
         self._is_child = True
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """False if a job takes longer than that."""
+        """Finish the queued jobs and end the thread; False if that takes longer."""
         if self._thread is None:
             return True
         self._closing.set()

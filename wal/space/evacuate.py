@@ -1,23 +1,24 @@
-"""A damaged segment is emptied and goes: what is live in it is appended again at the log's end.
+"""Evacuation: empty a damaged segment by appending its live records again, then remove it.
 
-In: the number of a segment in which something can't be read. Out: the same entries at another
-place, RELOCATED, read from the segment where it is whole; rows of those that are not
-(`unreadable`), which somebody else has to bring; at last the segment's removal. What stands where
-is told by the store's index and by the groups in memory, not by the segment: so it does not matter
-what is damaged, a header, a footer, or all of the file.
+Comes in: the number of a segment in which something cannot be read. Goes out: its readable entries
+at the end of the log (RELOCATED); the rows of the other ones (`unreadable`), which the repair has
+to fetch from other replicas; at last the removal of the segment. The store's index and the groups
+in memory say what stands where, not the segment. So it does not matter what is damaged: a header, a
+footer, or the whole file.
 
 The steps, on the loop's thread, while files are read in the thread of `background`:
 
-1. if it is the open segment, it is sealed: nothing may follow what is bad in it;
-2. all that is persisted gets into the store, so that its rows know every entry of the segment;
-3. each of these rows is read and verified; what can't be read is `unreadable`;
-4. what can is appended again, in portions; then it is waited until nobody misses the rest;
+1. if it is the open segment, it is sealed, so that nothing follows the damage;
+2. all that is persisted is committed to the store, so that it has a row for each entry here;
+3. the entry of each row is read and verified; the others are `unreadable`;
+4. readable entries are appended again, in portions; then the evacuation waits until no unreadable
+   entry is live here any more;
 5. records in force (votes, starts, snapshots) are appended again from memory;
-6. when the store says that no entry stands here, and all of this is durable, the segment goes. But
-   if it takes back records that an older segment still holds, it waits for that one: a replay that
-   met these without it would take them for the log's (as in `reclaim`).
+6. when no row of the store points here, and all of this is durable, the segment is removed. But if
+   it takes back records that an older segment still holds, it waits until that one is removed: a
+   replay of the older one alone would restore those records (as in `reclaim`).
 
-Whatever a crash leaves is a log with both copies, and the newer one counts.
+A crash may leave a log with both copies; the newer one counts.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 STEP_BYTES = 1 << 20  # read, or appended again, at once
 STEP_ROWS = 256
-LOOK_ROWS = 8192  # verified in one job
+VERIFY_ROWS = 8192  # verified in one job
 PAUSE_S = 0.001
 FINDINGS_MAX = 100
 ROOM = "room on the disk"
@@ -52,22 +53,23 @@ T = TypeVar("T")
 
 
 class Evacuation:
-    """One segment. `run` is a generator that the loop steps, at its own pace."""
+    """The evacuation of one segment. `run` is a generator that the loop steps at its own pace."""
 
     def __init__(self, log: Log, number: int, new_snapshot: Callable[[int], bool]) -> None:
-        """`new_snapshot` writes one of a group if that can be now: the old one can't be read."""
+        """`new_snapshot(uid)` replaces an unreadable snapshot; False: that is not possible now."""
         self._log, self.number, self._new_snapshot = log, number, new_snapshot
         self.unreadable: list[Row] = []
-        self.unreported: deque[Row] = deque()  # the same, until somebody takes notice
+        self.unreported: deque[Row] = deque()  # unreadable rows that the repair has not taken yet
         self.findings: list[Finding] = []
-        self.is_examined = False  # what is unreadable is known
-        self.is_held_up = False  # by entries that others have to bring, or by older segments
-        self.is_waiting = False  # for older segments; all that is live is elsewhere
+        self.is_examined = False  # `unreadable` is complete
+        self.is_held_up = False  # it waits for entries of other replicas, or for older segments
+        self.is_waiting = False  # only older segments hold it up; its live records were relocated
         self.waits_for = ""  # what has to change before its records can be appended again
         self.relocated_bytes = 0
-        self._kinds: list[f.FooterRow] | None = None  # what is in it; None: not for certain
+        self._kinds: list[f.FooterRow] | None = None  # its groups' kinds of records; None: unknown
 
     def run(self) -> Pass[None]:
+        """Do steps 1 to 6; ends when the segment is removed."""
         journal = self._log.journal
         if self._segment is None:
             return
@@ -77,32 +79,32 @@ class Evacuation:
         yield from self._examine()
         self.is_examined = True
         while True:
-            yield from self._entries()
-            yield from self._until_given()
+            yield from self._relocate_entries()
+            yield from self._until_none_missed()
             yield from self._until_durable()
-            yield from self._records()
+            yield from self._relocate_records()
             yield from self._until_durable()
             rows = yield from self._rows()
             if not any(map(self._is_live, rows)):
                 break
         self.is_waiting = self.is_held_up = True
-        while not (yield from self._may_go()):
+        while not (yield from self._may_be_removed()):
             yield None
-        yield from self._until_passed()
+        yield from self._until_watermark_passed()
         segment = self._segment
         if segment is not None:
             journal.forget_segment(self.number)
             yield from self._log.reclaimer.remove(segment)
 
-    # -- what is in it -------------------------------------------------------------------------
+    # -- examining -----------------------------------------------------------------------------
 
     @property
     def _segment(self) -> SegmentFile | None:
-        """None once it was reclaimed: nothing in it was needed any more."""
+        """The segment; None if it was reclaimed because nothing in it was needed any more."""
         return self._log.journal.segments.get(self.number)
 
     def examine(self) -> list[Row]:
-        """Live entries that can't be read, at once: for a start, when nobody waits yet."""
+        """Return the live entries that can't be read, without steps: for a start of the daemon."""
         segment = self._segment
         if segment is not None:
             segment.damaged = True
@@ -118,40 +120,40 @@ class Evacuation:
         self.unreadable, self.is_held_up = [], False
         self.unreported.clear()
         rows = yield from self._rows()
-        for begin in range(0, len(rows), LOOK_ROWS):
-            part = rows[begin : begin + LOOK_ROWS]
-            bad = yield from self._in_background(partial(self._bad_of, part))
+        for begin in range(0, len(rows), VERIFY_ROWS):
+            part = rows[begin : begin + VERIFY_ROWS]
+            bad = yield from self._in_background(partial(self._unreadable_of, part))
             for at, row in enumerate(bad):
                 if at % STEP_ROWS == STEP_ROWS - 1:
                     yield None
                 if self._is_live(row):
-                    self._lost(row)
+                    self._note_unreadable(row)
 
-    def _lost(self, row: Row) -> None:
+    def _note_unreadable(self, row: Row) -> None:
         self.unreadable.append(row)
         self.unreported.append(row)
 
-    def _bad_of(self, rows: list[Row]) -> list[Row]:
-        """In pieces, so that others have the disk and the interpreter as well."""
+    def _unreadable_of(self, rows: list[Row]) -> list[Row]:
+        """Read entries in pieces, with pauses for others; return the rows of unreadable ones."""
         bad: list[Row] = []
         for begin in range(0, len(rows), STEP_ROWS):
             part = rows[begin : begin + STEP_ROWS]
-            found = self._log.reader.read_rows(part)
-            bad += [row for row, entry in zip(part, found, strict=True) if entry is None]
+            entries = self._log.reader.read_rows(part)
+            bad += [row for row, entry in zip(part, entries, strict=True) if entry is None]
             self._log.background.pause(PAUSE_S)
         return bad
 
     def _check(self, segment: SegmentFile) -> None:
-        """What is wrong with it, for people; and which kinds of records it holds."""
+        """Note what is wrong with the segment, and which kinds of records it holds."""
         try:
-            one = examine(
+            file = examine(
                 self._log.files, segment.name, segment.number, segment.uid, segment.capacity
             )
-            check = SegmentCheck(one, followed=lambda: segment.abandoned_at or segment.capacity)
-            found = [one.finding] if one.finding else []
-            for event in check.run() if one.readable else ():
+            check = SegmentCheck(file, followed=lambda: segment.abandoned_at or segment.capacity)
+            findings = [file.finding] if file.finding else []
+            for event in check.run() if file.readable else ():
                 if not isinstance(event, Progress) and event.verdict == CORRUPT:
-                    found.append(event)
+                    findings.append(event)
                 self._log.background.pause(PAUSE_S)
         except OSError as error:
             if error.errno in TRANSIENT:
@@ -159,14 +161,14 @@ class Evacuation:
             what = f"the file can't be read: {error.strerror}"
             self.findings = [Finding(CORRUPT, segment.name, 0, what)]
             return
-        self.findings = found[:FINDINGS_MAX]
+        self.findings = findings[:FINDINGS_MAX]
         self._kinds = self._log.reclaimer.footer(segment)
-        # Of a record of which nothing is known, nobody can say what it took back.
-        if self._kinds is None and one.readable and check.is_explained:
+        # A record with an unknown header may take back records of any group.
+        if self._kinds is None and file.readable and check.is_explained:
             self._kinds = check.rows.footer()
 
     def _rows(self) -> Pass[list[Row]]:
-        """Every row of the store that points here."""
+        """Return every row of the store that points here, by position."""
         rows, start = list[Row](), b""
         while True:
             part, start = yield from self._in_background(partial(self._some_rows, start))
@@ -179,16 +181,17 @@ class Evacuation:
             return view.rows_in_segment(self.number, start)
 
     def _is_live(self, row: Row) -> bool:
+        """Whether the log still has the entry, at this place."""
         group = self._log.journal.groups.by_uid.get(row.group)
         if group is None or not group.first_index <= row.index <= group.last_index:
             return False
         now = self._log.index.row(row.group, row.index)
         return now is not None and (now.segment, now.position) == (row.segment, row.position)
 
-    # -- what is taken out of it ---------------------------------------------------------------
+    # -- relocating ----------------------------------------------------------------------------
 
-    def _entries(self) -> Pass[None]:
-        """Append again what can be read."""
+    def _relocate_entries(self) -> Pass[None]:
+        """Append the readable live entries again."""
         journal, index = self._log.journal, self._log.index
         bad = {(row.group, row.index) for row in self.unreadable}
         rows = yield from self._rows()
@@ -201,23 +204,23 @@ class Evacuation:
                 at += 1
             yield from self._until_room()
             part = list(filter(self._is_live, rows[begin:at]))
-            found = yield from self._in_background(partial(self._log.reader.read_rows, part))
-            for row, entry in zip(part, found, strict=True):
-                # The index must know of every record that took entries back.
+            entries = yield from self._in_background(partial(self._log.reader.read_rows, part))
+            for row, entry in zip(part, entries, strict=True):
+                # The index must have every record that truncates this log.
                 while journal.rewound_at.get(row.group, NEVER) > index.added:
                     yield from self._until_indexed()
                 if not self._is_live(row):
                     continue
                 if entry is None:
-                    self._lost(row)
+                    self._note_unreadable(row)
                     continue
                 journal.append(row.group, [entry_again(*entry)], relocated=True)
                 self.relocated_bytes += row.length
             journal.submit()
             yield None
 
-    def _until_given(self) -> Pass[None]:
-        """Until nobody misses what can't be read here. What is elsewhere once stays there."""
+    def _until_none_missed(self) -> Pass[None]:
+        """Wait until no unreadable entry is live here: each was fetched, truncated or reclaimed."""
         for at, row in enumerate(self.unreadable):
             while self._is_live(row):
                 self.is_held_up = True
@@ -226,13 +229,13 @@ class Evacuation:
                 yield None
         self.is_held_up = False
 
-    def _records(self) -> Pass[None]:
-        """Votes, starts, snapshots and the like that are in force."""
+    def _relocate_records(self) -> Pass[None]:
+        """Append records in force again: votes, starts, snapshots, creations, commit hints."""
         journal = self._log.journal
-        while held := self._held():
+        while holding := self._groups_in_force():
             yield from self._until_room()
             waits_for = ""
-            for group in held:
+            for group in holding:
                 parts: list[bytes] = []
                 append_hint(journal, group, self.number)
                 if not group.holds(self.number):
@@ -254,16 +257,19 @@ class Evacuation:
             yield None
         self.waits_for, self.is_held_up = "", False
 
-    def _held(self) -> list[Group]:
+    def _groups_in_force(self) -> list[Group]:
+        """Return the groups that have a record in force in this segment."""
         groups = self._log.journal.groups.by_uid.values()
-        return [one for one in groups if one.holds(self.number) or one.hint_at == self.number]
+        return [
+            group for group in groups if group.holds(self.number) or group.hint_at == self.number
+        ]
 
     def _snapshot(self, group: Group) -> Pass[list[bytes]]:
         now = copy(group)
         return (yield from self._in_background(partial(self._log.reader.snapshot, now)))
 
-    def _may_go(self) -> Pass[bool]:
-        """Whether no older segment has what a record here takes back."""
+    def _may_be_removed(self) -> Pass[bool]:
+        """Whether no older segment holds records that a record here takes back."""
         segments = self._log.journal.segments
         older = [segments[number] for number in sorted(segments) if number < self.number]
         if not older:
@@ -277,9 +283,11 @@ class Evacuation:
                 return False
         return True
 
-    def _until_passed(self) -> Pass[None]:
-        """Until the store's watermark stands behind it, for certain: a start would miss it (W12).
-        Of the open segment nothing may have been live, and then nothing was written since.
+    def _until_watermark_passed(self) -> Pass[None]:
+        """Wait until the store's durable watermark is in a later segment.
+
+        Otherwise a start would look for this segment. If nothing was live in the former open
+        segment, nothing was written since; so a mark is written.
         """
         while self._log.index.durable[0] <= self.number:
             self._log.journal.settle()
@@ -295,7 +303,7 @@ class Evacuation:
         return job.result()
 
     def _until_room(self) -> Pass[None]:
-        """What can be read here can wait; the last room of a disk is for what gives room back."""
+        """Wait while the disk is nearly full: the last room is for records that free space."""
         journal = self._log.journal
         capacity = journal.segments[journal.end[0]].capacity
         while journal.spares.free_bytes < ROOM_SEGMENTS * capacity:
@@ -305,6 +313,7 @@ class Evacuation:
             self.waits_for, self.is_held_up = "", False
 
     def _until_indexed(self) -> Pass[None]:
+        """Wait until look-ups see all that was appended up to now."""
         journal, index = self._log.journal, self._log.index
         journal.submit()
         end = journal.end
@@ -312,7 +321,7 @@ class Evacuation:
             yield None
 
     def _until_durable(self) -> Pass[None]:
-        """All that was appended is in the store, and synced."""
+        """Wait until all that was appended is in the store, and synced."""
         yield from self._until_indexed()
         index = self._log.index
         target = index.added

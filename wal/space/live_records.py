@@ -1,6 +1,6 @@
-"""What of a sealed segment is still in force, and how it is appended again at the end of the log.
+"""The live records of a sealed segment, and how they are appended again at the end of the log.
 
-Judged by footers, records and what is known of the groups. `reclaim` uses it.
+Footers, records and the groups' state decide what is live. `reclaim` and `evacuate` use this.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from myqueue.wal.read.scan import Scan
 
 
 def in_snapshot(group: Group, segment: int) -> bool:
+    """Whether the segment may hold a part of the group's newest snapshot."""
     return group.snapshot_from <= segment <= group.snapshot_at
 
 
 def append_records(journal: Journal, group: Group, segment: int, snapshot: list[bytes]) -> None:
-    """Append again what is in force of a group and stands in this segment, entries and the hint
-    aside.
+    """Append again the records of a group that are in force and stand in this segment.
+
+    `snapshot` has the parts of its snapshot. Entries and the commit hint are not included.
     """
     uid = group.uid
     if group.created_at == segment and group.created is not None:
@@ -36,23 +38,25 @@ def append_records(journal: Journal, group: Group, segment: int, snapshot: list[
 
 
 def append_hint(journal: Journal, group: Group, segment: int) -> None:
-    """Append again how far a group is committed, if that stands in this segment."""
+    """Append a group's commit hint again if it stands in this segment."""
     if group.hint_at == segment and journal.groups.by_uid.get(group.uid) is group:
         journal.commit_hint(group.uid, group.commit_index)
 
 
 def snapshot_of(group: Group) -> tuple[int, int, int]:
+    """Return uid, segment and position of the group's newest snapshot."""
     return group.uid, group.snapshot_from, group.snapshot_position
 
 
 def has_entries(rows: list[f.FooterRow], groups: Groups) -> bool:
+    """Whether a segment with this footer may hold live entries."""
     return any(
         (group := groups.by_uid.get(row.group)) and live_entry_bytes(row, group) for row in rows
     )
 
 
 def live_entry_bytes(row: f.FooterRow, group: Group) -> float:
-    """Bytes of entries at or after the log's start, as if all were of one size."""
+    """Estimate the bytes of entries at or after the log's start, as if all had the same size."""
     if not row.entries or row.last_index < group.first_index:
         return 0.0
     span = row.last_index - row.first_index + 1
@@ -61,6 +65,7 @@ def live_entry_bytes(row: f.FooterRow, group: Group) -> float:
 
 
 def entry_again(record: f.Record, payload: memoryview) -> Entry:
+    """Return the entry of a record, to be appended again."""
     return (
         record.index,
         record.term,
@@ -76,9 +81,9 @@ def entry_again(record: f.Record, payload: memoryview) -> Entry:
 def portion(
     scan: Scan, records: Iterator[tuple[f.Record, memoryview]], groups: Groups, size: int
 ) -> tuple[list[tuple[f.Record, memoryview]], bool]:
-    """The next records of a segment that matter, and whether these were the last ones.
+    """Return the next entries of a segment that may be live, and whether they were the last.
 
-    Which entries lie before their log's start is seen here already: starts only rise.
+    The footer is included. Entries before their log's start are left out: starts only rise.
     """
     out: list[tuple[f.Record, memoryview]] = []
     until = scan.position + size

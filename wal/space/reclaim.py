@@ -1,23 +1,21 @@
-"""When a segment may go: when nothing in it is needed by anybody, judged by durable values only
-(W12).
+"""Reclaim: delete the segments of which no record is needed, judged by durable values only.
 
-A pass starts from a store that was synced a moment ago; whatever the store then says about log
-starts and newest records is on disk. A sealed segment is removed when for every group in its
-footer
+A pass starts from a store that was just synced; all that the store then says about log starts and
+newest records is on disk. A sealed segment is removed when for every group in its footer
 
-- its entries lie before the log's start, or the group was removed, or they stand elsewhere by now;
+- its entries lie before the log's start, or the group was removed, or the entries were relocated;
 - no record in force (hard state, start, snapshot, creation, newest commit hint) stands in it;
 - it holds no TRUNCATE, reset or GROUP_REMOVED that a replay would miss, because an older segment
-  still has records of that group, or may have: of a damaged one nobody knows, unless by its footer.
+  has, or may have, records of that group. A damaged segment whose footer cannot be read may hold
+  records of any group.
 
-Removal is a rename first, and an unlink when that is durable. Segments that are held by few live
-records are emptied: these are appended again at the end (RELOCATED), and they go in a later pass.
-Damaged segments are left alone (W6), and so is one that cannot be read to its end while it is
-emptied, or that holds the vote of a group that may have cast a newer one.
+A segment is renamed first and unlinked when the new name is durable. A segment with few live
+records is emptied: these are appended again at the end (RELOCATED), and a later pass removes it.
+Three kinds of segments stay: damaged ones, those that cannot be read to their end while they are
+emptied, and those with the vote of a group that may have cast a newer one.
 
-A pass is a generator on the loop's thread, in steps of bounded size. What the files take their time
-for (reading, renaming, syncing the directory) is done apart, see `background`; deciding and
-appending is the loop's. `tools/verdict` is pure but for the footers that it reads.
+A pass is a generator on the loop's thread, in steps of bounded size. Reading, renaming and syncing
+files are jobs of `background`; the loop's thread decides and appends.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ EMPTY_MAX = 2  # segments in one pass
 SETTLE_MS = 10_000  # a segment whose share falls by half in this time is left to itself
 ROOM_SEGMENTS = 2  # free disk without which nothing is appended again
 PAUSE_S = 0.002  # after each segment
-NEVER = (0, 0)
+NEVER = (0, 0)  # a place before every record
 _ORDERED = 1 << f.TRUNCATE | 1 << f.GROUP_REMOVED  # a reset counts as a TRUNCATE
 
 
@@ -65,14 +63,14 @@ Pass = Generator[None, None, T]
 
 
 class ReclaimPlan(NamedTuple):
-    """What a pass does: which segments go, oldest first, and which are emptied, sparsest first."""
+    """The segments that a pass removes, oldest first, and those it empties, sparsest first."""
 
-    gone: list[tuple[SegmentFile, bool]]  # True: what its records cancel has to go first
-    sparse: list[tuple[SegmentFile, bool]]  # True: there may be live entries in it
+    to_remove: list[tuple[SegmentFile, bool]]  # True: older removals must be durable before this
+    to_empty: list[tuple[SegmentFile, bool]]  # True: it may hold live entries
 
 
 class Reclaimer:
-    """`begin` a pass, then `step` until it returns False; once in a while is often enough."""
+    """Runs passes: `begin` one, then `step` until it returns False."""
 
     def __init__(
         self,
@@ -80,20 +78,20 @@ class Reclaimer:
         journal: Journal,
         index: Index,
         reader: Reader,
-        apart: BackgroundJobs | None = None,
+        background: BackgroundJobs | None = None,
         settle_ms: int = 0,
     ) -> None:
         self._files, self._journal, self._index, self._reader = files, journal, index, reader
-        self._work, self._settle_ms = apart or BackgroundJobs(), settle_ms
+        self._work, self._settle_ms = background or BackgroundJobs(), settle_ms
         self._pass: Iterator[None] = iter(())
         self._trash: list[str] = []
         # Segments that were emptied, and the place in the log that must be durable before they go.
         self._emptied: dict[int, tuple[int, int]] = {}
-        self._held: set[int] = set()  # of them: for other reasons they stay
-        self._stuck: set[int] = set()  # cannot be emptied in this process
+        self._held: set[int] = set()  # emptied segments that stay for another reason
+        self._stuck: set[int] = set()  # segments that cannot be emptied in this process
         self._doubtful: set[int] = set()  # have the vote of a group that may have cast a newer one
-        self._sparse: dict[int, tuple[float, int]] = {}  # segment -> its share, and since when
-        # Segments with a snapshot that is too large to be moved: uid, segment and position of it.
+        self._sparse: dict[int, tuple[float, int]] = {}  # segment -> live share, and since when
+        # segment with a snapshot too large to be moved -> its uid, first segment and position
         self._costly: dict[int, tuple[int, int, int]] = {}
         self.removed_segments = self.removed_bytes = 0
         self.relocated_bytes = 0
@@ -103,25 +101,26 @@ class Reclaimer:
         self._pass = self._run(now_ms)
 
     def step(self) -> bool:
-        """A piece of the pass; False when it is over. True without progress: it waits for a sync,
-        or for work that is done apart.
+        """Do a piece of the pass; False when it is over.
+
+        True without progress means that the pass waits for a sync or a background job.
         """
         if self._journal.error is not None:
             self.cancel()
         return next(self._pass, self) is None
 
     def cancel(self) -> None:
-        """Whatever the pass has done so far is whole."""
+        """End the pass early. Every step leaves a complete state, so nothing has to be undone."""
         self._pass = iter(())
 
     @property
     def has_more(self) -> bool:
-        """Another pass has something to do: to remove what was emptied, say."""
+        """True if another pass has something to do now, such as removing an emptied segment."""
         return bool(self._trash or self._emptied.keys() - self._held)
 
     @property
     def has_sparse(self) -> bool:
-        """A pass some time later may have something to empty."""
+        """True if a later pass may empty a segment that is sparse now."""
         return bool(self._sparse)
 
     def _in_background(self, work: Callable[[], T]) -> Pass[T]:
@@ -131,55 +130,58 @@ class Reclaimer:
         return job.result()
 
     def _run(self, now_ms: int) -> Iterator[None]:
-        yield from self._remove([])  # what a pass that failed has left
+        yield from self._remove([])  # finish the removals of a pass that failed
         yield from self._hint()
         target = self._index.added
         self._index.add([], *target, sync=True)
         while self._index.durable < target:
             yield None
         sealed = self._sealed(target)
-        doubtful = [one for one in self._journal.groups.by_uid.values() if one.doubtful]
-        self._doubtful = {one.number for one, _ in sealed if _holds(doubtful, one.number)}
-        verdict = yield from self._in_background(lambda: self._judge(sealed, now_ms))
-        for segment, _ in verdict.gone:  # from now on nobody reads in it
+        doubtful = [group for group in self._journal.groups.by_uid.values() if group.doubtful]
+        self._doubtful = {file.number for file, _ in sealed if _any_holds(doubtful, file.number)}
+        plan = yield from self._in_background(lambda: self._plan(sealed, now_ms))
+        for segment, _ in plan.to_remove:  # no reader opens them from now on
             self._journal.forget_segment(segment.number)
         for number in self._emptied.keys() - self._journal.segments.keys():
             del self._emptied[number]
-        yield from self._remove(verdict.gone)
-        for segment, entries in verdict.sparse:
-            yield from self._empty(segment, entries)
+        yield from self._remove(plan.to_remove)
+        for segment, may_have_entries in plan.to_empty:
+            yield from self._empty(segment, may_have_entries)
 
     def _hint(self) -> Pass[None]:
-        """Groups whose newest hint stands nobody knows where get one: those in a store that an
-        older program wrote.
+        """Append a commit hint for each group whose hint has no known place.
+
+        A store that an older program wrote does not name the place.
         """
         journal = self._journal
-        missing = [one for one in journal.groups.by_uid.values() if not one.is_hinted]
+        missing = [group for group in journal.groups.by_uid.values() if not group.is_hinted]
         for group in missing:
             journal.commit_hint(group.uid, group.commit_index)
         if missing:
             yield from self._until_indexed()
 
     def remove(self, segment: SegmentFile) -> Pass[None]:
-        """One that its owner has judged himself, and that the journal has forgotten."""
+        """Remove a segment that the caller has judged, and that the journal has forgotten."""
         yield from self._remove([(segment, True)])
 
-    def _remove(self, gone: list[tuple[SegmentFile, bool]]) -> Pass[None]:
-        """What is not renamed in the end is the journal's again, for a later pass to find it. Only
-        a full disk is waited for: of other errors nobody knows what they left behind (W3).
+    def _remove(self, segments: list[tuple[SegmentFile, bool]]) -> Pass[None]:
+        """Rename and unlink segments.
+
+        If that fails, segments that still have their name return to the journal, for a later pass.
+        On any error but a full disk the writer stops: it is unknown what the error left on disk.
         """
         moved: set[str] = set()
         try:
-            yield from self._in_background(lambda: self._rename(gone, moved))
+            yield from self._in_background(lambda: self._rename(segments, moved))
         except OSError as error:
-            for segment, _ in gone:
+            for segment, _ in segments:
                 if segment.name not in moved:
                     self._journal.segments[segment.number] = segment
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self._journal.writer.fail(error)
             raise
 
-    # -- apart ---------------------------------------------------------------------------------
+    # -- in the background thread --------------------------------------------------------------
 
     def _unlink(self) -> None:
         while self._trash:
@@ -188,12 +190,13 @@ class Reclaimer:
             self._trash.pop()
             self._work.pause(PAUSE_S)
 
-    def _rename(self, gone: list[tuple[SegmentFile, bool]], moved: set[str]) -> None:
-        for segment, ordered in gone:
+    def _rename(self, segments: list[tuple[SegmentFile, bool]], moved: set[str]) -> None:
+        """Rename segments to `.trash`, noting each in `moved`; then unlink them."""
+        for segment, ordered in segments:
             if ordered:
                 self._files.sync(None)
             trash = segment.name + ".trash"
-            with suppress(FileNotFoundError):  # somebody else removed it
+            with suppress(FileNotFoundError):  # the file was removed by hand
                 self._files.move(segment.name, trash)
                 self._trash.append(trash)
             moved.add(segment.name)
@@ -204,16 +207,19 @@ class Reclaimer:
             self._files.sync(None)
             self._unlink()
 
-    def _judge(self, sealed: list[tuple[SegmentFile, bool]], now_ms: int) -> ReclaimPlan:
-        """`sealed`: segments, and whether one tells of the one before, which stays."""
+    def _plan(self, sealed: list[tuple[SegmentFile, bool]], now_ms: int) -> ReclaimPlan:
+        """Decide about each sealed segment.
+
+        A segment with True is needed: its first mark says where the log abandoned the one before.
+        """
         with self._index.store.view() as view:
             groups = view.groups()
         held: set[int] | None = set()  # groups with records in segments that stay; None: any group
-        gone: list[tuple[SegmentFile, bool]] = []
+        to_remove: list[tuple[SegmentFile, bool]] = []
         sparse: list[tuple[float, SegmentFile, bool]] = []
         emptied: set[int] = set()
-        known, self._sparse = self._sparse, {}
-        for segment, tells in sealed:
+        sparse_before, self._sparse = self._sparse, {}
+        for segment, is_needed in sealed:
             rows = self.footer(segment)
             if rows is None:
                 held = None
@@ -222,30 +228,30 @@ class Reclaimer:
                 if held is not None:
                     held.update(row.group for row in rows)
                 continue
-            share = 1.0 if tells else self._live_share(segment, rows, groups, held)
+            share = 1.0 if is_needed else self._live_share(segment, rows, groups, held)
             if share == 0.0:
-                gone.append((segment, any(row.kinds & _ORDERED for row in rows)))
+                to_remove.append((segment, any(row.kinds & _ORDERED for row in rows)))
                 continue
             if self._is_emptied(segment.number):
                 emptied.add(segment.number)
             if held is not None:
                 held.update(row.group for row in rows)
             if share <= COMPACT_BELOW_SHARE and self._may_be_emptied(segment.number, groups):
-                was, since = known.get(segment.number, (1.0, 0))
-                if share < was / 2:  # what retention is about to free is not written again
-                    was, since = share, now_ms
-                self._sparse[segment.number] = was, since
-                entries = has_entries(rows, groups)
-                if not entries or now_ms - since >= self._settle_ms:
-                    sparse.append((share, segment, entries))
+                share_before, since = sparse_before.get(segment.number, (1.0, 0))
+                if share < share_before / 2:  # retention may soon free the rest without a write
+                    share_before, since = share, now_ms
+                self._sparse[segment.number] = share_before, since
+                may_have_entries = has_entries(rows, groups)
+                if not may_have_entries or now_ms - since >= self._settle_ms:
+                    sparse.append((share, segment, may_have_entries))
             if not self._work.pause(PAUSE_S):
                 return ReclaimPlan([], [])
         self._held = emptied
-        sparse.sort(key=lambda one: one[0])
-        room = ROOM_SEGMENTS * max((one.capacity for _, one, _ in sparse), default=0)
+        sparse.sort(key=lambda candidate: candidate[0])
+        room = ROOM_SEGMENTS * max((segment.capacity for _, segment, _ in sparse), default=0)
         if self._files.free_bytes() < room:
             sparse = []
-        return ReclaimPlan(gone, [(segment, some) for _, segment, some in sparse[:EMPTY_MAX]])
+        return ReclaimPlan(to_remove, [candidate[1:] for candidate in sparse[:EMPTY_MAX]])
 
     def _may_be_emptied(self, number: int, groups: Groups) -> bool:
         if number in self._emptied or number in self._stuck or number in self._doubtful:
@@ -258,6 +264,7 @@ class Reclaimer:
         return True
 
     def _sealed(self, target: tuple[int, int]) -> list[tuple[SegmentFile, bool]]:
+        """Return segments before `target`, and whether the log abandoned the one before each."""
         segments = self._journal.segments
         out = []
         for number in sorted(segments):
@@ -267,7 +274,7 @@ class Reclaimer:
         return out
 
     def footer(self, segment: SegmentFile) -> list[f.FooterRow] | None:
-        """What its footer says, if it can be read."""
+        """Return the rows of a segment's footer; None if it cannot be read."""
 
         def read(position: int, length: int) -> bytes:
             return self._files.read(segment.name, position, length)
@@ -275,20 +282,20 @@ class Reclaimer:
         try:
             trailer = trailer_of(read, segment.uid, segment.capacity)
             return footer_of(read, segment.uid, trailer) if trailer is not None else None
-        except OSError as error:  # a sector that can't be read, say
+        except OSError as error:  # an unreadable sector
             if error.errno in TRANSIENT:
                 raise
             return None
 
     def _is_emptied(self, number: int) -> bool:
-        """What was in force in it stands elsewhere by now, for certain."""
+        """Whether all live records of it were appended again, and that is durable."""
         at = self._emptied.get(number)
         return at is not None and at <= self._index.durable
 
     def _live_share(
         self, segment: SegmentFile, rows: list[f.FooterRow], groups: Groups, held: set[int] | None
     ) -> float:
-        """0.0: nothing is needed. Otherwise about which share of the segment is."""
+        """Estimate the share of the segment that is needed; 0.0 means nothing, for certain."""
         emptied, live = self._is_emptied(segment.number), 0.0
         for row in rows:
             group = groups.by_uid.get(row.group)
@@ -304,22 +311,23 @@ class Reclaimer:
 
     # -- emptying ------------------------------------------------------------------------------
 
-    def _empty(self, segment: SegmentFile, entries: bool) -> Iterator[None]:
-        """Append again, at the end of the log, whatever of this segment is still in force.
+    def _empty(self, segment: SegmentFile, may_have_entries: bool) -> Iterator[None]:
+        """Append the live records of this segment again at the end of the log.
 
-        Mostly that is a vote or the like, and nothing of the segment needs to be read.
+        Mostly that is a vote or the like, and the segment need not be read.
         """
         number, journal = segment.number, self._journal
         try:
-            yield from self._until_indexed()  # a snapshot that is to be read must be on disk
+            yield from self._until_indexed()  # a snapshot must be on disk before it is read
             if (yield from self._is_costly(segment)):
                 return
-            if entries:
+            if may_have_entries:
                 yield from self._append_entries(segment)
             yield from self._until_indexed()
             for group in list(journal.groups.by_uid.values()):
                 append_hint(journal, group, number)
-                if not group.holds(number) or group.doubtful:  # it would count as its newest (R2)
+                # The vote of a doubtful group, appended again, would count as its newest one.
+                if not group.holds(number) or group.doubtful:
                     continue
                 parts: list[bytes] = []
                 if in_snapshot(group, number):
@@ -328,7 +336,7 @@ class Reclaimer:
                     append_records(journal, group, number, parts)
         except (CorruptData, RecordTooLarge) as error:
             self._stuck.add(number)
-            if isinstance(error, CorruptData):  # for whoever repairs
+            if isinstance(error, CorruptData):  # the repair looks there
                 self._reader.damage_by_segment.setdefault(
                     number, Damage(number, 0, 0, 0, str(error))
                 )
@@ -337,13 +345,15 @@ class Reclaimer:
         self._emptied[number] = journal.end
 
     def _snapshot(self, group: Group) -> Pass[list[bytes]]:
-        """Of the group as it is now: it may get a newer one while this one is read."""
+        """Read the group's snapshot as it is now: it may get a newer one meanwhile."""
         now = copy(group)
         return (yield from self._in_background(lambda: self._reader.snapshot(now)))
 
     def _is_costly(self, segment: SegmentFile) -> Pass[bool]:
-        """Footers do not tell how large a snapshot is. Moving a large one would fill segments that
-        are as sparse to the eye as this one, and so on with every pass.
+        """Whether the segment holds a snapshot that is too large to be moved.
+
+        Footers do not say how large a snapshot is. Moving a large one would fill a segment that
+        looks as sparse as this one, and so on with every pass.
         """
         for group in list(self._journal.groups.by_uid.values()):
             if in_snapshot(group, segment.number):
@@ -354,6 +364,7 @@ class Reclaimer:
         return False
 
     def _append_entries(self, segment: SegmentFile) -> Iterator[None]:
+        """Read the segment and append its live entries again, in portions."""
         journal = self._journal
         scan = Scan(
             lambda position, length: self._files.read(segment.name, position, length),
@@ -362,12 +373,12 @@ class Reclaimer:
         )
         records, is_whole = scan.records(), False
         while True:
-            found, is_over = yield from self._in_background(
+            candidates, is_over = yield from self._in_background(
                 lambda: portion(scan, records, journal.groups, STEP_BYTES)
             )
-            is_whole = is_whole or any(record.kind == f.FOOTER for record, _ in found)
+            is_whole = is_whole or any(record.kind == f.FOOTER for record, _ in candidates)
             lookups = size = 0
-            for record, payload in found:
+            for record, payload in candidates:
                 if record.kind != f.ENTRY:
                     continue
                 while journal.rewound_at.get(record.group, NEVER) > self._index.added:
@@ -391,15 +402,17 @@ class Reclaimer:
             raise CorruptData(f"{segment.name} at position {scan.position}: {scan.problem}")
 
     def _until_indexed(self) -> Iterator[None]:
-        """Until look-ups know all that was appended up to now."""
+        """Wait until look-ups see all that was appended up to now."""
         self._journal.submit()
         end = self._journal.end
         while self._index.added < end:
             yield None
 
     def _is_live(self, record: f.Record, group: Group, segment: int) -> bool:
-        """The index must know of every record that took entries back, see `_append_entries`:
-        otherwise it still shows entries that are no longer of the log.
+        """Whether the log still has the entry, at this place.
+
+        The index must have every record that truncates this log (`_append_entries` waits for it);
+        otherwise it would still show entries that were taken back.
         """
         if not group.first_index <= record.index <= group.last_index:
             return False
@@ -407,5 +420,5 @@ class Reclaimer:
         return row is not None and (row.segment, row.position) == (segment, record.position)
 
 
-def _holds(groups: list[Group], number: int) -> bool:
-    return any(one.holds(number) for one in groups)
+def _any_holds(groups: list[Group], number: int) -> bool:
+    return any(group.holds(number) for group in groups)
