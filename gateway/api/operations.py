@@ -1,17 +1,16 @@
-"""Operations of the API: method, path, parameters, role, and the function that does it, in one row.
+"""The table of operations: method, path, parameters, role and function of each in one row.
 
-A noun (topics, consumers, …) is a Flask blueprint with a table of operations. From the same rows
-Flask gets its routes, requests are checked, and the OpenAPI document is made.
+A noun (topics, consumers, …) is a Flask blueprint that adds its operations to the table. Flask's
+routes, the checks of requests and the OpenAPI document are all made from these rows.
 
-    topics = Noun("topics")
+    topics = ApiBlueprint("topics")
 
     @topics.operation("GET", "/topics", "List topics", parameters=(DETAIL,), adds={…})
-    def list_topics(ask: Ask, detail: bool) -> Facts: ...
+    def list_topics(ask: RequestContext, detail: bool) -> Facts: ...
 
-A function gets what it may use of the request as an `RequestContext`, and each parameter by its
-name. It gives back what the success says besides "status"; a failure is an exception of
-`myqueue.errors`. It does not look at Flask's request: where and how the parameters came is none of
-its business.
+A function gets a `RequestContext`, and each parameter by its name. It returns what the success says
+besides "status"; it raises an exception of `myqueue.errors` for a failure. It never looks at
+Flask's request, so where the parameters came from does not matter to it.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ class RequestContext:
     __slots__ = ("_key", "may_read", "more", "sdk")
 
     def __init__(self, sdk: ClusterClient, key: str | None, more: Facts) -> None:
-        self.sdk, self._key, self.more = sdk, key, more  # more: parameters that nobody asked for
-        self.may_read = True  # whether names of topics and daemons may be told
+        self.sdk, self._key, self.more = sdk, key, more  # more: parameters not listed
+        self.may_read = True  # whether the answer may name topics and daemons
 
     def key(self, *scope: object) -> bytes | None:
-        """The request's Idempotency-Key as the cluster keeps it; None: none was sent.
+        """Return the request's Idempotency-Key as the cluster stores it; None if none was sent.
 
-        `scope` is what the key belongs to: the same word of another client is another key.
+        `scope` is what the key belongs to: the same word sent for another client is another key.
         """
         if self._key is None:
             return None
@@ -66,14 +65,14 @@ class RequestContext:
 
 
 class PendingResult(NamedTuple):
-    """What a quick form gives: the facts are there when the future is done."""
+    """What a quick form returns: the facts can be made when the future is done."""
 
     future: Future[Any]
-    finish: Callable[[Any], Facts | None]  # None: it takes waiting after all
+    finish: Callable[[Any], Facts | None]  # None: the request has to wait after all
 
 
 class Operation(NamedTuple):
-    """One row."""
+    """One row of the table."""
 
     method: str
     path: str
@@ -81,7 +80,7 @@ class Operation(NamedTuple):
     summary: str
     about: str
     parameters: ParameterSet
-    role: str | None  # that a token needs; None: none is asked for
+    role: str | None  # that a token needs; None: no token is needed
     adds: dict[str, Schema]  # what a success says besides "status"
     beside: dict[str, Schema]  # what a 503 says besides the form of failures
     takes_more: str  # what parameters that are not listed mean; "": nothing
@@ -89,11 +88,13 @@ class Operation(NamedTuple):
     run: Callable[..., Facts]
     quick: (
         Callable[..., PendingResult | None] | None
-    )  # the same without waiting; None: not possible now
+    )  # runs it without waiting; returns None if that is not possible
 
     @property
     def changes(self) -> bool:
-        """Whether it takes or changes something: a GET that may be repeated by a key does."""
+        """True if it takes or changes something. A GET whose repeat an Idempotency-Key makes safe
+        does.
+        """
         return self.keyed or self.method not in SAFE
 
 
@@ -122,8 +123,10 @@ class ApiBlueprint(Blueprint):
         makes: bool | None = None,
         quick: Callable[..., PendingResult | None] | None = None,
     ) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:
-        """`also`: other paths of the same operation. `makes`: it creates or removes something, so
-        a parameter that it does not know is refused; by default that is what needs `admin`.
+        """Add a function to the table, as a decorator.
+
+        `also`: other paths of the same operation. `makes`: it creates or removes something, so an
+        unknown parameter is refused; by default true for operations that need `admin`.
         """
         is_strict = role == ADMIN if makes is None else makes
         others = HANDED_ON if takes_more else REFUSED if is_strict else IGNORED
@@ -162,12 +165,12 @@ def _view(row: Operation) -> Callable[..., Response]:
         query = request.query_string.decode("latin-1")
         key = request.headers.get("Idempotency-Key")
         body = request.environ.get("myqueue.body")
-        if body is None:  # another server than ours
+        if body is None:  # served by another WSGI server
             body = request.get_data()
         may_read = g.get("myqueue_may_read", True)
         return success(perform(row, sdk, query, body, key, path, may_read))
 
-    # The guard reads both.
+    # The guard reads both attributes.
     view.role, view.changes = row.role, row.changes  # type: ignore[attr-defined]
     return view
 
@@ -181,7 +184,9 @@ def perform(
     path: dict[str, str],
     may_read: bool = True,
 ) -> Facts:
-    """Check, and do. What only reads leaves nothing in doubt, whatever its parts say."""
+    """Check a request and run its operation. A failure of one that only reads has outcome NONE,
+    whatever its parts say.
+    """
     ask, values = prepare(row, sdk, query, body, key, path)
     ask.may_read = may_read
     try:
@@ -200,7 +205,7 @@ def prepare(
     key: str | None,
     path: dict[str, str],
 ) -> tuple[RequestContext, Facts]:
-    """What the function gets; raises what is wrong with it."""
+    """Read and check the parameters; return what the function gets. Raises InvalidRequest."""
     if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
         raise InvalidRequest(f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
     values, more = parameters.read(row.parameters, query, body, path)

@@ -1,4 +1,7 @@
-"""Every parameter of the API, once: the words that requests use, and what they mean."""
+"""Every parameter of the API, once: its names in requests, its limits, and its description.
+
+The descriptions are shown in the OpenAPI document and in errors.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ MESSAGES_MAX: Final = 1000  # of one consume
 _ANY_NUMBER: Final = kinds.number()
 NAME_PATTERN: Final = "^[A-Za-z0-9._-]{1,200}$"
 
-# -- schemas of what is answered ------------------------------------------------------------------
+# -- schemas of answers ---------------------------------------------------------------------------
 
 TEXT: Final[Schema] = {"type": "string"}
 NUMBER: Final[Schema] = {"type": "integer"}
@@ -29,12 +32,12 @@ def nullable(schema: Schema) -> Schema:
 
 
 def rows(properties: dict[str, Schema]) -> Schema:
-    """A list of objects of which more is known than that."""
+    """The schema of a list of objects with these properties."""
     return {"type": "array", "items": OBJECT | {"properties": properties}}
 
 
 def _whole(low: int, high: int = INT_MAX) -> Schema:
-    """A number in JSON; in the query string its digits are the same thing."""
+    """The schema of a whole number; in the query string its digits mean the same."""
     limits: Schema = {"minimum": low} | ({"maximum": high} if high < INT_MAX else {})
     return {"type": "integer", **limits}
 
@@ -72,7 +75,7 @@ def _flag(name: str, about: str, **more: Any) -> Parameter:
     )
 
 
-# Of a batch that nobody can unpack: where it is, and what else was taken with it.
+# The facts of a batch that can't be unpacked: where it is, and what else was taken with it.
 UNREADABLE: Final[dict[str, Schema]] = {
     "topic": TEXT,
     "partition": NUMBER,
@@ -111,7 +114,7 @@ ANY_TOPIC: Final = Parameter(
 )
 PARTITIONS: Final = _number(
     "partitions",
-    "How many partitions.",
+    "Number of partitions.",
     1,
     PARTITIONS_MAX,
     default=1,
@@ -127,14 +130,14 @@ PARTITIONS: Final = _number(
 )
 REPLICATION: Final = _number(
     "replication",
-    "On how many brokers each partition is kept; 0: three, or all that there are.",
+    "Brokers that keep each partition; 0: three, or all brokers if there are fewer.",
     0,
     REPLICATION_MAX,
     default=0,
     example=3,
     also=("replication_factor", "replicas", "num_replicas", "number_of_replicas"),
 )
-# Of topics, as the managers know them; for advice only, since newer managers may know more.
+# Settings of topics. Used for advice only: newer managers may know more.
 TOPIC_SETTINGS: Final = ("message_bytes_max", "partition_growth", "retention_bytes", "retention_ms")
 SETTINGS: Final = Parameter(
     name="settings",
@@ -152,7 +155,7 @@ CLUSTER_SETTINGS: Final = Parameter(
     about="Settings of the cluster; 'myq config show cluster' lists them.",
     example={"replace_after_ms": 600_000},
 )
-DETAIL: Final = _flag("detail", "Tell all about each of them.", example=True)
+DETAIL: Final = _flag("detail", "Give all facts about each of them.", example=True)
 UTF8, BASE64 = kinds.UTF8, kinds.BASE64
 ENCODINGS: Final = (UTF8, BASE64)
 MESSAGES_PRODUCED_MAX: Final = 10_000
@@ -186,10 +189,10 @@ LOG_PARTITION: Final = _partition(
     "Number of the partition; needed unless the id was registered with one.", example=0
 )
 OWN_PARTITION: Final = _partition(
-    "Where its requests go that name no partition; without it, to all in turn."
+    "Partition for its requests that name none; without it, all partitions in turn."
 )
 NEW_PARTITION: Final = _partition(
-    "The number that is added: the next one; 409 if it is there already."
+    "Number of the new partition: the next one; 409 if it already exists."
 )
 MESSAGE: Final = Parameter(
     name="message",
@@ -241,25 +244,25 @@ EMPTY: Final = Parameter(
     name="empty",
     read=kinds.choice("failure", "success"),
     schema={"enum": ["failure", "success"]},
-    about="The status of the answer if nothing is left; the gateway's setting says it otherwise.",
+    about="Status of the answer if no message is left; without it, as the gateway is set.",
 )
 ON_DAMAGED: Final = Parameter(
     name="on_damaged",
     read=kinds.choice("raise", "skip"),
     schema={"enum": ["raise", "skip"]},
     default="raise",
-    about="A batch that nobody can unpack: raise is the error BATCH_UNREADABLE, skip passes exactly"
-    " its messages over.",
+    about="What to do about a batch that can't be unpacked: raise the error BATCH_UNREADABLE, or"
+    " skip exactly its messages.",
 )
-MAX: Final = _number("max", "Most messages that are taken.", 1, MESSAGES_MAX, default=1)
+MAX: Final = _number("max", "Messages to take at most.", 1, MESSAGES_MAX, default=1)
 WAIT_MS: Final = _number(
     "wait_ms", "How long to wait for a message if there is none.", 0, 3_600_000, default=0
 )
-COUNT: Final = _number("count", "How many partitions are added.", 1, PARTITIONS_MAX, default=1)
+COUNT: Final = _number("count", "Partitions to add.", 1, PARTITIONS_MAX, default=1)
 OFFSET: Final = _number(
     "offset", "Number of the message in its partition.", required=True, example=0
 )
-SOME_PRODUCER_ID: Final = _number("producer_id", "Whoever asks for it, if it is a producer.")
+SOME_PRODUCER_ID: Final = _number("producer_id", "The producer that asks for it, if it is one.")
 GROUP: Final = Parameter(
     name="group",
     read=kinds.text,
@@ -286,14 +289,16 @@ ADDRESS: Final = Parameter(
         "url",
         "broker_url",
     ),
-    about="host or host:port of a running broker, perhaps behind tcp:// or http://.",
+    about="host or host:port of a running broker, perhaps with tcp:// or http:// in front.",
 )
 PORT: Final = _number(
-    "port", "Its port, if the address has none.", 1, 65_535, also=("broker_port",)
+    "port", "Port of the broker, if the address has none.", 1, 65_535, also=("broker_port",)
 )
 BROKER: Final = _number("broker_id", "Number of the broker.", required=True, example=3)
 DRAIN: Final = _flag("drain", "Move its partitions to others first.")
-FORCE_REMOVAL: Final = _flag("force", "Even if it holds partitions; what it alone has is lost.")
+FORCE_REMOVAL: Final = _flag(
+    "force", "Remove it even if it holds partitions; messages that only it has are lost."
+)
 COMING_MS: Final = _number(
     "wait_ms",
     "How long to wait until the broker is part of the cluster.",
@@ -302,7 +307,7 @@ COMING_MS: Final = _number(
     default=10_000,
 )
 GOING_MS: Final = _number(
-    "wait_ms", "How long to wait until its partitions are elsewhere.", 0, 3_600_000, default=0
+    "wait_ms", "How long to wait until its partitions have moved.", 0, 3_600_000, default=0
 )
 RAFT_TOPIC: Final = Parameter(
     name="topic",
@@ -310,7 +315,7 @@ RAFT_TOPIC: Final = Parameter(
     read=kinds.topic_name,
     schema=TOPIC.schema,
     example="orders",
-    about="Topic of the partition that is asked about; without it, the managers' group.",
+    about="Topic of the partition; without it, the managers' group.",
 )
 # -- of consumer groups --
 
@@ -329,28 +334,30 @@ SOME_TOPIC: Final = Parameter(
     read=kinds.topic_name,
     example="orders",
     schema={"type": "string", "pattern": NAME_PATTERN},
-    about="Only this topic; without it all that the group reads.",
+    about="Only this topic; without it, all topics of the group.",
 )
 TO: Final = Parameter(
     name="to",
     read=kinds.choice("earliest", "latest"),
     schema={"enum": ["earliest", "latest"]},
-    about="To the first message that is kept, or behind the last one.",
+    about="To the first message that is kept, or after the last one.",
     example="earliest",
 )
-TO_OFFSET: Final = _number("offset", "To this offset, as far as it is there.")
+TO_OFFSET: Final = _number("offset", "To this offset, or the nearest one that exists.")
 TO_TIME: Final = _number("time_ms", "To the first message of this time, in ms since 1970.")
 SHIFT: Final = Parameter(
     name="shift",
     read=kinds.signed,
     schema={"type": "integer"},
-    about="By so many messages; negative ones go back.",
+    about="By this many messages; a negative number goes back.",
 )
-FORCE_RESET: Final = _flag("force", "Even if it has members; they go on from the new positions.")
-DRY_RUN: Final = _flag("dry_run", "Tell what would be done, and do nothing.")
+FORCE_RESET: Final = _flag(
+    "force", "Reset even if it has members; they continue from the new positions."
+)
+DRY_RUN: Final = _flag("dry_run", "Report what would be done, and do nothing.")
 CHECK: Final = Parameter(
     name="check",
     read=kinds.choice("quorum-critical"),
     schema={"enum": ["quorum-critical"]},
-    about="quorum-critical: also fail if a group lost so many members that one more stops it.",
+    about="quorum-critical: also fail if the loss of one more member would stop a group.",
 )

@@ -1,14 +1,14 @@
-"""What a request brings: parameters by name, from the query string and from a JSON body alike.
+"""Read the parameters of a request by name, from the query string, a JSON body or a form.
 
-Clients of this API were written after several documents. So a parameter may come in either place
-with every method, a GET with a body included, and under each of its names; numbers may be written
-as digits. A body is a JSON object or a form, told apart by how it begins: programs name the wrong
-Content-Type too often for that to decide. The same parameter twice is fine if both say the same.
-Everything else is refused with the name of the parameter, what was wrong with it, and what it
-takes.
+Clients of this API were written after several documents. So a parameter may be in the query string
+or the body with every method, a GET with a body included, and under each of its names; numbers may
+be written as digits. A body is a JSON object or a form, recognized by its first bytes: programs
+name the wrong Content-Type too often to trust it. The same parameter may be given twice if both
+values are the same. Everything else is refused with the name of the parameter, what was wrong with
+it, and what it takes.
 
-A parameter that an operation does not know is never dropped where that could change the meaning:
-see `ParameterSet`.
+A parameter that an operation does not know is never dropped where that could change the meaning of
+the request: see `ParameterSet`.
 
 A `Parameter` is also a row of the OpenAPI document (`openapi.py`): what is documented is what is
 checked. Pure: text and bytes in, plain values out.
@@ -36,8 +36,9 @@ OPEN_BRACE: Final = ord("{")
 INT_MAX: Final = (1 << 63) - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _DIGITS = re.compile(r"[0-9]{1,19}")
-_FORM = re.compile(rb"[^\s={}\[\]\"<>&]{1,200}=")  # no JSON begins so
-# How like a known name another one has to be, to be taken for a slip of the pen.
+_FORM = re.compile(rb"[^\s={}\[\]\"<>&]{1,200}=")  # JSON never begins like this
+# How similar an unknown name has to be to a known one to count as a typing error (SLIP), or to be
+# suggested (ANY_LIKENESS).
 SLIP, ANY_LIKENESS = 0.85, 0.6
 Schema = dict[str, Any]
 Read = Callable[[str, Any], Any]
@@ -45,13 +46,13 @@ Read = Callable[[str, Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter: its names, how it is read, and what is said about it."""
+    """One parameter: its names, how it is read, and its description."""
 
     name: str
     read: Read  # (name, value as given) -> value; raises InvalidRequest
     schema: Schema
     about: str
-    also: tuple[str, ...] = ()  # other names under which it is taken
+    also: tuple[str, ...] = ()  # other names that are accepted
     default: Any = None
     required: bool = False
     example: Any = None
@@ -65,6 +66,7 @@ class Parameter:
 
 
 def refuse(name: str, value: Any, wanted: str) -> InvalidRequest:
+    """Make the error for a value that does not fit."""
     return InvalidRequest(f"{name} is {brief(value)}; it has to be {wanted}")
 
 
@@ -81,7 +83,7 @@ def topic_name(name: str, value: Any) -> str:
 
 
 def number(low: int = 0, high: int = INT_MAX) -> Read:
-    """A whole number, or its digits."""
+    """Make a reader of whole numbers; digits are accepted too."""
 
     def read(name: str, value: Any) -> int:
         if type(value) is str and _DIGITS.fullmatch(value):
@@ -96,9 +98,9 @@ def number(low: int = 0, high: int = INT_MAX) -> Read:
 
 
 def signed(name: str, value: Any) -> int:
-    """A whole number, with a minus or without."""
-    below = type(value) is str and value[:1] == "-"
-    if below and _DIGITS.fullmatch(value[1:]):
+    """Read a whole number, with or without a minus."""
+    is_negative = type(value) is str and value[:1] == "-"
+    if is_negative and _DIGITS.fullmatch(value[1:]):
         value = -int(value[1:])
     return int(number(-INT_MAX)(name, value))
 
@@ -121,7 +123,7 @@ def choice(*known: str) -> Read:
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:
-    """An object, in the query string as JSON."""
+    """Read an object; in the query string it is JSON."""
     value = _from_text(value)
     if type(value) is not dict:
         raise refuse(name, value, "an object")
@@ -131,7 +133,7 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
 def sequence(name: str, value: Any) -> list[Any]:
     value = _from_text(value)
     if type(value) is not list or not value:
-        raise refuse(name, value, "a list with something in it")
+        raise refuse(name, value, "a list that is not empty")
     return value
 
 
@@ -144,15 +146,15 @@ def _from_text(value: Any) -> Any:
     return value
 
 
-# -- where they come from -------------------------------------------------------------------------
+# -- sources of parameters ------------------------------------------------------------------------
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def loads(data: str | bytes) -> Any:
-    """JSON and nothing beside it; ValueError for everything else, however it is nested."""
+    """Decode JSON; raise ValueError for everything else, however deep it is nested."""
     try:
         if len(data) > large_json.LARGE_BYTES:
             return large_json.loads(data, _no_constant)
@@ -167,44 +169,45 @@ def from_body(body: bytes) -> dict[str, Any]:
     if body[0] != OPEN_BRACE and _FORM.match(body):
         return dict(from_query(_decoded(body), "form"))
     try:
-        found = loads(body)
+        document = loads(body)
     except ValueError as error:
         raise Malformed(
             f"the body is neither JSON nor a form: {error}",
             hint='Send an object, {"topic": "orders", …}, or a form, topic=orders&….',
         ) from None
-    if type(found) is not dict:
-        raise Malformed(f"the body is JSON, but no object: {brief(found)}")
-    return found
+    if type(document) is not dict:
+        raise Malformed(f"the body is JSON, but not an object: {brief(document)}")
+    return document
 
 
 def _decoded(form: bytes) -> str:
     try:
         return form.decode()
     except UnicodeDecodeError as error:
-        raise Malformed(f"the form is no text: {error}") from None
+        raise Malformed(f"the form is not text: {error}") from None
 
 
-def from_query(query: str, what: str = "query string") -> dict[str, str]:
+def from_query(query: str, source: str = "query string") -> dict[str, str]:
     if not query:
         return {}
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
     except ValueError as error:
-        raise Malformed(f"the {what} can't be read: {error}") from None
-    found: dict[str, str] = {}
+        raise Malformed(f"the {source} can't be read: {error}") from None
+    values: dict[str, str] = {}
     for name, value in pairs:
-        if found.setdefault(name, value) != value:
-            raise InvalidRequest(f"{name} is in the {what} twice, with different values")
-    return found
+        if values.setdefault(name, value) != value:
+            raise InvalidRequest(f"{name} is in the {source} twice, with different values")
+    return values
 
 
 class ParameterSet(tuple[Parameter, ...]):
     """The parameters of one operation, found by each of their names.
 
     `others` says what happens to a parameter that is none of them. IGNORED: it is dropped, unless
-    its name is so like a known one that it must be a slip. REFUSED: it is an error, for operations
-    that create or remove something. HANDED_ON: it means something to the operation itself.
+    its name is so similar to a known one that it must be a typing error. REFUSED: it is an error,
+    for operations that create or remove something. HANDED_ON: it means something to the operation
+    itself.
     """
 
     by_name: dict[str, Parameter]
@@ -215,17 +218,21 @@ class ParameterSet(tuple[Parameter, ...]):
 
     def __new__(cls, parameters: Iterable[Parameter], others: str = IGNORED) -> ParameterSet:
         self = super().__new__(cls, parameters)
-        self.by_name = {name: one for one in self for name in one.names}
-        if len(self.by_name) != sum(len(one.names) for one in self):
-            raise ValueError(f"two parameters share a name: {[one.names for one in self]}")
-        self._by_letters = {_letters(name): one for name, one in self.by_name.items()}
-        self.needed = tuple(one for one in self if one.required)
-        self.defaults = {one.name: one.default for one in self}
+        self.by_name = {name: parameter for parameter in self for name in parameter.names}
+        if len(self.by_name) != sum(len(parameter.names) for parameter in self):
+            raise ValueError(
+                f"two parameters share a name: {[parameter.names for parameter in self]}"
+            )
+        self._by_letters = {_letters(name): parameter for name, parameter in self.by_name.items()}
+        self.needed = tuple(parameter for parameter in self if parameter.required)
+        self.defaults = {parameter.name: parameter.default for parameter in self}
         self.others = others
         return self
 
     def find(self, name: str) -> Parameter | None:
-        """By one of its names, however its words are joined: topicName is topic_name."""
+        """Find a parameter by one of its names, however its words are joined: topicName is
+        topic_name.
+        """
         return self.by_name.get(name) or self._by_letters.get(_letters(name))
 
     def check_others(self, others: Iterable[str]) -> None:
@@ -239,7 +246,7 @@ class ParameterSet(tuple[Parameter, ...]):
 
     @property
     def _hint(self) -> str:
-        names = ", ".join(one.name for one in self)
+        names = ", ".join(parameter.name for parameter in self)
         return f"It takes {names}." if names else "It takes no parameters."
 
 
@@ -248,22 +255,25 @@ def _letters(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = ANY_LIKENESS) -> str:
-    """ "; did you mean 'topic'?", or "" if nothing known is like it."""
-    found = get_close_matches(name[:100].lower(), known, 1, likeness)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    """Return "; did you mean 'topic'?", or "" if no known name is similar."""
+    matches = get_close_matches(name[:100].lower(), known, 1, likeness)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def read(
     wanted: ParameterSet, query: str, body: bytes, path: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Values of all wanted parameters, and whatever else was given."""
+    """Return the values of all wanted parameters, and the parameters that are not listed.
+
+    Raises InvalidRequest.
+    """
     given = from_body(body)
     for more in (from_query(query), path):
         for name, value in more.items():
             if name in given and not _same(given[name], value):
                 raise InvalidRequest(f"{name} is given twice, as {brief(given[name])} and {value}")
             given.setdefault(name, value)
-    values, found = wanted.defaults.copy(), set[str]()
+    values, given_names = wanted.defaults.copy(), set[str]()
     others: dict[str, Any] = {}
     for name, value in given.items():
         parameter = wanted.by_name.get(name) or wanted.find(name)
@@ -271,15 +281,15 @@ def read(
             others[name] = value
         elif value is not None:
             taken = parameter.read(name, value)
-            if parameter.name in found and taken != values[parameter.name]:
+            if parameter.name in given_names and taken != values[parameter.name]:
                 names = " and ".join(parameter.names)
                 raise InvalidRequest(f"{names} mean the same, and are given with different values")
             values[parameter.name] = taken
-            found.add(parameter.name)
+            given_names.add(parameter.name)
     if others:
         wanted.check_others(others)
     for parameter in wanted.needed:
-        if parameter.name not in found:
+        if parameter.name not in given_names:
             raise InvalidRequest(f"{parameter.name} is missing: {parameter.about}")
     return values, others
 
@@ -294,18 +304,20 @@ DIGITS_MAX: Final = 18
 
 
 def all_settings(more: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Those that were given by themselves, and in `settings`; numbers may be written as digits, as
-    all others. Which there are, and from what to what, the managers know.
+    """Merge settings given as parameters of their own with those in `settings`; digits become
+    numbers.
+
+    The managers know which settings exist and their limits.
     """
     return {name: _plain(value) for name, value in {**more, **settings}.items()}
 
 
 def some_settings(more: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """The same, for a change: at least one."""
-    found = all_settings(more, settings)
-    if not found:
-        raise InvalidRequest("settings are missing: which are to be changed?")
-    return found
+    """The same for a change: there must be at least one."""
+    merged = all_settings(more, settings)
+    if not merged:
+        raise InvalidRequest("settings are missing: name at least one to change")
+    return merged
 
 
 def _plain(value: Any) -> Any:
@@ -319,7 +331,7 @@ UTF8, BASE64 = "utf-8", "base64"
 
 
 def to_bytes(name: str, value: Any, encoding: str) -> bytes:
-    """A message or key, as a client wrote it."""
+    """Encode a message or key as a client wrote it. Raises InvalidRequest."""
     if type(value) is not str:
         raise refuse(name, value, "a text (base64, with encoding=base64, if it is not UTF-8)")
     try:
@@ -327,15 +339,17 @@ def to_bytes(name: str, value: Any, encoding: str) -> bytes:
             return base64.b64decode(value, validate=True)
         return value.encode()
     except UnicodeEncodeError:
-        raise InvalidRequest(f"{name} has half of a surrogate pair, which is no text") from None
+        raise InvalidRequest(f"{name} has half of a surrogate pair, which is not text") from None
     except (binascii.Error, ValueError) as error:
         raise InvalidRequest(f"{name} is not base64: {error}") from None
 
 
 def from_bytes(value: bytes | None, encoding: str) -> str | None:
-    """None if these bytes are no UTF-8, and base64 was not asked for."""
+    """Decode bytes for an answer. Raises UnicodeDecodeError if they are not UTF-8 and base64 was
+    not asked for.
+    """
     if value is None:
         return None
     if encoding == BASE64:
         return base64.b64encode(value).decode()
-    return value.decode()  # raises UnicodeDecodeError: the caller takes base64 then
+    return value.decode()  # raises UnicodeDecodeError: the caller uses base64 then

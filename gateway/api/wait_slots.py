@@ -1,8 +1,9 @@
-"""Who waits: long polls and streams hold a thread each, so there are never as many as threads.
+"""Slots for requests that wait: long polls and streams.
 
-A thread pool in which all threads wait answers nobody (ECOSYSTEM: every server that was measured
-stopped at that point). So a place is taken before waiting; without a free one the request is
-refused with 429 and Retry-After, and a gateway that is stopping lets nobody wait any more (H5).
+Each of them occupies a thread, so there are always fewer slots than threads. A pool in which all
+threads wait answers nobody; other servers stop at that point. So a request takes a slot before it
+waits; without a free one it is refused with 429 and Retry-After. A gateway that is stopping gives
+out no slots.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from myqueue.errors import Stopping, TooManyWaiting
 
 
 class WaitSlots:
-    """So many places; each may be held so long."""
+    """A number of slots; a request may wait in one for at most `wait_ms_max`.
+
+    `stopping` is set when the gateway stops; what waits has to end then.
+    """
 
     def __init__(self, slots: int, wait_ms_max: int) -> None:
         self.slots, self.wait_ms_max = slots, wait_ms_max
@@ -25,12 +29,14 @@ class WaitSlots:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """To be held while waiting. Who holds one for long looks at `stopping` now and then."""
+        """Hold a slot while waiting. A long wait checks `stopping` regularly. Raises
+        TooManyWaiting, Stopping.
+        """
         with self._lock:
             if self.stopping.is_set():
-                raise Stopping("this gateway is about to end")
+                raise Stopping("this gateway is stopping")
             if self.taken >= self.slots:
-                raise TooManyWaiting(f"{self.taken} requests are waiting here already")
+                raise TooManyWaiting(f"{self.taken} requests are already waiting here")
             self.taken += 1
         try:
             yield
@@ -40,7 +46,9 @@ class WaitSlots:
 
     @contextmanager
     def hold_for(self, wait_ms: int) -> Iterator[int]:
-        """How long this request may wait; who does not want to needs no place."""
+        """Hold a slot and yield how long to wait; a request that does not want to wait needs no
+        slot.
+        """
         if not wait_ms:
             yield 0
             return

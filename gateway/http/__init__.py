@@ -1,12 +1,12 @@
-"""The HTTP server: from bytes of a connection to a request, and from an answer to bytes.
+"""The HTTP server: it turns the bytes of a connection into a request, and an answer into bytes.
 
 `server` reads all connections in one thread and runs what has to wait in a pool; `connection` is
-one of them, `request_head` its parser, `wsgi` the way to Flask, `fast_path` the short way for
-operations whose path is fixed. `admission` refuses by the head alone, before a body is read;
+one of them, `request_head` parses heads, `wsgi` calls Flask, `fast_path` runs operations whose path
+is fixed without Flask. `admission` refuses a request by its head, before its body is read;
 `memory_limit` bounds what all requests hold together; `deadlines` reports requests that take too
 long.
 
-Comes in: a listening socket and the application. Goes out: answers in order. It uses the operation
-table and failures of `gateway/api`, which does not know it. Only `gateway/app`, `gateway/main` and
-the checks of console and metrics import it.
+In: a listening socket and the application. Out: answers, in the order of the requests. It uses the
+operation table and the failures of `gateway/api`, which does not know this package. Only
+`gateway/app`, `gateway/main`, and the checks of console and metrics import it.
 """

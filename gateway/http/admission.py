@@ -1,8 +1,8 @@
-"""Whether a request may come in, by its head alone: asked before its body is read.
+"""Check a request by its head alone, before its body is read.
 
-What is refused here would be refused with its body as well, and by the same judge
-(`gateway/api/auth.py`); so nobody without a token makes a gateway hold bodies for them. How large a
-body may be depends on what it is for: only messages to be produced need all of `body_bytes_max`.
+A request that is refused here would also be refused with its body, by the same check
+(`gateway/api/auth.py`). So a client without a token can't make a gateway hold bodies. How large a
+body may be depends on the operation: only producing messages needs all of `body_bytes_max`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from myqueue.gateway.api.operations import OPERATIONS, READ, WRITE
 from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.settings import GatewayConfig
 
-REQUEST_BODY_BYTES_MAX: Final = 1 << 20  # of an operation that produces nothing
-CONSOLE_FORM_BYTES_MAX: Final = 2 << 20  # of the console; a test message is typed by hand
-LOGIN_FORM_BYTES_MAX: Final = 16 << 10  # of a form by nobody knows whom: the login
-COOKIE: Final = "myq_token"  # by which the console knows who is logged in
+REQUEST_BODY_BYTES_MAX: Final = 1 << 20  # for an operation that produces nothing
+CONSOLE_FORM_BYTES_MAX: Final = 2 << 20  # a console form: typed by hand
+LOGIN_FORM_BYTES_MAX: Final = 16 << 10  # for a form sent without a known token: the login
+COOKIE: Final = "myq_token"  # holds the token of a person who logged in to the console
 
 
 class HeaderFields:
-    """Headers of a head, asked for by a name in any case."""
+    """The headers of a head, by name in any case."""
 
     __slots__ = ("_headers",)
 
@@ -38,7 +38,7 @@ class HeaderFields:
 
 
 class Admission:
-    """Judges heads. Raises what the sender is told."""
+    """Checks heads; raises the error that the client gets."""
 
     def __init__(self, app: Flask) -> None:
         self._app = app
@@ -48,24 +48,27 @@ class Admission:
         self._table = {(row.method, row.path): row for row in OPERATIONS if "<" not in row.path}
 
     def check(self, head: Head) -> None:
-        row = self._table.get((head.method, head.path))
-        if row is not None:
-            self._guard.check(row.role, row.changes, HeaderFields(head.headers))
-            most = self._most if row.role == WRITE else REQUEST_BODY_BYTES_MAX
+        """Raise Unauthorized, Forbidden or BodyTooLarge if the body must not be read."""
+        operation = self._table.get((head.method, head.path))
+        if operation is not None:
+            self._guard.check(operation.role, operation.changes, HeaderFields(head.headers))
+            body_bytes_max = self._most if operation.role == WRITE else REQUEST_BODY_BYTES_MAX
         else:
-            most = self._check_by_pattern(head)
-        if head.length > most:
+            body_bytes_max = self._check_by_pattern(head)
+        if head.length > body_bytes_max:
             raise BodyTooLarge(
-                f"a body of {head.length} bytes; this gateway takes {min(most, self._most)} for"
-                f" {head.method} {head.path[:100]}"
+                f"a body of {head.length} bytes; this gateway takes"
+                f" {min(body_bytes_max, self._most)} for {head.method} {head.path[:100]}"
             )
 
     def _check_by_pattern(self, head: Head) -> int:
-        """Of a path with variables, a page, or none that there is: how large a body may be."""
+        """Check a path that is not in the table (with variables, a page, or unknown); return how
+        large its body may be.
+        """
         path = head.path.encode("latin-1").decode("utf-8", "replace")
         try:
             endpoint = str(self._app.url_map.bind("").match(path, head.method)[0])
-        except Exception:  # no such path, or not with this method: the application says so
+        except Exception:  # no such path, or not with this method: Flask answers that
             endpoint = ""
         view = self._app.view_functions.get(endpoint)
         role = None if view is None else getattr(view, "role", READ)

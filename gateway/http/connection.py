@@ -1,8 +1,8 @@
-"""One connection of the HTTP server: what came, what is to go, and until when it may take.
+"""One connection of the HTTP server: received bytes, bytes to send, and its deadline.
 
-Reading belongs to the server's own thread. Sending belongs to whoever has the answer, one at a
-time. Neither ever waits, except `send_all`, which a stream uses that holds its thread anyway. TLS
-is spoken here, so that nobody else has to know of it.
+Only the server's own thread reads from a connection. The thread that has the answer sends it; one
+thread sends at a time. Neither ever waits, except in `send_all`, which streams use: a stream
+occupies its thread anyway. TLS is handled here, so that no other module needs to know about it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from typing import Any, Final
 from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.settings import GatewayConfig
 
-# IDLE: waits for a request; HEAD, BODY: has a part of one; QUEUED: has a head, and its body is not
-# read yet; WORKING: the answer is being made; WRITING: a part of it is sent; LINGERING: all is
-# sent, and what still comes is thrown away.
+# IDLE: waits for a request. HEAD, BODY: a part of the request was received. QUEUED: the head was
+# received, and reading the body has not begun. WORKING: the answer is being made. WRITING: a part
+# of the answer was sent. LINGERING: the answer was sent, and what still arrives is discarded.
 IDLE, HEAD, BODY, QUEUED, WORKING, WRITING, LINGERING = range(7)
 RECEIVE_BYTES: Final = 64 << 10
 BACKLOG: Final = 1024
 
 
 class Connection:
-    """See the chapter's head."""
+    """A client's connection: its socket, the state of its request, and how fast data moves.
+
+    Invariant: only the reading thread changes `head`, `is_read_paused` and `is_watched`; while the
+    state is WORKING, `unsent` belongs to the thread that answers.
+    """
 
     __slots__ = (
         "address", "bytes_at_begin", "bytes_per_s", "closes", "data", "deadline", "had_request",
@@ -38,29 +42,30 @@ class Connection:
 
     def __init__(self, sock: socket.socket, address: str, deadline: float) -> None:
         self.sock, self.address, self.number = sock, address, sock.fileno()
-        self.data = bytearray()  # received, not yet used
-        self.unsent: memoryview | None = None  # to be sent
-        self.head: Head | None = None  # of the request that is being received
+        self.data = bytearray()  # received, not yet parsed
+        self.unsent: memoryview | None = None  # the rest of an answer
+        self.head: Head | None = None  # head of the request that is being received
         self.state = IDLE
-        self.deadline = deadline  # on the monotonic clock: the server ends it then
-        self.had_request = False  # a request of it was whole
-        self.large_body_bytes = 0  # bytes of a large body that is not answered yet
-        # How fast the request comes, or the answer goes; `memory_limit.py` looks at it now and
-        # then.
+        self.deadline = deadline  # on the monotonic clock: the server closes the connection then
+        self.had_request = False  # at least one request was received completely
+        self.large_body_bytes = 0  # size of a large body that is not answered yet
+        # How fast the request arrives or the answer is taken; `memory_limit.py` updates it
+        # regularly.
         self.phase_begin_s = self.pace_checked_s = self.last_progress_s = 0.0
         self.bytes_at_begin = self.pace_checked_bytes = 0
-        self.bytes_per_s = math.inf  # bytes per second; not known yet
+        self.bytes_per_s = math.inf  # not known yet
         self.begin_phase()
-        # OpenSSL allows one thread at a time, and who answers is not the thread that reads.
+        # OpenSSL allows one thread at a time, and the thread that answers is not the one that
+        # reads.
         self.lock = Lock() if isinstance(sock, ssl.SSLSocket) else None
-        self.closes = False  # after what is to be sent
-        self.is_broken = False  # the other side has ended it
-        self.is_watched = True  # its events are asked for
-        self.is_read_paused = False  # so much came ahead that nothing more is read for now
+        self.closes = False  # close the connection after the answer
+        self.is_broken = False  # the client has closed it, or it failed
+        self.is_watched = True  # registered with epoll
+        self.is_read_paused = False  # reading is paused: too much was received ahead
         self.wants_write = False  # TLS has to write before it can go on reading
 
     def receive(self) -> None:
-        """Take what is there; `gone` if that is the end."""
+        """Read what is there without waiting; set `is_broken` if the client closed it."""
         if self.lock is None:
             self._receive()
             return
@@ -84,12 +89,15 @@ class Connection:
                 self.is_broken = True
                 return
             self.data += chunk
-            # TLS keeps bytes that no event would tell of; a plain socket is asked once.
+            # TLS buffers bytes that cause no event, so it is read until empty; a plain socket is
+            # read once.
             if not isinstance(self.sock, ssl.SSLSocket) or not self.sock.pending():
                 return
 
     def send(self, data: bytes | memoryview) -> bool:
-        """As much as goes without waiting; the rest is kept in `out`. False: it broke."""
+        """Send as much as possible without waiting and keep the rest in `unsent`. Return False if
+        the connection failed.
+        """
         try:
             if self.lock is None:
                 sent = self.sock.send(data)
@@ -105,37 +113,40 @@ class Connection:
         return True
 
     def send_all(self, data: bytes, timeout_s: float) -> bool:
-        """Waits; False: it broke, or the other side took nothing for so long."""
-        left: memoryview | None = memoryview(data)
-        while left:
-            if not self.send(left):
+        """Send everything, waiting. Return False if the connection failed, or took nothing for
+        `timeout_s`.
+        """
+        rest: memoryview | None = memoryview(data)
+        while rest:
+            if not self.send(rest):
                 return False
-            left, self.unsent = self.unsent, None
-            if left:
-                room = select.poll()
-                room.register(self.number, select.POLLOUT)
-                if not room.poll(timeout_s * 1000):
+            rest, self.unsent = self.unsent, None
+            if rest:
+                writable = select.poll()
+                writable.register(self.number, select.POLLOUT)
+                if not writable.poll(timeout_s * 1000):
                     return False
         return True
 
     def begin_phase(self) -> None:
-        """The request, its body, or the sending of its answer."""
+        """Start measuring progress: of the request, its body, or the sending of its answer."""
         self.phase_begin_s = self.pace_checked_s = self.last_progress_s = monotonic()
         self.bytes_at_begin = self.unsent_bytes
         self.pace_checked_bytes, self.bytes_per_s = self.progress, math.inf
 
     @property
     def progress(self) -> int:
-        """Bytes that came of a request, or that were taken of an answer."""
+        """Bytes of the request received so far, or bytes of the answer taken so far."""
         return len(self.data) if self.state < WORKING else self.bytes_at_begin - self.unsent_bytes
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of an answer that the other side has not taken yet."""
-        left = self.unsent
-        return 0 if left is None else len(left)
+        """Bytes of the answer that the client has not taken yet."""
+        rest = self.unsent
+        return 0 if rest is None else len(rest)
 
     def end_output(self) -> None:
+        """Tell the client that no more bytes follow."""
         try:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError:
@@ -143,6 +154,7 @@ class Connection:
 
 
 def listen(address: str) -> socket.socket:
+    """Open a listening socket on HOST:PORT, not blocking. Raises OSError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -159,10 +171,10 @@ def listen(address: str) -> socket.socket:
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """One whose other side may be gone before the first byte: reading tells that, as of all others.
+    """A TLS socket whose client may have closed the connection before the first byte.
 
-    Asked for the address of such a peer while it is made, a plain one fails and leaves its file
-    open.
+    The plain class asks for the peer's address while it is built; for a closed connection that
+    fails and leaks the file. Here the next read reports the end, as on every other connection.
     """
 
     def getpeername(self) -> Any:
@@ -173,6 +185,7 @@ class _TlsSocket(ssl.SSLSocket):
 
 
 def make_tls_context(config: GatewayConfig) -> ssl.SSLContext | None:
+    """Build the TLS settings; None if no certificate is configured."""
     if not config.tls_certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,8 +1,8 @@
-"""A request that should long have been answered: how long that is, and what the log says of it.
+"""How long a request may take at most, and what is logged about one that took longer.
 
-All that requests wait for has a deadline of its own, so this never happens, unless there is a
-mistake in this program. Then its client must not wait for ever, and whoever looks for the mistake
-wants to know where every thread stood.
+Everything that a request waits for has a deadline of its own, so a request exceeds this limit only
+because of a defect in this program. Then its client must not wait forever, and the log needs the
+stack of every thread to find the defect.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from typing import Final
 from myqueue.gateway.settings import GatewayConfig
 
 SPARE_S: Final = 60.0
-STEPS: Final = 10  # of the cluster, that one request may consist of, each with its own time-out
-FRAMES: Final = 12  # of a thread, the newest
+STEPS: Final = 10  # requests to the cluster that one HTTP request may need
+FRAMES: Final = 12  # newest stack frames shown of each thread
 
 
 def request_limit_ms(config: GatewayConfig) -> float:
-    """Longer than anything takes that is well."""
+    """Return more time than any request needs that works as designed."""
     return config.wait_ms_max + STEPS * config.request_timeout_ms + SPARE_S * 1000
 
 
 def describe_threads() -> str:
-    """Where each of them stands.
+    """Return the stack of every thread, as text.
 
-    No garbage may be collected while Python looks at its threads: it holds a lock then, and a
-    finalizer that lets another thread run, which wants that lock, stops the whole process.
+    Garbage collection is off meanwhile: Python holds a lock while it looks at its threads, and a
+    finalizer that lets another thread run which wants that lock would stop the whole process.
     """
-    names = {one.ident: one.name for one in threading.enumerate()}
-    collects = gc.isenabled()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    was_collecting = gc.isenabled()
     gc.disable()
     try:
         frames = sys._current_frames()
     finally:
-        if collects:
+        if was_collecting:
             gc.enable()
-    out = []
+    stacks = []
     for number, frame in frames.items():
         stack = "".join(traceback.format_stack(frame)[-FRAMES:])
-        out.append(f"{names.get(number, number)}:\n{stack}")
-    return "\n".join(out)
+        stacks.append(f"{names.get(number, number)}:\n{stack}")
+    return "\n".join(stacks)

@@ -1,15 +1,15 @@
-"""The short way for operations whose path is fixed: from the request to the function and back.
+"""Run operations with a fixed path without Flask: from the request to the function and back.
 
-Flask finds the route, makes a context, a request and a response object for every request; measured,
-that is 95 µs of 120, while all that an operation needs is its parameters as bytes. So this stands
-in front of the application: what is in the table of operations under exactly this method and path
-is done here, with the same checks, the same errors and the same metrics; everything else (paths
-with variables, the console, /metrics, whatever does not exist) goes on to Flask.
+Flask finds the route and makes a context, a request and a response object for every request;
+measured, that is 95 µs of 120, while all that an operation needs is its parameters as bytes. So
+this stands in front of the application. A request whose method and path are exactly those of an
+operation in the table is answered here, with the same checks, errors and metrics as by Flask;
+everything else (paths with variables, the console, /metrics, unknown paths) goes on to Flask.
 
-It has two doors. As a WSGI application it waits for what the operation does, in a thread of the
-pool. `begin` never waits: operations with a quick form (produce, consume) are begun in the thread
-that reads, and answered when the cluster's answer comes, by whichever thread brings it. So the hot
-path has no thread of its own to wake up, and requests under way need no threads.
+It can be called in two ways. As a WSGI application it runs in a thread of the pool and waits for
+the operation. `begin` never waits: operations with a quick form (produce, consume) begin in the
+reading thread, and the thread that brings the cluster's reply answers them. So the hot path wakes
+up no thread of its own, and requests under way occupy no threads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OK: Final = "200 OK"
 
 
 class _WsgiHeaders:
-    """Of a WSGI environment, as the guard asks for them."""
+    """The headers of a WSGI environment, by name as the guard asks for them."""
 
     __slots__ = ("_environ",)
 
@@ -53,7 +53,7 @@ class _WsgiHeaders:
 
 
 class OperationMetrics:
-    """Of one operation, in the metrics of this process; nothing if there are none."""
+    """The metrics of one operation in this process."""
 
     __slots__ = ("_answered", "_labels", "_now", "_ok", "_took")
 
@@ -64,23 +64,25 @@ class OperationMetrics:
         self._ok = self._answered.labels(*self._labels, "200")
 
     def begin(self) -> float:
+        """Count a request under way; return when it began, for `end`."""
         self._now.inc()
         return monotonic()
 
     def end(self, came_s: float, status: int) -> None:
+        """Count a request as answered with `status`."""
         self._now.dec()
         is_ok = status == 200
         (self._ok if is_ok else self._answered.labels(*self._labels, str(status))).inc()
         self._took.observe(monotonic() - came_s)
 
     def hand_to_pool(self) -> None:
-        """Somebody else counts it."""
+        """Uncount a request that a thread of the pool will count."""
         self._now.dec()
 
 
 def _message_bytes(result: Any) -> int:
-    """Of the messages that were taken; 0 if it is something else."""
-    return sum(len(one.value) for one in getattr(result, "messages", ()))
+    """Return the size of the messages in a result of take; 0 for any other result."""
+    return sum(len(message.value) for message in getattr(result, "messages", ()))
 
 
 class FastPath:
@@ -100,21 +102,21 @@ class FastPath:
     # -- in a thread of the pool ------------------------------------------------------------------
 
     def __call__(self, environ: Environment, start_response: Any) -> Iterable[bytes]:
-        place = (environ["REQUEST_METHOD"], environ["PATH_INFO"])
-        row, counts = self._table.get(place, (None, None))
+        method_path = (environ["REQUEST_METHOD"], environ["PATH_INFO"])
+        row, counts = self._table.get(method_path, (None, None))
         body = environ.get("myqueue.body")
-        if row is None or body is None:  # no such operation, or another server than ours
+        if row is None or body is None:  # not in the table, or served by another WSGI server
             return self._flask(environ, start_response)
         came_s = counts.begin() if counts else 0.0
         key = environ.get("HTTP_IDEMPOTENCY_KEY")
         try:
-            who = self._guard.check(row.role, row.changes, _WsgiHeaders(environ))
+            principal = self._guard.check(row.role, row.changes, _WsgiHeaders(environ))
             query = environ["QUERY_STRING"]
-            facts = perform(row, self._sdk, query, body, key, {}, who.may_read)
-            found = self._success(facts)
+            facts = perform(row, self._sdk, query, body, key, {}, principal.may_read)
+            answer = self._success(facts)
         except Exception as error:
-            found = self._failure(row, error)
-        status, headers, data = found
+            answer = self._failure(row, error)
+        status, headers, data = answer
         if counts:
             counts.end(came_s, status)
         start_response(OK if status == 200 else reason(status), headers)
@@ -123,59 +125,61 @@ class FastPath:
     # -- in the thread that reads -----------------------------------------------------------------
 
     def begin(self, head: Head, body: bytes, respond: Respond) -> bool:
-        """False: this takes waiting; else `respond` is called once, perhaps by another thread."""
+        """Begin an operation without waiting. False: it has to wait, nothing was begun. True:
+        `respond` is called once, perhaps by another thread.
+        """
         row, counts = self._table.get((head.method, head.path), (None, None))
         if row is None or row.quick is None:
             return False
         came_s = counts.begin() if counts else 0.0
 
-        def made(found: tuple[int, Headers, bytes]) -> Answer:
-            status, headers, data = found
+        def make_answer(answer: tuple[int, Headers, bytes]) -> Answer:
+            status, headers, data = answer
             if counts:
                 counts.end(came_s, status)
             first_line = OK if status == 200 else reason(status)
             return Answer(first_line, headers, data, not head.keep_alive)
 
-        def tell(found: tuple[int, Headers, bytes]) -> None:
-            respond(made(found))
+        def reply(answer: tuple[int, Headers, bytes]) -> None:
+            respond(make_answer(answer))
 
         try:
             self._guard.check(row.role, row.changes, HeaderFields(head.headers))
             key = head.headers.get("idempotency-key")
             ask, values = prepare(row, self._sdk, head.query, body, key, {})
-            later = row.quick(ask, **values)
+            pending = row.quick(ask, **values)
         except Exception as error:
-            tell(self._failure(row, error))
+            reply(self._failure(row, error))
             return True
-        if later is None:
+        if pending is None:
             if counts:
                 counts.hand_to_pool()
             return False
 
-        def done(future: Future[Any]) -> None:
+        def on_result(future: Future[Any]) -> None:
             try:
                 result = future.result()
                 if _message_bytes(result) > LARGE_BYTES:
-                    respond(partial(in_pool, result))
+                    respond(partial(finish_in_pool, result))
                     return
-                facts = later.finish(result)
+                facts = pending.finish(result)
             except Exception as error:
-                tell(self._failure(row, error))
+                reply(self._failure(row, error))
                 return
             if facts is not None:
-                tell(self._success(facts))
+                reply(self._success(facts))
                 return
             if counts:
                 counts.hand_to_pool()
             respond(None)
 
-        def in_pool(result: Any) -> Answer:
+        def finish_in_pool(result: Any) -> Answer:
             try:
-                return made(self._success(later.finish(result) or {}))
+                return make_answer(self._success(pending.finish(result) or {}))
             except Exception as error:
-                return made(self._failure(row, error))
+                return make_answer(self._failure(row, error))
 
-        later.future.add_done_callback(done)
+        pending.future.add_done_callback(on_result)
         return True
 
     # -- answers ----------------------------------------------------------------------------------

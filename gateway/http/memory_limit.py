@@ -1,20 +1,20 @@
-"""What all requests under way hold together, and who gives way when there is too little for all.
+"""Bound what all requests under way hold together, and choose which connections are dropped.
 
-Bodies that are being read, or are large and not answered yet, hold at most
-`bodies_bytes_max` bytes, however many clients send however slowly. Places for connections are at
-most `connections_max`.
+Bodies that are being read, or are large and not answered yet, hold at most `bodies_bytes_max`
+bytes, whatever clients send and however slowly. There are at most `connections_max` connections.
 
-A *small* body (64 KiB) is read at once. Small bodies have a quarter of the bytes; when that is
-full, the one that brought least for its time gives way. A *large* body asks before any of it is
-read: if the other three quarters have no room for all of it, its client is not read from until
-they have, in order. So honest clients wait a little, and nobody can hold much by sending nothing:
-while others wait, a large body that comes slowly gives way too. A *heavy* body (4 MiB) also waits
-for one of two places when it is whole, since what its JSON becomes is several times as large.
+A *small* body (up to 64 KiB) is read at once. Small bodies have a quarter of the bytes; when that
+is full, the body that received least for its time is dropped. A *large* body is read only if the
+remaining three quarters have room for all of it; otherwise nothing is read from its client until
+they have, in order of arrival. So well-behaved clients wait a little, and no client can hold much
+memory by sending nothing: while others wait, a large body that arrives slowly is dropped too. A
+*heavy* body (4 MiB and more), once received, also waits for one of two slots, because its decoded
+JSON is several times as large.
 
-When a place for a new connection is missing, unfinished requests give way first, the slowest of
-them, and only then connections between two requests, the one that is idle longest.
+When a new connection finds no free place, unfinished requests are dropped first, the slowest of
+them first; only then connections between two requests, the longest idle first.
 
-Pure but for the clock that it is given: it says who gives way, and the server closes them.
+Pure but for the clock that it is given: it chooses the connections, and the server closes them.
 """
 
 from __future__ import annotations
@@ -34,42 +34,49 @@ log = logging.getLogger("myqueue.gateway")
 SMALL_BYTES_MAX: Final = 64 << 10
 HEAVY_BYTES: Final = 4 << 20
 HEAVY_AT_ONCE: Final = 2
-FRESH_S: Final = 0.5  # a request that began so lately is not called slow
+FRESH_S: Final = 0.5  # a request younger than this is not judged slow
 SLOW_BYTES_PER_S: Final = 256 << 10
-ANSWERS_BYTES_MAX: Final = 64 << 20  # of all answers that are taken slowly
-# For an answer to be taken, and for each SLOW_BYTES_PER_S of it a second more; if nothing of it is
-# taken, no longer than this.
+ANSWERS_BYTES_MAX: Final = 64 << 20  # together, of all answers that clients take slowly
+# An answer may take this long, plus one second for each SLOW_BYTES_PER_S; and a client that takes
+# nothing of it is given this long.
 SEND_TIMEOUT_S: Final = 30.0
-CLOSED_SHARE: Final = 64  # of all connections: so many slow ones give way together
-LOG_INTERVAL_S: Final = 10.0  # at most one line of the log for each reason in so long
+CLOSED_SHARE: Final = 64  # one of so many connections is closed at a time
+LOG_INTERVAL_S: Final = 10.0  # at most one log line for each reason in this time
 
 PLACES, BYTES, ANSWERS, REFUSED = "places", "bytes", "answers", "refused"
 REASONS: Final = {
-    PLACES: "unfinished or idle connections gave way to new ones: connections_max is reached",
-    BYTES: "unfinished bodies gave way to others: bodies_bytes_max is reached",
-    ANSWERS: "connections whose clients do not take their answers were closed",
-    REFUSED: "connections were not taken: all are at work, and connections_max is reached",
+    PLACES: "unfinished or idle connections were closed for new ones: connections_max is reached",
+    BYTES: "unfinished bodies were dropped for others: bodies_bytes_max is reached",
+    ANSWERS: "connections were closed because their clients did not take the answers",
+    REFUSED: "new connections were closed: connections_max is reached, and all of them are busy",
 }
 
 
 class BodyBudget:
-    """The bytes of bodies. Used by the thread that reads, alone."""
+    """The bytes held by request bodies. Only the reading thread uses it.
+
+    Invariant: large bodies hold at most `_large_max` bytes, from `admit` until `release`; `small`,
+    `large` and `queue` never share a connection.
+    """
 
     def __init__(self, config: GatewayConfig) -> None:
         self._small_max = config.bodies_bytes_max // 4
         self._large_max = max(config.bodies_bytes_max - self._small_max, config.body_bytes_max)
-        self.small: dict[Connection, int] = {}  # that are being read: how many bytes
+        self.small: dict[Connection, int] = {}  # size of each small body that is being read
         self.large: dict[Connection, int] = {}
-        self.queue: dict[Connection, int] = {}  # large ones that are not read yet, in order
+        self.queue: dict[Connection, int] = {}  # large bodies whose reading has not begun, in order
         self._small_held = self._large_held = 0
         self._heavy = 0
 
     @property
     def needs_room(self) -> bool:
+        """True if bodies have to be dropped or are waiting."""
         return self._small_held > self._small_max or bool(self.queue)
 
     def admit(self, connection: Connection, length: int) -> bool:
-        """May this body be read now? Else it is in the queue. A small one always may."""
+        """Return True if this body may be read now, else put it in the queue. A small body always
+        may.
+        """
         if length <= SMALL_BYTES_MAX:
             self.small[connection] = length
             self._small_held += length
@@ -88,7 +95,7 @@ class BodyBudget:
         self._large_held += length
 
     def admit_next(self) -> Connection | None:
-        """Of the queue: the one that may be read now."""
+        """Take the first connection from the queue if its body has room now; None otherwise."""
         connection, length = next(iter(self.queue.items()), (None, 0))
         if connection is None or not self._fits(length):
             return None
@@ -97,21 +104,22 @@ class BodyBudget:
         return connection
 
     def drop(self, connection: Connection) -> None:
-        """It will not become whole."""
+        """Forget a body that will not be received completely."""
         self._large_held -= self.large.pop(connection, 0)
         self._small_held -= self.small.pop(connection, 0)
         self.queue.pop(connection, None)
 
     def body_received(self, connection: Connection) -> int:
-        """All of it is there. Of a large one: the bytes that it holds until it is `answered`."""
+        """Note that a body was received; return what a large one holds until `release`."""
         self._small_held -= self.small.pop(connection, 0)
         return self.large.pop(connection, 0)
 
     def release(self, held: int) -> None:
+        """Free the bytes of a large body that was answered."""
         self._large_held -= held
 
     def try_begin_heavy(self) -> bool:
-        """One of the places for heavy bodies, if there is one; `end_heavy` gives it back."""
+        """Take a slot for a heavy body, if one is free; `end_heavy` gives it back."""
         if self._heavy >= HEAVY_AT_ONCE:
             return False
         self._heavy += 1
@@ -121,30 +129,30 @@ class BodyBudget:
         self._heavy -= 1
 
     def choose_to_drop(self) -> list[Connection]:
-        """Whose bodies give way, so that the others have room."""
-        found = []
+        """Return the connections whose bodies must be dropped to make room for others."""
+        chosen = []
         excess = self._small_held - self._small_max
         if excess > 0:
             for connection in sorted(self.small, key=slowness):
                 if excess <= 0:
                     break
-                found.append(connection)
+                chosen.append(connection)
                 excess -= self.small[connection]
         if self.queue:
-            found += [one for one in self.large if is_slow(one)]
-        return found
+            chosen += [large for large in self.large if is_slow(large)]
+        return chosen
 
 
 def update_pace(connections: Iterable[Connection], now: float) -> None:
-    """To be called now and then: how fast each of them went on since it was looked at before."""
-    for one in connections:
-        seconds = now - one.pace_checked_s
+    """Measure how fast each connection moved since it was measured last. Call it regularly."""
+    for connection in connections:
+        seconds = now - connection.pace_checked_s
         if seconds >= FRESH_S:
-            progress = one.progress
-            one.bytes_per_s = (progress - one.pace_checked_bytes) / seconds
-            if one.bytes_per_s > 0:
-                one.last_progress_s = now
-            one.pace_checked_s, one.pace_checked_bytes = now, progress
+            progress = connection.progress
+            connection.bytes_per_s = (progress - connection.pace_checked_bytes) / seconds
+            if connection.bytes_per_s > 0:
+                connection.last_progress_s = now
+            connection.pace_checked_s, connection.pace_checked_bytes = now, progress
 
 
 def is_slow(connection: Connection) -> bool:
@@ -152,50 +160,67 @@ def is_slow(connection: Connection) -> bool:
 
 
 def slowness(connection: Connection) -> tuple[float, int, float]:
-    """The least gives way first: the slowest, then, of the quick ones, who brought least."""
+    """Sort key: connections with the lowest value are closed first; the slowest, then those that
+    received least.
+    """
     pace = connection.bytes_per_s if is_slow(connection) else math.inf
     return pace, connection.progress, connection.phase_begin_s
 
 
 def choose_to_close(connections: Iterable[Connection]) -> list[Connection]:
-    """Who goes so that a new connection has a place; nobody, if all are at work."""
-    everybody = list(connections)
+    """Return the connections to close so that a new one has a place; none if all are busy."""
+    candidates = list(connections)
     unfinished = [
-        one
-        for one in everybody
-        if one.state in (HEAD, BODY, QUEUED) or (one.state == IDLE and not one.had_request)
+        connection
+        for connection in candidates
+        if connection.state in (HEAD, BODY, QUEUED)
+        or (connection.state == IDLE and not connection.had_request)
     ]
     if unfinished:
-        count = max(1, len(everybody) // CLOSED_SHARE)
-        found = heapq.nsmallest(count, unfinished, key=slowness)
-        return [one for one in found if one is found[0] or is_slow(one)]
-    idle = [one for one in everybody if one.state == IDLE]
-    return [min(idle, key=lambda one: one.deadline)] if idle else []
+        count = max(1, len(candidates) // CLOSED_SHARE)
+        slowest = heapq.nsmallest(count, unfinished, key=slowness)
+        return [
+            connection for connection in slowest if connection is slowest[0] or is_slow(connection)
+        ]
+    idle = [connection for connection in candidates if connection.state == IDLE]
+    return [min(idle, key=lambda connection: connection.deadline)] if idle else []
 
 
 def choose_slow_readers(connections: Iterable[Connection], now: float) -> list[Connection]:
-    """Who took nothing of an answer for `SEND_TIMEOUT_S`; and who gives way because answers that
-    are taken slowly hold more than `ANSWERS_BYTES_MAX`.
+    """Return the connections to close because their clients take answers too slowly.
+
+    These are clients that took nothing for `SEND_TIMEOUT_S`, and the slowest ones while all slow
+    answers together hold more than `ANSWERS_BYTES_MAX`.
     """
-    slow = [one for one in connections if one.state == WRITING and is_slow(one)]
-    found = [one for one in slow if now - one.last_progress_s > SEND_TIMEOUT_S]
-    excess = sum(one.unsent_bytes for one in slow) - sum(one.unsent_bytes for one in found)
+    slow = [
+        connection
+        for connection in connections
+        if connection.state == WRITING and is_slow(connection)
+    ]
+    chosen = [
+        connection for connection in slow if now - connection.last_progress_s > SEND_TIMEOUT_S
+    ]
+    excess = sum(connection.unsent_bytes for connection in slow) - sum(
+        connection.unsent_bytes for connection in chosen
+    )
     excess -= ANSWERS_BYTES_MAX
-    for one in sorted(set(slow).difference(found), key=lambda one: one.bytes_per_s):
+    for connection in sorted(
+        set(slow).difference(chosen), key=lambda connection: connection.bytes_per_s
+    ):
         if excess <= 0:
             break
-        excess -= one.unsent_bytes
-        found.append(one)
-    return found
+        excess -= connection.unsent_bytes
+        chosen.append(connection)
+    return chosen
 
 
 def seconds_to_take(answer_bytes: int) -> float:
-    """How long the sending of an answer may last at most."""
+    """Return how long sending an answer may take at most."""
     return SEND_TIMEOUT_S + answer_bytes / SLOW_BYTES_PER_S
 
 
 class DropCounter:
-    """How many had to go, and why: a metric, and a line in the log now and then."""
+    """Counts what was dropped, by reason: in a metric, and in the log now and then."""
 
     def __init__(self, count: Callable[[str], None] | None) -> None:
         self._count = count

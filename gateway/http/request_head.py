@@ -1,10 +1,10 @@
-"""The head of an HTTP/1.1 request, from bytes; and the head of an answer, to bytes.
+"""Parse the head of an HTTP/1.1 request, and write the head of an answer.
 
-Pure: no socket, no clock. What is read here decides where a request ends and the next begins, and
-two readers that disagree about that can be played off against each other (request smuggling). So
-everything that RFC 9112 does not plainly allow is refused and the connection closed: folded lines,
-blanks before the colon, bare CR or LF, two lengths, a length beside a transfer coding, and transfer
-codings altogether: bodies here are JSON, whose length is known to who sends them.
+Pure: no socket, no clock. The head decides where a request ends and the next one begins, and an
+attacker can exploit two parsers that disagree about that (request smuggling). So everything that
+RFC 9112 does not plainly allow is refused and the connection closed: folded lines, blanks before
+the colon, bare CR or LF, two lengths, a length together with a transfer coding, and transfer
+codings altogether: bodies are JSON, and clients know their length.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 class Head(NamedTuple):
-    """What the first lines of a request say."""
+    """The parsed head of a request."""
 
     method: str
-    path: str  # as WSGI wants it: unquoted, its bytes as latin-1
+    path: str  # as WSGI has it: percent-decoded, its bytes as latin-1
     query: str
     minor: int  # of HTTP/1.x
     headers: dict[str, str]  # by name in lower case
@@ -44,18 +44,18 @@ class Head(NamedTuple):
 
 
 def parse(data: bytes) -> Head:
-    """`data`: everything before the empty line. Raises Malformed."""
+    """Parse everything before the empty line. Raises Malformed."""
     first, *lines = data.split(b"\r\n")
-    found = _LINE.fullmatch(first)
-    if found is None:
+    match = _LINE.fullmatch(first)
+    if match is None:
         raise Malformed("the first line is not: METHOD /path HTTP/1.1")
-    method, target, minor = found[1].decode(), found[2], int(found[3])
+    method, target, minor = match[1].decode(), match[2], int(match[3])
     headers = _headers(lines)
     if minor and "host" not in headers:
         raise Malformed("the header Host is missing")
     if "transfer-encoding" in headers:
         raise Malformed(
-            "bodies with Transfer-Encoding are not taken", hint="Send a Content-Length instead."
+            "bodies with Transfer-Encoding are not supported", hint="Send a Content-Length instead."
         )
     length = headers.get("content-length", "0")
     if _LENGTH.fullmatch(length) is None:
@@ -75,14 +75,14 @@ def _headers(lines: list[bytes]) -> dict[str, str]:
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon or _NAME.fullmatch(name) is None:
-            raise Malformed(f"a header that is none: {line[:60]!r}")
+            raise Malformed(f"not a header: {line[:60]!r}")
         if _BAD_VALUE.search(value) is not None:
             raise Malformed(f"a control character in the header {name[:60]!r}")
         key = name.decode().lower()
         text = value.strip(b" \t").decode("latin-1")
         if key in headers:
             if key in _ONCE:
-                raise Malformed(f"the header {key} is there twice")
+                raise Malformed(f"the header {key} is given twice")
             text = f"{headers[key]}, {text}"
         headers[key] = text
     return headers
@@ -110,7 +110,7 @@ def head_of_answer(
     close: bool,
     chunked: bool = False,
 ) -> bytes:
-    """`status` as WSGI says it: "200 OK"."""
+    """Write the head of an answer; `status` as WSGI has it: "200 OK"."""
     lines = [f"HTTP/1.1 {status}\r\nDate: {date}\r\nServer: myqueue\r\n"]
     lines += [f"{name}: {value}\r\n" for name, value in headers]
     if chunked:
@@ -120,4 +120,5 @@ def head_of_answer(
 
 
 def reason(status: int) -> str:
+    """Return the status line's end: 404 becomes "404 Not Found"."""
     return f"{status} {_REASONS.get(status, 'Unknown')}"

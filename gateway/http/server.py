@@ -1,22 +1,22 @@
 """The HTTP server: one thread reads all connections, a pool runs what has to wait.
 
-    epoll ─▶ receive ─▶ head ─▶ may it come in? ─▶ body ─▶ short way (`fast_path.py`), else a thread
-                          │ not yet: wait for more, until its deadline        of the pool │
-    whoever has the answer sends it ◀────────────────────────────────────────────────────-┘
+    epoll ─▶ receive ─▶ head ─▶ check head ─▶ body ─▶ `fast_path.py`, else a thread of the pool
+                          │ incomplete: wait for more, until the deadline          │
+    the thread that has the answer sends it ◀──────────────────────────────────────┘
 
-A connection costs a thread only while its request waits for something in one. A client that sends
-a header byte by byte, or nothing at all, or takes an answer slowly, holds a little memory and a
-place in a table, and is ended by its deadline (H3), or earlier if others need its place or its
-bytes (`memory_limit.py`). Limits are looked at before anything is kept: headers by bytes and
-number, the body by its announced length. A request that its head shows to be refused is refused
-before its body is waited for.
+A connection occupies a thread only while its request waits for something in one. A client that
+sends a header byte by byte, or nothing, or takes an answer slowly, costs a little memory and a
+place in a table. Its deadline ends it, or earlier other clients that need its place or its bytes
+(`memory_limit.py`). Limits are checked before anything is stored: headers by bytes and number, the
+body by its announced length. A request whose head shows that it will be refused is refused before
+its body is read.
 
-Between the reading thread and who sends an answer there is no lock, but an order: the reader first
-notes what came (data, or the end) and then looks at the state; the other one first sets the state
-and then looks at what came. So one of them always sees that there is more to do. Only the reader
-takes requests out of a connection, and only it closes one.
+The reading thread and the thread that sends an answer share no lock, but keep an order: the reader
+first notes what it received (data, or the end) and then looks at the state; the sender first sets
+the state and then looks at what was received. So one of them always sees that there is more to do.
+Only the reader takes requests out of a connection, and only it closes one.
 
-`DESIGN.md` has the measurement that made us write this instead of taking a server that exists.
+`DESIGN.md` has the measurements for which this was written instead of using an existing server.
 """
 
 from __future__ import annotations
@@ -56,28 +56,31 @@ log = logging.getLogger("myqueue.gateway")
 EVENTS_AT_ONCE: Final = 256
 ACCEPT_AT_ONCE: Final = 64
 SWEEP_S: Final = 0.25
-DRAIN_S: Final = 0.05  # between two looks whether all is answered
+DRAIN_S: Final = 0.05  # between two checks whether all requests are answered
 LINGER_S: Final = 2.0
-ACCEPT_PAUSE_S: Final = 0.1  # before the next try to take a connection when there are no files left
-PIPELINED_BYTES_MAX: Final = 64 << 10  # that a client may send before it has its answer
+ACCEPT_PAUSE_S: Final = 0.1  # before the next accept when no file descriptor is free
+PIPELINED_BYTES_MAX: Final = 64 << 10  # a client may send so much before it has its answer
 NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 
 
 class QuickHandler(Protocol):
-    """What can be done without waiting."""
+    """Runs operations that need not wait."""
 
     def begin(self, head: request_head.Head, body: bytes, respond: Respond) -> bool: ...
 
 
-Work = tuple[Connection, Callable[[], Answer]]  # whom to answer, and what makes the answer
+Work = tuple[
+    Connection, Callable[[], Answer]
+]  # a connection, and the function that makes its answer
 
 
 class Server:
-    """Serves `application`. `serve` returns when `stop` was called.
+    """An HTTP/1.1 server for `application`; `serve` returns after `stop` was called.
 
-    `admit` is asked before a body is read, and raises what its sender is told then; `count` gets
-    the reason whenever somebody had to give way (`memory_limit.REASONS`).
+    Arguments: `quick` runs operations without a thread of the pool. `admit` gets a head before its
+    body is read, and raises what the client is to get. `count` gets the reason for each connection
+    that was dropped (`memory_limit.REASONS`). Raises OSError if it can't listen.
     """
 
     def __init__(
@@ -99,9 +102,9 @@ class Server:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, IN)
         self._connections: dict[int, Connection] = {}
-        self._to_look_at: deque[Connection] = deque()  # that the reader should look at
-        self._bodies_to_release: deque[int] = deque()  # large bodies, that are not held any more
-        self._heavy_waiting: deque[Work] = deque()  # heavy bodies, that wait for their turn
+        self._to_look_at: deque[Connection] = deque()  # for the reading thread to look at
+        self._bodies_to_release: deque[int] = deque()  # sizes of large bodies that were answered
+        self._heavy_waiting: deque[Work] = deque()  # heavy bodies that wait for a slot
         self._waiting: SimpleQueue[Work | None] = SimpleQueue()
         self._stopping = False
         self._accept_paused_until = 0.0
@@ -112,12 +115,12 @@ class Server:
         self._second, self._date = 0, ""
 
     def stop(self) -> None:
-        """From any thread, or a signal's handler."""
+        """Ask the server to stop; from any thread or a signal handler."""
         self._stopping = True
         os.eventfd_write(self._wake_fd, 1)
 
     def serve(self) -> None:
-        """In the main thread, which hears the signals."""
+        """Serve until `stop` is called. Call it in the main thread, which receives the signals."""
         self._start_threads()
         sweep_at = monotonic() + SWEEP_S
         while not self._stopping:
@@ -138,9 +141,9 @@ class Server:
                 threading.Thread(target=self._run_pool_thread, name=name, daemon=True).start()
             except RuntimeError:
                 raise InvalidSetting(
-                    f"threads = {self._config.threads}: this machine gave only {number} of them",
+                    f"threads = {self._config.threads}: only {number} could be started",
                     hint="Raise the limit of addresses (ulimit -v) or processes (ulimit -u), or"
-                    " ask for fewer with --threads.",
+                    " use fewer with --threads.",
                 ) from None
 
     def _turn(self, seconds: float) -> None:
@@ -170,7 +173,7 @@ class Server:
             self._close(connection)
 
     def _drain(self) -> None:
-        """No new connections; requests under way are answered, as far as the time allows."""
+        """Accept no new connections; answer requests under way, as far as the time allows."""
         self._epoll.unregister(self._listener_fd)
         self._listener.close()
         end = monotonic() + self._config.stop_within_ms / 1000
@@ -185,7 +188,7 @@ class Server:
             self._turn(DRAIN_S)
 
     def _sweep(self) -> None:
-        """End what is overdue, and what others need the room of."""
+        """Close connections that are overdue, and those whose place or bytes others need."""
         now = monotonic()
         for connection in tuple(self._connections.values()):
             if connection.deadline < now:
@@ -222,14 +225,14 @@ class Server:
                 if error.errno in NO_FILES:
                     self._pause_accept(error)
                     return
-                continue  # it has ended before it was taken
+                continue  # the client closed it before it was accepted
             try:
                 self._open(sock, address)
-            except OSError:  # it ends while it begins: a matter of its own
+            except OSError:  # this connection failed; others are not affected
                 sock.close()
 
     def _pause_accept(self, error: OSError) -> None:
-        log.warning("a connection was not taken: %s", error.strerror)
+        log.warning("accepting paused: %s", error.strerror)
         self._free_connection()
         self._accept_paused_until = monotonic() + ACCEPT_PAUSE_S
         self._epoll.modify(self._listener_fd, 0)
@@ -261,14 +264,20 @@ class Server:
             self._read_body(following)
 
     def _drop_body(self, connection: Connection) -> None:
-        """Its body is not read, or not any further; others need the room."""
+        """Refuse a request with 429 whose body is not read, or not any further: others need the
+        room.
+        """
         self._dropped.add(memory_limit.BYTES)
         self._bodies.drop(connection)
         connection.data.clear()
-        self._refuse(connection, Busy("too many bodies are being sent to this gateway at once"))
+        self._refuse(
+            connection, Busy("too many request bodies are being sent to this gateway at once")
+        )
 
     def _close(self, connection: Connection) -> None:
-        """Whoever still works for it finds it gone, and not another one with its number."""
+        """Close a connection. Threads that still work for it see `is_broken`, not a new connection
+        with the same number.
+        """
         if self._connections.get(connection.number) is connection:
             del self._connections[connection.number]
         self._bodies.drop(connection)
@@ -281,11 +290,11 @@ class Server:
 
     def _update_events(self, connection: Connection) -> None:
         if connection.is_broken:
-            if connection.is_watched:  # its end would be told again and again
+            if connection.is_watched:  # epoll would report its end again and again
                 self._epoll.unregister(connection.number)
                 connection.is_watched = False
             return
-        # Before it is WRITING, `out` belongs to who answers.
+        # Before the state is WRITING, `unsent` belongs to the thread that answers.
         has_rest = connection.state == WRITING and connection.unsent is not None
         writes = has_rest or connection.wants_write
         reads = not connection.is_read_paused
@@ -294,9 +303,9 @@ class Server:
     # -- what a connection brings -----------------------------------------------------------------
 
     def _on_event(self, connection: Connection, event: int) -> None:
-        left = connection.unsent
-        if event & OUT and left is not None and connection.state == WRITING:
-            self._send_on(connection, left)
+        rest = connection.unsent
+        if event & OUT and rest is not None and connection.state == WRITING:
+            self._send_on(connection, rest)
             return
         had_to_write = connection.wants_write
         connection.receive()
@@ -315,14 +324,14 @@ class Server:
             self._take_requests(connection)
 
     def _after_send(self, connection: Connection) -> None:
-        """An answer was sent, as far as it goes, and there is more to do."""
+        """Go on after an answer was sent, as far as the socket took it."""
         if connection.state in (WORKING, LINGERING):
             return
         if connection.state == WRITING and not connection.is_broken:
             self._update_events(connection)
             return
         if connection.closes and not connection.is_broken:
-            # Closing a socket with unread bytes would take our answer from the other side.
+            # Closing a socket with unread bytes would make the client lose the answer.
             connection.end_output()
             connection.data.clear()
             connection.state, connection.deadline = LINGERING, self._deadline_in(LINGER_S * 1000)
@@ -336,23 +345,25 @@ class Server:
             self._take_requests(connection)
 
     def _take_requests(self, connection: Connection) -> None:
-        """All that are whole, one after the other."""
+        """Begin all requests that were received completely, one after the other."""
         while connection.state < QUEUED and not connection.closes:
             try:
-                found = self._parse_next(connection)
+                state = self._parse_next(connection)
             except MyQueueError as error:
                 self._refuse(connection, error)
                 return
-            if found == WORKING:
+            if state == WORKING:
                 self._begin_request(connection)
-            elif found == connection.state:
+            elif state == connection.state:
                 return
             else:
-                self._wait_for(connection, found)
+                self._wait_for(connection, state)
                 return
 
     def _wait_for(self, connection: Connection, state: int) -> None:
-        """Of a request there is only a part yet; `state` says which."""
+        """Wait for the rest of a request of which a part is there; `state` says which part is
+        missing.
+        """
         if state == BODY:
             length = connection.head.length if connection.head is not None else 0
             if self._bodies.admit(connection, length):
@@ -377,7 +388,7 @@ class Server:
             connection.is_read_paused = False
             self._update_events(connection)
         if connection.head is not None and connection.head.expects_continue:
-            # There is room for these bytes, unless many answers before them were not taken.
+            # The send buffer has room for these bytes, unless earlier answers were not taken.
             alive = connection.send(request_head.CONTINUE)
             if not alive or connection.unsent is not None:
                 self._close(connection)
@@ -390,10 +401,10 @@ class Server:
         self._answer(connection, refusal(error))
 
     def _parse_next(self, connection: Connection) -> int:
-        """Which state it is in, by what was received: WORKING means a whole request."""
+        """Return the state by what was received; WORKING means a complete request."""
         data, head, limit = connection.data, connection.head, self._config.header_bytes_max
         if head is None:
-            while data.startswith(b"\r\n"):  # some clients send one behind a body
+            while data.startswith(b"\r\n"):  # some clients send an empty line after a body
                 del data[:2]
             end = data.find(request_head.END)
             if end > limit or (end < 0 and len(data) > limit):
@@ -412,7 +423,7 @@ class Server:
         return WORKING if len(data) >= head.length else BODY
 
     def _begin_request(self, connection: Connection) -> None:
-        """Have the request answered that is there: at once, soon, or by a thread of the pool."""
+        """Start answering a complete request: at once, later, or in a thread of the pool."""
         head, data = connection.head, connection.data
         if head is None:
             return
@@ -421,7 +432,7 @@ class Server:
         connection.state, connection.head, connection.had_request = WORKING, None, True
         connection.deadline = self._deadline_in(deadlines.request_limit_ms(self._config))
         if connection.large_body_bytes:
-            with memoryview(data) as view:  # one copy less than below
+            with memoryview(data) as view:  # saves one copy of a large body
                 body = bytes(view[: head.length])
         else:
             body = bytes(data[: head.length])
@@ -449,21 +460,21 @@ class Server:
         ):
             self._waiting.put((connection, make))
 
-    def _release_body(self, held: int) -> None:
-        """A large body was answered: the next ones can go on."""
-        self._bodies.release(held)
-        if held >= memory_limit.HEAVY_BYTES:
+    def _release_body(self, body_bytes: int) -> None:
+        """A large body was answered: free its bytes, so that the next ones can go on."""
+        self._bodies.release(body_bytes)
+        if body_bytes >= memory_limit.HEAVY_BYTES:
             self._bodies.end_heavy()
             if self._heavy_waiting and self._bodies.try_begin_heavy():
                 self._waiting.put(self._heavy_waiting.popleft())
         self._free_body_bytes()
 
-    # -- what it gets; from any thread ------------------------------------------------------------
+    # -- sending answers, from any thread ---------------------------------------------------------
 
     def _run_pool_thread(self) -> None:
-        """A thread of the pool."""
-        while (found := self._waiting.get()) is not None:
-            connection, make = found
+        """Run requests until None comes; one thread of the pool."""
+        while (work := self._waiting.get()) is not None:
+            connection, make = work
             try:
                 self._send_response(connection, make())
             except Exception:
@@ -484,17 +495,17 @@ class Server:
         if len(body) <= memory_limit.SMALL_BYTES_MAX:
             self._note_sent(connection, connection.send(head + body))
             return
-        alive = connection.send(head)  # a copy of both would be twice as much to hold
-        left = connection.unsent
-        if left is not None:
-            connection.unsent = memoryview(bytes(left) + body)
+        alive = connection.send(head)  # joining both would double the memory
+        rest = connection.unsent
+        if rest is not None:
+            connection.unsent = memoryview(bytes(rest) + body)
         elif alive:
             alive = connection.send(body)
         self._note_sent(connection, alive)
 
     def _stream(self, connection: Connection, answer: Answer) -> None:
-        """An answer whose end is not known yet; it holds this thread."""
-        is_whole = False
+        """Send an answer whose end is not known yet; it occupies this thread."""
+        is_complete = False
         alive = connection.send_all(answer.head(self._now()), memory_limit.SEND_TIMEOUT_S)
         try:
             for chunk in answer.stream or ():
@@ -504,36 +515,45 @@ class Server:
                 if not alive or self._stopping or connection.is_broken:
                     break
             else:
-                is_whole = connection.send_all(answer.chunk(b""), memory_limit.SEND_TIMEOUT_S)
+                is_complete = connection.send_all(answer.chunk(b""), memory_limit.SEND_TIMEOUT_S)
         except Exception:
             log.exception("a stream failed")
         finally:
             answer.close_stream()
-        connection.closes = answer.close or not is_whole
+        connection.closes = answer.close or not is_complete
         self._note_sent(connection, alive)
 
     def _note_sent(self, connection: Connection, alive: bool) -> None:
-        """It is sent, or as much as goes now. First the state, then what came meanwhile."""
+        """Note that an answer was sent, as far as the socket took it. Set the state first, then
+        look at what was received.
+        """
         if not alive:
             connection.is_broken = True
-        held, connection.large_body_bytes = connection.large_body_bytes, 0
-        left = connection.unsent
-        if left is None:
+        body_bytes, connection.large_body_bytes = connection.large_body_bytes, 0
+        rest = connection.unsent
+        if rest is None:
             connection.deadline = self._deadline_in(self._config.idle_timeout_ms)
             connection.state = IDLE
         elif connection.state != WRITING:
-            # One deadline for all of it: who takes a byte now and then does not hold it for ever.
+            # One deadline for the whole answer: a client that takes a byte now and then can't hold
+            # it forever.
             connection.begin_phase()
-            connection.deadline = connection.phase_begin_s + memory_limit.seconds_to_take(len(left))
+            connection.deadline = connection.phase_begin_s + memory_limit.seconds_to_take(len(rest))
             connection.state = WRITING
-        if held:
-            self._bodies_to_release.append(held)
-        if left is not None or connection.data or connection.is_broken or connection.closes or held:
+        if body_bytes:
+            self._bodies_to_release.append(body_bytes)
+        if (
+            rest is not None
+            or connection.data
+            or connection.is_broken
+            or connection.closes
+            or body_bytes
+        ):
             self._to_look_at.append(connection)
             os.eventfd_write(self._wake_fd, 1)
 
-    def _send_on(self, connection: Connection, left: memoryview) -> None:
-        alive = connection.send(left)
+    def _send_on(self, connection: Connection, rest: memoryview) -> None:
+        alive = connection.send(rest)
         if connection.unsent is None:
             self._update_events(connection)
         self._note_sent(connection, alive)

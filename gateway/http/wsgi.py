@@ -1,4 +1,4 @@
-"""From a request to the application, and from what it says to an answer (PEP 3333)."""
+"""Call a WSGI application with a request, and turn its result into an answer (PEP 3333)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BODILESS: Final = ("1", "204", "304")
 
 
 class Answer:
-    """Either a body, or a stream of them."""
+    """The answer to one request: a body, or a stream of chunks whose end is not known yet."""
 
     __slots__ = ("body", "close", "headers", "minor", "status", "stream")
 
@@ -39,7 +39,7 @@ class Answer:
         )
 
     def chunk(self, data: bytes) -> bytes:
-        """As it goes over the wire; the empty one is the end."""
+        """Encode one chunk as it goes over the wire; the empty chunk is the end."""
         if not self.minor:
             return data
         return b"%x\r\n%b\r\n" % (len(data), data)
@@ -50,13 +50,13 @@ class Answer:
             close()
 
 
-# Gets the answer; or what makes it, for a thread of the pool, since it takes long; or None: such
-# a thread has to do all of it.
+# Gets one of: the answer; a function that makes it and takes long, to be run in the pool; None: a
+# thread of the pool has to do all of the request.
 Respond = Callable[[Answer | Callable[[], Answer] | None], None]
 
 
 def refusal(error: MyQueueError) -> Answer:
-    """To a request that never came to the application. The connection can't be used any more."""
+    """Make the answer to a request that never reached the application. It closes the connection."""
     status, facts, headers = describe(error, lambda address: address)
     body = dumps(facts).encode()
     fields = [*JSON_HEADERS, ("Content-Length", str(len(body))), *headers.items()]
@@ -70,35 +70,37 @@ def run_application(
     head: Head,
     body: bytes,
 ) -> Answer:
-    """Ask the application. Whatever it does, there is an answer."""
-    begun: list[Any] = []
-    early: list[bytes] = []
+    """Call the application; whatever it raises, return an answer."""
+    started: list[Any] = []
+    written: list[bytes] = []
 
     def start_response(status: str, headers: Headers, exc_info: Any = None) -> Any:
-        begun[:] = [status, headers]
-        return early.append
+        started[:] = [status, headers]
+        return written.append
 
     try:
-        found = application(_environment(config, address, head, body), start_response)
-        return _answer(head, begun, early, found)
+        chunks = application(_environment(config, address, head, body), start_response)
+        return _answer(head, started, written, chunks)
     except Exception:
         log.exception("the application failed at %s %s", head.method, head.path)
         return refusal(Internal("the gateway failed; its log says where"))
 
 
-def _answer(head: Head, begun: list[Any], early: list[bytes], found: Iterable[bytes]) -> Answer:
-    known: list[str] = [name.lower() for name, _ in begun[1]] if begun else []
-    if begun and "content-length" not in known and not begun[0].startswith(_BODILESS):
-        answer = Answer(begun[0], begun[1], b"", not head.keep_alive or not head.minor)
-        answer.stream, answer.minor = found, head.minor
+def _answer(
+    head: Head, started: list[Any], written: list[bytes], chunks: Iterable[bytes]
+) -> Answer:
+    header_names: list[str] = [name.lower() for name, _ in started[1]] if started else []
+    if started and "content-length" not in header_names and not started[0].startswith(_BODILESS):
+        answer = Answer(started[0], started[1], b"", not head.keep_alive or not head.minor)
+        answer.stream, answer.minor = chunks, head.minor
         return answer
     try:
-        body = b"".join([*early, *found])
+        body = b"".join([*written, *chunks])
     finally:
-        close = getattr(found, "close", None)
+        close = getattr(chunks, "close", None)
         if close is not None:
             close()
-    status, headers = begun
+    status, headers = started
     if head.method == "HEAD" or status.startswith(_BODILESS):
         body = b""
     return Answer(status, headers, body, not head.keep_alive)
@@ -117,7 +119,7 @@ def _environment(config: GatewayConfig, address: str, head: Head, body: bytes) -
     }  # fmt: skip
     for name, value in head.headers.items():
         if "_" in name:
-            continue  # X_Y and X-Y would become the same name
+            continue  # X_Y and X-Y would become the same variable
         key = name.upper().replace("-", "_")
         if key in ("CONTENT_TYPE", "CONTENT_LENGTH"):
             environ[key] = value
