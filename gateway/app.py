@@ -1,8 +1,7 @@
-"""The application: blueprints, one for each noun, over one client of the cluster.
+"""The Flask application: one blueprint for each noun, over one client of the cluster.
 
-`create_app` is what a WSGI server is given. It registers the operations of the API, and beside them
-the console and the metrics, which are blueprints of their own. Whatever goes wrong in any of them
-is answered in the one form of `gateway/api/failures.py`.
+`create_app` is what a WSGI server gets. It registers the operations of the API, the console and the
+metrics. Whatever fails in any of them is answered in the one form of `gateway/api/failures.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ NOUNS: Final = (
     "api.endpoints.probes",
     "api.openapi",
 )
-# Pages for people and numbers for machines; made apart from the API.
+# Pages for people and numbers for machines; they are not operations of the API.
 BESIDES: Final = (
     ("myqueue.gateway.console", "/console"),
     ("myqueue.gateway.metrics.endpoint", None),
@@ -44,10 +43,13 @@ BESIDES: Final = (
 
 
 def create_app(config: GatewayConfig, sdk: ClusterClient | None = None) -> Flask:
-    """`sdk` is made from the settings if none is given; whoever calls this closes it."""
+    """Build the application. `sdk` is made from the settings if none is given; the caller closes
+    it.
+    """
     app = Flask("myqueue.gateway", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = config.body_bytes_max
-    app.config["MAX_FORM_MEMORY_SIZE"] = app.config["MAX_FORM_PARTS"] = 0  # no forms here (H2)
+    # The API reads its bodies itself.
+    app.config["MAX_FORM_MEMORY_SIZE"] = app.config["MAX_FORM_PARTS"] = 0
     app.extensions["myqueue"] = sdk if sdk is not None else ClusterClient(config)
     app.extensions["myqueue-config"] = config
     app.extensions["myqueue-guard"] = Guard(config)
@@ -68,10 +70,10 @@ def create_app(config: GatewayConfig, sdk: ClusterClient | None = None) -> Flask
 
 
 def guarded() -> None:
-    """Every view needs a role: that of its operation, or else the one to read."""
+    """Check the role that a view needs: that of its operation, else the role to read."""
     view = current_app.view_functions.get(request.endpoint or "")
     guard: Guard = current_app.extensions["myqueue-guard"]
-    # That there is no such path everybody may know.
+    # Every client may know that a path does not exist.
     role = None if view is None else getattr(view, "role", READ)
     changes = request.method not in SAFE or getattr(view, "changes", False)
     g.myqueue_may_read = guard.check(role, changes, request.headers).may_read
@@ -83,10 +85,10 @@ def refused(error: errors.MyQueueError) -> Response:
 
 
 def broken(error: Exception) -> Response:
-    """What Flask itself refuses; everything else is a mistake of this program, told in its log with
-    the trace, to the client without it.
+    """Answer what Flask itself refuses. Anything else is a defect of this program: the log gets the
+    traceback, the client does not.
     """
-    code, said = getattr(error, "code", None), getattr(error, "description", None)
+    code, description = getattr(error, "code", None), getattr(error, "description", None)
     if type(code) is not int:
         log.exception("a request failed")
         name = type(error).__name__
@@ -96,7 +98,7 @@ def broken(error: Exception) -> Response:
     if code == 413:
         return refused(errors.BodyTooLarge("the body is larger than this gateway takes"))
     if code != 405:
-        return refused(errors.Malformed(f"{code}: {said}"))
+        return refused(errors.Malformed(f"{code}: {description}"))
     allowed = ", ".join(sorted(getattr(error, "valid_methods", None) or ()))
     text = f"{request.path} takes {allowed}, not {request.method}"
     answer = refused(errors.MethodNotAllowed(text))

@@ -1,13 +1,13 @@
-"""The process's one client of the cluster, shared by all requests (Z10: one process, one context).
+"""The process's one client of the cluster, shared by all requests.
 
-A request finds it as `flask.current_app.extensions["myqueue"]`. All it keeps is either on its way
-to the cluster, or a copy of something that the cluster knows and that does not change: which topic,
-and perhaps partition, an id was registered for. So it may be lost at any time, and another gateway
-goes on.
+A request finds it as `flask.current_app.extensions["myqueue"]`. All that it holds is either under
+way to the cluster, or a copy of something in the cluster that never changes: the topic, and perhaps
+the partition, that an id was registered for. So it may be lost at any time, and another gateway
+continues.
 
-Reads go to all managers in turn, updates to their leader (R1, C7). A manager may lag behind: what
-this gateway changed itself is waited for, and "there is no such id" is believed only of the leader,
-because the id may have come from another gateway a moment ago.
+Reads go to all managers in turn, updates to their leader. A manager may lag behind: a read waits
+until the manager has applied what this gateway changed, and "there is no such id" is believed only
+of the leader, because another gateway may have registered the id a moment ago.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from myqueue.gateway.api.wait_slots import WaitSlots
 from myqueue.gateway.settings import GatewayConfig
 
 BUFFER_BYTES: Final = 64 << 20
-SPARE_MS: Final = 5_000  # beyond a request's own deadline; then something is wrong
+SPARE_MS: Final = 5_000  # beyond a request's own deadline, which should have come first
 KNOWN_MAX: Final = 100_000
-ROUTES_S: Final = 2.0  # for news of a topic that is known to have changed
-ASK_AGAIN_S: Final = 0.05  # for them, at first
+ROUTES_S: Final = 2.0  # wait so long for the routes of a topic known to have changed
+ASK_AGAIN_S: Final = 0.05  # between two requests for them, at first
 Place = tuple[int, int]  # (partition, offset)
 
 
 class Registration(NamedTuple):
-    """What an id was registered for. It never changes."""
+    """The topic and partition that an id was registered for. They never change."""
 
     uid: int  # of the topic
     topic: str
-    partition: int | None  # for requests that name none
+    partition: int | None  # used by requests that name none
 
 
 class ClusterClient:
-    """One session, and what works over it."""
+    """One session with the cluster, and the admin, producer and taker that use it."""
 
     def __init__(self, config: GatewayConfig, name: str = "gateway") -> None:
         self.timeout_ms = config.request_timeout_ms
@@ -62,7 +62,8 @@ class ClusterClient:
         )
         self.admin = Admin(self.session, timeout=self.timeout_ms / 1000)
         self.taker = Taker(self.session)
-        # Of this machine, if one was named; whether it runs is asked when it is needed.
+        # The agent of this machine, if the settings name one; whether it runs is checked when it is
+        # used.
         self.agent = Agent(config.agent) if config.agent else None
         self.wait_slots = WaitSlots(config.waiting_max, config.wait_ms_max)
         self.empty_status = config.empty
@@ -74,86 +75,92 @@ class ClusterClient:
     # -- metadata ---------------------------------------------------------------------------------
 
     def read(self, query: str, **arguments: Any) -> dict[str, Any]:
-        """From any manager, in turn (R1); never older than what this gateway has changed."""
+        """Ask any manager, in turn; the answer is never older than this gateway's changes."""
         return self._told(self.session.read(query, arguments))
 
     def newest(self, query: str, **arguments: Any) -> dict[str, Any]:
-        """From the managers' leader, after it heard a majority."""
+        """Ask the managers' leader, after a majority confirmed it."""
         return self._told(self.session.read(query, arguments, linearizable=True))
 
     def update(
         self, operation: str, arguments: Mapping[str, Any], key: bytes | None = None
     ) -> dict[str, Any]:
-        """By the managers' leader (C7). The same key again gets the first answer."""
+        """Have the managers' leader change metadata. The same key again gets the first answer."""
         return self._told(self.session.update(operation, dict(arguments), key=key))
 
-    def _told(self, asked: Future[dict[str, Any]]) -> dict[str, Any]:
-        """Requests have their deadline themselves; the one here is for when that does not work."""
-        found: dict[str, Any] = self.session.wait(asked, self.timeout_ms + SPARE_MS)
-        return found
+    def _told(self, pending: Future[dict[str, Any]]) -> dict[str, Any]:
+        """Wait for a reply. Requests have deadlines of their own; the one here is for a defect in
+        those.
+        """
+        reply: dict[str, Any] = self.session.wait(pending, self.timeout_ms + SPARE_MS)
+        return reply
 
     def register(
         self, kind: str, topic: str, partition: int | None, key: bytes | None
     ) -> dict[str, Any]:
-        """A new id. A partition that does not exist is refused; one that does is kept with it."""
+        """Register a producer or consumer; return its new id. A partition must exist, and is stored
+        with the id.
+        """
         own = {} if partition is None else {"partition": partition}
         try:
-            found = self.update(f"register_{kind}", {"topic": topic, **own}, key)
+            reply = self.update(f"register_{kind}", {"topic": topic, **own}, key)
         except UnknownPartition as error:
             error.retriable = False
             raise
         self._remember(
-            kind, found[f"{kind}_id"], Registration(found["topic_uid"], topic, partition)
+            kind, reply[f"{kind}_id"], Registration(reply["topic_uid"], topic, partition)
         )
-        return found
+        return reply
 
     def check(
         self, kind: str, number: int, topic: str | None, partition: int | None
     ) -> tuple[str, int | None]:
-        """The topic and partition that a request with this id is about; else what is wrong with
-        them. A client that asks is alive, and the managers are told so (P5).
+        """Return the topic and partition that a request of this id is about; raise what is wrong
+        with them. It counts as a heartbeat of this client.
         """
         if topic is None:
             topic = self._topic_of(kind, number)
         routes = self.session.routes.topic(topic)
         if routes is None:
-            asked = self.session.ensure_topics([topic])
-            (routes,) = self.session.wait(asked, self.timeout_ms + SPARE_MS)
-        known = self._known.get((kind, number))
-        if known is None or known.uid != routes.uid:
-            known = self._look_up(kind, number, topic)
+            pending_routes = self.session.ensure_topics([topic])
+            (routes,) = self.session.wait(pending_routes, self.timeout_ms + SPARE_MS)
+        registration = self._known.get((kind, number))
+        if registration is None or registration.uid != routes.uid:
+            registration = self._look_up(kind, number, topic)
         self.heard_of(kind, number)
         if partition is None:
-            partition = known.partition
+            partition = registration.partition
         if partition is not None:
             self.check_partition(topic, partition)
         return topic, partition
 
     def _topic_of(self, kind: str, number: int) -> str:
-        known = self._known.get((kind, number))
-        topic = known.topic if known is not None else self.client(kind, number)["topic"]
+        registration = self._known.get((kind, number))
+        topic = (
+            registration.topic if registration is not None else self.client(kind, number)["topic"]
+        )
         if not topic:
             raise UnknownClient(f"{kind} {number} is not registered for any topic that exists")
         return str(topic)
 
     def _look_up(self, kind: str, number: int, topic: str) -> Registration:
-        found = self.client(kind, number)
-        uid, name = found["topic_uid"], found["topic"]
+        client = self.client(kind, number)
+        uid, name = client["topic_uid"], client["topic"]
         if not uid:
             raise UnknownClient(f"{kind} {number} was not registered for any topic")
         if name != topic:
             of = f"the topic {name!r}" if name else "a topic that was deleted"
             raise WrongTopic(f"{kind} {number} is registered for {of}, not for {topic!r}")
         known = Registration(
-            uid, topic, found.get("partition")
-        )  # managers of before know no partition
+            uid, topic, client.get("partition")
+        )  # older managers report no partition
         self._remember(kind, number, known)
         routes = self.session.routes
         self._await_routes(topic, lambda: (at := routes.topic(topic)) is not None and at.uid == uid)
         return known
 
     def client(self, kind: str, number: int) -> dict[str, Any]:
-        """All about a producer or a consumer."""
+        """Return all facts about a producer or a consumer."""
         arguments = {f"{kind}_id": number}
         try:
             return self.read(kind, **arguments)
@@ -169,33 +176,37 @@ class ClusterClient:
         self._known[kind, number] = known
 
     def topic(self, topic: str) -> dict[str, Any]:
-        """All about a topic. One that was created elsewhere a moment ago is known to the leader."""
+        """Return all facts about a topic. Only the leader may know one that another gateway just
+        created.
+        """
         try:
             return self.read("topic", topic=topic)
         except UnknownTopic:
             return self.newest("topic", topic=topic)
 
     def newest_partition(self, topic: str, partition: int) -> dict[str, Any]:
-        """All about a partition; 404 if there is none of this number."""
-        found = self.topic(topic)["partitions"]
-        if partition >= len(found):
-            found = self.newest("topic", topic=topic)["partitions"]
-        if partition >= len(found):
+        """Return all facts about a partition; raise UnknownPartition if the topic has none of this
+        number.
+        """
+        partitions = self.topic(topic)["partitions"]
+        if partition >= len(partitions):
+            partitions = self.newest("topic", topic=topic)["partitions"]
+        if partition >= len(partitions):
             error = UnknownPartition(
-                f"{topic} has partitions 0 to {len(found) - 1}, not {partition}"
+                f"{topic} has partitions 0 to {len(partitions) - 1}, not {partition}"
             )
             error.retriable = False
             raise error
-        row: dict[str, Any] = found[partition]
+        row: dict[str, Any] = partitions[partition]
         return row
 
     def check_partition(self, topic: str, partition: int) -> None:
-        """It may have been added a moment ago, by whomever."""
+        """Wait until the routes have this partition, which may have been added a moment ago."""
         routes = self.session.routes
 
         def is_there() -> bool:
-            known = routes.topic(topic)
-            return known is not None and partition < len(known.partitions)
+            route = routes.topic(topic)
+            return route is not None and partition < len(route.partitions)
 
         if is_there():
             return
@@ -208,7 +219,7 @@ class ClusterClient:
             )
 
     def _await_routes(self, topic: str, are_new: Callable[[], bool]) -> None:
-        """What a manager has said, routes will say soon."""
+        """Wait for routes: what a manager has answered, they will show soon."""
         if are_new():
             return
         news = threading.Event()
@@ -220,7 +231,7 @@ class ClusterClient:
         self.session.on_routes(look)
         pause_s, waited_s = ASK_AGAIN_S, 0.0
         try:
-            while waited_s < ROUTES_S:  # a manager that lags behind may be the one that is asked
+            while waited_s < ROUTES_S:  # the manager that is asked may lag behind
                 self.session.refresh((topic,))
                 if news.wait(pause_s):
                     return
@@ -231,22 +242,24 @@ class ClusterClient:
     def knows(
         self, kind: str, number: int, topic: str | None, partition: int | None
     ) -> tuple[Any, int | None] | None:
-        """What `check` says, and all about the topic; None: somebody has to be asked."""
-        known = self._known.get((kind, number))
-        if known is None:
+        """Return what `check` returns, with all facts about the topic; None if the cluster has to
+        be asked.
+        """
+        registration = self._known.get((kind, number))
+        if registration is None:
             return None
-        routes = self.session.routes.topic(known.topic if topic is None else topic)
-        if routes is None or known.uid != routes.uid:
+        routes = self.session.routes.topic(registration.topic if topic is None else topic)
+        if routes is None or registration.uid != routes.uid:
             return None
         if partition is None:
-            partition = known.partition
+            partition = registration.partition
         if partition is not None and partition >= len(routes.partitions):
             return None
         self.heard_of(kind, number)
         return routes, partition
 
     def ready_producer(self) -> Producer | None:
-        """One that takes a message without waiting."""
+        """Return a producer that accepts a message without waiting, if there is one."""
         producer = self._producer
         has_room = producer is not None and producer.buffered_bytes < BUFFER_BYTES // 2
         return producer if has_room else None
@@ -260,7 +273,7 @@ class ClusterClient:
         message_key: bytes | None,
         partition: int | None,
     ) -> Place:
-        """One message; those of a moment share a batch."""
+        """Store one message. Messages sent at about the same time share a batch."""
         producer = self._producer or self._make_producer(None)
         try:
             stored = producer.send(topic, value, key=message_key, partition=partition).result(
@@ -274,7 +287,7 @@ class ClusterClient:
     def produce_many(
         self, topic: str, values: list[bytes], keys: list[bytes | None], partition: int | None
     ) -> list[Place]:
-        """A list, in its order as far as it goes to the same partition."""
+        """Store a list of messages; those that go to the same partition keep their order."""
         producer = self._producer or self._make_producer(None)
         sent: list[Delivery] = []
         try:
@@ -287,8 +300,8 @@ class ClusterClient:
                 ]
             for value, key in zip(values, keys, strict=True):
                 sent.append(producer.send(topic, value, key=key, partition=partition))
-            stored = [one.result(self._limit_s) for one in sent]
-            return [(one.partition, one.offset) for one in stored]
+            stored = [delivery.result(self._limit_s) for delivery in sent]
+            return [(delivery.partition, delivery.offset) for delivery in stored]
         except MyQueueError as error:
             first = _first_of(error) if isinstance(error, DeliveryFailed) else error
             self.after(first, producer)
@@ -302,13 +315,13 @@ class ClusterClient:
         partition: int | None,
         request_id: bytes,
     ) -> list[Place]:
-        """With an Idempotency-Key: the same again is not stored again (H4)."""
+        """Store messages of a request with an Idempotency-Key: a repeat is not stored again."""
         producer = self._producer or self._make_producer(None)
-        known = keys if any(key is not None for key in keys) else None
+        message_keys = keys if any(key is not None for key in keys) else None
         stored = producer.send_once(
-            topic, values, request_id=request_id, keys=known, partition=partition
+            topic, values, request_id=request_id, keys=message_keys, partition=partition
         ).result(self._limit_s)
-        return [(one.partition, one.offset) for one in stored]
+        return [(delivery.partition, delivery.offset) for delivery in stored]
 
     def take(
         self,
@@ -320,7 +333,9 @@ class ClusterClient:
         key: bytes | None,
         on_damaged: str,
     ) -> Any:
-        """Messages, what was passed over, and a damaged batch, as `Taker.take_all` has them."""
+        """Take messages; return also what was skipped, and a damaged batch, as `Taker.take_all`
+        does.
+        """
         return self.taker.take_all(
             topic,
             consumer_id,
@@ -337,7 +352,7 @@ class ClusterClient:
         with self._making:
             if self._producer is before:
                 if self.session.closed:
-                    raise Closed("this gateway is about to end")
+                    raise Closed("this gateway is stopping")
                 self._producer = Producer(
                     self.session,
                     linger_ms=1,
@@ -347,23 +362,23 @@ class ClusterClient:
                     request_timeout_ms=max(1_000, self.timeout_ms // 2),
                 )
             if self._producer is None:
-                raise Closed("this gateway is about to end")
+                raise Closed("this gateway is stopping")
             return self._producer
 
     def after(self, error: MyQueueError, producer: Producer) -> None:
-        """A producer that was fenced, or lost its place, stops for good: the next one is new."""
+        """Replace a producer that was fenced or lost its sequence: it never works again."""
         if isinstance(error, Fenced | OutOfSequence | Closed):
             self._make_producer(producer)
 
     # -- names and the end ------------------------------------------------------------------------
 
-    def name_of(self, what: str) -> str:
-        """ "tcp://127.0.0.1:9093" is "manager 2 at 127.0.0.1:9093", and so is "manager 2", once it
-        was heard of; "gateway" is this one.
+    def name_of(self, component: str) -> str:
+        """Name a component: "tcp://127.0.0.1:9093" and "manager 2" both become "manager 2 at
+        127.0.0.1:9093" once that manager is known; "gateway" is this one.
         """
-        if what == GATEWAY:
+        if component == GATEWAY:
             return f"{GATEWAY} at {self._listens_at}"
-        return self.session.name_of(what)
+        return self.session.name_of(component)
 
     def close(self) -> None:
         producer = self._producer
@@ -373,15 +388,15 @@ class ClusterClient:
 
 
 def _first_of(error: DeliveryFailed) -> MyQueueError:
-    """Why the first run of a list failed."""
+    """Return why the first run of a list failed."""
     first = error.failed[0] if error.failed else error
     return first if isinstance(first, MyQueueError) else error
 
 
 def _of_a_part(error: MyQueueError) -> MyQueueError:
-    """The same error of a list, of which other parts may be stored. A copy: whoever shared the
-    batch has the original.
+    """Return a copy of the error with outcome UNKNOWN, because other parts of the list may be
+    stored. The original is shared with the other requests of the batch.
     """
-    same = type(error)(str(error), component=error.component, hint=error.hint)
-    same.outcome = UNKNOWN
-    return same
+    copy = type(error)(str(error), component=error.component, hint=error.hint)
+    copy.outcome = UNKNOWN
+    return copy

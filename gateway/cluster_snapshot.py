@@ -1,9 +1,9 @@
-"""One look at the cluster: what `/metrics` and the console show, by one set of questions.
+"""Read the state of the cluster: what `/metrics` and the console show, by one set of requests.
 
-Who looks decides nothing here: each question goes to the public `Admin`, as the command line's do,
-so that all of them tell the same numbers. A look never fails and has a deadline: what could not be
-learned stands as an error beside what could. Managers without a majority still tell what they
-know; when none of them answers, the daemons that were known before are asked all the same.
+Nothing is decided here: each request goes to the public `Admin`, as the command line's do, so that
+all of them show the same numbers. Reading never fails and has a deadline: what could not be learned
+is an error next to what could. Managers without a majority still report what they know; when none
+of them answers, the daemons that were known before are asked all the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from myqueue.errors import MyQueueError, UnknownTopic
 T = TypeVar("T")
 K = TypeVar("K")
 Facts = dict[str, Any]
-QUESTION_S: Final = 1.0  # for one question to managers or daemons
+QUESTION_S: Final = 1.0  # for one request to managers or daemons
 LAGS_S: Final = 1.5  # for the lags of all consumers, or groups, together
 LAGS_AT_ONCE: Final = 8
 TOPICS_S: Final = 1.0  # for asking topic by topic, where there are too many for one answer
@@ -30,15 +30,15 @@ TOPICS_AT_ONCE: Final = 16
 
 @dataclass(slots=True)
 class ClusterSnapshot:
-    """What was learned. `errors`: of questions that nobody answered, the first one leading."""
+    """What was learned. `errors`: of requests that nobody answered, the first one first."""
 
     took_s: float = 0.0
     brokers: list[Facts] = field(default_factory=list)
     managers: list[Facts] = field(default_factory=list)
-    leader: int = 0  # of the managers, as those know it that were asked
+    leader: int = 0  # of the managers, as the answering manager knows it
     term: int = 0
     cluster: Facts = field(default_factory=dict)  # name, version, settings, counts
-    problems: list[Facts] | None = None  # None: no manager leads, so nobody may say
+    problems: list[Facts] | None = None  # None: no manager leads, so nobody can tell
     stats: list[Facts] = field(default_factory=list)
     errors: list[MyQueueError] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class ClusterSnapshot:
 
     @property
     def now_ms(self) -> int:
-        """The time by the clock of the manager that answered: it sees itself at that moment."""
+        """The clock of the manager that answered: its own heartbeat is of that moment."""
         return max((int(row["last_seen_ms"]) for row in self.managers), default=0)
 
     @property
@@ -57,63 +57,73 @@ class ClusterSnapshot:
 
 
 class SnapshotReader:
-    """Asks again and again, with one session; remembers which daemons there are."""
+    """Reads the state again and again over one session; remembers which daemons exist."""
 
     def __init__(self, session: Session) -> None:
         self.admin = Admin(session, timeout=QUESTION_S)
         self._daemons: list[Facts] = []
 
     def look(self) -> ClusterSnapshot:
+        """Ask managers and daemons; return what they answered. Never raises for an error of the
+        cluster.
+        """
         begin = time.monotonic()
-        out = ClusterSnapshot()
-        found = attempt(out.errors, lambda: (self.admin.managers(), self.admin.brokers()))
-        if found is not None:
-            out.managers, out.brokers = found
+        snapshot = ClusterSnapshot()
+        managers_and_brokers = attempt(
+            snapshot.errors, lambda: (self.admin.managers(), self.admin.brokers())
+        )
+        if managers_and_brokers is not None:
+            snapshot.managers, snapshot.brokers = managers_and_brokers
             self._daemons = [
                 {"daemon": kind, "node": row["node"], "address": row["address"]}
-                for kind, rows in (("manager", out.managers), ("broker", out.brokers))
+                for kind, rows in (("manager", snapshot.managers), ("broker", snapshot.brokers))
                 for row in rows
                 if row["address"]
             ]
-            out.cluster = attempt(out.errors, self.admin.cluster) or {}
-            # Of this nobody's word counts but the leader's.
-            out.problems = attempt(out.errors, self.admin.problems)
-        out.stats = attempt(out.errors, lambda: self.admin.stats(self._daemons)) or []
-        out.leader = next((row["node"] for row in out.managers if row["leader"]), 0)
-        out.term = out.cluster.get("term", 0)
-        out.took_s = time.monotonic() - begin
-        return out
+            snapshot.cluster = attempt(snapshot.errors, self.admin.cluster) or {}
+            # Only the leader knows this for certain.
+            snapshot.problems = attempt(snapshot.errors, self.admin.problems)
+        snapshot.stats = attempt(snapshot.errors, lambda: self.admin.stats(self._daemons)) or []
+        snapshot.leader = next((row["node"] for row in snapshot.managers if row["leader"]), 0)
+        snapshot.term = snapshot.cluster.get("term", 0)
+        snapshot.took_s = time.monotonic() - begin
+        return snapshot
 
     def statuses(self, look: ClusterSnapshot) -> list[Facts]:
-        """How Raft stands at those that have just answered; the others would only be waited for."""
+        """Return the state of Raft at the daemons that have just answered; the others would only
+        time out.
+        """
         silent = {(row["daemon"], row["node"]) for row in look.stats if "error" in row}
         return self.admin.statuses(
             row for row in self._daemons if (row["daemon"], row["node"]) not in silent
         )
 
     def topics(self, partitions_max: int, known: int) -> list[Facts]:
-        """All about the topics: all of them if they have so many partitions at most, as `known`
-        says; else as many, in the order of names, as have so many together and answer in time.
+        """Return all facts about topics with `partitions_max` partitions together.
+
+        `known` is the number of partitions in the cluster. If there are more, topics are read in
+        the order of names, as many as fit and answer in time.
         """
         if known <= partitions_max:
             return list(self.admin.topics(detail=True))
-        names, out, total = self.admin.topics(), [], 0
+        names, topics_read, total = self.admin.topics(), [], 0
         end_s = time.monotonic() + TOPICS_S
         for first in range(0, len(names), TOPICS_AT_ONCE):
-            some = names[first : first + TOPICS_AT_ONCE]
+            chunk = names[first : first + TOPICS_AT_ONCE]
             with ThreadPoolExecutor(TOPICS_AT_ONCE, "myqueue-topics") as pool:
-                found = list(pool.map(self._describe, some))
-            out += [one for one in found if one is not None]
-            total = sum(len(one["partitions"]) for one in out)
+                found = list(pool.map(self._describe, chunk))
+            topics_read += [topic for topic in found if topic is not None]
+            total = sum(len(topic["partitions"]) for topic in topics_read)
             if total >= partitions_max or time.monotonic() > end_s:
                 break
-        return out
+        return topics_read
 
     def _describe(self, name: str) -> Facts | None:
         return attempt([], lambda: self.admin.describe_topic(name))
 
     def lags(self, consumers: Iterable[Facts]) -> dict[int, int | MyQueueError]:
-        """How many messages are left for each of these, by id; those not known in time are not in.
+        """Return how many messages are left for each consumer, by id; those not known in time are
+        missing.
 
         `consumers` are rows of `Admin.health`: `{"id", "topic"}`.
         """
@@ -126,8 +136,10 @@ class SnapshotReader:
         )
 
     def group_lags(self, groups: Iterable[Facts]) -> dict[str, dict[str, int]]:
-        """The same of consumer groups, by name and topic. One of which not all topics were known in
-        time is not in. `groups` are rows of `Admin.groups`.
+        """Return how many messages are left for each consumer group, by name and topic.
+
+        A group is missing if one of its topics was not known in time. `groups` are rows of
+        `Admin.groups`.
         """
         rows = list(groups)
         found = _at_once(
@@ -140,7 +152,7 @@ class SnapshotReader:
         out: dict[str, dict[str, int]] = {}
         for row in rows:
             of = {topic: found.get((row["group"], topic)) for topic in row["topics"]}
-            # A member may name a topic that is not there yet: nothing of it is left.
+            # A member may name a topic that does not exist yet: nothing of it is left.
             known = {t: lag for t, lag in of.items() if not isinstance(lag, UnknownTopic)}
             numbers = {t: lag for t, lag in known.items() if isinstance(lag, int)}
             if len(numbers) == len(known):
@@ -152,7 +164,7 @@ class SnapshotReader:
 
 
 def _at_once(questions: dict[K, Callable[[], int]]) -> dict[K, int | MyQueueError]:
-    """The answers that came in time, and errors."""
+    """Ask in parallel; return the answers that came in time, and the errors."""
     out: dict[K, int | MyQueueError] = {}
 
     def ask(key: K, question: Callable[[], int]) -> None:
@@ -170,7 +182,7 @@ def _at_once(questions: dict[K, Callable[[], int]]) -> dict[K, int | MyQueueErro
 
 
 def attempt(errors: list[MyQueueError], ask: Callable[[], T]) -> T | None:
-    """The answer; or None, and the error is kept."""
+    """Return the answer; or None, with the error appended to `errors`."""
     try:
         return ask()
     except MyQueueError as error:

@@ -1,10 +1,10 @@
 """The composition root of a gateway: `myq-gateway` begins and ends here.
 
-Builds the real world in this order: settings ▶ log ▶ tokens and application ▶ door ▶ threads. It
-does not wait for the cluster: a gateway may be started first, and says 503 until there is one.
+Builds, in this order: settings ▶ log ▶ tokens and application ▶ listening socket ▶ threads. It does
+not wait for the cluster: a gateway may be started first, and answers 503 until there is one.
 
-Ends: 0 after SIGTERM or SIGINT (requests under way are answered, no new ones are taken), 1 with one
-line when it can't start.
+Exit codes: 0 after SIGTERM or SIGINT (requests under way are answered, new ones are not accepted),
+1 with one log line if it can't start.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from myqueue.errors import InvalidSetting, MyQueueError
 from myqueue.gateway.settings import SETTINGS, GatewayConfig, load
 
 CANNOT_RUN: Final = 1
-# A thread that works gives the interpreter to others after so long; the usual 5 ms would be seen
-# in every latency, since an answer passes through three threads.
+# A running thread yields the interpreter after this time. Python's default of 5 ms would show in
+# every latency, since an answer passes through three threads.
 SWITCH_S: Final = 0.0005
 MISSING: Final = (
     "the gateway needs Flask: install myqueue with the extra 'gateway' (bin/myq-gateway does so)"
@@ -34,7 +34,7 @@ MISSING: Final = (
 
 
 class LineFormatter(logging.Formatter):
-    """One line an event, in the form that the daemons' lines have."""
+    """One line for each event, in the format of the daemons' logs."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
@@ -89,9 +89,9 @@ def options(function: Any) -> Any:
 def main(file: str | None, **flags: Any) -> None:
     """Run a gateway: HTTP for a cluster of myqueue, and its web console.
 
-    In the foreground, with lines about it on stderr. SIGTERM or Ctrl-C ends it in order. It keeps
-    nothing, so any number of gateways may run for the same cluster. Exit codes: 0 stopped, 1 could
-    not run.
+    It runs in the foreground and logs to stderr. SIGTERM or Ctrl-C stops it in order. It holds no
+    state, so any number of gateways may serve the same cluster. Exit codes: 0 stopped, 1 could not
+    start.
     """
     log = _log("text")
     try:
@@ -119,6 +119,7 @@ def _log(form: str) -> logging.Logger:
 
 
 def run(config: GatewayConfig) -> None:
+    """Serve until a signal stops the process. Raises InvalidSetting, OSError."""
     try:
         from myqueue.gateway.app import create_app
         from myqueue.gateway.http.admission import Admission
@@ -144,7 +145,7 @@ def run(config: GatewayConfig) -> None:
         raise InvalidSetting(f"listen = {config.listen}: {error.strerror}") from None
 
     def stop(number: int, frame: object) -> None:
-        sdk.wait_slots.stopping.set()  # whoever waits is answered
+        sdk.wait_slots.stopping.set()  # requests that wait are answered
         server.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -159,12 +160,14 @@ def run(config: GatewayConfig) -> None:
 
 
 def _open_files(connections: int) -> None:
-    """A connection is a file; the usual limit of 1,024 would be less than what is allowed."""
+    """Raise the limit of open files: each connection is one, and the usual limit of 1,024 is too
+    low.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 256
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Settings of a gateway: flag over environment over file over default; each with unit and meaning.
 
 `SETTINGS` is the one table: the flags of `bin/myq-gateway`, the keys of the TOML file, the
-variables `MYQ_…`, and what `myq config show` prints are all made from it. Nothing here needs Flask,
-so that the command line can show the settings where the gateway is not installed.
+variables `MYQ_…`, and the output of `myq config show` are all made from it. This module does not
+need Flask, so that the command line can show the settings where the gateway is not installed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ SETTINGS: tuple[Setting, ...] = (
         "cluster", "127.0.0.1:9092", "host:port,…",
         "Managers of the cluster, with commas between; one is enough to find the others.",
     ),
-    Setting("listen", "127.0.0.1:8080", "host:port", "Where HTTP is spoken."),
-    Setting("tokens", "", "path", "File of bearer tokens; without it everybody may do all."),
-    Setting("tls_certificate", "", "path", "Certificate chain (PEM); with it, HTTPS is spoken."),
-    Setting("tls_key", "", "path", "Its private key (PEM)."),
+    Setting("listen", "127.0.0.1:8080", "host:port", "Address that HTTP is served at."),
+    Setting(
+        "tokens", "", "path", "File of bearer tokens; without it every client may do everything."
+    ),
+    Setting("tls_certificate", "", "path", "Certificate chain (PEM); with it, HTTPS is served."),
+    Setting("tls_key", "", "path", "Private key of the certificate (PEM)."),
     Setting("insecure", False, "", "Listen on other addresses than loopback without tokens."),
     Setting(
         "allowed_host", (), "name …",
@@ -43,27 +45,29 @@ SETTINGS: tuple[Setting, ...] = (
         "empty", "failure", "failure, success",
         "Status of a consume that finds nothing left, if the request does not say (empty=…).",
     ),
-    Setting("threads", 32, "threads", "Requests that are worked on at once.", 4, 512),
+    Setting("threads", 32, "threads", "Threads that run requests.", 4, 512),
     Setting(
         "waiting_max", 0, "requests",
         "Long polls and streams at once; more are refused (429). 0: a third of the threads.", 0, 512
     ),
     Setting("wait_ms_max", 30_000, "ms", "How long a long poll may wait.", 0, 300_000),
     Setting(
-        "request_timeout_ms", 5_000, "ms", "How long the cluster may take for a request.",
+        "request_timeout_ms", 5_000, "ms", "How long the cluster may take for one request.",
         100, 300_000,
     ),
     Setting("body_bytes_max", 16 << 20, "bytes", "Largest body of a request.", 1024, 1 << 30),
     Setting(
         "bodies_bytes_max", 64 << 20, "bytes",
-        "All bodies that are being read, and large ones that are not answered yet.", 1024, 1 << 40,
+        "Bodies that are being read, and large ones not answered yet, together.", 1024, 1 << 40,
     ),
     Setting("header_bytes_max", 16 << 10, "bytes", "All headers together.", 1024, 1 << 20),
-    Setting("connections_max", 4_000, "", "Open connections; idle ones give way.", 16, 100_000),
+    Setting("connections_max", 4_000, "", "At most so many; idle ones are closed first.", 16, 100_000),
     Setting("header_timeout_ms", 10_000, "ms", "From the first byte to the last header.", 100),
     Setting("body_timeout_ms", 30_000, "ms", "From the last header to the last byte.", 100),
     Setting("idle_timeout_ms", 75_000, "ms", "Between two requests of a connection.", 100),
-    Setting("stop_within_ms", 4_000, "ms", "For requests under way when asked to stop.", 0, 60_000),
+    Setting(
+        "stop_within_ms", 4_000, "ms", "Time for requests under way when the gateway stops.", 0, 60_000
+    ),
 )  # fmt: skip
 
 
@@ -100,18 +104,19 @@ class GatewayConfig:
 
     @property
     def is_local(self) -> bool:
-        """Nobody on another machine can come in."""
+        """True if only programs on this machine can connect."""
         return is_loopback(self.listen)
 
 
 def load(
     file: str | None, environment: Mapping[str, str], flags: Mapping[str, Any]
 ) -> GatewayConfig:
-    """Put the four sources together; whatever is wrong is named with its place."""
+    """Merge the four sources. Raises InvalidSetting, which names the wrong source."""
     return check(gather(SETTINGS, file, environment, flags))
 
 
 def check(values: Mapping[str, Any]) -> GatewayConfig:
+    """Check the values together and make the configuration. Raises InvalidSetting."""
     clean = {setting.name: _typed(setting, values[setting.name]) for setting in SETTINGS}
     insecure = clean.pop("insecure")
     if clean["empty"] not in ("failure", "success"):
@@ -120,13 +125,13 @@ def check(values: Mapping[str, Any]) -> GatewayConfig:
     if not (insecure or clean["tokens"] or is_loopback(clean["listen"])):
         raise InvalidSetting(
             f"listen = {clean['listen']} is not a loopback address, and there are no tokens",
-            hint="Name a file with --tokens; --insecure asks for a gateway that everybody may use.",
+            hint="Name a file with --tokens, or allow every client everything with --insecure.",
         )
     if bool(clean["tls_certificate"]) != bool(clean["tls_key"]):
         raise InvalidSetting("tls_certificate and tls_key: one of them is missing")
     if clean["bodies_bytes_max"] < clean["body_bytes_max"]:
         raise InvalidSetting(
-            f"bodies_bytes_max = {clean['bodies_bytes_max']} is less than one body may have"
+            f"bodies_bytes_max = {clean['bodies_bytes_max']} is less than the size of one body"
             f" (body_bytes_max = {clean['body_bytes_max']})"
         )
     clean["waiting_max"] = clean["waiting_max"] or max(1, clean["threads"] // 3)
@@ -145,29 +150,29 @@ def _typed(setting: Setting, value: Any) -> Any:
         return typed(setting, value)
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
-        raise InvalidSetting(f"allowed_host = {value!r} is no list of names")
+        raise InvalidSetting(f"allowed_host = {value!r} is not a list of names")
     return tuple(host_name(one) for one in names if one.strip())
 
 
 def name_of(host: str) -> str:
-    """Of `name:port`: the name as it is compared, an IPv6 address in brackets."""
+    """Return the name in `name:port` as it is compared; an IPv6 address keeps its brackets."""
     if host.startswith("["):
         return host.partition("]")[0].lower() + "]"
     return host.partition(":")[0].lower().removesuffix(".")
 
 
 def host_name(text: str) -> str:
-    """A name of a machine that a setting gives, perhaps with a port."""
+    """Return the machine name in a setting, which may have a port. Raises InvalidSetting."""
     if _HOST.fullmatch(text.strip()) is None:
         raise InvalidSetting(
-            f"allowed_host = {text!r} is no name of a machine",
+            f"allowed_host = {text!r} is not the name of a machine",
             hint="Write it as in an address, without http:// and path: queue.example.com",
         )
     return name_of(text.strip())
 
 
 def is_address(name: str) -> bool:
-    """Whether it is written in numbers, so that no name server is asked for it."""
+    """True for an address in numbers, for which no name server is asked."""
     try:
         ip_address(name.strip("[]"))
     except ValueError:

@@ -1,16 +1,16 @@
-"""Who may do what: bearer tokens with roles, and no requests of foreign web pages (H1, S6).
+"""Which client may do what: bearer tokens with roles; and no requests of other sites' web pages.
 
-The file of tokens has a line for each:
+The file of tokens has one line for each token:
 
-    ROLE[,ROLE…] TOKEN [NAME]        # roles: read, write, admin; admin may do all
+    ROLE[,ROLE…] TOKEN [NAME]        # roles: read, write, admin; admin may do everything
 
-TOKEN is the token itself, or `sha256:` and its digest in hex, so that the file holds no secret. A
-file with plain tokens must be readable by its owner alone. Only digests are kept in memory, and
+TOKEN is the token itself, or `sha256:` and its digest in hex, so that the file holds no secret.
+Only the owner may be able to read a file with plain tokens. Only digests are kept in memory, and
 compared in constant time. Neither tokens nor the header that carries them are ever logged.
 
-Without a file everybody may do all; a gateway listens only on loopback then. A browser on the same
-machine reaches that too, and sends what a foreign page tells it to: `browser_origins.py` refuses
-that.
+Without a file every client may do everything; then a gateway listens only on loopback. A browser on
+the same machine reaches that too, and sends what another site's page tells it to:
+`browser_origins.py` refuses that.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _HASHED: Final = "sha256:"
 
 
 class Principal(NamedTuple):
-    """Who sent a request."""
+    """The sender of a request, by its token."""
 
     name: str
     roles: frozenset[str]
 
     @property
     def may_read(self) -> bool:
-        """Whether it may be told what is in the cluster, by name."""
+        """True if the answer may name what is in the cluster."""
         return READ in self.roles or ADMIN in self.roles
 
 
@@ -51,37 +51,40 @@ ANYBODY: Final = Principal("anybody", frozenset((ADMIN,)))
 
 
 class Guard:
-    """Judges requests."""
+    """Checks requests against tokens, roles and origins."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._tokens = _load(config.tokens) if config.tokens else None
         self._origins = Origins(config)
 
     def who(self, authorization: str | None) -> Principal:
-        """By the header Authorization; Unauthorized if it names nobody."""
+        """Return the sender named by the header Authorization. Raises Unauthorized."""
         if self._tokens is None:
             return ANYBODY
         kind, _, token = (authorization or "").partition(" ")
         if kind.lower() != "bearer" or not token:
-            raise Unauthorized("this gateway asks for a token")
+            raise Unauthorized("this gateway requires a token")
         digest = hashlib.sha256(token.strip().encode("utf-8", "replace")).digest()
-        found: Principal | None = None
-        for known, principal in self._tokens:
-            if hmac.compare_digest(known, digest):
-                found = principal
-        if found is None:
+        matching: Principal | None = None
+        for known_digest, principal in self._tokens:
+            if hmac.compare_digest(known_digest, digest):
+                matching = principal
+        if matching is None:
             raise Unauthorized("this token is not known here")
-        return found
+        return matching
 
     def _whoever(self, authorization: str | None) -> Principal:
-        """Of a request that needs no token: a wrong one is no token."""
+        """Return the sender of a request that needs no token; a wrong token counts as none."""
         try:
             return self.who(authorization)
         except Unauthorized:
             return NOBODY
 
     def check(self, role: str | None, changes: bool, headers: Headers) -> Principal:
-        """May this be done? Role None: by anybody. `changes`: it takes or changes something."""
+        """Check role and origin; return the sender. Raises Unauthorized, Forbidden.
+
+        Role None: every client may do it. `changes`: the request takes or changes something.
+        """
         self._origins.check(changes, headers)
         if role is None:
             return self._whoever(headers.get("Authorization"))
@@ -99,22 +102,22 @@ def _load(path: str) -> list[tuple[bytes, Principal]]:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSetting(f"tokens: {path}: {error}") from None
-    found: list[tuple[bytes, Principal]] = []
+    tokens: list[tuple[bytes, Principal]] = []
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
-        at = f"tokens: {path}:{number}"
+        place = f"tokens: {path}:{number}"
         if len(words) not in (2, 3):
-            raise InvalidSetting(f"{at}: a line is: ROLE[,ROLE] TOKEN [NAME]")
+            raise InvalidSetting(f"{place}: a line is: ROLE[,ROLE] TOKEN [NAME]")
         roles = frozenset(words[0].split(","))
         if not roles <= set(ROLES):
-            raise InvalidSetting(f"{at}: roles are {', '.join(ROLES)}")
+            raise InvalidSetting(f"{place}: roles are {', '.join(ROLES)}")
         name = words[2] if len(words) == 3 else f"token {number}"
-        found.append((_digest(words[1], at, mode), Principal(name, roles)))
-    if not found:
+        tokens.append((_digest(words[1], place, mode), Principal(name, roles)))
+    if not tokens:
         raise InvalidSetting(f"tokens: {path} has none")
-    return found
+    return tokens
 
 
 def _digest(word: str, at: str, mode: int) -> bytes:

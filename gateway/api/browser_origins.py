@@ -1,23 +1,24 @@
-"""Requests that a browser sends for a page that is not ours: they neither read nor change anything.
+"""Refuse requests that a browser sends for another site's page: it neither reads nor changes
+anything.
 
 A browser carries out what any page tells it to, and it reaches what its machine reaches. Two ways
-lead from a foreign page to a gateway that asks for no token, and both are closed here:
+lead from another site's page to a gateway that requires no token, and both are closed here:
 
-- *A name of the page's own that now leads here* (DNS rebinding). To the browser the gateway is then
-  the page's own server, so the page reads and changes all. Only the header Host shows it: it has
-  the page's name. So a gateway answers to its own names only.
+- *A name of that site that now resolves to this gateway* (DNS rebinding). To the browser the
+  gateway is then the page's own server, so the page reads and changes everything. Only the header
+  Host shows it: it has the site's name. So a gateway answers to its own names only.
 - *A request across sites*: an image, a form, a script's request. The page can't read the answer,
-  but a message that was taken is gone, and a topic deleted. So requests that take or change
-  something are refused if the browser says that another site sent them.
+  but a message would be taken, or a topic deleted. So requests that take or change something are
+  refused if the browser says that another site sent them.
 
-Programs send none of the headers that browsers add, and have nothing to do with the second rule.
+Programs send none of the headers that browsers add, so the second rule does not affect them.
 
-Which names are a gateway's own depends on who reaches it. On loopback: those of loopback, and what
-`allowed_host` names. On other addresses, where only `insecure` allows to go without tokens: also
+Which names are a gateway's own depends on its address. On loopback: those of loopback, and the
+names in `allowed_host`. On other addresses, where only `insecure` allows to go without tokens: also
 each address written in numbers, since a browser asks no name server for it, each name of one label
-("queue"), since nobody on the Internet owns such a name, and this machine's name. Where tokens
-are needed a foreign page has none, and under TLS the certificate has the wrong name for it: there
-all names are taken, unless `allowed_host` says which.
+("queue"), since nobody on the Internet owns such a name, and this machine's name. Where tokens are
+required another site's page has none, and under TLS the certificate has the wrong name for it:
+there all names are accepted, unless `allowed_host` lists some.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _LABEL: Final = re.compile(r"[a-z0-9_-]{1,63}")
 
 
 class Headers(Protocol):
-    """Of a request; names in any case."""
+    """The headers of a request, by name in any case."""
 
     def get(self, name: str, /) -> str | None: ...
 
 
 class Origins:
-    """Which names are the gateway's own, and which pages may change something."""
+    """Decides which names are the gateway's own, and which pages may change something."""
 
     def __init__(self, config: GatewayConfig) -> None:
         listens = name_of(config.listen)
@@ -54,7 +55,9 @@ class Origins:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
     def check(self, changes: bool, headers: Headers) -> None:
-        """Raises Forbidden. `changes`: the request takes or changes something."""
+        """Check the name and the origin of a request; `changes`: it takes or changes something.
+        Raises Forbidden.
+        """
         host = headers.get("Host")
         # Browsers always send a Host; a program that speaks HTTP/1.0 may leave it out.
         if self._asks_all and host is not None and host not in self._names:
@@ -67,8 +70,8 @@ class Origins:
             return
         raise Forbidden(
             f"this gateway is not called {name[:100]!r}",
-            hint="If that is one of its names, start it with --allowed-host and the name. Else ask"
-            " it by the address that it listens on.",
+            hint="If that is one of its names, start it with --allowed-host and the name. Otherwise"
+            " use the address that it listens on.",
         )
 
     def _is_ours(self, name: str) -> bool:
@@ -91,13 +94,13 @@ def _check_page(host: str, headers: Headers) -> None:
         where = origin or headers.get("Referer") or "another site"
         raise Forbidden(
             f"a page of {where[:200]} may not take or change anything here",
-            hint="Programs may: this is refused because a browser said that a page of another"
-            " site sent it.",
+            hint="Programs may. This is refused because a browser said that a page of another site"
+            " sent it.",
         )
 
 
 def _place(url: str) -> str:
     try:
         return urlsplit(url).netloc.lower()
-    except ValueError:  # brackets that hold no address
+    except ValueError:  # brackets without an address
         return ""

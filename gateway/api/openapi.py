@@ -1,9 +1,9 @@
 """The OpenAPI 3.1 document, made from the same table of operations that requests are checked by.
 
-Parameters may come in the query string or in a JSON body, under several names. The document shows
-the plainest of these: with GET and DELETE in the query string, else in a body; other names stand
-under `x-also-named`. So nothing has to be written twice, and `tests/gateway/test_openapi.py`
-compares document, routes and real answers.
+Parameters may be in the query string or in a body, under several names. The document shows the
+plainest of these: in the query string for GET and DELETE, else in a body; other names are in
+`x-also-named`. So nothing is written twice, and `tests/gateway/test_openapi.py` compares the
+document with routes and real answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IN_QUERY: Final = ("GET", "DELETE")
 FAILURES: Final = {
     "400": "bad or missing parameter",
     "404": "unknown topic, partition or id",
-    "409": "exists already, in use, or an id of another topic",
+    "409": "already exists, in use, or an id of another topic",
     "413": "too large",
     "429": "slow down: Retry-After says how long",
     "503": "no quorum, or no reachable component; nothing was done",
@@ -45,7 +45,7 @@ document.role = None  # type: ignore[attr-defined]
 
 
 def describe() -> dict[str, Any]:
-    """The whole document."""
+    """Return the whole document."""
     paths: dict[str, Any] = {}
     for row in OPERATIONS:
         path = _VARIABLE.sub(r"{\1}", row.path)
@@ -71,9 +71,11 @@ def describe() -> dict[str, Any]:
 
 def _operation(row: Operation) -> dict[str, Any]:
     in_path = set(_VARIABLE.findall(row.path))
-    rest = [one for one in row.parameters if one.name not in in_path]
-    shown = [_parameter(one, "path") for one in row.parameters if one.name in in_path]
-    found: dict[str, Any] = {
+    other_parameters = [parameter for parameter in row.parameters if parameter.name not in in_path]
+    shown = [
+        _parameter(parameter, "path") for parameter in row.parameters if parameter.name in in_path
+    ]
+    described: dict[str, Any] = {
         "operationId": _identifier(row),
         "summary": row.summary,
         "description": " ".join(row.about.split()),
@@ -81,8 +83,8 @@ def _operation(row: Operation) -> dict[str, Any]:
         "responses": _responses(row),
     }
     if row.role is not None:
-        found["security"] = [{"token": []}, {}]
-        found["x-role"] = row.role
+        described["security"] = [{"token": []}, {}]
+        described["x-role"] = row.role
     if row.keyed:
         shown.append(
             {
@@ -94,49 +96,49 @@ def _operation(row: Operation) -> dict[str, Any]:
             }
         )
     if row.method in IN_QUERY:
-        shown += [_parameter(one, "query") for one in rest]
-    elif rest:
-        found["requestBody"] = {
-            "required": any(one.required for one in rest),
-            "content": {kind: {"schema": _body(row, rest)} for kind in (JSON, FORM)},
+        shown += [_parameter(parameter, "query") for parameter in other_parameters]
+    elif other_parameters:
+        described["requestBody"] = {
+            "required": any(parameter.required for parameter in other_parameters),
+            "content": {kind: {"schema": _body(row, other_parameters)} for kind in (JSON, FORM)},
         }
-    return found
+    return described
 
 
 def _identifier(row: Operation) -> str:
-    """Unique: an operation may have several paths."""
+    """Return a unique name: an operation may have several paths."""
     words = re.findall(r"\w+", row.path)
     return "_".join([row.method.lower(), *words])
 
 
-def _parameter(one: Parameter, where: str) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": one.name,
+def _parameter(parameter: Parameter, where: str) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "name": parameter.name,
         "in": where,
-        "required": one.required or where == "path",
-        "schema": one.schema,
-        "description": one.about,
+        "required": parameter.required or where == "path",
+        "schema": parameter.schema,
+        "description": parameter.about,
     }
-    if one.also:
-        found["x-also-named"] = list(one.also)
-    if one.example is not None:
-        found["example"] = one.example
-    return found
+    if parameter.also:
+        described["x-also-named"] = list(parameter.also)
+    if parameter.example is not None:
+        described["example"] = parameter.example
+    return described
 
 
 def _body(row: Operation, rest: list[Parameter]) -> Schema:
     properties: dict[str, Schema] = {}
-    for one in rest:
-        about: Schema = {"description": one.about}
-        if one.also:
-            about["x-also-named"] = list(one.also)
-        if one.example is not None:
-            about["examples"] = [one.example]
-        if one.default is not None:
-            about["default"] = one.default
-        properties[one.name] = one.schema | about
+    for parameter in rest:
+        about: Schema = {"description": parameter.about}
+        if parameter.also:
+            about["x-also-named"] = list(parameter.also)
+        if parameter.example is not None:
+            about["examples"] = [parameter.example]
+        if parameter.default is not None:
+            about["default"] = parameter.default
+        properties[parameter.name] = parameter.schema | about
     schema: Schema = {"type": "object", "properties": properties}
-    needed = [one.name for one in rest if one.required]
+    needed = [parameter.name for parameter in rest if parameter.required]
     if needed:
         schema["required"] = needed
     if row.takes_more:
@@ -147,21 +149,21 @@ def _body(row: Operation, rest: list[Parameter]) -> Schema:
 def _responses(row: Operation) -> dict[str, Any]:
     properties = {"status": {"const": "success"}} | row.adds
     success: Schema = {"type": "object", "required": ["status"], "properties": properties}
-    found: dict[str, Any] = {
+    responses: dict[str, Any] = {
         "200": {"description": "success", "content": {JSON: {"schema": success}}}
     }
     codes = _ALWAYS if row.role is None else tuple(FAILURES)
     for code in codes:
         if code != "504" or row.changes:
-            found[code] = _failure(FAILURES[code])
+            responses[code] = _failure(FAILURES[code])
     if row.role is not None:
-        found["401"] = _failure("no token, or one that is not known")
-        found["403"] = _failure(f"the token lacks the role {row.role}")
+        responses["401"] = _failure("no token, or an unknown one")
+        responses["403"] = _failure(f"the token lacks the role {row.role}")
     if row.beside:
-        found["503"] = _failure(FAILURES["503"], row.beside)
+        responses["503"] = _failure(FAILURES["503"], row.beside)
     if ON_DAMAGED in row.parameters:
-        found["500"] = _failure("BATCH_UNREADABLE: a batch can't be unpacked", UNREADABLE)
-    return found
+        responses["500"] = _failure("BATCH_UNREADABLE: a batch can't be unpacked", UNREADABLE)
+    return responses
 
 
 def _failure(text: str, beside: dict[str, Schema] | None = None) -> dict[str, Any]:

@@ -12,26 +12,28 @@ from myqueue.errors import MyQueueError
 from myqueue.gateway.api import failures
 
 JSON: Final = "application/json"
-# Messages come from strangers: no browser may guess that they are a page, nor keep them.
+# Messages may be hostile: no browser may take them for a page, nor cache them.
 GUARDS: Final = (("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store"))
 JSON_HEADERS: Final = (("Content-Type", JSON), *GUARDS)
-# Only ASCII: what a client sent may come back in a message, even if it is no text at all.
+# Only ASCII: an answer may repeat what a client sent, even if that is not valid text.
 dumps: Final[Callable[[Any], str]] = json.JSONEncoder(
     separators=(",", ":"), allow_nan=False, default=str
 ).encode
 
 
 def protected(response: Response) -> Response:
-    """With the guards, unless it has its own."""
+    """Add the guarding headers, unless the response has its own."""
     for name, value in GUARDS:
         response.headers.setdefault(name, value)
     return response
 
 
 def success(facts: dict[str, Any], status: int = 200) -> Response:
+    """Make the answer of a success."""
     return Response(dumps({"status": "success"} | facts), status, content_type=JSON)
 
 
 def failure(error: MyQueueError, name_of: Callable[[str], str]) -> Response:
+    """Make the answer of a failure."""
     status, body, headers = failures.describe(error, name_of)
     return Response(dumps(body), status, headers, content_type=JSON)

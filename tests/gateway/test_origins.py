@@ -150,8 +150,8 @@ def test_names_come_from_flags_variables_and_files(tmp_path: Any) -> None:
     assert load(None, {}, {"allowed_host": ("a.example", "b.example")}).allowed_host == names
     assert load(None, {}, {"allowed_host": ("[::2]:80", "10.0.0.1")}).allowed_host[0] == "[::2]"
     for wrong in ("http://a.example", "*", "a b", "a/b"):
-        with pytest.raises(InvalidSetting, match="no name of a machine"):
+        with pytest.raises(InvalidSetting, match="not the name of a machine"):
             load(None, {}, {"allowed_host": (wrong,)})
     file.write_text("allowed_host = 5")
-    with pytest.raises(InvalidSetting, match="no list of names"):
+    with pytest.raises(InvalidSetting, match="not a list of names"):
         load(str(file), {}, {})
