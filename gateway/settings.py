@@ -61,12 +61,12 @@ SETTINGS: tuple[Setting, ...] = (
         "Bodies that are being read, and large ones not answered yet, together.", 1024, 1 << 40,
     ),
     Setting("header_bytes_max", 16 << 10, "bytes", "All headers together.", 1024, 1 << 20),
-    Setting("connections_max", 4_000, "", "At most so many; idle ones are closed first.", 16, 100_000),
+    Setting("connections_max", 4_000, "", "Idle ones are closed for new ones.", 16, 100_000),
     Setting("header_timeout_ms", 10_000, "ms", "From the first byte to the last header.", 100),
     Setting("body_timeout_ms", 30_000, "ms", "From the last header to the last byte.", 100),
     Setting("idle_timeout_ms", 75_000, "ms", "Between two requests of a connection.", 100),
     Setting(
-        "stop_within_ms", 4_000, "ms", "Time for requests under way when the gateway stops.", 0, 60_000
+        "stop_within_ms", 4_000, "ms", "For requests under way when the gateway stops.", 0, 60_000
     ),
 )  # fmt: skip
 

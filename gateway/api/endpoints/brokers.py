@@ -1,11 +1,10 @@
-"""Brokers: who they are, and how they come and go (C6, P4).
+"""Brokers: list, add, drain, remove.
 
-A broker is a process, and what the managers know of it; this is where both meet. Starting and
-stopping the process is the agent's work (`myqueue.Agent`), where this gateway was told of one;
-elsewhere somebody starts a broker and it registers by itself. What moves is decided by the
-managers: draining takes as long as copying takes, so a request begins it, says how to follow it,
-and waits only if it is told to. Each of these requests may be sent again: it goes on where the
-first one ended.
+A broker is a process, and a row in the managers' metadata; this module handles both. The agent
+(`myqueue.Agent`) starts and stops processes, where the settings name one; elsewhere an operator
+starts a broker, and it registers by itself. The managers decide what moves. Draining takes as long
+as copying takes, so a request begins it, says how to follow it, and waits only if asked to. Each of
+these requests may be repeated: the repeat continues where the first one ended.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ T = TypeVar("T")
 log = logging.getLogger("myqueue.gateway")
 blueprint = ApiBlueprint("brokers")
 LOOK_S: Final = 0.1
-LET_GO_MS: Final = 10_000  # of a request that removes; it takes as long as a change of members
+LET_GO_MS: Final = 10_000  # a removal waits so long for the groups to change their members
 ELSEWHERE: Final = (
     "Start one yourself: bin/myq-broker --id N --cluster NAME --data DIR --listen HOST:PORT"
     " --peer-listen HOST:PORT --managers ID@HOST:PORT … --keys DIR; it registers by itself."
-    " Or give the gateway --agent DIR, the folder of a 'myq up' beside it."
+    " Or give the gateway --agent DIR, the folder of a 'myq up' on its machine."
 )
 _ROW: Final = {
     "id": parameter_catalog.NUMBER,
@@ -55,8 +54,8 @@ _ROW: Final = {
     adds={"brokers": parameter_catalog.rows(_ROW)},
 )
 def list_brokers(ask: RequestContext) -> Facts:
-    """Of each: address, state, when it was heard last, partitions that it leads and holds, and how
-    much room its disk has; disk_low: so little that it refuses writes.
+    """List address, state, last heartbeat, partitions led and held, and free disk space of each
+    broker; disk_low: so little that it refuses writes.
     """
     return {"brokers": [_row(one) for one in _rows(ask).values()]}
 
@@ -65,8 +64,8 @@ def list_brokers(ask: RequestContext) -> Facts:
     "GET", "/brokers/<broker_id>", "One broker", parameters=(parameter_catalog.BROKER,), adds=_ROW
 )
 def describe_broker(ask: RequestContext, broker_id: int) -> Facts:
-    """The same of one. While it is drained, partitions_held falls, and it is done when state is
-    drained; partitions_leaving are those that another broker is about to hold in its place.
+    """Show one broker. While it is drained, partitions_held falls; state is drained when nothing is
+    left. partitions_leaving counts those that another broker is about to hold in its place.
     """
     return _row(_one(ask, broker_id))
 
@@ -76,7 +75,7 @@ def _rows(ask: RequestContext) -> dict[int, Facts]:
 
 
 def _one(ask: RequestContext, number: int) -> Facts:
-    """One that registered a moment ago may be known to the managers' leader only."""
+    """Return one broker. Only the managers' leader may know one that registered a moment ago."""
     found = _rows(ask).get(number)
     if found is None:
         newest = ask.sdk.newest("brokers")["brokers"]
@@ -104,16 +103,18 @@ def _row(found: Facts) -> Facts:
 
 
 def _wait(sdk: ClusterClient, wait_ms: int, look: Callable[[], T | None]) -> T | None:
-    """What it finds; None if that was not in time. The state of others has no event."""
+    """Call `look` until it returns a value, and return that; None when the time is over. Changes in
+    other processes cause no event here, so this polls.
+    """
     end, stopping = monotonic() + wait_ms / 1000, sdk.wait_slots.stopping
     while True:
-        found = look()
+        value = look()
         left_s = end - monotonic()
-        if found is not None or left_s <= 0 or stopping.wait(min(LOOK_S, left_s)):
-            return found
+        if value is not None or left_s <= 0 or stopping.wait(min(LOOK_S, left_s)):
+            return value
 
 
-# -- they come ------------------------------------------------------------------------------------
+# -- adding ---------------------------------------------------------------------------------------
 
 
 @blueprint.operation(
@@ -127,8 +128,8 @@ def _wait(sdk: ClusterClient, wait_ms: int, look: Callable[[], T | None]) -> T |
     adds={"broker_id": parameter_catalog.NUMBER, "message": parameter_catalog.TEXT, **_ROW},
 )
 def add_broker(ask: RequestContext, address: str | None, port: int | None, wait_ms: int) -> Facts:
-    """With an address: the broker that runs there, which was started with the addresses of these
-    managers; one that is being drained is taken back. Without one a new broker is started on the
+    """Add a broker. With an address: the one that runs there, started with the addresses of these
+    managers; if it is being drained, that is cancelled. Without: a new broker is started on the
     gateway's machine. It gets its share of all partitions in the next seconds.
     """
     with ask.sdk.wait_slots.hold_for(wait_ms) as may_wait_ms:
@@ -136,7 +137,9 @@ def add_broker(ask: RequestContext, address: str | None, port: int | None, wait_
             return _take_in(ask, _place(address, port), may_wait_ms)
         agent = ask.sdk.agent
         if agent is None or not agent.is_running:
-            error = Unreachable("no agent that starts brokers runs beside it", hint=ELSEWHERE)
+            error = Unreachable(
+                "no agent that starts brokers runs on the gateway's machine", hint=ELSEWHERE
+            )
             error.retriable, error.component = False, "gateway"
             raise error
         number = agent.add_broker(key=ask.key("add_broker") or b"", taken=_rows(ask))
@@ -148,33 +151,33 @@ def add_broker(ask: RequestContext, address: str | None, port: int | None, wait_
 
 
 def _place(address: str | None, port: int | None) -> str:
-    """host:port; of this machine if there is a port alone. Of a URL what stands for the host."""
+    """Return host:port; a port alone means this machine. A URL's host is used."""
     _, _, host = (address or "127.0.0.1").rpartition("://")
     host = host.partition("/")[0]
-    is_whole = ":" in host.rpartition("]")[2]
-    if port is None and not is_whole:
+    has_port = ":" in host.rpartition("]")[2]
+    if port is None and not has_port:
         raise InvalidRequest(f"address is {host!r}, without a port; write host:port, or give port")
-    if port is not None and is_whole and not host.endswith(f":{port}"):
+    if port is not None and has_port and not host.endswith(f":{port}"):
         raise InvalidRequest(f"address is {host!r}, and port is {port}: two different ports")
-    return host if is_whole else f"{host}:{port}"
+    return host if has_port else f"{host}:{port}"
 
 
 def _take_in(ask: RequestContext, address: str, wait_ms: int) -> Facts:
-    told = ask.sdk.admin.daemon_at(address)
-    number = told["node"]
-    if told["daemon"] != "broker":
-        raise InvalidRequest(f"{told['daemon']} {number} listens at {address}, and no broker")
+    daemon = ask.sdk.admin.daemon_at(address)
+    number = daemon["node"]
+    if daemon["daemon"] != "broker":
+        raise InvalidRequest(f"{daemon['daemon']} {number} listens at {address}, not a broker")
     row = _wait(ask.sdk, wait_ms, lambda: _alive(ask, number))
     if row is None:
         raise NotReady(
-            f"broker {number} runs at {address}, and the managers have not taken it in so far",
+            f"broker {number} runs at {address}, but has not joined the cluster yet",
             component=f"broker {number} at {address}",
-            hint="Its log says why: one that was removed needs a number or a disk of its own.",
+            hint="Its log says why. A broker that was removed needs a new number or an empty disk.",
         )
     if not row["draining"]:
-        return _joined(row, "is there")
+        return _joined(row, "is part of the cluster")
     ask.sdk.update("undrain_broker", {"node": number}, ask.key("undrain_broker", number))
-    return _joined(_one(ask, number), "is taken back")
+    return _joined(_one(ask, number), "is no longer drained")
 
 
 def _alive(ask: RequestContext, number: int) -> Facts | None:
@@ -182,19 +185,19 @@ def _alive(ask: RequestContext, number: int) -> Facts | None:
     return row if row is not None and row["alive"] else None
 
 
-def _joined(row: Facts, what: str) -> Facts:
+def _joined(row: Facts, event: str) -> Facts:
     number = row["node"]
-    said = f"Broker {number} {what}; it gets its share of the partitions in a moment"
+    said = f"Broker {number} {event}; it gets its share of the partitions in a moment"
     return {"broker_id": number, "message": said, **_row(row)}
 
 
-# -- they go --------------------------------------------------------------------------------------
+# -- draining and removing ------------------------------------------------------------------------
 
 
 @blueprint.operation(
     "POST",
     "/brokers/<broker_id>/drain",
-    "Empty a broker",
+    "Drain a broker",
     role=ADMIN,
     keyed=True,
     parameters=(parameter_catalog.BROKER, parameter_catalog.GOING_MS),
@@ -205,14 +208,14 @@ def _joined(row: Facts, what: str) -> Facts:
     },
 )
 def drain_broker(ask: RequestContext, broker_id: int, wait_ms: int) -> Facts:
-    """It gives all its partitions to others and gets no new ones; clients go on meanwhile. 409 if
-    the others are too few for that.
+    """Move all partitions of a broker to others; it gets no new ones, and clients continue to work.
+    409 if too few other brokers are alive.
     """
     left = _drain(ask, broker_id, wait_ms)
     if left is None:
-        said = f"Broker {broker_id} is drained: it holds nothing any more"
+        said = f"Broker {broker_id} is drained: it holds no partitions any more"
     else:
-        said = f"Broker {broker_id} gives its partitions to others; {_follow(broker_id)}"
+        said = f"Broker {broker_id} is moving its partitions to other brokers; {_follow(broker_id)}"
     return {
         "broker_id": broker_id,
         "drained": left is None,
@@ -224,18 +227,18 @@ def drain_broker(ask: RequestContext, broker_id: int, wait_ms: int) -> Facts:
 @blueprint.operation(
     "POST",
     "/brokers/<broker_id>/undrain",
-    "Take a broker back",
+    "Cancel draining",
     role=ADMIN,
     keyed=True,
     parameters=(parameter_catalog.BROKER,),
     adds={"broker_id": parameter_catalog.NUMBER, "message": parameter_catalog.TEXT},
 )
 def undrain_broker(ask: RequestContext, broker_id: int) -> Facts:
-    """It may hold partitions again, and gets its share of them."""
+    """Let a broker hold partitions again; it gets its share of them."""
     ask.sdk.update("undrain_broker", {"node": broker_id}, ask.key("undrain_broker", broker_id))
     try:
         is_alive = _one(ask, broker_id)["alive"]
-    except MyQueueError:  # nobody can tell right now; but it is done
+    except MyQueueError:  # not known now, but the drain was cancelled
         is_alive = True
     then = (
         "it gets its share of the partitions in a moment" if is_alive else "it is silent: start it"
@@ -271,18 +274,19 @@ def undrain_broker(ask: RequestContext, broker_id: int) -> Facts:
 def remove_broker(
     ask: RequestContext, broker_id: int, drain: bool, force: bool, wait_ms: int
 ) -> Facts:
-    """For good; what it has on its disk is not deleted. With drain=1 its partitions move first:
-    removed is false as long as that lasts, and the same request again removes it when it is done.
-    Without, 409 if it holds partitions, and what would be lost, or stranded: of that others have
-    replicas, but too few of them answer. force=1: all the same. Its process is stopped if it runs
-    on the gateway's machine under 'myq up', and no partition counts on it any more.
+    """Remove a broker permanently; its disk is not erased. With drain=1 its partitions move first:
+    removed is false until that is done, and repeating the request then removes it. Without drain:
+    409 if it holds partitions, with those that would be lost, and those that would be stranded
+    (other brokers have replicas, but too few of them are alive). force=1 removes it all the same.
+    Its process is stopped if 'myq up' runs it on the gateway's machine and no partition needs it
+    any more.
     """
     if drain:
         left = _drain(ask, broker_id, wait_ms)
         if left is not None:
             said = (
-                f"Broker {broker_id} gives its partitions to others first; {_follow(broker_id)},"
-                " and the same request again removes it then"
+                f"Broker {broker_id} is moving its partitions to other brokers first;"
+                f" {_follow(broker_id)}; then repeat the request to remove it"
             )
             return {
                 "broker_id": broker_id,
@@ -318,9 +322,12 @@ def remove_broker(
 
 
 def let_go(sdk: ClusterClient, node: int, known: Facts | None, stranded: int) -> tuple[int, bool]:
-    """Of a broker that was removed: how many partitions count on it still, and whether its process
-    was stopped. Stopped before they have let it go, it could leave them without a majority.
-    `known`: what it was before; None if this is a repeat, and somebody has to be asked.
+    """Wait until no partition counts on a removed broker, then stop its process if the agent runs
+    it.
+
+    Return how many partitions still count on it, and whether it was stopped. Stopped before they
+    removed it from their members, it could leave them without a majority. `known` is its row before
+    the removal; None for a repeat, and then the cluster is asked.
     """
     counting = 1
     if known is not None:
@@ -347,7 +354,7 @@ def let_go(sdk: ClusterClient, node: int, known: Facts | None, stranded: int) ->
 
 
 def _stop(agent: Agent | None, node: int, address: str) -> bool:
-    """If the agent beside this gateway runs it."""
+    """Stop the process if the agent on this machine runs it; return whether it did."""
     if agent is None or not agent.is_running:
         return False
     return agent.drop_broker(node, address)
@@ -357,24 +364,24 @@ def when_to_stop(counting: int) -> str:
     if not counting:
         return "its process may be stopped"
     return (
-        f"its process goes on while {counting} of its partitions count on it; stop it when they"
-        " have let it go: 'myq broker remove' with its number, on its machine, waits for that"
+        f"keep its process running while {counting} of its partitions still count on it;"
+        " 'myq broker remove' with its number, on its machine, waits for that and stops it"
     )
 
 
 def _follow(broker_id: int) -> str:
-    return f"GET /brokers/{broker_id} says how many are left, and drained when it is done"
+    return f"GET /brokers/{broker_id} says how many are left; its state is drained when it is done"
 
 
 def _drain(ask: RequestContext, broker_id: int, wait_ms: int) -> int | None:
-    """Begins it; None if it is done when the time is over, else how many partitions are left."""
+    """Begin draining and wait; return None if it is done, else how many partitions are left."""
     ask.sdk.update("drain_broker", {"node": broker_id}, ask.key("drain_broker", broker_id))
     left: int | None = 0
 
     def is_empty() -> bool | None:
         nonlocal left
         row = _rows(ask).get(broker_id)
-        left = None if row is None else _left(row)  # removed meanwhile: by a repeat of this
+        left = None if row is None else _left(row)  # None: removed by a repeat of this request
         return True if left is None else None
 
     with ask.sdk.wait_slots.hold_for(wait_ms) as may_wait_ms:
@@ -383,7 +390,9 @@ def _drain(ask: RequestContext, broker_id: int, wait_ms: int) -> int | None:
 
 
 def _left(row: Facts) -> int | None:
-    """One that is silent can't say that it has deleted what is elsewhere by now."""
+    """Return how many replicas are left, or None if the broker is drained. A silent broker can't
+    report that it deleted replicas that have moved.
+    """
     left: int = row["replicas"] + row["leaving"]
     is_done = row["state"] == "drained" or (not left and not row["alive"])
     return None if is_done else left

@@ -1,4 +1,6 @@
-"""How the cluster is: who lives, who leads, where a message is (P5, R7, C6); and its settings."""
+"""The state of the cluster: which daemons are alive, which lead, where a message is; and its
+settings.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _GROUP = re.compile(r"([A-Za-z0-9._-]{1,200})/([0-9]{1,9})")
 @blueprint.operation(
     "GET",
     "/health",
-    "Who is alive",
+    "Which daemons and clients are alive",
     adds={
         "brokers": parameter_catalog.ROWS,
         "managers": parameter_catalog.ROWS,
@@ -28,9 +30,10 @@ _GROUP = re.compile(r"([A-Za-z0-9._-]{1,200})/([0-9]{1,9})")
     },
 )
 def health(ask: RequestContext) -> Facts:
-    """Every broker, manager, producer and consumer: its last heartbeat, active or not.
+    """List every broker, manager, producer and consumer: its last heartbeat, active or not.
 
-    Of very many producers and consumers those that were heard last; omitted says how many more.
+    If there are very many producers and consumers, those seen last are listed; omitted says how
+    many more there are.
     """
     found = ask.sdk.read("health")
     for kind in ("brokers", "managers", "producers", "consumers"):
@@ -42,7 +45,7 @@ def health(ask: RequestContext) -> Facts:
 @blueprint.operation(
     "GET",
     "/raft_status",
-    "Who leads a Raft group",
+    "State of a Raft group",
     parameters=(parameter_catalog.GROUP, parameter_catalog.RAFT_TOPIC, parameter_catalog.PARTITION),
     adds={
         "group": parameter_catalog.TEXT,
@@ -54,8 +57,8 @@ def health(ask: RequestContext) -> Facts:
     },
 )
 def raft_status(ask: RequestContext, group: str, topic: str | None, partition: int | None) -> Facts:
-    """Of the managers' group, or of a partition's: topic and partition, or group=TOPIC/NUMBER. The
-    partition may be left out of a topic that has one.
+    """Show the managers' group, or a partition's: topic and partition, or group=TOPIC/NUMBER. The
+    partition may be omitted if the topic has only one.
     """
     place = _place(ask, group, topic, partition)
     if place is None:
@@ -78,7 +81,7 @@ def raft_status(ask: RequestContext, group: str, topic: str | None, partition: i
 def _place(
     ask: RequestContext, group: str, topic: str | None, partition: int | None
 ) -> tuple[str, int] | None:
-    """Which partition is meant; None: the managers."""
+    """Return the partition that is meant; None: the managers."""
     if group not in ("", "managers"):
         named = _GROUP.fullmatch(group)
         if named is None:
@@ -104,7 +107,7 @@ def _place(
 @blueprint.operation(
     "GET",
     "/repairs",
-    "What was damaged, and its repair",
+    "Damage and repairs",
     adds={
         "repairs": parameter_catalog.ROWS,
         "scrubbers": parameter_catalog.ROWS,
@@ -112,8 +115,8 @@ def _place(
     },
 )
 def repairs(ask: RequestContext) -> Facts:
-    """What daemons found damaged on their disks, and what became of it; what scrubbers have read.
-    Of what is repaired the last twenty of each daemon, since its start.
+    """List the damage that daemons found on their disks, the state of its repair, and what
+    scrubbers have read. Each daemon lists its last twenty repairs since its start.
     """
     return ask.sdk.admin.repairs()
 
@@ -130,7 +133,9 @@ def repairs(ask: RequestContext) -> Facts:
     adds={"replicas": parameter_catalog.ROWS},
 )
 def where(ask: RequestContext, topic: str, partition: int, offset: int) -> Facts:
-    """On each replica: segment, bytes, Raft index and term, and which consumers are past it."""
+    """Find a message on each replica: segment, bytes, Raft index and term, and the consumers past
+    it.
+    """
     ask.sdk.newest_partition(topic, partition)
     found = ask.sdk.admin.where(topic, partition, offset)
     if all("error" in row for row in found["replicas"]):
@@ -140,14 +145,14 @@ def where(ask: RequestContext, topic: str, partition: int, offset: int) -> Facts
 
 
 def _show_groups(rows: list[Facts]) -> None:
-    """Their numbers have 64 bits, which many readers of JSON round; so, as everywhere, in hex."""
+    """Write group numbers in hex, as everywhere: many JSON readers round 64-bit numbers."""
     for row in rows:
         if "group" in row:
             row["group"] = f"{row['group']:016x}"
 
 
 def _refusal(replicas: list[Facts], offset: int) -> MyQueueError:
-    """None of them has it."""
+    """Make the error for a message that no replica has."""
     if any(row.get("code") == OffsetOutOfRange.name for row in replicas):
         return OffsetOutOfRange(f"offset {offset}: {replicas[0]['error']}")
     return Unreachable("; ".join(f"{row['address']}: {row['error']}" for row in replicas))
@@ -160,8 +165,8 @@ def _refusal(replicas: list[Facts], offset: int) -> MyQueueError:
     "GET", "/settings", "Settings of the cluster", adds={"settings": parameter_catalog.OBJECT}
 )
 def settings_of_cluster(ask: RequestContext) -> Facts:
-    """All of them, as they hold now: how long a broker is silent until it is dead, how many
-    replicas move at a time, how many clients there may be.
+    """Show all settings with their values: how long a broker may be silent until it counts as dead,
+    how many replicas move at a time, how many clients there may be.
     """
     return {"settings": ask.sdk.read("cluster")["settings"]}
 
@@ -177,7 +182,8 @@ def settings_of_cluster(ask: RequestContext) -> Facts:
     adds={"settings": parameter_catalog.OBJECT},
 )
 def alter_cluster(ask: RequestContext, settings: dict[str, Any]) -> Facts:
-    """They hold at once. In `settings`, null brings a default back. The answer has all settings.
+    """Change settings; they apply at once. In `settings`, null restores a default. The answer has
+    all settings.
 
     A parameter that is not listed is taken for a setting.
     """

@@ -1,4 +1,4 @@
-"""Consumers: register, consume, size, heartbeat (Q3, Q6, Q7, R5)."""
+"""Consumers: register, consume, size, heartbeat."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ FAILURE: Final = "failure"
     },
 )
 def register_consumer(ask: RequestContext, topic: str, partition: int | None) -> Facts:
-    """Gives an id for this topic, which must exist. It begins with the first message kept. With a
-    partition, which must exist too: it reads that one wherever a request names none.
+    """Register a consumer of this topic, which must exist; the answer has its id. It begins with
+    the first message that is kept. With a partition, which must exist, its requests that name none
+    read from there.
     """
     own = () if partition is None else (partition,)
     key = ask.key("register_consumer", topic, *own)
@@ -51,7 +52,7 @@ def register_consumer(ask: RequestContext, topic: str, partition: int | None) ->
     adds={"consumer_id": parameter_catalog.NUMBER},
 )
 def heartbeat_of_consumer(ask: RequestContext, consumer_id: int) -> Facts:
-    """Every request with a consumer_id counts as one."""
+    """Tell that a consumer is alive. Every request with a consumer_id counts as a heartbeat."""
     ask.sdk.client("consumer", consumer_id)
     ask.sdk.heard_of("consumer", consumer_id)
     return {"consumer_id": consumer_id}
@@ -93,7 +94,7 @@ def _quick(
     empty: str | None,
     on_damaged: str,
 ) -> PendingResult | None:
-    """What is there now; a request that has to wait does so in a thread."""
+    """Take what is there now; a request that has to wait does so in a thread."""
     sdk = ask.sdk
     known = sdk.knows("consumer", consumer_id, topic, partition)
     if known is None:
@@ -143,16 +144,17 @@ def consume(
     empty: str | None,
     on_damaged: str,
 ) -> Facts:
-    """The next message for this consumer, once; every consumer gets every message.
+    """Take the next message for this consumer, once; every consumer gets every message.
 
-    Without a partition, and of a consumer that was registered without one, all are asked in turn,
-    each gives its messages in order. If nothing is left the status is failure, with HTTP 200,
+    Without a partition, and if the consumer was registered without one, all partitions are asked in
+    turn; each gives its messages in order. If no message is left, status is failure, with HTTP 200,
     message is null and empty is true; empty=success asks for the status success. With wait_ms it
-    waits so long for a message. With max > 1: messages, a list, empty or not.
+    waits for a message for at most this time. With max > 1 the answer has messages, a list, which
+    may be empty.
 
-    A batch that nobody can unpack is the error BATCH_UNREADABLE, which says where it ends and has
-    the other messages that were taken. With on_damaged=skip exactly its messages are passed over,
-    and skipped says which; if that took long, nothing may have been found behind them yet.
+    A batch that can't be unpacked is the error BATCH_UNREADABLE, which says where it ends and has
+    the other messages that were taken. With on_damaged=skip exactly its messages are skipped, and
+    skipped lists them; if that took long, messages after them may not be found yet.
     """
     topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
     key = ask.key("consume", topic, consumer_id)
@@ -171,7 +173,9 @@ def _facts(found: Any, most: int, encoding: str, empty_status: str) -> Facts:
 
 
 def _unreadable(error: BatchUnreadable, rows: list[Facts]) -> BatchUnreadable:
-    """Says how a request goes on, and gives what it took besides: that is nobody else's."""
+    """Add to the error how to continue, and the other messages that were taken: no other request
+    gets them.
+    """
     error.facts = {
         "topic": error.topic,
         "partition": error.partition,
@@ -181,7 +185,7 @@ def _unreadable(error: BatchUnreadable, rows: list[Facts]) -> BatchUnreadable:
     }
     error.hint = (
         "Repeat it with on_damaged=skip, and with its Idempotency-Key if it had one: exactly this"
-        f" batch is passed over, to offset {error.next_offset}."
+        f" batch is skipped, up to offset {error.next_offset}."
     )
     return error
 
@@ -192,7 +196,7 @@ def _of_messages(found: list[Message], most: int, encoding: str, empty_status: s
         return {"messages": rows} if rows else {"messages": [], "message": None, "empty": True}
     if found:
         row = _row(found[0], encoding)
-        row["log_message"] = row["message"]  # as some of the documents call it
+        row["log_message"] = row["message"]  # its name in some of the documents
         return row
     if empty_status == FAILURE:
         return {"status": FAILURE, "message": None, "empty": True}
@@ -200,7 +204,7 @@ def _of_messages(found: list[Message], most: int, encoding: str, empty_status: s
 
 
 def _row(message: Message, encoding: str) -> Facts:
-    """As text if it is text, and base64 was not asked for."""
+    """Return a message as JSON: as text if it is text and base64 was not asked for."""
     row: Facts = {}
     try:
         row["message"] = from_bytes(message.value, encoding)
@@ -223,7 +227,7 @@ def _row(message: Message, encoding: str) -> Facts:
 def _quick_named(
     ask: RequestContext, consumer_id: int, partition: int | None, **values: Any
 ) -> PendingResult | None:
-    """One that names no partition may be of a consumer that has one."""
+    """Take from a named partition; without one, the pool checks whether the consumer has its own."""
     if partition is None:
         return None
     return _quick(ask, consumer_id=consumer_id, partition=partition, **values)
@@ -242,7 +246,7 @@ def _quick_named(
 def consume_from_partition(
     ask: RequestContext, topic: str | None, consumer_id: int, partition: int | None, **values: Any
 ) -> Facts:
-    """As /consumer/consume, with the partition named, here or when the consumer was registered."""
+    """Take from a partition, which is named here or when the consumer was registered."""
     topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
     if partition is None:
         raise InvalidRequest(f"partition is missing: {parameter_catalog.LOG_PARTITION.about}")
@@ -252,7 +256,7 @@ def consume_from_partition(
 @blueprint.operation(
     "GET",
     "/size",
-    "Messages that are left",
+    "Messages left",
     parameters=(
         parameter_catalog.TOPIC_OF_ID,
         parameter_catalog.CONSUMER_ID,
@@ -261,6 +265,6 @@ def consume_from_partition(
     adds={"size": parameter_catalog.NUMBER},
 )
 def size(ask: RequestContext, topic: str | None, consumer_id: int, partition: int | None) -> Facts:
-    """How many messages this consumer has not taken yet, in all its partitions or in one."""
+    """Count the messages that this consumer has not taken yet, in all its partitions or in one."""
     topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
     return {"size": ask.sdk.taker.left(topic, consumer_id, partition)}

@@ -1,7 +1,7 @@
-"""Consumer groups: who is in, who reads what, how far they are; setting back, deleting.
+"""Consumer groups: members, assigned partitions and positions; resetting and deleting.
 
-Members and their partitions are known to the managers, positions to the partitions' leaders; the
-public `Admin` asks both. Nothing here is kept or computed that `myq group` would not tell alike.
+The managers know the members and their partitions, the partitions' leaders know the positions; the
+public `Admin` asks both. `myq group` shows the same facts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _TARGETS: Final = ("to", "offset", "time_ms", "shift")
     adds={"groups": parameter_catalog.ROWS},
 )
 def list_groups(ask: RequestContext, detail: bool) -> Facts:
-    """Of each: state (stable, moving, empty, resetting), members, topics, partitions; with detail=1
-    also its lag, the messages that are left for it, null where that is not known in time.
+    """List state (stable, moving, empty, resetting), members, topics and partitions of each group;
+    with detail=1 also its lag, the messages left for it; null if that is not known in time.
     """
     rows = [dict(row) for row in ask.sdk.read("groups")["groups"]]
     if detail:
@@ -53,8 +53,8 @@ def list_groups(ask: RequestContext, detail: bool) -> Facts:
     },
 )
 def describe_group(ask: RequestContext, group: str) -> Facts:
-    """Its members, each with the partitions that it has; its partitions, each with the member that
-    has it (null: nobody), position (null: nothing committed), start, end and lag; these are null
+    """Show the members of a group, each with its partitions; and the partitions, each with its
+    member (null: none), position (null: nothing committed), start, end and lag; these are null
     where no leader answers.
     """
     found = ask.sdk.admin.describe_group(group)
@@ -73,7 +73,7 @@ def describe_group(ask: RequestContext, group: str) -> Facts:
 @blueprint.operation(
     "POST",
     "/groups/<group>/reset",
-    "Set where a group goes on",
+    "Reset the positions of a group",
     role=ADMIN,
     parameters=(
         parameter_catalog.NAMED_GROUP,
@@ -104,13 +104,14 @@ def reset_group(
     force: bool,
     dry_run: bool,
 ) -> Facts:
-    """To the earliest or latest message, an offset, a time, or by some messages; of all its topics,
-    one, or one partition of it; never to where nothing is. Answers with the positions before and
-    after. 409 while it has members, unless force=1. A group that never was may be given positions.
+    """Set the positions to the earliest or latest message, an offset, a time, or by a number of
+    messages; in all topics of the group, one topic, or one partition of it; never outside the
+    messages that are kept. The answer has the positions before and after. 409 while the group has
+    members, unless force=1. A group that has never had members may be given positions.
     """
     where: dict[str, Any] = {"to": to, "offset": offset, "time_ms": time_ms, "shift": shift}
     if sum(value is not None for value in where.values()) != 1:
-        raise InvalidRequest(f"say where to, with one of {', '.join(_TARGETS)}")
+        raise InvalidRequest(f"give exactly one of {', '.join(_TARGETS)}")
     if partition is not None and topic is None:
         raise InvalidRequest("partition is given without its topic")
     chosen: dict[str, Any] = {}
@@ -133,6 +134,8 @@ def reset_group(
     adds={"message": parameter_catalog.TEXT},
 )
 def delete_group(ask: RequestContext, group: str) -> Facts:
-    """With its positions: who joins it later begins as in a new one. 409 while it has members."""
+    """Delete a group with its positions; a consumer that joins it later begins as in a new group.
+    409 while it has members.
+    """
     ask.sdk.admin.delete_group(group)
     return {"message": f"Group '{group}' deleted"}

@@ -1,4 +1,4 @@
-"""Partitions: where they are, and more of them (P1, P2, C6)."""
+"""Partitions: where they are; and adding more."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _ROW: Final = {
     adds={"partitions": parameter_catalog.rows(_ROW), **_ROW},
 )
 def where_partitions_are(ask: RequestContext, topic: str | None, partition: int | None) -> Facts:
-    """The brokers that hold it, which of them leads, and since which term; by number: the one that
-    is to lead if it can (preferred), those that are silent, and those that others are about to
-    replace (leaving). Of all partitions of the topic if none is named, and of all topics without
-    one.
+    """Show the brokers that hold each partition, which of them leads, and since which term; by
+    number: the preferred leader (preferred), brokers that are silent (silent), and brokers that
+    others are replacing (leaving). All partitions of the topic if none is named, and of all topics
+    without one.
     """
     if topic is None and partition is not None:
         raise InvalidRequest("partition is given without its topic")
@@ -95,8 +95,8 @@ def _rows(topic: Facts, addresses: dict[int, str]) -> list[Facts]:
 def add_partitions(
     ask: RequestContext, topic: str, partition: int | None, producer_id: int | None, count: int
 ) -> Facts:
-    """Consumers that are there read a new partition from its first message on. With a number: that
-    one, which has to be the next; 409 if it is there already.
+    """Add partitions; the topic's consumers read a new one from its first message. With a number:
+    that partition, which must be the next one; 409 if it already exists.
     """
     if producer_id is not None:
         ask.sdk.check("producer", producer_id, topic, None)
@@ -104,21 +104,21 @@ def add_partitions(
         wanted: Facts = {"topic": topic, "count": count}
         key = ask.key("add_partitions", topic)
     elif count != 1:
-        raise InvalidRequest(f"partition names one, and count is {count}: give one of them")
+        raise InvalidRequest(f"partition names one, and count is {count}: give only one of both")
     else:
         _check_is_next(ask, topic, partition)
         wanted = {"topic": topic, "to": partition + 1}
         key = ask.key("add_partitions", topic, partition)
     added = ask.sdk.update("grow_topic", wanted, key)["partitions"]
     if not added:
-        raise PartitionExists(f"partition {partition} of {topic} exists already")
+        raise PartitionExists(f"partition {partition} of {topic} already exists")
     ask.sdk.session.refresh((topic,))
     return {"partition": added[0], "partitions": added}
 
 
 def _check_is_next(ask: RequestContext, topic: str, partition: int) -> None:
-    """Numbers have no gaps. One that is there already may be what a repeat with a key asks for, so
-    the managers judge that.
+    """Refuse a number that leaves a gap. A repeat with a key may name a partition that already
+    exists, so the managers decide about those.
     """
     count = len(ask.sdk.topic(topic)["partitions"])
     if partition > count:

@@ -1,12 +1,12 @@
-"""Is this gateway alive, and can it be used? For load balancers and people (H6).
+"""Probes for load balancers and people: is this gateway alive, and can the cluster be used?
 
-/livez and /ping: this process answers, whatever the cluster does. /readyz: requests will be
+/livez and /ping: this process answers, whatever the state of the cluster. /readyz: requests will be
 answered: the managers have a leader that a majority confirmed, every partition has one, no disk is
-full, and this gateway is not about to end; with check=quorum-critical, no group has lost so many
-members that it would stop if one more failed. /healthz: the same, with all that is not well by
-name, whatever the answer is. All of them need no token; where the gateway has tokens, only a
-request with one that may read is told names, and others how many problems there are. /status, for
-those who may read: how many daemons there are, and how many are alive.
+full, and this gateway is not stopping; with check=quorum-critical also: no Raft group would stop if
+one more member failed. /healthz: the same, and it lists all problems, with either status. None of
+them needs a token; where the gateway has tokens, only a request whose token may read gets names,
+and others get the number of problems. /status, for tokens that may read: how many daemons there
+are, and how many are alive.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ blueprint = ApiBlueprint("probes")
 
 # Problems that keep messages from being read or written now.
 STOPPING: Final = ("managers-leaderless", "leaderless", "disk-low")
-SHOWN_MAX: Final = 5  # in a sentence
+SHOWN_MAX: Final = 5  # in one sentence
 _PROBLEMS: Final = {"problems": parameter_catalog.ROWS, "omitted": parameter_catalog.NUMBER}
 
 
 @blueprint.get("/")
 def root() -> Response:
-    """A heartbeat for programs; people with a browser get the console."""
+    """Answer a heartbeat to programs; a browser is redirected to the console."""
     best = request.accept_mimetypes.best_match(["application/json", "text/html"])
     if best == "text/html" and "console" in current_app.blueprints:
         found: Response = redirect("/console")  # type: ignore[assignment]
@@ -52,14 +52,14 @@ root.role = None  # type: ignore[attr-defined]
     adds={"message": parameter_catalog.TEXT},
 )
 def livez(ask: RequestContext) -> Facts:
-    """It answers, so it is; whatever the cluster does."""
+    """Answer 200 as long as this process runs, whatever the state of the cluster."""
     return {"message": "alive"}
 
 
 @blueprint.operation(
     "GET",
     "/status",
-    "How many daemons are there and alive",
+    "Number of daemons, and of those alive",
     adds={
         "message": parameter_catalog.TEXT,
         "leader": parameter_catalog.nullable(parameter_catalog.NUMBER),
@@ -72,7 +72,9 @@ def livez(ask: RequestContext) -> Facts:
     },
 )
 def status(ask: RequestContext) -> Facts:
-    """The cluster in numbers, as a manager knows it; leader: which manager leads, null if none."""
+    """Show the cluster in numbers, as a manager knows it; leader: the manager that leads, null if
+    none.
+    """
     counts = ask.sdk.read("cluster")["counts"]
     managers = ask.sdk.read("managers")
     brokers = ask.sdk.read("brokers")["brokers"]
@@ -97,7 +99,7 @@ def status(ask: RequestContext) -> Facts:
     adds={"message": parameter_catalog.TEXT},
 )
 def readyz(ask: RequestContext, check: str | None) -> Facts:
-    """200 if requests will be answered; else 503, and what is wrong."""
+    """Answer 200 if requests will be answered; else 503 with what is wrong."""
     problems = _found(ask.sdk)["problems"]
     bad = _stopping(problems)
     if check is not None and not bad:
@@ -105,7 +107,7 @@ def readyz(ask: RequestContext, check: str | None) -> Facts:
     if bad and not ask.may_read:
         raise _without_names(bad)
     if bad:
-        raise NotReady(_sentence(bad), hint="GET /healthz lists all that is not well.")
+        raise NotReady(_sentence(bad), hint="GET /healthz lists all problems.")
     return {"message": "ready"}
 
 
@@ -118,8 +120,8 @@ def readyz(ask: RequestContext, check: str | None) -> Facts:
     beside=_PROBLEMS,
 )
 def healthz(ask: RequestContext) -> Facts:
-    """As /readyz, and all that is not well by name, in a 503 too: when something stops, all else
-    that is wrong is of interest most. Of very many the first ones; omitted says how many more.
+    """Answer as /readyz does, and list all problems, in a 503 too: then they are needed most. If
+    there are very many, the first ones are listed; omitted says how many more there are.
     """
     found = _found(ask.sdk)
     bad = _stopping(found["problems"])
@@ -138,12 +140,12 @@ def _without_names(bad: list[Facts]) -> NotReady:
 
 
 def _found(sdk: ClusterClient) -> Facts:
-    """What the managers' leader says: `_PROBLEMS`."""
+    """Return `_PROBLEMS`, as the managers' leader knows them."""
     if sdk.wait_slots.stopping.is_set():
-        raise Stopping("this gateway is about to end")
-    told = sdk.newest("problems")
-    found = {"problems": told["problems"]}
-    return found | {"omitted": told["omitted"]} if told["omitted"] else found
+        raise Stopping("this gateway is stopping")
+    reply = sdk.newest("problems")
+    problems = {"problems": reply["problems"]}
+    return problems | {"omitted": reply["omitted"]} if reply["omitted"] else problems
 
 
 def _stopping(problems: list[Facts]) -> list[Facts]:
@@ -158,19 +160,19 @@ def _sentence(bad: list[Facts]) -> str:
 
 
 def _in_words(row: Facts) -> str:
-    what = row["problem"]
+    problem = row["problem"]
     if "topic" in row:
-        return f"{row['topic']}/{row['partition']} {what}"
+        return f"{row['topic']}/{row['partition']} {problem}"
     if "node" in row:
-        return f"broker {row['node']} {what}"
-    return f"{what}, {row['silent']} silent" if "silent" in row else str(what)
+        return f"broker {row['node']} {problem}"
+    return f"{problem}, {row['silent']} silent" if "silent" in row else str(problem)
 
 
 def _critical(sdk: ClusterClient, problems: list[Facts]) -> list[Facts]:
-    """Groups that have just as many members alive as they need."""
+    """Return the groups that have just as many members alive as they need."""
     silent = sum(row["problem"] == "manager-silent" for row in problems)
     managers = len(sdk.read("managers")["managers"]) if silent else 0
-    found = [{"problem": "managers", "silent": silent}] if _is_bare(managers, silent) else []
+    critical = [{"problem": "managers", "silent": silent}] if _is_bare(managers, silent) else []
     sizes: dict[str, int] = {}
     for row in problems:
         if row["problem"] != "under-replicated":
@@ -178,8 +180,8 @@ def _critical(sdk: ClusterClient, problems: list[Facts]) -> list[Facts]:
         if row["topic"] not in sizes:
             sizes[row["topic"]] = sdk.topic(row["topic"])["replication"]
         if _is_bare(sizes[row["topic"]], row.get("lacking", len(row["missing"]))):
-            found.append(row)
-    return found
+            critical.append(row)
+    return critical
 
 
 def _is_bare(members: int, missing: int) -> bool:

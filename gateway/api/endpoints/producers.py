@@ -1,4 +1,4 @@
-"""Producers: register, produce, heartbeat (Q4, Q5, P3)."""
+"""Producers: register, produce, heartbeat."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ MESSAGE_NAMES: Final = ("message", "log_message", "value")
     },
 )
 def register_producer(ask: RequestContext, topic: str, partition: int | None) -> Facts:
-    """Gives an id for exactly this topic, which is created if it does not exist. With a partition,
-    which must exist: what this producer sends without naming one goes there.
+    """Register a producer of exactly this topic, which is created if it does not exist; the answer
+    has its id. With a partition, which must exist, messages for which this producer names none go
+    there.
     """
     own = () if partition is None else (partition,)
     key = ask.key("register_producer", topic, *own)
@@ -46,7 +47,7 @@ def register_producer(ask: RequestContext, topic: str, partition: int | None) ->
 def _partitions(ask: RequestContext, topic: str) -> list[int]:
     try:
         return list(range(len(ask.sdk.topic(topic)["partitions"])))
-    except UnknownTopic:  # deleted since
+    except UnknownTopic:  # deleted in between
         return []
 
 
@@ -59,7 +60,7 @@ def _partitions(ask: RequestContext, topic: str) -> list[int]:
     adds={"producer_id": parameter_catalog.NUMBER},
 )
 def heartbeat_of_producer(ask: RequestContext, producer_id: int) -> Facts:
-    """Every request with a producer_id counts as one."""
+    """Tell that a producer is alive. Every request with a producer_id counts as a heartbeat."""
     ask.sdk.client("producer", producer_id)
     ask.sdk.heard_of("producer", producer_id)
     return {"producer_id": producer_id}
@@ -92,7 +93,7 @@ def _quick(
     key: str | None,
     encoding: str,
 ) -> PendingResult | None:
-    """One message, of a producer that is known here."""
+    """Produce one message of a producer that is known here; None if that has to wait."""
     sdk = ask.sdk
     producer = sdk.ready_producer()
     is_one = message is not None and messages is None
@@ -135,10 +136,11 @@ def produce(
     key: str | None,
     encoding: str,
 ) -> Facts:
-    """One message, or a list of them. Answered when it is on disk on a majority of the replicas.
+    """Store one message, or a list of them. The answer comes when they are on disk on a majority of
+    the replicas.
 
-    Without a partition, and of a producer that was registered without one: by the key if there is
-    one, else so that all partitions get as many.
+    Without a partition, and if the producer was registered without one, the key decides; without a
+    key all partitions get equally many.
     """
     topic, partition = ask.sdk.check("producer", producer_id, topic, partition)
     request_id = ask.key("produce", topic, producer_id)
@@ -171,7 +173,7 @@ def produce(
 def _unpacked(
     messages: list[Any], key: str | None, encoding: str
 ) -> tuple[list[bytes], list[bytes | None]]:
-    """Each is a text, or an object of message, key, encoding."""
+    """Read a list of messages: each is a text, or an object of message, key, encoding."""
     if len(messages) > parameter_catalog.MESSAGES_PRODUCED_MAX:
         raise InvalidRequest(
             f"{len(messages)} messages; one request takes {parameter_catalog.MESSAGES_PRODUCED_MAX}"
@@ -184,9 +186,9 @@ def _unpacked(
             pass  # the loop below says which one it is
     values: list[bytes] = []
     keys: list[bytes | None] = []
-    for at, one in enumerate(messages):
+    for at, item in enumerate(messages):
         name = f"messages[{at}]"
-        row = one if type(one) is dict else {"message": one}
+        row = item if type(item) is dict else {"message": item}
         given = [row[word] for word in MESSAGE_NAMES if row.get(word) is not None]
         how = row.get("encoding", encoding)
         if len(given) != 1 or how not in parameter_catalog.ENCODINGS:
@@ -202,7 +204,9 @@ def _unpacked(
 def _quick_named(
     ask: RequestContext, producer_id: int, partition: int | None, **values: Any
 ) -> PendingResult | None:
-    """One that names no partition may be of a producer that has one."""
+    """Produce to a named partition. Without one the producer may have its own: the pool checks
+    that.
+    """
     if partition is None:
         return None
     return _quick(ask, producer_id=producer_id, partition=partition, **values)
@@ -222,7 +226,7 @@ def _quick_named(
 def produce_to_partition(
     ask: RequestContext, topic: str | None, producer_id: int, partition: int | None, **values: Any
 ) -> Facts:
-    """As /producer/produce, with the partition named, here or when the producer was registered."""
+    """Produce to a partition, which is named here or when the producer was registered."""
     topic, partition = ask.sdk.check("producer", producer_id, topic, partition)
     if partition is None:
         raise InvalidRequest(f"partition is missing: {parameter_catalog.LOG_PARTITION.about}")

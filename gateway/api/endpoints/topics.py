@@ -1,4 +1,4 @@
-"""Topics: create, list, show, change settings, delete (Q1, Q2)."""
+"""Topics: create, list, show, change settings, delete."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _CREATE: Final = (
 def create_topic(
     ask: RequestContext, topic: str, partitions: int, replication: int, settings: dict[str, Any]
 ) -> Facts:
-    """With so many partitions, each on so many brokers. A name is given once: 409 if it exists.
+    """Create a topic with this many partitions, each on this many brokers. 409 if the name exists.
 
     A parameter that is not listed is taken for a setting of the topic.
     """
@@ -76,14 +76,20 @@ def create_topic(
 def _advised(
     error: InvalidSetting, given: tuple[str, ...], wanted: tuple[Parameter, ...]
 ) -> InvalidSetting:
-    """What the managers said, and which name was meant, if one is like what they do not know."""
-    known = [*parameter_catalog.TOPIC_SETTINGS, *(name for one in wanted for name in one.names)]
+    """Add to the managers' error which name was probably meant, if a known one is similar to an
+    unknown one.
+    """
+    known = [
+        *parameter_catalog.TOPIC_SETTINGS,
+        *(name for parameter in wanted for name in parameter.names),
+    ]
     for name in given:
-        like = "" if name in known else nearest(name, known)
-        if like:
-            hint = f"It takes {', '.join(one.name for one in wanted)}, and settings of a topic."
+        suggestion = "" if name in known else nearest(name, known)
+        if suggestion:
+            names = ", ".join(parameter.name for parameter in wanted)
+            hint = f"It takes {names}, and settings of a topic."
             return InvalidSetting(
-                f"there is no parameter or setting {name!r}{like}",
+                f"there is no parameter or setting {name!r}{suggestion}",
                 component=error.component,
                 hint=hint,
             )
@@ -98,7 +104,7 @@ def _advised(
     adds={"topics": {"type": "array"}},
 )
 def list_topics(ask: RequestContext, detail: bool) -> Facts:
-    """Their names; with detail=1 also partitions, leaders, sizes and settings of each."""
+    """List the names; with detail=1 also partitions, leaders, sizes and settings of each topic."""
     return {"topics": ask.sdk.read("topics", detail=detail)["topics"]}
 
 
@@ -106,8 +112,8 @@ def list_topics(ask: RequestContext, detail: bool) -> Facts:
     "GET", "/topics/<topic>", "One topic", parameters=(parameter_catalog.TOPIC,), adds=_ROW
 )
 def describe_topic(ask: RequestContext, topic: str) -> Facts:
-    """The same of one as of each with detail=1: settings, sizes, and of each partition the brokers
-    that hold it, by number, and which of them leads (0: none).
+    """Show one topic, as the list does with detail=1: settings, sizes, and for each partition the
+    brokers that hold it, by number, and which of them leads (0: none).
     """
     return ask.sdk.topic(topic)
 
@@ -123,8 +129,8 @@ def describe_topic(ask: RequestContext, topic: str) -> Facts:
     adds={"topic": parameter_catalog.TEXT, "settings": {"type": "object"}},
 )
 def alter_topic(ask: RequestContext, topic: str, settings: dict[str, Any]) -> Facts:
-    """Retention, for one, while it is in use. In `settings`, null brings a default back. The
-    answer has all settings of the topic.
+    """Change settings, such as retention, while the topic is in use. In `settings`, null restores a
+    default. The answer has all settings of the topic.
 
     A parameter that is not listed is taken for a setting of the topic.
     """
@@ -149,6 +155,6 @@ def alter_topic(ask: RequestContext, topic: str, settings: dict[str, Any]) -> Fa
     adds={"message": parameter_catalog.TEXT},
 )
 def delete_topic(ask: RequestContext, topic: str) -> Facts:
-    """With all its messages, producers and consumers."""
+    """Delete a topic with all its messages, producers and consumers."""
     ask.sdk.update("delete_topic", {"topic": topic}, ask.key("delete_topic", topic))
     return {"message": f"Topic '{topic}' deleted"}
