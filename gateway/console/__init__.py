@@ -1,11 +1,11 @@
 """The web console: what the cluster is doing, for people, in the browser that they have.
 
-Pages are made on the server, one template for each; a few hundred lines of script of our own keep
-them moving and draw the charts. Nothing is built, nothing is fetched from elsewhere, and without
-script every page still says what it knows. DESIGN.md in this folder tells why.
+The server makes the pages, one template for each; a few hundred lines of our own script update them
+and draw the charts. There is no build step, nothing is fetched from other sites, and without the
+script every page still shows its facts. DESIGN.md in this folder gives the reasons.
 
-`page` is the frame of every page, `csrf` what each request passes first, `message_reader` reads
-messages to show. The rooms: `pages` has a file for each page, `live` what changes while one looks,
+`page` is the frame of every page, `csrf` checks each request first, `message_reader` reads messages
+to show. The packages: `pages` has a file for each page, `live` what changes while a page is open,
 `view` how things are shown. Only `gateway/app` imports this package.
 """
 
@@ -49,7 +49,7 @@ log = logging.getLogger("myqueue.gateway")
 
 
 def _nothing(rest: str) -> Response:
-    raise NotFound(f"the console has no page {flask.request.path}", hint="Go on from the overview.")
+    raise NotFound(f"the console has no page {flask.request.path}", hint="Start from the overview.")
 
 
 for part in (
@@ -70,7 +70,9 @@ def _begin(state: BlueprintSetupState) -> None:
 
 
 def _open(view: Callable[..., Any]) -> Callable[..., Any]:
-    """For the gateway's guard, which asks programs for a header: these pages have their own way."""
+    """Exempt a view from the gateway's guard, which requires a header: these pages check the login
+    themselves.
+    """
 
     def opened(**values: Any) -> Any:
         return view(**values)
@@ -97,7 +99,7 @@ def _protect(response: Response) -> Response:
 
 @blueprint.errorhandler(MyQueueError)
 def _refused(error: MyQueueError) -> Response:
-    """One readable line with code and component, in the frame of every page."""
+    """Show the error in one readable line with code and component, in the frame of every page."""
     status, told, headers = failures.describe(error, page.name_of())
     if page.wants_json():
         response = flask.jsonify(error=told)
@@ -110,13 +112,13 @@ def _refused(error: MyQueueError) -> Response:
 
 @blueprint.errorhandler(Exception)
 def _broken(error: Exception) -> Response:
-    """A mistake of this program: told in its log with the trace, here without it."""
+    """Answer for a defect of this program: the log gets the traceback, the page does not."""
     log.exception("a page of the console failed")
     return _refused(Internal(f"{type(error).__name__} in the gateway; its log says where"))
 
 
 def _not_http(error: Exception) -> Response:
-    """What Flask itself refuses, below these pages."""
+    """Answer what Flask itself refuses below these pages."""
     code = int(getattr(error, "code", 500))
     told = {
         "message": getattr(error, "description", ""),

@@ -1,10 +1,10 @@
-"""What every request to the console passes first, and what every page carries.
+"""Checks that every request to the console passes first, and headers that every page carries.
 
-Names, keys and messages on these pages come from strangers, and a browser carries out what it is
-told. So: no script and no style but our own files (CSP without exceptions), no framing, no guessing
-of types, no referrer. A form is taken only from a page of this console: the browser says so itself
-(Sec-Fetch-Site, else Origin), and the form has a token that other origins can't read. Which names
-a gateway answers to at all, `../api/browser_origins.py` says for every path.
+Names, keys and messages on these pages may be hostile, and a browser carries out what it is told.
+So: no script and no style but our own files (CSP without exceptions), no framing, no guessing of
+types, no referrer. A form is accepted only from a page of this console: the browser says so itself
+(Sec-Fetch-Site, else Origin), and the form has a token that other origins can't read.
+`../api/browser_origins.py` decides for every path which names a gateway answers to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ HEADERS: Final = {
 
 
 class Tokens:
-    """Tokens of forms: made by this process, good for some hours, bound to who is logged in."""
+    """Tokens of forms: made by this process, valid for some hours, bound to the person who is
+    logged in.
+    """
 
     def __init__(self) -> None:
         self._secret = token_bytes(32)
@@ -51,7 +53,7 @@ class Tokens:
         if not (made.isascii() and made.isdigit() and len(made) < 20):
             return False
         fresh = 0 <= int(time.monotonic()) - int(made) <= TOKEN_S
-        # Bytes: a token with other letters is wrong and no error.
+        # Compared as bytes: a token with other letters is wrong, not an error.
         same = hmac.compare_digest(token.encode(), self._sign(int(made), user).encode())
         return fresh and same
 
@@ -61,7 +63,7 @@ class Tokens:
 
 
 def limit_form() -> None:
-    """The API takes no forms; the console takes small ones."""
+    """Limit the size of forms. The API parses bodies itself; the console accepts small forms."""
     request = flask.request
     request.max_content_length = CONSOLE_FORM_BYTES_MAX
     request.max_form_memory_size = CONSOLE_FORM_BYTES_MAX
@@ -69,7 +71,7 @@ def limit_form() -> None:
 
 
 def check_form(tokens: Tokens, user: str = "") -> None:
-    """Raises Forbidden unless a page of ours sent it."""
+    """Raise Forbidden unless a page of this console sent the form."""
     request = flask.request
     site = request.headers.get("Sec-Fetch-Site")
     origin = request.headers.get("Origin")
@@ -80,7 +82,9 @@ def check_form(tokens: Tokens, user: str = "") -> None:
     if not ours:
         raise Forbidden("this form was sent by a page of another site", hint=AGAIN)
     if not tokens.is_good(request.form.get("token", ""), user):
-        raise Forbidden("the page with this form was too old, or of another gateway", hint=AGAIN)
+        raise Forbidden(
+            "the page with this form was too old, or came from another gateway", hint=AGAIN
+        )
 
 
 def protect(response: Response) -> Response:

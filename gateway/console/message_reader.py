@@ -1,10 +1,9 @@
-"""Messages of a topic, from some offsets on: for the browser and the live tail.
+"""Read messages of a topic from given offsets, for the message browser and the live tail.
 
-Each call is complete in itself: it names the offsets that it begins at, and a consumer of the
-gateway's one session lives for as long as the call. Nothing is committed, nothing is remembered, so
-any gateway can go on where another one stopped. Bounded in messages, bytes and time: messages are
-taken one by one, and AT_ONCE partitions are read at a time, so no more batches than that are open,
-whatever those of all partitions unpack to.
+Each call is complete in itself: it names the offsets that it begins at, and a consumer on the
+gateway's session lives for as long as the call. Nothing is committed or remembered, so any gateway
+can continue where another one stopped. Messages, bytes and time are bounded: messages are read one
+by one and from AT_ONCE partitions at a time, so no more batches than that are unpacked at once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from myqueue.errors import MyQueueError
 
 BYTES_MAX: Final = 8 << 20  # of messages in one call
 AT_ONCE: Final = 4  # partitions
-MESSAGE_BYTES: Final = 256  # of one, besides its value
+MESSAGE_BYTES: Final = 256  # counted for each message besides its value
 FETCH_BYTES: Final = 1 << 20
 BUFFER_BYTES: Final = 4 << 20
 POLL_S: Final = 0.5
@@ -27,7 +26,7 @@ LIMIT_S: Final = 5.0
 
 
 class Range(NamedTuple):
-    """What a partition keeps: offsets from `start` up to, and without, `end`."""
+    """The offsets that a partition keeps: from `start` up to, but without, `end`."""
 
     start: int
     end: int
@@ -35,7 +34,7 @@ class Range(NamedTuple):
 
 class Found(NamedTuple):
     messages: list[Message]  # in the order of their partitions' offsets
-    error: MyQueueError | None  # why these are not all, if something went wrong
+    error: MyQueueError | None  # why messages are missing, if reading failed
 
 
 def ranges(admin: Admin, topic: str) -> dict[int, Range]:
@@ -43,10 +42,10 @@ def ranges(admin: Admin, topic: str) -> dict[int, Range]:
 
 
 def clamp(at: Mapping[int, int], known: Mapping[int, Range]) -> dict[int, int]:
-    """Offsets that exist, or the next one to come. A partition that is not named: its start."""
+    """Limit offsets to those that exist, or the next one; a missing partition gets its start."""
     return {
-        number: min(max(at.get(number, one.start), one.start), one.end)
-        for number, one in known.items()
+        number: min(max(at.get(number, kept.start), kept.start), kept.end)
+        for number, kept in known.items()
     }
 
 
@@ -57,8 +56,8 @@ def read(
     upto: Mapping[int, int],
     wait_s: float = 0.0,
 ) -> Found:
-    """Messages from the offsets `at` up to those of `upto`. If there are none: the first ones to
-    come within `wait_s`.
+    """Return messages from the offsets `at` up to those of `upto`. If there are none: the first
+    ones that arrive within `wait_s`.
     """
     left = {number: end for number, end in upto.items() if at[number] < end}
     if not left and wait_s <= 0:
@@ -91,10 +90,10 @@ def read(
                     if is_last and left.pop(number, None) is not None:
                         place = TopicPartition(topic, number)
                         consumer.pause([place])
-                        consumer.seek(place, upto[number])  # its open batch is dropped
+                        consumer.seek(place, upto[number])  # drops its unpacked batch
                         consumer.resume([TopicPartition(topic, n) for n in islice(following, 1)])
                     if bounded and message.offset >= upto.get(number, 0):
-                        continue  # newer than the question; the next one gets it
+                        continue  # newer than the request; the next request gets it
                     out.append(message)
                     size += len(message.value) + MESSAGE_BYTES
                 if not left and (out or bounded):

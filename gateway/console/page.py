@@ -1,8 +1,8 @@
-"""The frame of every page: who is asked, how the cluster is, and the way a page is drawn.
+"""The frame of every page: its context, the health of the cluster, and how a page is drawn.
 
-A page has one live part, the block `live` of its template. With `?live=1` the same address gives
-that part alone, in JSON, and the script on the page puts it in place; so live and first drawing
-come from one template, and without a script the page is the same but for the movement.
+A page has one live part, the block `live` of its template. With `?live=1` the same address returns
+only that part, in JSON, and the script on the page replaces it. So the first drawing and the
+updates come from one template, and without a script the page only does not update itself.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def console() -> Console:
 
 
 def admin() -> Admin:
-    """For questions of a page. Who knows that nobody answers does not wait to hear it again."""
+    """Return the client for a page's own requests. If the last look found the cluster unreachable,
+    raise that error at once instead of waiting for it again.
+    """
     look = console().watch.latest()
     if look.errors and not look.is_reachable:
         raise look.errors[0].with_traceback(None)
@@ -70,7 +72,9 @@ def name_of() -> Callable[[str], str]:
 
 
 def link(endpoint: str, **values: Any) -> str:
-    """None ("") to what is called as steps in a path are: browsers would go elsewhere by it."""
+    """Return the address of a page; "" for topics called "." or "..", which browsers resolve as
+    steps in a path.
+    """
     if values.get("name") in (".", ".."):
         return ""
     return flask.url_for(f"console.{endpoint}", **values)
@@ -79,7 +83,7 @@ def link(endpoint: str, **values: Any) -> str:
 def draw(
     template: str, section: str, title: str, *, crumbs: tuple[Crumb, ...] = (), **facts: Any
 ) -> Response:
-    """The page; or its live part, if that is what was asked for."""
+    """Draw the page; or only its live part, if that is requested."""
     watch = console().watch
     look = watch.latest()
     context: dict[str, Any] = {
@@ -101,23 +105,23 @@ def _block(template: str, block: str, context: dict[str, Any]) -> str:
     found = app.jinja_env.get_template(template if block == "live" else "console/_health.html")
     if block != "live":
         return found.render(context)
-    draws = found.blocks.get(block)  # a form has none
+    draws = found.blocks.get(block)  # a page with a form has none
     return "" if draws is None else "".join(draws(found.new_context(context)))
 
 
 def user() -> str:
-    """Who is logged in; nobody has to be where no tokens are configured."""
+    """Return the name of the person who is logged in; "" where no tokens are configured."""
     return str(flask.g.get("myqueue_user", ""))
 
 
 def may(role: str) -> bool:
-    """Whoever may administer may do all."""
+    """True if the role is granted; admin includes all roles."""
     roles = flask.g.get("myqueue_roles", frozenset())
     return role in roles or "admin" in roles
 
 
 def session_of() -> str:
-    """What tokens of forms are bound to: who is logged in, if somebody is."""
+    """Return what tokens of forms are bound to: the login, if there is one."""
     return str(flask.g.get("myqueue_session", ""))
 
 
@@ -141,11 +145,11 @@ def health_of(look: ClusterSnapshot) -> Health:
     return Health(format.BAD, text, found)
 
 
-# -- what pages are asked for ---------------------------------------------------------------------
+# -- values from addresses ------------------------------------------------------------------------
 
 
 def number_of(name: str, default: int | None, low: int, high: int) -> int:
-    """A whole number from the address; the default if it is missing or empty."""
+    """Read a whole number from the address; the default if it is missing or empty."""
     text = flask.request.args.get(name, "").strip()
     if not text and default is not None:
         return default
@@ -160,7 +164,7 @@ def whole(name: str, text: str, low: int, high: int) -> int:
 
 
 def moment_of(text: str) -> int:
-    """In ms since 1970: a moment in UTC, as a browser's field for it sends it."""
+    """Read a time in UTC, as a browser's field sends it; return ms since 1970."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -182,7 +186,7 @@ class Pager(NamedTuple):
 
 
 def pages(total: int) -> tuple[slice, Pager]:
-    """Which rows are asked for, by `?page=`; links to the pages beside it."""
+    """Return the rows that `?page=` asks for, and links to the previous and next pages."""
     last_page = max(1, -(-total // PAGE_ROWS))
     page = min(number_of("page", 1, 1, 1_000_000), last_page)
     first = (page - 1) * PAGE_ROWS

@@ -193,7 +193,7 @@ def test_what_changed_is_told_once() -> None:
         "manager 2 leads the managers (term 3)",
         "t/0 without a leader",
     ]
-    assert "broker 2 is heard again" in [one.text for one in troubles.changes(ill, well)]
+    assert "broker 2 is alive again" in [one.text for one in troubles.changes(ill, well)]
     assert "t/0 with a leader again" in [one.text for one in troubles.changes(ill, well)]
     assert troubles.changes(ill, ill) == []
     texts = [one.text for one in troubles.changes(well, look(None))]
@@ -226,7 +226,7 @@ def test_what_was_done_to_brokers_and_damage_are_told_as_well() -> None:
     ]
     assert texts(at("active", bad), at("active", {**bad, "state": "being emptied"})) == []
     assert texts(at("active", bad), at("active")) == [
-        "no damage any more, broker 2: 7.seg at position 512"
+        "damage was repaired, broker 2: 7.seg at position 512"
     ]
 
 

@@ -365,7 +365,7 @@ def when_to_stop(counting: int) -> str:
         return "its process may be stopped"
     return (
         f"keep its process running while {counting} of its partitions still count on it;"
-        " 'myq broker remove' with its number, on its machine, waits for that and stops it"
+        " 'myq broker remove' with its number, on its machine, waits for that"
     )
 
 

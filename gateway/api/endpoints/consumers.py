@@ -227,7 +227,7 @@ def _row(message: Message, encoding: str) -> Facts:
 def _quick_named(
     ask: RequestContext, consumer_id: int, partition: int | None, **values: Any
 ) -> PendingResult | None:
-    """Take from a named partition; without one, the pool checks whether the consumer has its own."""
+    """Take from a named partition; without one, the pool checks if the consumer has its own."""
     if partition is None:
         return None
     return _quick(ask, consumer_id=consumer_id, partition=partition, **values)

@@ -204,9 +204,7 @@ def _unpacked(
 def _quick_named(
     ask: RequestContext, producer_id: int, partition: int | None, **values: Any
 ) -> PendingResult | None:
-    """Produce to a named partition. Without one the producer may have its own: the pool checks
-    that.
-    """
+    """Produce to a named partition; without one, the pool checks if the producer has its own."""
     if partition is None:
         return None
     return _quick(ask, producer_id=producer_id, partition=partition, **values)

@@ -1,7 +1,7 @@
-"""How fast numbers grow that are only looked at now and then: ends of topics, mostly.
+"""Measure how fast numbers grow that are looked at only now and then, mostly ends of topics.
 
-Rates here are those between two looks of this gateway, so the first look has none. What nobody
-looked at for a while starts anew, because an average over an hour is no answer to "how fast now".
+A rate is measured between two looks of this gateway, so the first look has none. After a long pause
+measuring starts again, because an average over an hour does not answer "how fast now".
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Final, NamedTuple
 
-BETWEEN_MS_MIN: Final = 900  # two pages at once are one look
+BETWEEN_MS_MIN: Final = 900  # two pages at the same moment count as one look
 BETWEEN_MS_MAX: Final = 15_000
 KEPT_MAX: Final = 5_000
 
@@ -21,14 +21,14 @@ class Seen(NamedTuple):
 
 
 class Paces:
-    """By any key. Called by several threads at once."""
+    """Rates by any key; any number of threads may call it."""
 
     def __init__(self) -> None:
         self._seen: dict[int, Seen] = {}
         self._lock = threading.Lock()
 
     def seen(self, key: int, value: int, at_ms: int) -> float | None:
-        """Note the value; its growth per second since the look before, if that is known."""
+        """Note the value; return its growth per second since the previous look, if known."""
         with self._lock:
             before = self._seen.get(key)
             if before is not None and 0 <= at_ms - before.at_ms < BETWEEN_MS_MIN:

@@ -1,9 +1,9 @@
-"""A watcher that looks at the cluster once a second while somebody looks at the console.
+"""Look at the cluster once a second while the console is in use.
 
-It keeps the last quarter of an hour for the charts, one point a second, and the last events, all
-in memory: the cluster has the truth, and a gateway may be lost at any time. Pages show what the
-last look found, so a hundred open pages cost the cluster as much as one. It begins with the first
-page that is asked for and rests when no page was asked for a while; a gap in a chart says so.
+It keeps the last 15 minutes for the charts, one point a second, and the last events, all in memory:
+the cluster has the truth, and a gateway may be lost at any time. Pages show what the last look
+found, so a hundred open pages cost the cluster as much as one. The watch begins with the first page
+and stops when no page was requested for a while; the chart then shows a gap.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from myqueue.gateway.console.view.format import wall_ms
 log = logging.getLogger("myqueue.gateway")
 
 EVERY_S: Final = 1.0
-KEPT_S: Final = 900  # a quarter of an hour
+KEPT_S: Final = 900  # 15 minutes
 EVENTS_MAX: Final = 200
 REST_AFTER_S: Final = 900.0
 FIRST_LOOK_S: Final = 5.0
-SYNC_OVER: Final = 10  # looks; of fewer syncs a percentile says little
+SYNC_OVER: Final = 10  # looks; a percentile over fewer syncs means little
 
 
 class Event(NamedTuple):
@@ -39,7 +39,7 @@ class Event(NamedTuple):
 
 
 class Watch:
-    """What the console knows. One thread looks; any number of requests read."""
+    """The console's view of the cluster. One thread looks; any number of requests read."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -56,7 +56,7 @@ class Watch:
         self.written: dict[int, float] = {}  # messages per second, by broker
 
     def latest(self) -> ClusterSnapshot:
-        """The last look, not older than a second or two; waits for it if there was none lately."""
+        """Return the last look, at most two seconds old; wait for the first one if necessary."""
         with self._lock:
             self._wanted_at = time.monotonic()
             if self._thread is None and not self._session.closed:
@@ -71,7 +71,7 @@ class Watch:
             return [one for one in self._points if one.at_ms > since_ms]
 
     def events(self) -> list[Event]:
-        """The newest first."""
+        """Return the events, newest first."""
         with self._lock:
             return list(reversed(self._events))
 
@@ -93,9 +93,9 @@ class Watch:
                         return
                 time.sleep(max(0.05, begin + EVERY_S - time.monotonic()))
         except Closed:
-            return  # the gateway is about to end
+            return  # the gateway is stopping
         except Exception:
-            log.exception("the console's watch ended; the next page starts another")
+            log.exception("the console's watch failed; the next page starts it again")
             with self._lock:
                 self._thread = None
 

@@ -1,4 +1,4 @@
-"""What is not well, in sentences, the worst first; and what changed from one look to the next.
+"""Problems in sentences, the worst first; and what changed from one look to the next.
 
 The facts are the `problems` of the managers' leader, as `myq health` has them. Pure.
 """
@@ -12,8 +12,8 @@ from myqueue.gateway.api.failures import HINTS
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 
 NAMED_MAX: Final = 5  # partitions in one sentence
-UNREACHED: Final = "other brokers do not reach broker {node}: check its address for peers"
-# Of a broker's states those that people bring about.
+UNREACHED: Final = "other brokers can't reach broker {node}: check its address for peers"
+# States of a broker that an operator causes.
 DONE_TO: Final = {
     "active": "may hold partitions again",
     "draining": "is being drained",
@@ -22,16 +22,16 @@ DONE_TO: Final = {
 
 
 class Trouble(NamedTuple):
-    """`is_critical`: something can't be read or written now."""
+    """One problem, or one event. `is_critical`: some messages can't be read or written now."""
 
     is_critical: bool
     text: str
 
 
 def troubles(look: ClusterSnapshot) -> list[Trouble]:
-    """Everything that a look found wrong. Nothing: all is well."""
+    """Return all problems that a look found; empty if there are none."""
     if not look.is_reachable:
-        why = one_line(look.errors[0]) if look.errors else "the first of them is still being asked"
+        why = one_line(look.errors[0]) if look.errors else "waiting for the first answer"
         return [Trouble(True, f"no manager answers: {why}")]
     if look.problems is None:
         missing = ", ".join(str(row["node"]) for row in look.managers if not row["alive"])
@@ -44,7 +44,7 @@ def troubles(look: ClusterSnapshot) -> list[Trouble]:
 
 
 def _of_brokers(brokers: list[Facts]) -> list[Trouble]:
-    """Without a leader: what any manager hears by itself."""
+    """Without a leader: what any manager knows by its own heartbeats."""
     return [
         Trouble(False, f"broker {row['node']} is silent") for row in brokers if not row["alive"]
     ]
@@ -54,7 +54,7 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
     out = []
     for kind, critical, text in (
         ("managers-leaderless", True, "no manager leads"),
-        ("disk-low", True, "broker {node} has no room on its disk, and refuses writes"),
+        ("disk-low", True, "the disk of broker {node} is full; it refuses writes"),
         ("manager-silent", False, "manager {node} is silent"),
         ("broker-silent", False, "broker {node} is silent"),
         ("unreached", False, UNREACHED),
@@ -97,8 +97,8 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
 def _rival(row: Facts) -> str:
     who = f"{row['kind']} {row['node']}"
     return (
-        f"another process says that it is {who}, at {row['address']}; {who} is connected from"
-        f" {row['connected']}: stop the one that should not be"
+        f"another process claims to be {who}, at {row['address']}; {who} is connected from"
+        f" {row['connected']}: stop the wrong one"
     )
 
 
@@ -115,16 +115,16 @@ def _closed(row: Facts) -> str:
     if row["kept"]:
         return (
             f"{who} keeps the log of a closed replica of {row['partition']} in {row['kept']}:"
-            " see what the others lack, then remove that folder"
+            " check what the other replicas lack, then remove that folder"
         )
     if row["kind"] == "manager":
         return (
-            f"{who} takes no part: {row['why']}. The others go on without it as long as they are a"
-            " majority; 'myq health' says what to do and what not"
+            f"{who} takes no part: {row['why']}. The other managers continue without it while they"
+            " are a majority; 'myq health' says what to do and what not"
         )
     return (
         f"{who} closed its replica of {row['partition']}: {row['why']}. Its files are kept, and"
-        " another replica takes its place when the others have a leader"
+        " a new replica replaces it when the other replicas have a leader"
     )
 
 
@@ -132,7 +132,7 @@ def _without_vote(row: Facts) -> str:
     brokers = ", ".join(map(str, row["voteless"]))
     return (
         f"{row['topic']}/{row['partition']}: its replica on broker {brokers} lost entries, and does"
-        " not vote before a leader has filled it: the brokers of its other replicas have to run"
+        " not vote until a leader has restored them: start the brokers of the other replicas"
     )
 
 
@@ -148,13 +148,15 @@ def partitions_of(problems: list[Facts] | None, kind: str) -> list[str]:
 
 
 def one_line(error: MyQueueError) -> str:
-    """For people: the text, its code, and who said so."""
+    """Return the text of an error with its code and component, for people."""
     at = f", {error.component}" if error.component else ""
     return f"{' '.join(str(error).split())} ({error.name} {error.code}{at})"
 
 
 def advised(error: MyQueueError) -> str:
-    """The same, and what to do. Where the command line has a flag, the page itself says it."""
+    """Return the same with the hint. Where the hint names a command line flag, the page says it
+    itself.
+    """
     hint = error.own_hint if type(error) in HINTS else error.hint
     return f"{one_line(error)}. {hint}".rstrip()
 
@@ -163,8 +165,8 @@ def advised(error: MyQueueError) -> str:
 
 
 def changes(before: ClusterSnapshot, now: ClusterSnapshot) -> list[Trouble]:
-    """What a watcher would call out: who came, went, fell silent or came back, who leads, what was
-    found damaged.
+    """Return events: daemons that joined, were removed, fell silent or answer again, leaders that
+    changed, damage that was found.
     """
     out = []
     for kind, old, new in (
@@ -178,7 +180,7 @@ def changes(before: ClusterSnapshot, now: ClusterSnapshot) -> list[Trouble]:
                 if was:
                     out.append(Trouble(False, f"{kind} {node} joined"))
             elif was[node] != alive:
-                text = "is heard again" if alive else "fell silent"
+                text = "is alive again" if alive else "fell silent"
                 out.append(Trouble(not alive, f"{kind} {node} {text}"))
     if before.is_reachable and now.is_reachable:
         out += _moods(before.brokers, now.brokers)
@@ -206,7 +208,7 @@ def changes(before: ClusterSnapshot, now: ClusterSnapshot) -> list[Trouble]:
 
 
 def _moods(before: list[Facts], now: list[Facts]) -> list[Trouble]:
-    """What people did to brokers, or had done."""
+    """Return changes of brokers that an operator caused."""
     was = {row["node"]: row.get("state") for row in before}
     out = [
         Trouble(False, f"broker {row['node']} {DONE_TO[row['state']]}")
@@ -229,7 +231,7 @@ def _damages(before: list[Facts], now: list[Facts]) -> list[Trouble]:
         for problems in (before, now)
     )
     found = [Trouble(False, f"damage was found, {one}") for one in sorted(new - old)]
-    return found + [Trouble(False, f"no damage any more, {one}") for one in sorted(old - new)]
+    return found + [Trouble(False, f"damage was repaired, {one}") for one in sorted(old - new)]
 
 
 def _some(names: set[str]) -> str:

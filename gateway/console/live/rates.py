@@ -1,7 +1,7 @@
-"""From two answers of STATS to rates: what the charts show. Pure.
+"""Turn two answers of STATS into rates for the charts. Pure.
 
-A daemon that restarted counts from zero again; it is left out of that one interval, so that a rate
-is never negative and never a jump (nobody sent ten million messages in that second).
+A daemon that restarted counts from zero again. It is left out of that one interval, so that a rate
+is never negative and never shows a false peak.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUANTILE: Final = 0.99
 
 
 class Point(NamedTuple):
-    """A second of the brokers' life; None: not known."""
+    """One second of the brokers; None: not known."""
 
     at_ms: int
     messages_in: float | None = None
@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 
 def point(at_ms: int, before: list[Facts], now: list[Facts], passed_s: float) -> Point:
-    """The rates between two looks at the brokers."""
+    """Return the rates between two looks at the brokers."""
     pairs = same_lives(before, now)
     if not pairs or passed_s <= 0:
         return Point(at_ms)
@@ -46,7 +46,7 @@ def point(at_ms: int, before: list[Facts], now: list[Facts], passed_s: float) ->
 
 
 def written(before: list[Facts], now: list[Facts], passed_s: float) -> dict[int, float]:
-    """Messages per second that each broker stored between two looks, by its number."""
+    """Return the messages per second that each broker stored between two looks, by its number."""
     name = COUNTERS["messages_in"]
     return {
         new["node"]: (new["counters"].get(name, 0) - old["counters"].get(name, 0)) / passed_s
@@ -56,7 +56,7 @@ def written(before: list[Facts], now: list[Facts], passed_s: float) -> dict[int,
 
 
 def same_lives(before: list[Facts], now: list[Facts]) -> list[tuple[Facts, Facts]]:
-    """Brokers that answered both times, in one life: (then, now)."""
+    """Return (then, now) of the brokers that answered both times and did not restart."""
     old = {row["node"]: row for row in before if is_broker(row)}
     return [
         (old[row["node"]], row)
@@ -72,7 +72,7 @@ def is_broker(row: Facts) -> bool:
 
 
 def sync_ms(before: list[Facts], now: list[Facts]) -> float | None:
-    """The 99th percentile of the syncs between two looks; None: there was none."""
+    """Return the 99th percentile of the log syncs between two looks; None if there were none."""
     buckets: list[int] = []
     bounds: list[float] = []
     for old, new in same_lives(before, now):
@@ -88,7 +88,7 @@ def sync_ms(before: list[Facts], now: list[Facts]) -> float | None:
 
 
 def quantile(buckets: list[int], bounds: list[float], share: float) -> float | None:
-    """Within its bucket a value is taken to lie in proportion; above the last bound: at it."""
+    """Return a quantile of a histogram: linear within a bucket, at most the last bound."""
     total = sum(buckets)
     if not total:
         return None

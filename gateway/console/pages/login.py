@@ -1,9 +1,9 @@
-"""Who is looking, where the gateway has tokens: a page that takes one, and a cookie that keeps it.
+"""Login, where the gateway has tokens: a page that takes a token, and a cookie that keeps it.
 
-A browser can't send a header with a link, so the token travels in a cookie that no script can read
-(HttpOnly), that no other site can make it send (SameSite=Strict), and that is for these pages only.
-Programs send `Authorization: Bearer` as everywhere. Where no tokens are configured, nobody logs in
-and there is no cookie.
+A browser can't send a header when a person follows a link, so the token is in a cookie that no
+script can read (HttpOnly), that no other site can make it send (SameSite=Strict), and that is sent
+for these pages only. Programs send `Authorization: Bearer` as everywhere. Where no tokens are
+configured, there is no login and no cookie.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from myqueue.gateway.http.admission import COOKIE
 
 KEPT_S: Final = 12 * 3600
 READ, WRITE, ADMIN = "read", "write", "admin"
-# What a page needs, by its endpoint; all others show something.
+# The role that a page needs, by its endpoint; all other pages only show something, and need READ.
 ROLES: Final = {
     "send": WRITE, "create_topic": ADMIN, "create_topic_now": ADMIN, "grow": ADMIN,
     "grow_now": ADMIN, "delete": ADMIN, "delete_now": ADMIN, "reset": ADMIN, "reset_now": ADMIN,
@@ -40,7 +40,7 @@ def add_to(blueprint: Blueprint) -> None:
 
 
 def find_out() -> Response | None:
-    """Who asks; a redirection to the login if nobody does and somebody has to."""
+    """Find out which person asks; return a redirection to the login if that is required."""
     config, guard = _config(), _guard()
     flask.g.myqueue_roles = frozenset((ADMIN,))
     if not config.tokens or guard is None:
@@ -104,7 +104,7 @@ def leave() -> Response:
 
 
 def _next(wanted: str) -> str:
-    """A page of the console, and no other place."""
+    """Return the page to open after the login: only a page of the console."""
     ours = wanted == WAY or wanted.startswith((f"{WAY}/", f"{WAY}?"))
     return wanted if ours and "\\" not in wanted else frame.link("overview")
 

@@ -1,8 +1,8 @@
 """Numbers, times and states as people read them; and tables of them. Pure.
 
-Every number on a page has a unit and a title that says what it means. So pages are made of
-`Tile`s and `Table`s, which have both, and templates only draw them. Nothing here is markup: what
-users and clients chose (names, keys, messages) is escaped where it is drawn, by Jinja.
+Every number on a page has a unit and a title that explains it. So pages are made of `Tile`s and
+`Table`s, which have both, and templates only draw them. Nothing here is markup: Jinja escapes
+names, keys and messages where it draws them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-# States: how a thing is, in a word, a colour and a mark; never by colour alone.
+# States: a word, a colour and a mark; never only a colour.
 OK, WARN, BAD, OFF = "ok", "warn", "bad", "off"
 NOTHING: Final = "–"
 
@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """`about` takes the place of the column's title; `state` puts a mark before the text."""
+    """`about` replaces the column's title; `state` puts a mark before the text."""
 
     text: str
     link: str = ""
@@ -47,7 +47,7 @@ class Cell(NamedTuple):
 
 @dataclass(slots=True)
 class Table:
-    """`empty` says what to do when there are no rows yet."""
+    """A table; `empty` says what to do when it has no rows."""
 
     caption: str
     columns: Sequence[Column]
@@ -60,7 +60,9 @@ class Table:
 
 
 def wall_ms() -> int:
-    """Milliseconds since 1970, by the clock of this machine: only to say when a page was made."""
+    """Return milliseconds since 1970 by this machine's clock: only for the time when a page was
+    made.
+    """
     return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
 
 
@@ -69,7 +71,7 @@ def count(number: float | None) -> str:
 
 
 def per_second(number: float | None) -> str:
-    """A rate: "0/s", "7.3/s", "212/s", "18.4 k/s", "1.2 M/s"."""
+    """Write a rate: "0/s", "7.3/s", "212/s", "18.4 k/s", "1.2 M/s"."""
     return NOTHING if number is None else f"{_short(number)}/s"
 
 
@@ -85,7 +87,7 @@ def _short(number: float) -> str:
 
 
 def bytes_(number: float | None) -> str:
-    """1023 -> "1,023 B", 1536 -> "1.5 KiB"."""
+    """Write a size: 1023 is "1,023 B", 1536 is "1.5 KiB"."""
     if number is None:
         return NOTHING
     if number < 1024:
@@ -108,7 +110,7 @@ def millis(number: float | None) -> str:
 
 
 def duration(ms: float) -> str:
-    """In the largest unit that fits: "850 ms", "12 s", "3 min", "5 h", "9 d"."""
+    """Write a time span in the largest unit that fits: "850 ms", "12 s", "3 min", "5 h", "9 d"."""
     if ms < 1000:
         return f"{max(0, ms):.0f} ms"
     seconds = ms / 1000
@@ -119,7 +121,7 @@ def duration(ms: float) -> str:
 
 
 def age(then_ms: int, now_ms: int) -> str:
-    """How long ago. Whoever was heard within a second and a half was heard "now"."""
+    """Write how long ago something was; "now" within a second and a half."""
     if not then_ms:
         return "never"
     passed = now_ms - then_ms
@@ -127,7 +129,7 @@ def age(then_ms: int, now_ms: int) -> str:
 
 
 def moment(ms: int) -> str:
-    """A time of day with its day, in UTC."""
+    """Write a date and time, in UTC."""
     if not ms:
         return NOTHING
     try:
@@ -141,7 +143,7 @@ def clock(ms: int) -> str:
 
 
 def is_digits(text: str) -> bool:
-    """Also other alphabets have digits, and some that are no numbers."""
+    """True for ASCII digits only: other alphabets have digits that are not numbers."""
     return text.isascii() and text.isdigit()
 
 

@@ -1,8 +1,8 @@
-"""Bytes that strangers chose, as something to look at. Pure.
+"""Show bytes that may be hostile. Pure.
 
-Text is shown as text, but for characters that nobody can see or that turn the line around
-(controls, overrides of direction): those are written out. What is no UTF-8 is shown in hex.
-Escaping for HTML is done where it is drawn.
+Text is shown as text, but characters that are invisible or reverse the line (controls, overrides of
+direction) are written out. Bytes that are not UTF-8 are shown in hex. HTML is escaped where the
+page is drawn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHOWN_BYTES: Final = 64 << 10
 HEX_ROW: Final = 16
 HEX_PREVIEW: Final = 24
 INDENT: Final = "  "
-DEPTH_MAX: Final = 40  # deeper ones would be more blanks than text
+DEPTH_MAX: Final = 40  # deeper values would be more blanks than text
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
@@ -25,11 +25,11 @@ class Shown(NamedTuple):
     form: str  # json, text, hex
     text: str
     is_cut: bool
-    forms: tuple[str, ...]  # in which it can be shown
+    forms: tuple[str, ...]  # forms in which it can be shown
 
 
 def preview(value: bytes) -> str:
-    """One short line."""
+    """Return one short line."""
     head = value[:PREVIEW_BYTES]
     text = text_of(head, is_cut=len(value) > len(head))
     if text is None:
@@ -40,7 +40,7 @@ def preview(value: bytes) -> str:
 
 
 def text_of(value: bytes, is_cut: bool = False) -> str | None:
-    """None: it is no text. What was cut may end in the middle of a character."""
+    """Return the bytes as text; None if they are not text. A cut may end inside a character."""
     for end in range(len(value), max(-1, len(value) - (4 if is_cut else 1)), -1):
         try:
             text = value[:end].decode()
@@ -52,7 +52,7 @@ def text_of(value: bytes, is_cut: bool = False) -> str | None:
 
 
 def visible(text: str) -> str:
-    """Without anything that can't be seen, but for line ends and tabs."""
+    """Write out all invisible characters except line ends and tabs."""
     plain = text.replace("\r\n", "\n")
     if plain.isprintable():
         return plain
@@ -65,7 +65,7 @@ def _escape(character: str) -> str:
 
 
 def show(value: bytes, form: str = "") -> Shown:
-    """As asked for, if it can be shown so; else the way that tells most."""
+    """Show a value in the form that was asked for, if possible; else in the most readable one."""
     is_cut = len(value) > SHOWN_BYTES
     head = value[:SHOWN_BYTES]
     text = text_of(head, is_cut)
@@ -84,7 +84,7 @@ def show(value: bytes, form: str = "") -> Shown:
 
 
 def _json(text: str) -> str | None:
-    """Laid out, if it is an object or a list; every token stays as it was written."""
+    """Indent an object or a list; every token stays as it was written. None if it is neither."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -110,7 +110,7 @@ def _json(text: str) -> str | None:
 
 
 def hex_dump(value: bytes) -> str:
-    """Position, sixteen bytes, and those of them that can be read."""
+    """Return rows of position, sixteen bytes, and the readable ones of them."""
     rows = []
     for at in range(0, len(value), HEX_ROW):
         part = value[at : at + HEX_ROW]

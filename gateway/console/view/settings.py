@@ -1,6 +1,6 @@
 """Settings of a topic and of the cluster, in words.
 
-Those of a newer cluster, which are not known here, are shown as they are.
+Settings of a newer cluster, which are not known here, are shown unchanged.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ class Shown(NamedTuple):
 _Write = Callable[[int], str]
 Known = dict[str, tuple[_Write, str, str]]
 OF_TOPIC: Final[Known] = {
-    # name: how it is written, what 0 means, what it is
+    # name: how its value is written, what 0 means, what the setting is
     "message_bytes_max": (format.bytes_, "", "The largest batch that the topic takes"),
     "partition_growth": (
         lambda number: f"{number:,} messages",
         "off",
-        "So many messages for each partition, and one more partition is added",
+        "One more partition is added each time the topic has this many messages per partition",
     ),
     "retention_bytes": (
         format.bytes_,
         "all are kept",
-        "A partition that is larger than this loses its oldest messages",
+        "The oldest messages of a partition larger than this are deleted",
     ),
-    "retention_ms": (format.duration, "kept for ever", "Messages older than this may go"),
+    "retention_ms": (format.duration, "kept forever", "Messages older than this are deleted"),
 }
 OF_CLUSTER: Final[Known] = {
-    "consumers_max": (format.count, "", "So many consumers may be registered"),
-    "groups_max": (format.count, "", "So many consumer groups may be known"),
+    "consumers_max": (format.count, "", "Consumers that may be registered"),
+    "groups_max": (format.count, "", "Consumer groups that may exist"),
     "inactive_ms": (
         format.duration,
         "",
-        "A producer or consumer that is silent for so long counts as inactive",
+        "A producer or consumer that is silent for this long counts as inactive",
     ),
     "moves_per_broker": (
         lambda number: format.plural(number, "replica"),
         "none are moved",
-        "So many replicas one broker takes or gives away at a time",
+        "Replicas that one broker copies or hands over at a time",
     ),
-    "partitions_max": (format.count, "", "So many partitions all topics may have together"),
-    "producers_max": (format.count, "", "So many producers may be known"),
+    "partitions_max": (format.count, "", "Partitions that all topics may have together"),
+    "producers_max": (format.count, "", "Producers that may be registered"),
     "replace_after_ms": (
         format.duration,
         "",
-        "A broker that is silent for so long is dead: its replicas are made anew on others",
+        "A broker that is silent for this long counts as dead: others get new copies",
     ),
-    "replicas_per_broker_max": (format.count, "", "So many replicas one broker may hold"),
+    "replicas_per_broker_max": (format.count, "", "Replicas that one broker may hold"),
 }
 
 
