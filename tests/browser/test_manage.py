@@ -127,7 +127,7 @@ def test_a_broker_is_added_emptied_and_removed(browser: Browser, console: str) -
         page.wait("it is told", "/Broker 2 is starting/.test(document.body.innerText)")
         rows = "[...document.querySelectorAll('section:first-of-type tbody tr')]"
         page.wait(
-            "both are heard", f"{rows}.filter(one => /heard/.test(one.innerText)).length === 2"
+            "both are alive", f"{rows}.filter(one => /alive/.test(one.innerText)).length === 2"
         )
         page.go_for(f"{console}/nodes/broker/1/drain", "form button")
         page.picture(PICTURES / "drain-light.png")

@@ -179,7 +179,7 @@ def test_without_a_leader_or_anybody_it_is_said_so() -> None:
     assert first.text == "no manager leads (silent: manager 2), so nothing can be changed"
     assert second.text == "broker 2 is silent"
     [waits] = troubles.troubles(ClusterSnapshot())
-    assert "still being asked" in waits.text
+    assert "waiting for the first answer" in waits.text
     dead = ClusterSnapshot(errors=[Internal("one\n two", component="tcp://x:1")])
     [only] = troubles.troubles(dead)
     assert only.text == "no manager answers: one two (INTERNAL 1290, tcp://x:1)"

@@ -1,7 +1,7 @@
-"""What may be done with brokers: add one, empty one, take it back, remove it.
+"""Actions on brokers: add, drain, cancel draining, remove.
 
-Each is a page that says what will happen before it does. Moving partitions takes its time; the
-broker's page shows how far it is, from what the managers tell, so nothing is remembered here.
+Each is a page that says what will happen before it does. Moving partitions takes time; the broker's
+page shows the progress as the managers report it, so nothing is remembered here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def add_to(blueprint: Blueprint) -> None:
 
 
 def agent() -> Any:
-    """The one of this machine, if it runs."""
+    """Return the agent of this machine, if it runs."""
     found = flask.current_app.extensions["myqueue"].agent
     return found if found is not None and found.is_running else None
 
@@ -62,7 +62,7 @@ def _ask(
     typed: str = "",
     dangerous: bool = True,
 ) -> Response:
-    """One question. `typed`: what has to be typed to say yes."""
+    """Draw one question. `typed`: the text that a person has to type to confirm."""
     response = draw(
         "console/sure.html",
         "nodes",
@@ -97,14 +97,14 @@ def add_page(trouble: str = "", status: int = 200) -> Response:
     crumbs = (Crumb("Nodes", link("nodes")),)
     if agent() is None:
         told = operations.ELSEWHERE
-        texts = ["No agent that starts brokers runs beside this gateway.", told]
+        texts = ["No agent that starts brokers runs on the gateway's machine.", told]
         return _ask(
             "Add a broker", "", texts, "", trouble, status, back=link("nodes"), crumbs=crumbs
         )
     texts = [
-        "This starts one more broker on the gateway's machine. Some seconds later it gets its share"
-        " of all partitions, a few at a time; clients go on meanwhile.",
-        "A broker on another machine is started there; it registers by itself.",
+        "This starts one more broker on the gateway's machine. After some seconds it gets its share"
+        " of all partitions, a few at a time. Clients continue to work.",
+        "To add a broker on another machine, start it there; it registers by itself.",
     ]
     return _ask(
         "Add a broker",
@@ -123,8 +123,11 @@ def add() -> Response:
     helper = agent()
     try:
         if helper is None:
-            raise Unreachable("no agent that starts brokers runs here", hint=operations.ELSEWHERE)
-        # The form's own token: sent twice by a nervous hand, it is one broker.
+            raise Unreachable(
+                "no agent that starts brokers runs on the gateway's machine",
+                hint=operations.ELSEWHERE,
+            )
+        # The key is the form's own token: a double click adds one broker.
         token, known = flask.request.form.get("token", ""), admin().brokers()
         taken = [row["node"] for row in known]
         node = helper.add_broker(key=token[-32:].encode(), taken=taken)
@@ -133,16 +136,17 @@ def add() -> Response:
     return topics.see(link("nodes", added=node))
 
 
-# -- drain, and take back -------------------------------------------------------------------------
+# -- drain, and cancel ----------------------------------------------------------------------------
 
 
 def drain_page(node: int, trouble: str = "", status: int = 200) -> Response:
     row = _row(node)
     held = format.plural(row["replicas"], "partition")
     texts = [
-        f"Broker {node} holds {held}. It gives all of them to others, a few at a time, and gets no"
-        " new ones. Clients go on meanwhile: each is whole elsewhere before it goes.",
-        "Afterwards it may be stopped, or removed, or taken back.",
+        f"Broker {node} holds {held}. All of them move to other brokers, a few at a time,"
+        " and it gets no new ones. Clients continue to work: a replica is deleted here only when"
+        " its new copy is complete.",
+        "When it is drained you may stop or remove it, or let it hold partitions again.",
     ]
     return _ask(
         f"Drain broker {node}",
@@ -165,10 +169,10 @@ def undrain_page(node: int, trouble: str = "", status: int = 200) -> Response:
     _row(node)
     texts = [f"Broker {node} may hold partitions again, and gets its share of them in a moment."]
     return _ask(
-        f"Take broker {node} back",
+        f"Cancel draining of broker {node}",
         link("undrain_now", node=node),
         texts,
-        "Take it back",
+        "Cancel draining",
         dangerous=False,
         **_about(node, trouble, status),
     )
@@ -189,33 +193,33 @@ def remove_page(node: int, trouble: str = "", status: int = 200) -> Response:
     row = _row(node)
     held = row["replicas"] + row["leaving"]
     texts = [
-        f"Broker {node} is forgotten for good: with the disk that it has, it does not come back."
-        " What is on its disk stays there."
+        f"Broker {node} is removed permanently; it can't rejoin with its present disk."
+        " The data on its disk is not deleted."
     ]
     if held:
         alone = _alone(node)
         texts.append(
-            f"It holds {format.plural(held, 'partition')}. Better drain it first: then nothing is"
-            " missing meanwhile. Otherwise these have a copy fewer until they are made anew."
+            f"It holds {format.plural(held, 'partition')}. Better drain it first: then no"
+            " copy is missing. Otherwise each has one copy fewer until a new one is made."
         )
         if alone:
             shown = ", ".join(alone[:NAMED_MAX]) + (" …" if len(alone) > NAMED_MAX else "")
             texts.append(
-                f"Of {format.plural(len(alone), 'partition')} it has the only copy: {shown}. Their"
+                f"It has the only copy of {format.plural(len(alone), 'partition')}: {shown}. Their"
                 " messages would be lost."
             )
         stranded = _stranded(row)
         if stranded:
             shown = ", ".join(stranded[:NAMED_MAX]) + (" …" if len(stranded) > NAMED_MAX else "")
             texts.append(
-                f"Of {format.plural(len(stranded), 'partition')} too few other replicas answer:"
-                f" {shown}. Nobody could read or write there until their other brokers are back."
+                f"{format.plural(len(stranded), 'partition')} would have too few replicas alive:"
+                f" {shown}. These can't be read or written until their other brokers are back."
             )
     return _ask(
         f"Remove broker {node}",
         link("remove_now", node=node),
         texts,
-        "Remove it all the same" if held else "Remove it",
+        "Remove it anyway" if held else "Remove it",
         typed=str(node) if held else "",
         **_about(node, trouble, status),
     )
@@ -231,9 +235,10 @@ def _alone(node: int) -> list[str]:
 
 
 def _stranded(row: Facts) -> list[str]:
-    """Partitions of which others have replicas, but without this one no majority of them answers.
+    """Return partitions of which other brokers have replicas, but no majority is alive without this
+    broker.
 
-    The managers, who know more, tell it exactly when it is done.
+    This is an estimate; the managers report exactly when the broker is removed.
     """
     node = row["node"]
     found = []
@@ -252,7 +257,7 @@ def remove(node: int) -> Response:
     typed = flask.request.form.get("typed", "").strip()
     held = row["replicas"] + row["leaving"]
     if held and typed != str(node):
-        text = f"It holds {format.plural(held, 'partition')}, and its number was not typed"
+        text = f"It holds {format.plural(held, 'partition')}, and the number was not typed"
         return remove_page(node, f"{text}; nothing was done", BrokerInUse.http_status)
     try:
         done = admin().remove_broker(node, force=typed == str(node))

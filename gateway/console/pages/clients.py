@@ -1,7 +1,7 @@
-"""Producers and consumers: who was heard when, who is not active any more (R7), who lags behind.
+"""Producers and consumers: when each was last seen, which are inactive, how far consumers lag.
 
-Lags are asked for only of the consumers that a page shows, all at once, with a deadline; a lag that
-was not known in time is a dash, and the next second asks again.
+Lags are requested only for the consumers that a page shows, all at once, with a deadline; a lag
+that was not known in time is a dash, and the next second asks again.
 """
 
 from __future__ import annotations
@@ -18,26 +18,31 @@ from myqueue.gateway.console.page import FILTER, Pager, admin, console, draw, li
 from myqueue.gateway.console.view import format
 from myqueue.gateway.console.view.format import OFF, OK, WARN, Cell, Column, Table
 
-STATE = Column("state", "Active: heard of lately; a client that was not is inactive")
-HEARD = Column("last activity", "When it last did something, or said that it is alive")
+STATE = Column("state", "Active: seen within the cluster's setting inactive_ms; else inactive")
+LAST_SEEN = Column("last activity", "Its last request or heartbeat")
 TOPIC = Column("topic", "The topic that it was registered for")
 CONSUMER_COLUMNS: Final = (
-    Column("consumer", "Its id, given by the managers"),
+    Column("consumer", "Id assigned by the managers"),
     TOPIC,
     STATE,
-    HEARD,
+    LAST_SEEN,
     Column("lag", "Messages of its topic that it has not yet taken or committed", True),
 )
-PRODUCER_COLUMNS: Final = (Column("producer", "Its id, given by the managers"), TOPIC, STATE, HEARD)
+PRODUCER_COLUMNS: Final = (
+    Column("producer", "Id assigned by the managers"),
+    TOPIC,
+    STATE,
+    LAST_SEEN,
+)
 NO_CONSUMERS: Final = (
-    "No consumers yet. MyConsumer(topics, broker) registers itself, and so does"
-    " POST /consumers; a Consumer does not by itself. Members of groups stand with their group."
+    "No consumers yet. MyConsumer(topics, broker) and POST /consumers register one; a plain"
+    " Consumer does not. Group members are listed with their group."
 )
 DELETED: Final = Cell("deleted", about="Its topic was deleted")
-NO_TOPIC: Final = Cell("any", about="It may write to all topics; or its topic was deleted")
-UNKNOWN: Final = "Who is there is not known now."
+NO_TOPIC: Final = Cell("any", about="It may write to any topic, or its topic was deleted")
+UNKNOWN: Final = "Not known now: the managers did not answer."
 NO_PRODUCERS: Final = (
-    "No producers yet. MyProducer(topics, broker) registers itself, and so does POST /producers."
+    "No producers yet. MyProducer(topics, broker) and POST /producers register one."
 )
 
 
@@ -80,7 +85,9 @@ def producers_page() -> Response:
 
 
 def consumers(look: ClusterSnapshot, only: str = "") -> tuple[Table, Pager, str]:
-    """With their lags; of one topic, or all."""
+    """Return a page of consumers with their lags, of one topic or all; and why some are missing, if
+    so.
+    """
     table = Table("Consumers", CONSUMER_COLUMNS, NO_CONSUMERS)
     found, note = _health("consumers", only)
     rows, pager = pages(len(found))
@@ -103,22 +110,22 @@ def _wanted() -> str:
 
 
 def _health(kind: str, only: str) -> tuple[list[Facts], str]:
-    """The clients that are asked for, those heard of last in front; and why not all, if so."""
+    """Return the clients to show, those seen last first; and why some are missing, if so."""
     wanted = _wanted().lower()
     try:
-        told = admin().health()
+        health = admin().health()
     except MyQueueError as error:
         return [], one_line(error)
     rows = [
         row
-        for row in told[kind]
+        for row in health[kind]
         if (row["topic"] == only if only else wanted in f"{row['id']} {row['topic']}".lower())
     ]
     rows.sort(key=lambda row: (-row["last_seen_ms"], row["id"]))
-    left_out = told["omitted"]
+    left_out = health["omitted"]
     return (
         rows,
-        f"{left_out:,} clients that were heard of longer ago are left out" if left_out else "",
+        f"{left_out:,} clients that were seen longer ago are not listed" if left_out else "",
     )
 
 

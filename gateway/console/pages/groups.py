@@ -1,4 +1,4 @@
-"""Consumer groups: the list, and one of them: who is in, what each has, how far it is."""
+"""Consumer groups: the list; and one group with its members, partitions and positions."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from myqueue.gateway.console.view.format import OFF, OK, WARN, Cell, Column, Tab
 
 COLUMNS: Final = (
     Column("group", "Its name"),
-    Column("state", "Whether its partitions are dealt out"),
-    Column("members", "Consumers that are in it now", True),
-    Column("partitions", "Partitions that are shared out among its members", True),
+    Column("state", "Whether its partitions are assigned"),
+    Column("members", "Consumers in the group now", True),
+    Column("partitions", "Partitions assigned to its members", True),
     Column("lag", "Messages of its topics that it has not committed yet", True),
     Column("topics", "Topics that it reads, or read last"),
 )
 MEMBER_COLUMNS: Final = (
-    Column("member", "Its number; it gets a new one with each join"),
+    Column("member", "Number of the member; new with each join"),
     Column("name", "The name that its program gave it"),
     Column("machine", "Where it runs"),
-    Column("has", "Partitions that it alone may read now"),
-    Column("heard", "Its last heartbeat"),
+    Column("has", "Partitions assigned to it"),
+    Column("last seen", "Its last heartbeat"),
     Column("joined", "When it joined"),
-    Column("session", "It is out when it is not heard for so long"),
+    Column("session", "It is removed after this long without a heartbeat"),
 )
 PARTITION_COLUMNS: Final = (
     Column("partition", "Topic and number"),
-    Column("member", "Who reads it now"),
-    Column("position", "Offset of the next message that the group wants, as it committed", True),
+    Column("member", "Member that reads it now"),
+    Column("position", "Offset of the next message, as the group committed it", True),
     Column("first offset", "Offset of the first message that is kept", True),
     Column("next offset", "Offset that the next message will get", True),
     Column("lag", "Messages from its position on", True),
@@ -45,16 +45,18 @@ READER_COLUMNS: Final = (
     Column("lag", "Messages of this topic that it has not committed yet", True),
 )
 STATES: Final = {
-    "stable": Cell("stable", state=OK, about="Every partition has its member"),
-    "moving": Cell("moving", state=WARN, about="Partitions go from one member to another"),
-    "empty": Cell("empty", state=OFF, about="It has no members, so nobody reads for it"),
-    "resetting": Cell("resetting", state=WARN, about="Its positions are being set; nobody reads"),
+    "stable": Cell("stable", state=OK, about="Every partition is assigned to a member"),
+    "moving": Cell("moving", state=WARN, about="Partitions move from one member to another"),
+    "empty": Cell("empty", state=OFF, about="It has no members, so nothing is read"),
+    "resetting": Cell(
+        "resetting", state=WARN, about="Its positions are being reset; its members wait"
+    ),
 }
 NO_GROUPS: Final = (
-    "No groups yet. Consumers that share the work name one: Consumer(cluster, topics, group=…),"
+    "No groups yet. Consumers of a group share its partitions: Consumer(cluster, topics, group=…),"
     " or myq consume TOPIC --group NAME."
 )
-DONE: Final = "Its positions were set. Members go on from there."
+DONE: Final = "Its positions were reset. Members continue from there."
 READERS_MAX: Final = 50  # groups on the page of a topic
 NAMED_MAX: Final = 12  # partitions in one cell
 
@@ -71,7 +73,9 @@ def crumb() -> Crumb:
 
 
 def page() -> Response:
-    """Lags are asked for only of the groups that are shown, all at once, with a deadline."""
+    """List the groups. Lags are requested only for the groups that are shown, all at once, with a
+    deadline.
+    """
     wanted = flask.request.args.get("filter", "").strip()[:FILTER]
     look = console().watch.latest()
     table, note = Table("Groups", COLUMNS, NO_GROUPS), ""
@@ -80,7 +84,7 @@ def page() -> Response:
         found = [row for row in admin().groups() if _fits(row, wanted.lower())]
     except MyQueueError as error:
         note = one_line(error)
-        table.empty = "Which groups there are is not known now."
+        table.empty = "Not known now: the managers did not answer."
     rows, pager = pages(len(found))
     shown = found[rows]
     lags = SnapshotReader(console().session).group_lags(shown) if look.problems is not None else {}
@@ -109,12 +113,12 @@ def page() -> Response:
 
 
 def readers(look: ClusterSnapshot, topic: str) -> tuple[Table, str]:
-    """The groups that read a topic, or read it last; and why they are not known, if so."""
-    table = Table("Groups", READER_COLUMNS, "No group reads it.")
+    """Return the groups that read a topic, or read it last; and why they are not known, if so."""
+    table = Table("Groups", READER_COLUMNS, "No group reads this topic.")
     try:
         found = [row for row in admin().groups() if topic in row["topics"]]
     except MyQueueError as error:
-        table.empty = "Which groups read it is not known now."
+        table.empty = "Not known now: the managers did not answer."
         return table, one_line(error)
     found.sort(key=lambda row: (-row["members"], row["group"]))
     shown = found[:READERS_MAX]
@@ -143,7 +147,7 @@ def state_of(row: Facts) -> Cell:
 
 def _lag(lag: int | None, members: int) -> Cell:
     if lag is None:
-        return Cell(format.NOTHING, about="It was not known in time; the next look asks again")
+        return Cell(format.NOTHING, about="Not known in time; it is requested again")
     return Cell(format.count(lag), state=WARN if lag and not members else "")
 
 
@@ -183,12 +187,12 @@ def tiles(group: Facts) -> list[Tile]:
     lag = _lag(group["lag"], len(group["members"]))
     return [
         Tile("State", state.text, state.about, state.state),
-        Tile("Members", format.count(len(group["members"])), "Consumers that are in it now"),
+        Tile("Members", format.count(len(group["members"])), "Consumers in the group now"),
         Tile("Partitions", format.count(len(group["partitions"])), "Partitions of its topics"),
         Tile(
-            "Nobody reads",
+            "Not assigned",
             format.count(idle),
-            "Partitions that no member has now",
+            "Partitions without a member",
             WARN if idle and group["members"] else "",
         ),
         Tile("Lag", lag.text, "Messages of its topics that it has not committed yet", lag.state),
@@ -197,7 +201,7 @@ def tiles(group: Facts) -> list[Tile]:
 
 
 def members_of(group: Facts) -> Table:
-    table = Table("Members", MEMBER_COLUMNS, "No members: nobody reads for this group now.")
+    table = Table("Members", MEMBER_COLUMNS, "No members: nothing is read for this group now.")
     now_ms = console().watch.latest().now_ms
     owned: dict[int, list[str]] = {}
     for part in group["partitions"]:
@@ -211,23 +215,23 @@ def members_of(group: Facts) -> Table:
             Cell(
                 _some(has) if has else format.NOTHING,
                 is_code=True,
-                about=f"{format.plural(len(has), 'partition')} that it alone may read now",
+                about=f"{format.plural(len(has), 'partition')} assigned to it",
             ),
-            _heard(row["last_seen_ms"], now_ms),
+            _last_seen(row["last_seen_ms"], now_ms),
             Cell(format.age(row["joined_ms"], now_ms), about=format.moment(row["joined_ms"])),
             format.duration(row["session_ms"]),
         )
     return table
 
 
-def _heard(last_seen_ms: int | None, now_ms: int) -> Cell:
+def _last_seen(last_seen_ms: int | None, now_ms: int) -> Cell:
     if last_seen_ms is None:
-        return Cell(format.NOTHING, about="The managers' leader alone knows, and did not answer")
+        return Cell(format.NOTHING, about="Only the managers' leader knows, and it did not answer")
     return Cell(format.age(last_seen_ms, now_ms), about=format.moment(last_seen_ms))
 
 
 def partitions_of(group: Facts, parts: list[Facts]) -> Table:
-    table = Table("Partitions", PARTITION_COLUMNS, "The topics that it read are gone.")
+    table = Table("Partitions", PARTITION_COLUMNS, "The topics that it read were deleted.")
     names = {row["member"]: row["name"] for row in group["members"]}
     for part in parts:
         name, number, member = part["topic"], part["partition"], part["member"]
@@ -248,12 +252,12 @@ def _member(member: int, names: dict[int, Any]) -> str:
 
 def _nobody(part: Facts, names: dict[int, Any]) -> Cell:
     if part["wanted"]:
-        about = f"It is about to go to {_member(part['wanted'], names)}"
-        return Cell("nobody yet", state=WARN, about=about)
-    return Cell("nobody", state=OFF)
+        about = f"It is about to be assigned to {_member(part['wanted'], names)}"
+        return Cell("none yet", state=WARN, about=about)
+    return Cell("none", state=OFF)
 
 
-# -- the end of one -------------------------------------------------------------------------------
+# -- deleting -------------------------------------------------------------------------------------
 
 
 def delete_page(name: str, error: str = "", status: int = 200) -> Response:
@@ -273,7 +277,7 @@ def delete_page(name: str, error: str = "", status: int = 200) -> Response:
 
 def delete(name: str) -> Response:
     if flask.request.form.get("name", "").strip() != name:
-        return delete_page(name, "The name that was typed is another one; nothing was deleted", 400)
+        return delete_page(name, "The typed name does not match; nothing was deleted", 400)
     try:
         admin().delete_group(name)
     except MyQueueError as error:

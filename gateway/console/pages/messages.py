@@ -1,4 +1,4 @@
-"""Messages: a page of them, one of them with the place where it is, and sending a test message."""
+"""Messages: a page of them, one message with the place where it is stored, and a test message."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from myqueue.gateway.console.view.format import OFF, OK, Cell, Column, Table
 SHOWN, SHOWN_MAX = 50, 200
 OFFSET_MAX: Final = (1 << 63) - 1
 PARTITION_MAX: Final = 10_000
-WHOLE_MAX: Final = 20  # partitions that are read to the limit; of more, each gives a share
+WHOLE_MAX: Final = 20  # of at most so many partitions each gives up to the limit; of more, a share
 FROM: Final = ("latest", "earliest", "offset", "time")
 COLUMNS: Final = (
-    Column("partition", "The partition that it is in", True),
-    Column("offset", "Its number in the partition, from 0; leads to the whole message", True),
+    Column("partition", "Partition of the message", True),
+    Column("offset", "Its number in the partition, from 0; links to the message", True),
     Column("time", "When its producer sent it, UTC, by the producer's clock"),
     Column("key", "Messages with the same key are in the same partition, in order"),
-    Column("value", "The beginning of what was sent"),
+    Column("value", "The beginning of the value"),
     Column("size", "Bytes of the value", True),
 )
 
@@ -52,7 +52,7 @@ def add_to(blueprint: Blueprint) -> None:
 
 
 class Asked(NamedTuple):
-    """Which messages."""
+    """Which messages a page shows."""
 
     partition: int | None  # None: all of them
     begin: str  # one of FROM
@@ -86,7 +86,7 @@ def page(name: str) -> Response:
             raise InvalidRequest(f"{name} has no partition {ask.partition}")
         found, error = _find(name, ask, known)
         note = one_line(error) if error else ""
-    except TimedOut as error:  # some partition has no leader: the page says so and stays a page
+    except TimedOut as error:  # a partition has no leader: the page says so
         note = one_line(error)
     for message in found:
         table.add(*_row(message))
@@ -150,8 +150,8 @@ def _row(message: Message) -> list[Cell]:
 
 def _why_empty(ask: Asked, known: dict[int, Range]) -> str:
     if all(one.start == one.end for one in known.values()):
-        return "No messages yet: send one below, or from a program."
-    return "No messages from there on." if ask.begin != "latest" else "No messages here."
+        return "No messages yet. Send one below, or from a program."
+    return "No messages from there onwards." if ask.begin != "latest" else "No messages here."
 
 
 def _older(name: str, ask: Asked, found: list[Message], known: dict[int, Range]) -> str:
@@ -223,19 +223,19 @@ def fetch(name: str, partition: int, offset: int) -> tuple[Message, Range]:
 
 
 def _where(name: str, partition: int, offset: int) -> tuple[Table, str]:
-    """What `myq where` tells."""
+    """Return where a message is stored, as `myq where` shows it; and an error, if there is one."""
     table = Table(
         "Where it is",
         [
             Column("broker", "Number of the broker"),
-            Column("state", "Whether it has the message, as it says itself"),
+            Column("state", "Whether the broker reports that it has the message"),
             Column("segment", "File of its log that holds the message"),
             Column("position", "First byte of the entry in that file", True),
             Column("size", "Bytes of the entry", True),
             Column("index", "Number of the entry in the Raft log of the partition", True),
-            Column("term", "Reign of the leader that took it", True),
+            Column("term", "Raft term of the leader that stored it", True),
         ],
-        "Nobody says where it is.",
+        "No broker answered.",
     )
     try:
         found = admin().where(name, partition, offset)
@@ -246,11 +246,11 @@ def _where(name: str, partition: int, offset: int) -> tuple[Table, str]:
         if "error" in row:
             table.add(node, Cell(row["code"], state=OFF, about=row["error"]), *("",) * 5)
             continue
-        role = "leads" if row["node"] == found["leader"] else "has it"
+        role = "leader" if row["node"] == found["leader"] else "has it"
         table.add(node, Cell(role, state=OK), *_place(row))
         if row["node"] == found["leader"]:
-            past = ", ".join(map(str, row.get("past", ()))) or "nobody yet"
-            table.note = f"Consumers that are past it, by what they committed: {past}."
+            past = ", ".join(map(str, row.get("past", ()))) or "none yet"
+            table.note = f"Consumers whose committed position is after it: {past}."
     return table, ""
 
 
@@ -263,7 +263,7 @@ def _place(row: Facts) -> list[Cell]:
 
 
 def value(name: str, partition: int, offset: int) -> Response:
-    """The bytes as they are, to be saved and never to be shown by a browser."""
+    """Return the bytes unchanged, as a download that no browser displays."""
     message, _ = fetch(name, partition, offset)
     response = Response(message.value, content_type="application/octet-stream")
     file = f"{name}-{partition}-{offset}.bin"
@@ -289,7 +289,7 @@ def send(name: str) -> Response:
 
 
 def _sent() -> tuple[int, int] | None:
-    """Where the test message went, from the address that `send` led to."""
+    """Return where the test message was stored, from the address that `send` redirected to."""
     left, _, right = flask.request.args.get("sent", "").partition("-")
     if format.is_digits(left) and format.is_digits(right) and len(left + right) < 30:
         return int(left), int(right)

@@ -1,4 +1,4 @@
-"""Brokers and managers: who is heard, who leads, what each of them holds; settings of all."""
+"""Brokers and managers: state, leaders, what each of them holds; and the cluster's settings."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ from myqueue.gateway.console.view.format import BAD, OFF, OK, WARN, Cell, Column
 
 BROKER_COLUMNS: Final = (
     Column("broker", "Number of the broker"),
-    Column("state", "Whether managers hear it"),
+    Column("state", "Whether the managers receive its heartbeats"),
     Column("written", "Messages per second stored in partitions that it leads", True),
-    Column("leads", "Partitions that it leads now, of those that it should lead", True),
-    Column("holds", "Replicas of partitions that it is to hold", True),
-    Column("leaves", "Replicas that others are about to hold in its place", True),
+    Column("leads", "Partitions that it leads now, and how many it should lead", True),
+    Column("holds", "Replicas assigned to it", True),
+    Column("moving out", "Replicas that are being moved to other brokers", True),
     Column("data", "Bytes of its log and its store", True),
-    Column("disk free", "Free room on its disk", True),
-    Column("heard", "Its last beat, as the managers heard it"),
+    Column("disk free", "Free space on its disk", True),
+    Column("last seen", "Its last heartbeat to the managers"),
     Column("address", "Where clients reach it"),
 )
 MOVE_COLUMNS: Final = (
     Column("partition", "Topic and number"),
-    Column("from", "Brokers that still have a replica, and are to give it away"),
-    Column("to be on", "Brokers that are to have a replica, the preferred leader first"),
+    Column("from", "Brokers whose replica is being moved away"),
+    Column("to", "Brokers that hold the partition afterwards, the preferred leader first"),
     Column("size", "Bytes of the batches that each replica keeps", True),
 )
 MOVES_MAX: Final = 50
-PARTITIONS_MAX: Final = 2_000  # so many are looked through for what moves
+PARTITIONS_MAX: Final = 2_000  # in larger clusters moves are not listed
 REPAIR_COLUMNS: Final = (
-    Column("daemon", "On whose disk it is"),
+    Column("daemon", "Daemon with the damaged disk"),
     Column("found", "When"),
-    Column("by", "A start, a read, or the scrubber, which reads every log again and again"),
+    Column("by", "A start, a read, or the scrubber, which reads all logs regularly"),
     Column("segment", "File of its log"),
     Column("position", "Byte of the file", True),
-    Column("what", "What was wrong there"),
-    Column("state", "What became of it: what other replicas have comes back from there"),
+    Column("what", "What was found"),
+    Column("state", "State of the repair: lost entries are copied from other replicas"),
 )
 MANAGER_COLUMNS: Final = (
     Column("manager", "Number of the manager"),
-    Column("state", "Whether the manager that answered hears it"),
-    Column("role", "The leader takes changes; all of them answer reads"),
-    Column("applied", "Index of the last change of metadata that it has applied", True),
-    Column("heard", "Its last beat"),
+    Column("state", "Whether the manager that answered receives its heartbeats"),
+    Column("role", "The leader makes changes; all managers answer reads"),
+    Column("applied", "Index of the last metadata change that it applied", True),
+    Column("last seen", "Its last heartbeat"),
     Column("address", "Where clients reach it"),
 )
 
@@ -89,7 +89,7 @@ def page() -> Response:
 
 
 def _done() -> str:
-    """What a form did a moment ago."""
+    """Return a sentence about what a form did a moment ago."""
     args = flask.request.args
     added, removed = args.get("added", ""), args.get("removed", "")
     if format.is_digits(added):
@@ -102,23 +102,23 @@ def _done() -> str:
     else:
         counting = args.get("counting", "0")
         text += f"; {when_to_stop(int(counting[:9]) if format.is_digits(counting) else 0)}."
-    for name, what in (
+    for name, consequence in (
         ("lost", "had no other copy"),
-        ("stranded", "have too few replicas that answer: start their other brokers"),
+        ("stranded", "have too few replicas alive: start their other brokers"),
     ):
         count = args.get(name, "0")
         if format.is_digits(count) and int(count[:9]) > 0:
-            text += f" {format.plural(int(count[:9]), 'partition')} {what}."
+            text += f" {format.plural(int(count[:9]), 'partition')} {consequence}."
     return text
 
 
 def moves_table(look: ClusterSnapshot) -> tuple[Table | None, str]:
-    """Partitions of which a replica is on its way; None if nothing moves."""
+    """Return the partitions with a replica that is being moved; None if nothing moves."""
     if not any(row.get("leaving") for row in look.brokers):
         return None, ""
     if look.cluster.get("counts", {}).get("partitions", 0) > PARTITIONS_MAX:
         return None, ""
-    table = Table("On the move", MOVE_COLUMNS, "Nothing moves any more.")
+    table = Table("Moving partitions", MOVE_COLUMNS, "Nothing moves any more.")
     try:
         found: list[Facts] = admin().topics(detail=True)
     except MyQueueError as error:
@@ -137,8 +137,8 @@ def moves_table(look: ClusterSnapshot) -> tuple[Table | None, str]:
 
 
 def repairs_table(look: ClusterSnapshot) -> Table | None:
-    """What was found damaged, and what became of it; None if nothing was. Only those are asked who
-    have counted something.
+    """Return what was found damaged and the state of its repair; None if nothing was. Only daemons
+    that counted damage are asked.
     """
     asked = [
         {name: row[name] for name in ("daemon", "node", "address")}
@@ -170,22 +170,24 @@ def repairs_table(look: ClusterSnapshot) -> Table | None:
 
 def state_of(row: Facts) -> Cell:
     if not row["alive"]:
-        return Cell("silent", state=BAD, about="Not heard; nothing is sent to it")
+        return Cell("silent", state=BAD, about="No heartbeats arrive from it")
     if row.get("disk_low"):
-        return Cell("disk full", state=BAD, about="It refuses writes until there is room")
+        return Cell("disk full", state=BAD, about="It refuses writes until there is space")
     state = row.get("state") or "active"
     if state == "draining":
         left = row["replicas"] + row["leaving"]
         return Cell(
             "draining",
             state=WARN,
-            about=f"It gives its partitions away; {format.plural(left, 'replica')} left",
+            about=f"Its partitions are moving out; {format.plural(left, 'replica')} left",
         )
     if state == "drained":
-        return Cell("drained", state=OFF, about="It holds nothing; it may be stopped or removed")
+        return Cell(
+            "drained", state=OFF, about="It holds no partitions; it may be stopped or removed"
+        )
     if state != "active":
         return Cell(str(state), state=WARN)
-    return Cell("heard", state=OK)
+    return Cell("alive", state=OK)
 
 
 def brokers_table(watch: Watch) -> Table:
@@ -193,14 +195,16 @@ def brokers_table(watch: Watch) -> Table:
     table = Table(
         "Brokers",
         BROKER_COLUMNS,
-        "No broker is known. Start some: myq up, or myq-broker with --managers.",
+        "No brokers are registered. Start some: myq up, or myq-broker with --managers.",
     )
     for row in look.brokers:
         table.add(
             Cell(f"broker {row['node']}", link("broker", node=row["node"])),
             state_of(row),
             format.per_second(watch.written.get(row["node"]) if row["alive"] else None),
-            f"{row['leads']:,} of {row['should_lead']:,}" if row["alive"] else format.NOTHING,
+            f"{row['leads']:,} (should: {row['should_lead']:,})"
+            if row["alive"]
+            else format.NOTHING,
             format.count(row["replicas"]),
             format.count(row.get("leaving")),
             format.bytes_(row.get("used_bytes") if row["alive"] else None),
@@ -241,21 +245,21 @@ def broker_page(node: int) -> Response:
     tiles = [
         _state_tile(row),
         Tile("Leads", f"{row['leads']:,}", "Partitions that it leads now",
-             note=f"of {row['should_lead']:,} that it should lead"),
-        Tile("Holds", format.count(row["replicas"]), "Replicas of partitions that it is to hold",
-             note=f"and {row['leaving']:,} that leave" if row["leaving"] else ""),
+             note=f"should lead {row['should_lead']:,}"),
+        Tile("Holds", format.count(row["replicas"]), "Replicas assigned to it",
+             note=f"and {row['leaving']:,} moving out" if row["leaving"] else ""),
         Tile("Written", format.per_second(console().watch.written.get(node)),
              "Messages per second stored in partitions that it leads"),
         Tile("Stored since start", format.count(counters.get("messages_stored_total")),
-             "Messages that became durable in partitions that it led, since it was started"),
+             "Messages that became durable in partitions that it led, since its start"),
         Tile("Sent since start", format.count(counters.get("fetched_messages_total")),
-             "Messages that it sent to consumers, since it was started"),
+             "Messages that it sent to consumers, since its start"),
         Tile("In flight", format.bytes_(gauges.get("produce_inflight_bytes")),
              "Bytes of batches that it has not answered yet"),
         Tile("Consumers waiting", format.count(gauges.get("fetches_waiting")),
-             "Requests of consumers that wait for messages to come"),
+             "Requests of consumers that wait for new messages"),
         Tile("Data", format.bytes_(row.get("used_bytes")), "Bytes of its log and its store"),
-        Tile("Disk free", format.bytes_(row["free_bytes"]), "Free room on its disk"),
+        Tile("Disk free", format.bytes_(row["free_bytes"]), "Free space on its disk"),
         *_process_tiles(stats),
     ]  # fmt: skip
     return draw(
@@ -275,7 +279,7 @@ def broker_page(node: int) -> Response:
 
 
 def _newest(look: ClusterSnapshot) -> list[Facts]:
-    """A form may have changed one a moment ago, after the last look."""
+    """Return the brokers as they are now: a form may have changed one after the last look."""
     try:
         return admin().brokers()
     except MyQueueError:
@@ -283,7 +287,9 @@ def _newest(look: ClusterSnapshot) -> list[Facts]:
 
 
 class Progress(NamedTuple):
-    """How far a broker is that gives all away. `total` is 0 where nobody knows how much it had."""
+    """How far a broker is with draining. `total` is 0 where it is not known how many replicas it
+    had.
+    """
 
     done: int
     total: int
@@ -291,7 +297,9 @@ class Progress(NamedTuple):
 
 
 def progress_of(row: Facts) -> Progress | None:
-    """Of how many is in the address: the form that began it put it there."""
+    """Return the progress of draining; the address has the total, put there by the form that began
+    it.
+    """
     if not row["draining"]:
         return None
     left = row["replicas"] + row["leaving"]
@@ -313,13 +321,13 @@ def manager_page(node: int) -> Response:
     tiles = [
         _state_tile(row),
         Tile("Role", "leader" if row["leader"] else "follower",
-             "The leader takes changes of metadata; all managers answer reads"),
-        Tile("Term", format.count(look.term), "Number of the leader's reign"),
+             "The leader makes changes of metadata; all managers answer reads"),
+        Tile("Term", format.count(look.term), "Raft term of the leader"),
         Tile("Applied", format.count(row["applied"]), "Index of the last change that it applied"),
         Tile("Updates waiting", format.count(gauges.get("updates_waiting")),
              "Changes that wait for a majority of the managers"),
         Tile("Requests since start", format.count(counters.get("requests_total")),
-             "Requests of clients and brokers since it was started"),
+             "Requests of clients and brokers since its start"),
         *_process_tiles(stats),
     ]  # fmt: skip
     return draw(
@@ -337,30 +345,34 @@ def manager_page(node: int) -> Response:
 
 def _state_tile(row: Facts) -> Tile:
     cell = state_of(row)
-    return Tile("State", cell.text, "Whether managers hear it", cell.state)
+    return Tile("State", cell.text, "Whether the managers receive its heartbeats", cell.state)
 
 
 def _process_tiles(stats: Facts) -> list[Tile]:
     process = stats.get("process", {})
     cpu_s = process.get("cpu_seconds")
     return [
-        Tile("Memory", format.bytes_(process.get("resident_bytes")), "Memory that it holds"),
+        Tile("Memory", format.bytes_(process.get("resident_bytes")), "Memory that it uses"),
         Tile(
             "Processor time",
             format.NOTHING if cpu_s is None else format.duration(cpu_s * 1000),
-            "Processor time that it has used since it was started",
+            "Processor time used since its start",
         ),
     ]
 
 
 def _facts(row: Facts, look: ClusterSnapshot) -> list[tuple[str, str, str]]:
-    """What it is called, what it is, what that means."""
+    """Return rows of name, value, explanation."""
     known: list[tuple[str, Any, str]] = [
-        ("Clients reach it at", row["address"], "Its door for clients"),
-        ("Daemons reach it at", row["peer"], "Its door for other daemons"),
+        ("Clients reach it at", row["address"], "Its listener for clients"),
+        ("Daemons reach it at", row["peer"], "Its listener for other daemons"),
         ("Machine", row["host"], "Label of the machine; replicas are spread over labels"),
-        ("Disk", row["disk"], "Mark of its data; a broker with another one is not the same"),
-        ("Heard", format.age(row["last_seen_ms"], look.now_ms), "Its last beat"),
+        (
+            "Disk",
+            row["disk"],
+            "Identity of its data; a broker with another disk is a different broker",
+        ),
+        ("Last seen", format.age(row["last_seen_ms"], look.now_ms), "Its last heartbeat"),
     ]
     return [(name, str(value), about) for name, value, about in known if value]
 
@@ -373,14 +385,14 @@ def _stats(look: ClusterSnapshot, kind: str, node: int) -> Facts:
 
 
 def partitions_on(node: int) -> tuple[Table, str]:
-    """The replicas that this broker is to hold; and why they are not known, if so."""
+    """Return the replicas assigned to this broker; and why they are not known, if so."""
     table = Table(
         "Partitions",
         [
             Column("partition", "Topic and number"),
             Column("role", "Whether this broker leads it"),
-            Column("messages", "Messages that it keeps", True),
-            Column("size", "Bytes of the batches that it keeps", True),
+            Column("messages", "Messages that are kept", True),
+            Column("size", "Bytes of the batches that are kept", True),
             Column("replicas", "All brokers that have a replica, the preferred leader first"),
         ],
         "It holds no partition.",
@@ -391,13 +403,13 @@ def partitions_on(node: int) -> tuple[Table, str]:
         return table, one_line(error)
     for topic in topics:
         for part in topic["partitions"]:
-            leaves = node in part["leaving"]
-            if node not in part["replicas"] and not leaves:
+            is_leaving = node in part["leaving"]
+            if node not in part["replicas"] and not is_leaving:
                 continue
             name, number = topic["topic"], part["partition"]
             table.add(
                 Cell(f"{name}/{number}", link("topic", name=name), is_code=True),
-                _role(part["leader"] == node, leaves),
+                _role(part["leader"] == node, is_leaving),
                 format.count(part["end"] - part["start"]),
                 format.bytes_(part["bytes"]),
                 ", ".join(map(str, part["replicas"])),
@@ -405,7 +417,7 @@ def partitions_on(node: int) -> tuple[Table, str]:
     return table, ""
 
 
-def _role(leads: bool, leaves: bool) -> Cell:
-    if leaves:
-        return Cell("leaves", state=WARN, about="Another broker is about to hold it in its place")
-    return Cell("leader", state=OK) if leads else Cell("follower")
+def _role(is_leader: bool, is_leaving: bool) -> Cell:
+    if is_leaving:
+        return Cell("moving out", state=WARN, about="Another broker is about to hold it instead")
+    return Cell("leader", state=OK) if is_leader else Cell("follower")

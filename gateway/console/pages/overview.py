@@ -1,4 +1,4 @@
-"""The first page: is it well, how much is moving, who is there."""
+"""The first page: is the cluster healthy, how much is moving, which daemons are there."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from myqueue.gateway.console.view.format import BAD, OFF, OK, WARN, Cell, Column
 
 EVENTS_SHOWN: Final = 12
 MINUTES_SHOWN: Final = 15
-LOW_BYTES: Final = 1 << 30  # less free room than this is worth a look
+LOW_BYTES: Final = 1 << 30  # a disk with less free space is marked
 
-# The charts: what they are called, how their numbers are written, and their lines.
+# The charts: title, unit, and lines.
 CHARTS: Final = (
     (
         "messages", "Messages per second", "rate",
@@ -62,7 +62,7 @@ def page() -> Response:
 
 
 def series() -> Response:
-    """The points of the charts that are newer than `since`, column by column."""
+    """Return the points of the charts that are newer than `since`, column by column."""
     watch = console().watch
     watch.latest()
     points = watch.points(number_of("since", 0, 0, 1 << 53))
@@ -93,9 +93,9 @@ def tiles(look: ClusterSnapshot, point: Point) -> list[Tile]:
              "Partitions that can't be written or read now, because none of their replicas leads",
              BAD if leaderless else OK if known else OFF),
         Tile("Replicas missing", format.count(len(under)) if known else format.NOTHING,
-             "Partitions of which a replica is not on a broker that is heard",
+             "Partitions with a replica on a broker that is silent, or with too few replicas",
              WARN if under else OK if known else OFF),
-        Tile("Brokers", f"{alive} of {len(look.brokers)}", "Brokers that are heard, of all known",
+        Tile("Brokers", f"{alive} of {len(look.brokers)}", "Brokers alive, of all registered",
              OK if look.brokers and alive == len(look.brokers) else BAD, link("nodes")),
         disk_tile(look),
     ]  # fmt: skip
@@ -103,7 +103,7 @@ def tiles(look: ClusterSnapshot, point: Point) -> list[Tile]:
 
 def disk_tile(look: ClusterSnapshot) -> Tile:
     rows = [row for row in look.brokers if row["alive"]]
-    about = "Free room on the disk of the broker that has least of it"
+    about = "Free space on the fullest disk of a broker"
     if not rows:
         return Tile("Disk free", format.NOTHING, about, OFF)
     least = min(rows, key=lambda row: int(row["free_bytes"]))
@@ -120,11 +120,13 @@ def disk_tile(look: ClusterSnapshot) -> Tile:
 
 
 def minutes(points: list[Point]) -> Table:
-    """The charts as a table, minute by minute: for readers without script, and screen readers."""
+    """Return the charts as a table, minute by minute: for readers without script, and screen
+    readers.
+    """
     table = Table(
         "Averages by minute",
         [
-            Column("minute", "Begin of the minute, UTC"),
+            Column("minute", "Start of the minute, UTC"),
             Column("written", "Messages per second that became durable", True),
             Column("read", "Messages per second that were sent to consumers", True),
             Column("bytes written", "Bytes per second acknowledged to producers", True),
@@ -136,7 +138,7 @@ def minutes(points: list[Point]) -> Table:
     grouped: dict[int, list[Point]] = {}
     for one in points:
         if one.messages_in is None:
-            continue  # nobody answered, or it is the first look
+            continue  # no broker answered, or it is the first look
         grouped.setdefault(one.at_ms // 60_000, []).append(one)
     for minute, rows in sorted(grouped.items(), reverse=True)[:MINUTES_SHOWN]:
         table.add(

@@ -1,8 +1,8 @@
-"""Setting back a consumer group: a form, what it would do, and only then doing it.
+"""Reset the positions of a consumer group: a form, a plan, and only then the change.
 
-The first form says where to, and is an ordinary address; the page behind it shows for each
-partition the position before and after, and a second form does exactly that. If the group has
-members, that form asks for one more word, because they stop for it and go on from there.
+The first form says where to, and is an ordinary address; its page shows the position of each
+partition before and after, and a second form does exactly that. If the group has members, a box
+must be ticked too, because they stop and continue from the new positions.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ OFFSET_MAX: Final = (1 << 63) - 1
 PARTITION_MAX: Final = 10_000
 TO: Final = (
     ("earliest", "the first message that is kept"),
-    ("latest", "behind the last message"),
+    ("latest", "after the last message"),
     ("offset", "an offset"),
     ("time", "a time"),
-    ("back", "back by some messages"),
-    ("on", "on by some messages"),
+    ("back", "back by a number of messages"),
+    ("on", "forward by a number of messages"),
 )
 FIELDS: Final = ("from", "offset", "time", "count", "topic", "partition")
 COLUMNS: Final = (
     Column("partition", "Topic and number"),
     Column("position", "Offset of the next message that the group wants now", True),
-    Column("new position", "Where it would go on", True),
-    Column("step", "By how many messages that is back (-) or on (+)", True),
+    Column("new position", "Offset where the group would continue", True),
+    Column("step", "Messages back (-) or forward (+)", True),
 )
 SHOWN_MAX: Final = 200  # partitions in the plan; all of them are set
 
@@ -52,7 +52,7 @@ def page(name: str) -> Response:
 
 
 def _draw(name: str, given: Mapping[str, str], trouble: str = "", status: int = 200) -> Response:
-    """The form; and the plan, if the form was filled in."""
+    """Draw the form; and the plan, if the form was filled in."""
     group, plan = _group(name), None
     if given.get("from") and not trouble:
         try:
@@ -63,7 +63,7 @@ def _draw(name: str, given: Mapping[str, str], trouble: str = "", status: int = 
     response = draw(
         "console/reset.html",
         "groups",
-        f"Set back {name}",
+        f"Reset positions of {name}",
         crumbs=(groups.crumb(), Crumb(name, link("group", name=name))),
         name=name,
         group=group,
@@ -78,7 +78,7 @@ def _draw(name: str, given: Mapping[str, str], trouble: str = "", status: int = 
 
 
 def _group(name: str) -> Facts:
-    """One that nobody was in yet may be given positions, in a topic that is named."""
+    """Return the group. One that has never had members may be given positions in a named topic."""
     try:
         return admin().describe_group(name)
     except UnknownGroup:
@@ -86,7 +86,7 @@ def _group(name: str) -> Facts:
 
 
 def _wanted(given: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments of `Admin.reset_group`."""
+    """Read the arguments of `Admin.reset_group` from the form. Raises InvalidRequest."""
     out: dict[str, Any] = {}
     kind = given.get("from", "")
     if kind in ("earliest", "latest"):
@@ -99,10 +99,10 @@ def _wanted(given: Mapping[str, str]) -> dict[str, Any]:
         count = whole("messages", given.get("count", ""), 1, OFFSET_MAX)
         out["shift"] = count if kind == "on" else -count
     else:
-        raise InvalidRequest(f"to where? One of {', '.join(one for one, _ in TO)}")
+        raise InvalidRequest(f"choose where to: one of {', '.join(one for one, _ in TO)}")
     topic, partition = given.get("topic", "").strip(), given.get("partition", "").strip()
     if partition and not topic:
-        raise InvalidRequest("a partition is named together with its topic")
+        raise InvalidRequest("a partition needs its topic")
     if partition:
         number = whole("partition", partition, 0, PARTITION_MAX)
         out["partitions"] = [TopicPartition(topic, number)]
@@ -112,7 +112,7 @@ def _wanted(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _plan_table(rows: list[Facts]) -> Table:
-    table = Table("What it would do", COLUMNS, "The group reads nothing: name a topic.")
+    table = Table("What the reset would do", COLUMNS, "The group reads nothing: name a topic.")
     for row in rows[:SHOWN_MAX]:
         before, new = row["position"], row["new"]
         table.add(

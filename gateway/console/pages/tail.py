@@ -1,9 +1,9 @@
-"""The live tail: messages as they come, for a script that asks again and again.
+"""The live tail: messages as they arrive, for a script that asks again and again.
 
-A question names the offset of each partition that it goes on from, and is answered at once if there
-is something, else as soon as something comes. Few may wait at a time, because each takes a
-thread of the server; the others get their answer at once and ask again a little later. Who can't
-keep up is told how many messages were left out.
+A request names the offset of each partition that it continues from. It is answered at once if there
+are messages, else as soon as some arrive. Few requests may wait at a time, because each occupies a
+thread of the server; the others get their answer at once and ask again a little later. A page that
+can't keep up is told how many messages were skipped.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def more(name: str) -> Response:
 
 @contextmanager
 def _waiting(wanted: bool) -> Iterator[float]:
-    """How long this question may wait: among the gateway's waiting requests, and not at all if
-    there are too many of them.
-    """
+    """Yield how long this request may wait in a slot of the gateway; 0 if too many wait."""
     with ExitStack() as held:
         if not wanted or not _waiters.acquire(blocking=False):
             yield 0.0
@@ -95,7 +93,7 @@ def _waiting(wanted: bool) -> Iterator[float]:
 
 
 def row(message: Message) -> dict[str, Any]:
-    """As the script shows it: texts, which it puts on the page as texts."""
+    """Return a message as texts; the script shows them as texts."""
     return {
         "partition": format.count(message.partition),
         "offset": format.count(message.offset),
@@ -114,7 +112,7 @@ def spell(at: dict[int, int]) -> str:
 
 
 def positions(text: str) -> dict[int, int]:
-    """What `spell` wrote; a browser may send anything."""
+    """Read what `spell` wrote; a browser may send anything."""
     out = {}
     for part in text.split(",") if text else ():
         number, colon, offset = part.partition(":")

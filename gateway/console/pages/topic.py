@@ -1,4 +1,4 @@
-"""One topic: its partitions, its settings, and who reads it."""
+"""One topic: its partitions, its settings, and its consumers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from myqueue.gateway.console.view import format, settings
 from myqueue.gateway.console.view.format import BAD, OK, WARN, Cell, Column, Table, Tile
 
 COLUMNS: Final = (
-    Column("partition", "Its number; leads to its messages"),
+    Column("partition", "Number of the partition; links to its messages"),
     Column("state", "Whether it has a leader and all replicas"),
-    Column("leader", "Broker that takes its messages now"),
+    Column("leader", "Broker that stores and serves its messages now"),
     Column("replicas", "Brokers that keep a copy, the preferred leader first"),
-    Column("term", "Number of the leader's reign; one more with each election", True),
+    Column("term", "Raft term of the leader; grows with each election", True),
     Column("first offset", "Offset of the first message that is kept", True),
     Column("next offset", "Offset that the next message will get", True),
     Column("messages", "Messages that are kept", True),
@@ -26,13 +26,13 @@ COLUMNS: Final = (
 )
 DONE: Final = {
     "created": "Created. Its partitions get their leaders within a second or two.",
-    "kept": "Retention was changed. What is too much or too old goes within seconds.",
-    "grown": "Partitions were added. From now on keys are spread over all of them.",
+    "kept": "Retention was changed. Messages over the limits are deleted within seconds.",
+    "grown": "Partitions were added. From now on keys are spread over all partitions.",
 }
 
 NO_CONSUMERS: Final = (
-    "No consumer is registered for this topic alone. MyConsumer(topics, broker) registers itself,"
-    " and so does POST /consumers."
+    "No consumer is registered for this topic. MyConsumer(topics, broker) and POST /consumers"
+    " register one; a plain Consumer does not. Group members are listed with their group."
 )
 
 
@@ -66,10 +66,10 @@ def tiles(topic: Facts, look: ClusterSnapshot) -> list[Tile]:
         Tile("State", state.text, "The worst of its partitions", state.state),
         Tile("Partitions", format.count(len(topic["partitions"])), "How many partitions it has"),
         Tile("Copies", format.count(topic["replication"]),
-             "On how many brokers each partition is to be kept"),
-        Tile("Messages", format.count(topic["messages"]), "Messages that it keeps"),
+             "Number of brokers that should hold each partition"),
+        Tile("Messages", format.count(topic["messages"]), "Messages that are kept"),
         Tile("Size", format.bytes_(topic["bytes"]),
-             "Bytes of the batches that it keeps, once; copies are not counted"),
+             "Bytes of the batches that are kept; copies are not counted"),
         Tile("Created", format.moment(topic["created_ms"])[:10],
              format.moment(topic["created_ms"])),
     ]  # fmt: skip
@@ -104,10 +104,10 @@ def table_of(topic: Facts, parts: list[Facts], look: ClusterSnapshot) -> Table:
 
 def _state(leader: int, gone: list[int]) -> Cell:
     if not leader:
-        return Cell("no leader", state=BAD, about="It can't be written or read now")
+        return Cell("no leader", state=BAD, about="The partition can't be written or read now")
     if gone:
         return Cell("replicas missing", state=WARN, about=f"on broker {', '.join(map(str, gone))}")
-    return Cell("whole", state=OK)
+    return Cell("healthy", state=OK)
 
 
 def consumers_page(name: str) -> Response:
@@ -115,7 +115,7 @@ def consumers_page(name: str) -> Response:
     topic = admin().describe_topic(name)
     table, pager, note = clients.consumers(look, only=topic["topic"])
     table.empty = NO_CONSUMERS
-    teams, why_not = groups.readers(look, topic["topic"])
+    group_table, why_not = groups.readers(look, topic["topic"])
     return draw(
         "console/topic_consumers.html",
         "topics",
@@ -123,7 +123,7 @@ def consumers_page(name: str) -> Response:
         crumbs=(topics.crumb(),),
         name=name,
         tab="topic_consumers",
-        groups=teams,
+        groups=group_table,
         table=table,
         pager=pager,
         trouble=why_not or note,

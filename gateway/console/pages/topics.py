@@ -1,7 +1,7 @@
-"""Topics: the list, and making, growing, keeping and deleting one.
+"""Topics: the list; creating, growing, retention and deleting.
 
-Whatever changes something is a form of its own page, which says what will happen before it does;
-that is the confirmation, and it needs no script.
+Each change is a form on its own page, which says what will happen; that is the confirmation, and it
+needs no script.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from myqueue.gateway.console.view.format import BAD, OK, WARN, Cell, Column, Tab
 PARTITIONS_MAX, REPLICATION_MAX = 1000, 9
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 FILTER_CHARS_MAX: Final = 200
-DETAIL_PARTITIONS_MAX: Final = 2000  # so many come in one answer; of more, page by page
+DETAIL_PARTITIONS_MAX: Final = 2000  # up to so many are read in one answer; more, topic by topic
 COLUMNS: Final = (
     Column("topic", "Its name"),
     Column("state", "Whether all of its partitions have a leader and all replicas"),
-    Column("partitions", "How many partitions it has", True),
-    Column("copies", "On how many brokers each partition is to be kept", True),
-    Column("messages", "Messages that it keeps, in all partitions", True),
-    Column("written", "Messages per second that became durable, as this page saw it", True),
-    Column("size", "Bytes of the batches that it keeps, once; copies are not counted", True),
+    Column("partitions", "Number of partitions", True),
+    Column("copies", "Number of brokers that should hold each partition", True),
+    Column("messages", "Messages that are kept, in all partitions", True),
+    Column("written", "Messages per second that became durable, measured by this page", True),
+    Column("size", "Bytes of the batches that are kept; copies are not counted", True),
 )
 
 _paces = Paces()
@@ -63,10 +63,12 @@ def crumb() -> Crumb:
 
 
 def page() -> Response:
-    """Filter, then cut, and only then ask for details: a thousand topics are no burden."""
+    """List the topics. Filter, cut to one page, and only then request details: that works for
+    thousands of topics.
+    """
     wanted = flask.request.args.get("filter", "").strip()[:FILTER_CHARS_MAX]
     look = console().watch.latest()
-    note, table = "", Table("Topics", COLUMNS, "No topics yet: create one.")
+    note, table = "", Table("Topics", COLUMNS, "No topics yet. Create one.")
     names: list[str] = []
     try:
         names = [one for one in admin().topics() if wanted.lower() in one.lower()]
@@ -79,7 +81,7 @@ def page() -> Response:
         note = one_line(error)
         rows, pager = pages(len(names))
     if note:
-        table.empty = "Which topics there are is not known now."
+        table.empty = "Not known now: the managers did not answer."
     elif wanted:
         table.empty = f"No topic has {wanted!r} in its name."
     return draw(
@@ -116,7 +118,9 @@ def _row(table: Table, topic: Facts, look: ClusterSnapshot) -> None:
 
 
 def state_of(topic: Facts, look: ClusterSnapshot) -> Cell:
-    """The worst of its partitions. Without a leader of the managers nobody knows of replicas."""
+    """Return the worst state of its partitions. Without a leader of the managers, missing replicas
+    are not known.
+    """
     leaderless = sum(not part["leader"] for part in topic["partitions"])
     if leaderless:
         return Cell("no leader", state=BAD, about=f"{leaderless:,} partitions have no leader")
@@ -129,7 +133,7 @@ def state_of(topic: Facts, look: ClusterSnapshot) -> Cell:
     if missing or silent:
         count = max(len(missing), silent)
         return Cell("replicas missing", state=WARN, about=f"of {format.plural(count, 'partition')}")
-    return Cell("whole", state=OK)
+    return Cell("healthy", state=OK)
 
 
 # -- create ---------------------------------------------------------------------------------------
@@ -172,7 +176,7 @@ def create() -> Response:
 
 
 def see(address: str) -> Response:
-    """After a form was taken: so that a reload does not send it again."""
+    """Redirect after a form, so that reloading the page does not send it again."""
     response = redirect(address, 303)
     return flask.make_response(response)
 
@@ -201,7 +205,7 @@ def grow(name: str) -> Response:
     form = flask.request.form
     try:
         count = whole("partitions to add", form.get("count", ""), 1, PARTITIONS_MAX)
-        # By the total that the form showed: sent twice, it is done once.
+        # Names the total that the form showed, so sending it twice adds once.
         had = whole("partitions before", form.get("had", ""), 1, PARTITIONS_MAX)
         admin().grow_topic(name, to=had + count)
     except MyQueueError as error:
@@ -256,7 +260,7 @@ def delete_page(name: str, error: str = "", status: int = 200) -> Response:
 
 def delete(name: str) -> Response:
     if flask.request.form.get("name", "").strip() != name:
-        return delete_page(name, "The name that was typed is another one; nothing was deleted", 400)
+        return delete_page(name, "The typed name does not match; nothing was deleted", 400)
     try:
         admin().delete_topic(name)
     except MyQueueError as error:

@@ -1,5 +1,5 @@
-// Draws the charts of the overview: lines over the last quarter of an hour, or as much of it as is
-// known. A second that nobody measured is a gap in the line. The server says what a unit is.
+// Draws the charts of the overview: lines over the last 15 minutes, or as much of them as is
+// known. A second without a measurement is a gap in the line. The server names the unit.
 "use strict";
 
 (() => {
@@ -108,7 +108,7 @@
     plot.replaceChildren(svg);
   }
 
-  // The values beside the names: the newest, or those under the pointer.
+  // The values next to the names: the newest, or those under the pointer.
   function cursor(figure, svg, lines, scale) {
     const pointed = figure.pointed;
     let index = data.at_ms.length - 1;
@@ -126,7 +126,7 @@
     }
   }
 
-  // -- asking -----------------------------------------------------------------------------------
+  // -- requests---------------------------------------------------------------------------------
 
   function take(told) {
     nowMs = told.now_ms;
@@ -145,7 +145,7 @@
       if (answer.ok) take(await answer.json());
       redraw();
     } catch {
-      // the page says that the gateway does not answer
+      // console.js reports that the gateway does not answer
     } finally {
       asking = false;
     }

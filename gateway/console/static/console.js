@@ -1,6 +1,6 @@
-// Keeps a page moving: asks for its live part once a second and puts in place what changed, so that
-// focus, selection and scroll stay where they are. The server wrote and escaped all of it; this
-// script adds no text of its own but its notes, and those as text.
+// Updates a page: requests its live part once a second and replaces only what changed, so that
+// focus, selection and scroll stay where they are. The server made and escaped all of it; this
+// script adds only short notices, as text.
 "use strict";
 
 (() => {
@@ -14,7 +14,7 @@
   let paused = false;
   let heardAt = Date.now();
 
-  // -- putting in place -------------------------------------------------------------------------
+  // -- replacing -------------------------------------------------------------------------------
 
   const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") : null);
 
@@ -66,7 +66,7 @@
     morphChildren(place, new DOMParser().parseFromString(`<body>${html}</body>`, "text/html").body);
   }
 
-  // -- asking -----------------------------------------------------------------------------------
+  // -- requests---------------------------------------------------------------------------------
 
   async function ask() {
     const address = new URL(location.href);
@@ -109,12 +109,12 @@
   function setPaused(on) {
     paused = on;
     pause.setAttribute("aria-pressed", String(on));
-    pause.textContent = on ? "Go on" : "Pause";
+    pause.textContent = on ? "Resume" : "Pause";
   }
 
   // -- forms ------------------------------------------------------------------------------------
 
-  // Sends a form without leaving the page; the answer stands beside the button.
+  // Sends a form without leaving the page; the answer is shown next to the button.
   async function sendQuietly(form) {
     const button = form.querySelector("button");
     const out = form.querySelector("output");
@@ -141,7 +141,7 @@
     });
   }
 
-  // Of the fields for an offset and a time only the one that is meant.
+  // Shows only the field that the choice needs: offset, time or count.
   const from = document.getElementById("from");
   if (from) {
     const choose = () => {

@@ -1,6 +1,6 @@
-// The live tail: asks for what came since, again and again, and puts it on top. Every message is put
-// on the page as text, whatever is in it. Pausing keeps the rows, and what comes meanwhile is
-// fetched afterwards.
+// The live tail: requests new messages again and again, and puts them on top. Every message is put
+// on the page as text, whatever is in it. Pausing keeps the rows; messages that arrive in the
+// meantime are fetched afterwards.
 "use strict";
 
 (() => {
@@ -11,7 +11,7 @@
   const skipped = document.getElementById("tail-skipped");
   const heads = [...tail.querySelectorAll("thead th")];
   const ROWS_MAX = 500;
-  const PAUSE_MS = 400; // between two questions, when the gateway could not wait for news
+  const PAUSE_MS = 400; // between two requests, when the gateway could not wait
   const AFTER_ERROR_MS = 2000;
   const TIMEOUT_MS = 15000;
   let at = tail.dataset.at;
@@ -88,7 +88,7 @@
   pause.addEventListener("click", () => {
     paused = !paused;
     pause.setAttribute("aria-pressed", String(paused));
-    pause.textContent = paused ? "Go on" : "Pause";
+    pause.textContent = paused ? "Resume" : "Pause";
   });
   document.getElementById("tail-clear").addEventListener("click", () => {
     body.replaceChildren();
