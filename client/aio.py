@@ -57,18 +57,28 @@ class AsyncProducer:
         self._known: set[str] = set()  # topics
 
     async def send(
-        self, topic: str, value: bytes, *, key: bytes | str | None = None,
-        partition: int | None = None, headers: Mapping[str, bytes | str] | None = None,
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
         timestamp_ms: int | None = None,
-    ) -> RecordMetadata:  # fmt: skip
+    ) -> RecordMetadata:
         """Send one message; returns where a majority stored it, or raises why it failed.
 
         Arguments are those of `Producer.send`. Cancelling the wait does not unsend the message.
         """
         call = partial(
-            self._producer.send, topic, value, key=key, partition=partition, headers=headers,
+            self._producer.send,
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            headers=headers,
             timestamp_ms=timestamp_ms,
-        )  # fmt: skip
+        )
         size = len(plain(value))
         return await asyncio.wrap_future(await self._put(text(topic, "topic"), size, call))
 
@@ -104,9 +114,11 @@ class AsyncProducer:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         await asyncio.to_thread(self._producer.__exit__, kind, error, trace)
 
 
@@ -180,7 +192,7 @@ class AsyncConsumer:
             for message in run:
                 yield message
                 consumer.note_handled()
-                if consumer.has_withdrawals():
+                if consumer.check_withdrawals():
                     break
 
     async def _until(self, timeout: float | None, take: Callable[[], T | None]) -> T | None:
@@ -300,9 +312,11 @@ class AsyncConsumer:
         return self.start()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         await self.close()
 
 

@@ -230,10 +230,15 @@ class MyConsumer:
                 left_ms = max(1, round((end - monotonic()) * 1000))
                 self._session.wait(self._session.ensure_topics(names, timeout_ms=left_ms))
             self._consumer = Consumer(
-                self._session, names, consumer_id=self.consumer_ids, auto_commit=True,
-                auto_commit_interval_ms=1_000, idle_timeout=idle_timeout,
-                on_out_of_range=on_out_of_range, on_damaged=on_damaged,
-            )  # fmt: skip
+                self._session,
+                names,
+                consumer_id=self.consumer_ids,
+                auto_commit=True,
+                auto_commit_interval_ms=1_000,
+                idle_timeout=idle_timeout,
+                on_out_of_range=on_out_of_range,
+                on_damaged=on_damaged,
+            )
             self._consumer.parting.kind, self._consumer.parting.verb = "MyConsumer", "stop"
         except BaseException:
             self._session.close()

@@ -84,10 +84,16 @@ class Gateways:
         self._refused: dict[str, float] = {}  # url -> it has refused connections since then
 
     def ask(
-        self, method: str, path: str, values: Mapping[str, Any], *, key: str = "",
-        try_s: float = TRY_S, refused_s: float = math.inf,
+        self,
+        method: str,
+        path: str,
+        values: Mapping[str, Any],
+        *,
+        key: str = "",
+        try_s: float = TRY_S,
+        refused_s: float = math.inf,
         stopped: threading.Event | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """What a success says; else the error. Repeats what is retriable: with a key or a GET
         whatever happened, else only what was certainly not done. Unreachable before the time is
         over if all addresses have refused connections for `refused_s`.
@@ -322,9 +328,11 @@ class HttpProducer:
         partition = self._partition(topic, self._queues[topic][0].key, count)
         some = self._cut(topic, partition, count)
         values = {
-            "topic": topic, "producer_id": self.producer_ids[topic], "partition": partition,
+            "topic": topic,
+            "producer_id": self.producer_ids[topic],
+            "partition": partition,
             "messages": [_row(one.value, one.key) for one in some],
-        }  # fmt: skip
+        }
         try:
             found = gateways.ask("POST", "/producer/produce", values, key=token_hex(16))
         except MyQueueError as error:
@@ -387,9 +395,14 @@ class HttpConsumer:
     """What `MyConsumer` does over gateways."""
 
     def __init__(
-        self, topics: list[str], broker: str, idle_timeout: float | None,
-        consumer_ids: Mapping[str, int], limit_s: float, on_damaged: str = "raise",
-    ) -> None:  # fmt: skip
+        self,
+        topics: list[str],
+        broker: str,
+        idle_timeout: float | None,
+        consumer_ids: Mapping[str, int],
+        limit_s: float,
+        on_damaged: str = "raise",
+    ) -> None:
         self.skipped: Counter[TopicPartition] = Counter()
         self._on_damaged = {} if on_damaged == "raise" else {"on_damaged": on_damaged}
         self._gateways = Gateways(broker)
@@ -442,9 +455,12 @@ class HttpConsumer:
 
     def _take(self, topic: str, partition: int, wait_ms: int) -> Message | None:
         values = {
-            "topic": topic, "consumer_id": self.consumer_ids[topic], "partition": partition,
-            "wait_ms": wait_ms, **self._on_damaged,
-        }  # fmt: skip
+            "topic": topic,
+            "consumer_id": self.consumer_ids[topic],
+            "partition": partition,
+            "wait_ms": wait_ms,
+            **self._on_damaged,
+        }
         with self._using:
             if self._stopped.is_set():
                 return None
@@ -459,9 +475,11 @@ class HttpConsumer:
             first, count = int(one["offset"]), int(one["count"])
             self.skipped[place] += count
             log.warning(
-                "passed over: %s/%d: offsets %d to %d can't be read", *place, first,
+                "passed over: %s/%d: offsets %d to %d can't be read",
+                *place,
+                first,
                 first + count - 1,
-            )  # fmt: skip
+            )
         if found.get("message") is None:
             return None
         as_base64 = found.get("encoding") == "base64"
@@ -471,10 +489,14 @@ class HttpConsumer:
 
         key = found.get("key")
         return Message(
-            topic, int(found["partition"]), int(found["offset"]),
-            None if key is None else plain(key), plain(found["message"]), None,
+            topic,
+            int(found["partition"]),
+            int(found["offset"]),
+            None if key is None else plain(key),
+            plain(found["message"]),
+            None,
             int(found["timestamp"]),
-        )  # fmt: skip
+        )
 
     def stop(self) -> None:
         self.parting.is_closed = True
@@ -488,9 +510,13 @@ def _register(gateways: Gateways, kind: str, topic: str, limit_s: float) -> dict
     before, gateways.ends_at = gateways.ends_at, time.monotonic() + limit_s
     try:
         return gateways.ask(
-            "POST", f"/{kind}/register", {"topic": topic}, key=token_hex(16), try_s=limit_s,
+            "POST",
+            f"/{kind}/register",
+            {"topic": topic},
+            key=token_hex(16),
+            try_s=limit_s,
             refused_s=REFUSED_S,
-        )  # fmt: skip
+        )
     except OutcomeUnknown as error:
         raise TimedOut(f"no id for {topic} within {limit_s:.1f} s: {error}") from None
     finally:

@@ -160,9 +160,13 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(
-    *, brokers: int = 3, managers: int = 3, gateway: bool = False, data: str | None = None,
+    *,
+    brokers: int = 3,
+    managers: int = 3,
+    gateway: bool = False,
+    data: str | None = None,
     timeout: float = START_S,
-) -> Iterator[Cluster]:  # fmt: skip
+) -> Iterator[Cluster]:
     """Start a cluster, wait until it is healthy, and stop it in the end.
 
     `gateway`: with HTTP as well, at `.gateway`. It lives in a temporary folder that is removed,

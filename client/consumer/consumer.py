@@ -1,16 +1,16 @@
-"""`Consumer`: messages of some topics, partition by partition in order, each exactly once a run.
+"""`Consumer`: hand out messages of topics and commit positions, in the application's thread.
 
-It pulls, and what it pulls it has mostly already: the I/O thread fetches ahead (`fetcher.py`)
-while the application works. There is one way to get messages with two faces, `poll` for lists and
-iteration for one after the other, and they may be mixed: both take from the same place.
+The I/O thread fetches ahead (`fetcher.py`) while the application works, so most calls find
+messages in memory. `poll` returns lists, iteration single messages. Both take from the same
+iterator, so they may be mixed, and no message is handed out twice.
 
-Where it stands is the *position* of each partition; it is its own until it is committed, under
-its group's or its consumer id's name, to the partition itself, where it is replicated like the
-messages. `auto_commit` commits what an earlier poll returned, never what the application may
-still be working on (C9): after a crash some messages come twice, none is left out.
+The *position* of a partition is known only to this consumer until it is committed: under the name
+of its group or consumer id, to the partition, where it is replicated like messages. `auto_commit`
+commits what earlier calls returned, never messages that the application may still work on: after a
+crash some messages come twice, and none is skipped.
 
-A consumer is for one thread; a second one that calls it at the same time gets ConcurrentUse.
-Only `close` may come from anywhere: who waits in `poll` or in a loop is let go.
+A consumer is for one thread: a second one that calls it at the same time gets ConcurrentUse. Only
+`close` may be called from any thread, and ends a waiting `poll` or loop.
 """
 
 from __future__ import annotations
@@ -48,31 +48,44 @@ from myqueue.settings import ConsumerSettings, ids_by_topic, who_commits
 log = logging.getLogger("myqueue.client")
 
 PAUSE_S_MAX: Final = 0.5
-CONTACT_S: Final = 1.0  # so long the constructor waits for any manager to answer
-RELEASE_COMMIT_S_MAX: Final = 3.0  # for a commit while others wait for the partition
-LEAVE_S_MAX: Final = 1.0  # of the time for `close`, kept for telling the managers
+CONTACT_S: Final = 1.0  # the constructor waits so long for any manager to answer
+RELEASE_COMMIT_S_MAX: Final = 3.0  # for the commit while another member waits for the partition
+LEAVE_S_MAX: Final = 1.0  # the part of `close` that is kept for leaving the group
 
 
 @lists_settings(ConsumerSettings)
 class Consumer(ConsumerPositions):
-    """Reads topics.
+    """Reads messages of topics, each partition in the order of its offsets.
 
     >>> with Consumer("127.0.0.1:9092", ["orders"], group="billing") as consumer:  # doctest: +SKIP
     ...     for message in consumer:
     ...         bill(message.value)
     ...         consumer.commit()
 
-    `cluster`: the managers' addresses, or a Session to share. Consumers of one `group` share the
-    partitions of its topics: each has some. With a `consumer_id` (one id, or one for each topic),
-    or with neither, a consumer reads all of them. Under the group's or the id's name positions are
-    committed; without one nothing is. `start` is "earliest", "latest" or "committed" (else
-    earliest; the default with a name); a group's members begin there only without a position.
-    Iteration ends after `idle_timeout` seconds without a message. `on_assign`, `on_revoke` and
-    `on_lost` (by default `on_revoke`) get lists of partitions, in the consumer's thread: before the
-    first message; after the last one, while positions can still be committed; and when it is too
-    late for that. The constructor raises UnknownTopic. Where no manager answers at all it does not
-    wait: each call then tries for as long as it may take, and raises Unreachable. Further settings:
-    `myq config show consumer`.
+    Iterate, or call `poll`; both may be mixed. For one thread at a time: a call of a second thread
+    raises ConcurrentUse. Only `close` may be called from any thread.
+
+    cluster: managers as "host:port[,…]" or a list of them; or a Session to share with other
+        clients.
+    topics: one name or several. Topics must exist.
+    group: consumers with the same group share the partitions of its topics. Positions are committed
+        under the group's name.
+    consumer_id: an id from `Admin.register_consumer`, or a mapping of topics to ids. The consumer
+        reads all partitions, and positions are committed under the id. Not together with `group`.
+        Without `group` and `consumer_id` nothing can be committed.
+    start: where to begin: "earliest", "latest" or "committed" (else earliest; the default with a
+        group or an id). A group's member begins there only where the group has no position.
+    idle_timeout: iteration ends after so many seconds without a message.
+    on_assign, on_revoke, on_lost: functions that get a list of TopicPartition, in this consumer's
+        thread. `on_assign` is called before the first message of a partition, and may seek;
+        `on_revoke` after the last one, while positions can still be committed; `on_lost` (default:
+        `on_revoke`) when it is too late for that.
+
+    A message counts as handled when the application asks for the next one. `auto_commit` commits
+    handled messages only: after a crash some messages come twice, and none is skipped.
+
+    Raises UnknownTopic, MisuseError, InvalidSetting. If no manager can be reached the constructor
+    returns after a second; each call then looks for the cluster and raises Unreachable in the end.
     """
 
     @named_arguments
@@ -126,7 +139,7 @@ class Consumer(ConsumerPositions):
             on_out_of_range=on_out_of_range,
             on_damaged=on_damaged,
             limits=limits_of(self._settings),
-            shares=Assignment() if group else None,
+            assignment=Assignment() if group else None,
         )
         super().__init__(session, subscription, limit_ms)
         self._on_assign, self._on_revoke = on_assign, on_revoke
@@ -150,7 +163,10 @@ class Consumer(ConsumerPositions):
     # -- the beginning ----------------------------------------------------------------------------
 
     def _find_topics(self, deadline: float, contact_s: float | None = None) -> bool:
-        """Whether they are known. It waits for them; without any contact for `contact_s` only."""
+        """Wait until the topics are known; False: they are not, by the deadline.
+
+        If no manager is in contact, wait for `contact_s` seconds only.
+        """
         contact = None if contact_s is None else time.monotonic() + contact_s
         if self._topics_future is None:
             names = list(self._subscription.topics)
@@ -181,7 +197,7 @@ class Consumer(ConsumerPositions):
             self._membership.start()
 
     def _ensure_started(self, limit_s: float | None) -> None:
-        """The cluster could not be reached when this was made: each call tries, for its time."""
+        """Begin to read if that was not possible so far; Unreachable if it still is not."""
         if self._has_begun:
             return
         begun = time.monotonic()
@@ -195,22 +211,27 @@ class Consumer(ConsumerPositions):
             raise Unreachable(f"no manager could be reached within {waited:.1f} s. Tried {tried}")
 
     def wait_until_ready(self) -> None:
-        """For who must not wait in `poll`: until the topics are known."""
+        """Wait until the topics are known: `poll` never waits for them then. For AsyncConsumer."""
         with self._exclusive_call():
             pass
 
     # -- messages ---------------------------------------------------------------------------------
 
     def poll(self, max_messages: int | None = None, timeout: float | None = 1.0) -> list[Message]:
-        """Messages that are there, as soon as there are any; [] if none came in `timeout` seconds.
+        """Return messages as soon as there are any; [] if none came within `timeout` seconds.
 
-        What the poll before returned counts as handled from now on.
+        max_messages: at most so many (default: `max_poll_messages`, 1000).
+        timeout: seconds; 0 does not wait, None waits for ever.
+
+        Messages of the last call count as handled from now on. Callbacks run within this call.
+        Raises what went wrong with a partition when its turn comes: OffsetOutOfRange,
+        BatchUnreadable (both again until a seek), CorruptData, TopicDeleted, Unreachable.
         """
         limit = self._settings.max_poll_messages if max_messages is None else max_messages
         if not arguments.is_whole(limit) or limit < 1:
             raise InvalidRequest(
                 f"poll({max_messages!r}): max_messages is a whole number from 1 on",
-                hint="To wait for so many seconds say poll(timeout=…).",
+                hint="To wait for a number of seconds say poll(timeout=…).",
             )
         timeout = arguments.seconds(timeout)
         end = None if timeout is None else time.monotonic() + timeout
@@ -223,11 +244,14 @@ class Consumer(ConsumerPositions):
                     out += islice(run, limit - len(out))
                     run = self._take_run() if len(out) < limit else None
             except MyQueueError as error:
-                self._error = error  # these messages first
+                self._error = error  # raised by the next call; these messages come first
             return out
 
     def __iter__(self) -> Iterator[Message]:
-        """Every message; the one before counts as handled when the next one is asked for."""
+        """Yield messages one after the other; the loop ends after `idle_timeout` or `close`.
+
+        A message counts as handled when the loop asks for the next one. Errors are those of `poll`.
+        """
         idle_s = self._settings.idle_timeout
         with self._exclusive_call(idle_s):
             pass
@@ -238,29 +262,33 @@ class Consumer(ConsumerPositions):
             for message in run:
                 yield message
                 self.note_handled()
-                if self.has_withdrawals():
-                    break  # the rest of it comes again, if it is still ours
+                if self.check_withdrawals():
+                    break  # the rest of this run comes again, if the partition is still ours
 
     def take_run(self) -> Iterator[Message] | None:
-        """For who iterates by himself: some messages that are there, None if there are none. What
-        is taken from the iterator counts as returned.
+        """Return fetched messages of one partition without waiting; None: there are none.
+
+        Messages that are taken from the iterator count as returned. For AsyncConsumer.
         """
         return self._wait_for_run(0.0)
 
     def note_handled(self) -> None:
-        """All that was returned is handled; auto_commit may commit it."""
+        """Note that all returned messages are handled; commit them if auto_commit is due."""
         if self._settings.auto_commit and self._session.now_ms() >= self._commit_at:
             self._mark_handled()
 
-    def has_withdrawals(self) -> bool:
-        """Before the next message: partitions are wanted back, or are lost."""
+    def check_withdrawals(self) -> bool:
+        """Were partitions lost or wanted back, so that callbacks must run before the next message?
+
+        Counts as asking for messages: the member is not stuck.
+        """
         if self._membership is None:
             return False
         self._membership.note_poll()
-        return self._membership.is_over() or self._subscription.has_withdrawals
+        return self._membership.end_if_over() or self._subscription.has_withdrawals
 
     def on_news(self, callback: Callable[[], object]) -> None:
-        """`callback` is called in the I/O thread whenever there may be something to `take_run`."""
+        """Call `callback` in the I/O thread whenever `take_run` may have something to return."""
         self._fetcher.listeners.append(callback)
         callback()
 
@@ -270,19 +298,19 @@ class Consumer(ConsumerPositions):
                 self._begin_call()
                 return self._next_run(idle_s)
         except Closed:
-            if self._closed:  # while the application was in its loop: it just ends
+            if self._closed:  # closed while the application was in its loop: end the loop
                 return None
             raise
 
     def _begin_call(self) -> None:
         self._mark_handled()
-        self.has_withdrawals()
+        self.check_withdrawals()
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def _next_run(self, timeout_s: float | None) -> Iterator[Message] | None:
-        """Waits for messages of any partition; None: none came, or the consumer was closed."""
+        """Wait for messages of any partition; None: none came, or the consumer was closed."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             self._call_callbacks()
@@ -295,42 +323,44 @@ class Consumer(ConsumerPositions):
                     self._changed.wait(left)
 
     def _take_run(self) -> Iterator[Message] | None:
-        """Without waiting, and without a word to the application's callbacks."""
-        subscription, notes, hungry = self._subscription, list[str](), False
+        """Return fetched messages; neither wait nor call the application's callbacks."""
+        subscription, log_lines, has_room = self._subscription, list[str](), False
         try:
             with self._changed:
                 if self._closed:
                     return None
                 self._session.check()
-                if self._membership is not None and self._membership.is_over():
+                if self._membership is not None and self._membership.end_if_over():
                     return None
                 try:
                     return subscription.next_run(self._session.now_ms())
                 finally:
-                    hungry = subscription.may_fetch_more
-                    notes, subscription.skips.log_lines = subscription.skips.log_lines, notes
+                    has_room = subscription.may_fetch_more
+                    log_lines, subscription.skips.log_lines = subscription.skips.log_lines, []
         finally:
-            for note in notes:
-                log.warning("%s", note)
-            if hungry:
+            for line in log_lines:
+                log.warning("%s", line)
+            if has_room:
                 self._fetcher.nudge()
 
     def _call_callbacks(self) -> None:
-        """Callbacks run here, in the consumer's thread and without a lock: they may seek. All of
-        them, also if one raises: none of this is told again.
+        """Call the application's callbacks for lost, leaving, removed and added partitions.
+
+        They run in the consumer's thread and without a lock, so they may seek. All of them run even
+        if one raises: no change is reported twice.
         """
         if self._membership is not None:
             self._membership.note_poll()
         with self._changed:
-            news = self._subscription.take_changes()
+            changes = self._subscription.take_changes()
             lost, leaving = self._subscription.take_withdrawals()
-        if not (news or lost or leaving):
+        if not (changes or lost or leaving):
             return
         with ExitStack() as last_first:
             last_first.callback(self._admit)
-            for added, gone in reversed(news):
+            for added, removed in reversed(changes):
                 last_first.callback(call_back, self._on_assign, added)
-                last_first.callback(call_back, self._on_revoke, gone)
+                last_first.callback(call_back, self._on_revoke, removed)
             last_first.callback(self._release, leaving)
             last_first.callback(call_back, self._on_lost, lost)
 
@@ -340,7 +370,7 @@ class Consumer(ConsumerPositions):
         self._fetcher.nudge()
 
     def _release(self, leaving: list[PartitionState]) -> None:
-        """The application has come back, so it is done with what it got of them."""
+        """Commit and give back leaving partitions: the application is done with their messages."""
         if not leaving:
             return
         self._save(leaving)
@@ -356,14 +386,14 @@ class Consumer(ConsumerPositions):
                 self._membership.report_released()
 
     def has_to_save(self) -> bool:
-        """Would the next call for messages wait for a commit before it gives something back?"""
+        """Would the next call wait for a commit before it gives a partition back?"""
         if self._closed or not self._settings.auto_commit:
             return False
-        partitions = self._subscription.partitions.copy()  # of the I/O thread
+        partitions = self._subscription.partitions.copy()  # the I/O thread changes the original
         return any(one.is_leaving and not one.is_saved for one in partitions.values())
 
     def save_leaving(self) -> None:
-        """That commit, for who must not wait in `poll`."""
+        """Do that commit now, so that the next call does not wait. For AsyncConsumer."""
         with self._exclusive_call():
             self._mark_handled()
             with self._changed:
@@ -377,20 +407,20 @@ class Consumer(ConsumerPositions):
             unsaved = [one for one in leaving if not (one.is_removed or one.is_saved)]
             commits = self._subscription.commits(handled_only=True, of=[r.name for r in unsaved])
             for one in unsaved:
-                one.is_saved = True  # or tried: once is enough
-        with suppress(MyQueueError):  # else they come again, to somebody else
+                one.is_saved = True  # or was tried: once is enough
+        with suppress(MyQueueError):  # if it fails, the next owner gets these messages again
             self._commit_until(time.monotonic() + RELEASE_COMMIT_S_MAX, commits)
 
     # -- committing -------------------------------------------------------------------------------
 
     def _mark_handled(self) -> None:
-        """The application asks for more, so what it got before is handled (C9)."""
+        """With auto_commit: note that earlier messages are handled, and commit them when due."""
         if not self._settings.auto_commit:
             return
         now = self._session.now_ms()
         with self._changed:
-            if self._closed or (self._membership is not None and self._membership.is_over()):
-                return  # closed in the loop, and committed; or all it had is lost
+            if self._closed or (self._membership is not None and self._membership.end_if_over()):
+                return  # `close` has committed; or all partitions are lost
             self._subscription.mark_handled()
             due = now >= self._commit_at
             commits = self._subscription.commits(handled_only=True) if due else []
@@ -403,10 +433,15 @@ class Consumer(ConsumerPositions):
         upto: Message | Mapping[TopicPartition, int] | None = None,
         timeout: float | None = None,
     ) -> dict[TopicPartition, int]:
-        """Commits what was returned so far; or up to and with a message; or these positions.
+        """Commit positions; return the committed position of each partition that has one.
 
-        Returns when it is on the disks of a majority. Committed positions only move forward. Fenced
-        if messages that were returned are of partitions that others of the group have by now.
+        upto: None commits all that was returned so far; a Message commits up to and including it;
+            a mapping of TopicPartition to offset commits these positions.
+        timeout: seconds (default: `request_timeout_ms`).
+
+        Returns when the positions are on the disks of a majority. Committed positions only move
+        forward. Raises MisuseError without a group or id; Fenced if returned messages belong to
+        partitions that other members of the group own now; TopicDeleted; TimedOut.
         """
         upto, timeout = arguments.positions(upto), arguments.seconds(timeout)
         with self._exclusive_call(timeout):
@@ -428,8 +463,8 @@ class Consumer(ConsumerPositions):
             return {r.name: r.committed for r in partitions if r.committed is not None}
 
     def _commit_until(self, deadline: float, commits: list[CommitRequest]) -> None:
-        """Again and again, as long as that may help."""
-        pause_s, gone = 0.02, list[TopicPartition]()
+        """Commit, and repeat what failed with a retriable error, until the deadline."""
+        pause_s, lost = 0.02, list[TopicPartition]()
         while True:
             futures = self._fetcher.commit(commits, self._left_ms(deadline))
             errors = [self._wait(future, deadline) for future in futures]
@@ -442,17 +477,19 @@ class Consumer(ConsumerPositions):
             pause_s = min(PAUSE_S_MAX, pause_s * 2)
             with self._changed:
                 commits, more = self._subscription.remaining(commits)
-            gone += more
-        if gone and self._membership is not None:
-            raise lost_error(gone)
-        if gone:
-            raise TopicDeleted(f"deleted before this was committed: {', '.join(map(str, gone))}")
+            lost += more
+        if lost and self._membership is not None:
+            raise lost_error(lost)
+        if lost:
+            raise TopicDeleted(f"deleted before this was committed: {', '.join(map(str, lost))}")
 
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self, timeout: float = 5.0, *, commit: bool = False) -> None:
-        """Ends it, never later than `timeout` seconds; from any thread. With auto_commit, what is
-        known to be handled is committed; with `commit`, all that was returned is.
+        """Leave the group and end, within `timeout` seconds; may be called from any thread.
+
+        With auto_commit, commit what is known to be handled; with `commit`, all that was returned.
+        A commit that fails is not reported: those messages come again.
         """
         if self._pid != os.getpid() or self._closed:
             return

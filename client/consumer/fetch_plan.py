@@ -1,25 +1,29 @@
-"""What to ask which broker next, and what its answers mean. Pure.
+"""What a consumer requests from which broker next, and what the answers mean. Pure.
 
-A partition's position is looked up (OFFSETS) unless it is known, then it is fetched, all
-partitions of a broker in one request. One that came from another member of the group is fenced
-first (COMMIT): what the other one still commits can't be missed then, it is refused. Where a group
-begins at the end, without a position or with one that retention took, that is committed before
-anything is read: the next owner must not begin at a later end, past messages that nobody handled.
-Whatever fails only makes it wait, with its position unchanged, for news of its leader or a later
-time. An answer is used only by partitions that still wait for that very request, so an answer that
-a seek made useless is dropped. That is how nothing is lost or doubled when leaders change.
+Comes in: partitions, answers, failures, the time. Goes out: requests. Answers change the state of
+the partitions.
 
-**One refusal is one partition's.** A request for several that is refused as a whole is asked again
-partition by partition, so that what is wrong with one of them never keeps the others from being
-read; those that are answered go together again.
+Each partition takes these steps: a member of a consumer group *fences* it (COMMIT), so that its
+broker refuses later commits of the previous owner; the position is *looked up* (OFFSETS) unless it
+is known; then batches are *fetched* (FETCH), for all partitions of a broker in one request. A group
+that begins at the end, because it has no position or retention removed it, commits that position
+before it reads. Else the next owner would begin at a later end and skip messages.
 
-**Requests of one broker.** One FETCH waits there for news of all its partitions. If some of them
-get room or a new position meanwhile, they need not wait for its return: up to EXTRA_MAX more
-requests ask for them with a short wait, and all are one again when the first one is back.
+A failure changes no position: the partition waits for a new leader or a later time. An answer
+counts only for partitions that still wait for that very request, so an answer that a seek made
+useless is dropped. That is how no message is lost or doubled when leaders change.
 
-**Memory.** A partition that has `partition_bytes` buffered is not asked for, and none is when all
-together have `buffer_bytes`; beyond that one answer of `fetch_bytes` of each request under way.
-Paused partitions keep what they have, and it does not count: it must not stop the others.
+**An error belongs to one partition.** A request that is refused as a whole is repeated partition by
+partition, so that one wrong partition does not stop others. Those that are answered are requested
+together again.
+
+**Requests to one broker.** One FETCH waits there for news of all its partitions. Partitions that
+get room or a new position while it waits are requested by up to EXTRA_MAX more, with a short wait.
+All join one request again when the first one has returned.
+
+**Memory.** A partition with `partition_bytes` buffered is not requested, and none is when all
+together have `buffer_bytes`. Each unanswered request may add one answer of `fetch_bytes`. Buffers
+of paused partitions do not count: they must not stop other partitions.
 """
 
 from __future__ import annotations
@@ -38,13 +42,13 @@ if TYPE_CHECKING:
 
 EXTRA_MAX: Final = 2
 EXTRA_WAIT_MS: Final = 30
-# So often news of a leader are followed at once; then two brokers that name each other are asked
-# more slowly.
+# Failures after which a new leader is still asked at once. Two brokers that name each other as
+# leader are asked more slowly from then on.
 PROMPT_RETRIES_MAX: Final = 3
 
 
 class FetchLimits(NamedTuple):
-    """How much is fetched ahead, and how long a broker may wait for news."""
+    """How much is fetched ahead, in bytes, and how long a broker may hold a request."""
 
     buffer_bytes: int = 32 << 20
     partition_bytes: int = 8 << 20
@@ -65,7 +69,7 @@ def limits_of(settings: ConsumerSettings) -> FetchLimits:
 
 
 class BrokerRequest:
-    """One request to send, to be handed back with its answer or failure."""
+    """A request to a broker. `FetchPlan` gets it back with its answer or its failure."""
 
     fields: tuple[Any, ...]
 
@@ -74,7 +78,7 @@ class BrokerRequest:
         self.partitions = partitions
 
     def claim_waiting(self) -> list[PartitionState]:
-        """Those that still wait for this very answer; they wait no longer."""
+        """Return the partitions that still wait for this very request, and end their wait."""
         waiting = [partition for partition in self.partitions if partition.request is self]
         for partition in waiting:
             partition.request = None
@@ -82,7 +86,7 @@ class BrokerRequest:
 
 
 class FetchRequest(BrokerRequest):
-    """A FETCH."""
+    """A FETCH: batches from the next offset of each partition on."""
 
     def __init__(
         self, address: str, partitions: list[PartitionState], wait_ms: int, limits: FetchLimits
@@ -94,11 +98,12 @@ class FetchRequest(BrokerRequest):
 
 
 class FenceRequest(BrokerRequest):
-    """A COMMIT: from now on only the epochs of this member count (C7). It moves nothing, or says
-    where the group begins.
+    """A COMMIT after which the broker refuses commits under older epochs of the group.
+
+    It moves no position, unless the group has none: then it commits where the group begins.
     """
 
-    def __init__(self, address: str, partitions: list[PartitionState], who: str) -> None:
+    def __init__(self, address: str, partitions: list[PartitionState], committer: str) -> None:
         super().__init__(address, partitions)
         parts = [
             [
@@ -109,44 +114,44 @@ class FenceRequest(BrokerRequest):
             ]
             for one in partitions
         ]
-        self.fields = (who, parts)
+        self.fields = (committer, parts)
 
 
 class OffsetsRequest(BrokerRequest):
-    """An OFFSETS for partitions with one name and one time."""
+    """An OFFSETS for partitions that share a committer and a time."""
 
     def __init__(
-        self, address: str, partitions: list[PartitionState], who: str, time_ms: int | None
+        self, address: str, partitions: list[PartitionState], committer: str, time_ms: int | None
     ):
         super().__init__(address, partitions)
-        self.fields = (who or None, time_ms, [partition.group for partition in partitions])
+        self.fields = (committer or None, time_ms, [partition.group for partition in partitions])
 
 
 class FetchPlan:
-    """Requests of a consumer to its brokers; `routes_wanted` says that leaders are not known."""
+    """Decides a consumer's requests. `routes_wanted`: a leader is not known, ask the managers."""
 
     def __init__(
         self,
         partitions: Mapping[int, PartitionState],
-        turns: RoundRobin,
+        round_robin: RoundRobin,
         limits: FetchLimits,
         on_out_of_range: str,
     ) -> None:
         self.limits = limits
         self.routes_wanted = False
-        self.log_lines: list[str] = []  # for the log: what must not happen in silence
+        self.log_lines: list[str] = []  # to be logged: positions that were reset
         self._partitions = partitions  # by group; shared with the subscription, which changes it
-        self._round_robin = turns
+        self._round_robin = round_robin
         self._on_out_of_range = on_out_of_range
         self._unanswered: dict[str, list[FetchRequest]] = {}  # by address
 
     # -- asking -----------------------------------------------------------------------------------
 
     def requests(self, now: int) -> list[BrokerRequest]:
-        """What to send now; to be asked after every event and at `next_retry`."""
-        hungry: dict[tuple[str, int], list[PartitionState]] = {}
-        lost: dict[tuple[str, str, int | None, int], list[PartitionState]] = {}
-        ours: dict[tuple[str, str, int], list[PartitionState]] = {}
+        """Return what to send now. Call it after every event, and at `next_retry`."""
+        to_fetch: dict[tuple[str, int], list[PartitionState]] = {}
+        to_look_up: dict[tuple[str, str, int | None, int], list[PartitionState]] = {}
+        to_fence: dict[tuple[str, str, int], list[PartitionState]] = {}
         room = self.buffered_bytes < self.limits.buffer_bytes
         for partition in self._partitions.values():
             if partition.request is not None or partition.retry_at > now:
@@ -155,7 +160,7 @@ class FetchPlan:
                 may_ask = partition.is_admitted or partition.group_start is None
                 if may_ask and self._has_leader(partition, now):
                     fence = (partition.leader, partition.committer, partition.isolated_as)
-                    ours.setdefault(fence, []).append(partition)
+                    to_fence.setdefault(fence, []).append(partition)
             elif partition.start_rule is not None:
                 if self._has_leader(partition, now):
                     key = (
@@ -164,17 +169,18 @@ class FetchPlan:
                         partition.start_rule.time_ms,
                         partition.isolated_as,
                     )
-                    lost.setdefault(key, []).append(partition)
+                    to_look_up.setdefault(key, []).append(partition)
             elif room and self.has_room_for(partition) and self._has_leader(partition, now):
-                hungry.setdefault((partition.leader, partition.isolated_as), []).append(partition)
+                to_fetch.setdefault((partition.leader, partition.isolated_as), []).append(partition)
         out: list[BrokerRequest] = [
             OffsetsRequest(address, partitions, who, time_ms)
-            for (address, who, time_ms, _), partitions in lost.items()
+            for (address, who, time_ms, _), partitions in to_look_up.items()
         ]
         out += [
-            FenceRequest(address, partitions, who) for (address, who, _), partitions in ours.items()
+            FenceRequest(address, partitions, name)
+            for (address, name, _), partitions in to_fence.items()
         ]
-        out += filter(None, (self._fetch(*key, found) for key, found in hungry.items()))
+        out += filter(None, (self._fetch(*key, found) for key, found in to_fetch.items()))
         for request in out:
             for partition in request.partitions:
                 partition.request = request
@@ -188,14 +194,14 @@ class FetchPlan:
             return None
         waits = suspect or any(fetch.wait_ms == self.limits.wait_ms for fetch in under_way)
         wait_ms = min(EXTRA_WAIT_MS, self.limits.wait_ms) if waits else self.limits.wait_ms
-        # A broker fills its answer in this order: who has least comes first.
+        # A broker fills its answer in this order: partitions with the least buffered come first.
         partitions.sort(key=lambda partition: partition.buffered_bytes)
         fetch = FetchRequest(address, partitions, wait_ms, self.limits)
         under_way.append(fetch)
         return fetch
 
     def has_room_for(self, partition: PartitionState) -> bool:
-        """It has room, and no answer is on its way."""
+        """Should this partition be fetched? It has room, is wanted, and nothing is unanswered."""
         full = partition.buffered_bytes >= self.limits.partition_bytes
         unwanted = partition.is_paused or partition.is_leaving
         return not (full or unwanted or partition.request or partition.error)
@@ -212,12 +218,12 @@ class FetchPlan:
         return sum(r.buffered_bytes for r in self._partitions.values() if not r.is_paused)
 
     def next_retry(self, now: int) -> int | None:
-        """When there will be something to ask though nothing happens; None: never."""
+        """The time of the next request if no event comes before; None: there is none."""
         times = (r.retry_at for r in self._partitions.values() if r.request is None)
         return min((time for time in times if time > now), default=None)
 
     def set_leader(self, partition: PartitionState, address: str, now: int) -> None:
-        """Where its leader is, by the newest routes; "": not known."""
+        """Take over the leader's address from the newest routes; "": not known."""
         if address == partition.leader:
             return
         partition.leader = address
@@ -235,7 +241,7 @@ class FetchPlan:
         frames: Sequence[Buffer],
         now: int,
     ) -> None:
-        """The answer to a FETCH: its `parts` and payload frames as they came."""
+        """Take over the answer to a FETCH: its `parts` and payload frames as they came."""
         self._forget_fetch(fetch)
         wanted = {partition.group: partition for partition in fetch.claim_waiting()}
         at = 0
@@ -254,7 +260,7 @@ class FetchPlan:
             else:
                 self._receive(partition, batches, own, now)
         for partition in wanted.values():
-            partition.note_failure(now)  # not mentioned at all: ask again, but not in a tight loop
+            partition.note_failure(now)  # not in the answer: ask again, but not at once
 
     def _receive(
         self,
@@ -268,13 +274,13 @@ class FetchPlan:
             for (offset, _), frame in zip(batches, frames, strict=True):
                 partition.receive(offset, frame)
         except BatchInvalid:
-            partition.note_failure(now)  # what came before it stays, the rest is asked for again
+            partition.note_failure(now)  # keep what came before it, fetch the rest again
         except Internal as error:
             partition.error = error
         self._round_robin.add(partition)
 
     def on_offsets(self, lookup: OffsetsRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
-        """The answer to an OFFSETS."""
+        """Take over the answer to an OFFSETS."""
         rows = {row[0]: row[1:] for row in parts}
         for partition in lookup.claim_waiting():
             row = rows.get(partition.group)
@@ -286,15 +292,18 @@ class FetchPlan:
                 self._note_error(partition, error_of(code, component=lookup.address), now)
                 continue
             partition.start, partition.end, partition.committed = start, end, position
-            what = partition.start_rule.kind
+            rule = partition.start_rule.kind
             partition.move_to(partition.start_rule.choose(start, end, position, at_time))
             partition.handled_position = partition.position
-            if what == "skipped" or (what == "resumed" and position is None):
+            if rule == "skipped" or (rule == "resumed" and position is None):
                 partition.commit_group_start()
             partition.note_success()
 
     def on_fenced(self, fence: FenceRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
-        """The answer to a COMMIT that fences. Who is fenced itself will hear from the managers."""
+        """Take over the answer to a COMMIT that fences.
+
+        If the broker refuses our epoch, the managers' next answer says what we have to_look_up.
+        """
         rows = {row[0]: (row[1], row[2]) for row in parts}
         for partition in fence.claim_waiting():
             code, position = rows.get(partition.group, (Internal.code, 0))
@@ -308,12 +317,12 @@ class FetchPlan:
                 partition.note_success()
 
     def on_failure(self, request: BrokerRequest, error: MyQueueError, now: int) -> None:
-        """A request that got no answer, or an error instead of one."""
+        """Take over that a request got an error, or no answer."""
         if isinstance(request, FetchRequest):
             self._forget_fetch(request)
         partitions = request.claim_waiting()
         if not error.retriable and len(request.partitions) > 1:
-            # One of them may be wrong: each is asked for alone now, and only it has an error.
+            # One of them may be wrong: request each alone, so that only that one has an error.
             for partition in partitions:
                 partition.isolated_as, partition.retry_at = partition.group, 0
             return
@@ -340,7 +349,7 @@ class FetchPlan:
             self._round_robin.add(partition)
 
     def _apply_out_of_range_policy(self, partition: PartitionState, now: int) -> None:
-        """Only what the application chose happens by itself (C6)."""
+        """Apply on_out_of_range: never move a position unless the application chose that."""
         if self._on_out_of_range == "error":
             partition.error = OffsetOutOfRange(
                 f"{partition.name}: offset {partition.next_offset} is not between "

@@ -1,12 +1,11 @@
-"""The consumer's half in the I/O thread: routes in, requests out, answers into the subscription.
+"""Send a consumer's requests in the I/O thread and take over the answers; commit positions.
 
-What to ask and what an answer means is decided by the pure `Subscription`; here it is given a
-lock, a session, and the time. Everything ends in `_pump`: after each answer, each piece of news
-about routes, each nudge of the application and each timer, whatever is to be asked now is asked.
-So buffers are filled while the application works on what it has.
+The pure `Subscription` decides what to request and what an answer means; the fetcher gives it a
+lock, a session and the time. Each answer, change of routes, call of the application and timer ends
+in `_pump`, which sends all requests that are due. So buffers fill while the application works.
 
-`changed` is the lock of everything in the subscription, and a condition that is notified when
-there may be something new to hand out.
+`changed` is the lock of everything in the subscription. It is a condition, notified when there may
+be something new to hand out.
 """
 
 from __future__ import annotations
@@ -36,17 +35,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("myqueue.client")
 
-# So many failures of a partition in a row are worth a line in the log (some five seconds).
+# Failures of a partition in a row after which a line is logged (about five seconds).
 LOGGED_FAILURES = 10
-# A long poll that is so much late is a reason to ask managers who leads now: a frozen broker's
-# connection looks well for seconds.
+# If an answer is later than this, ask the managers for the leader: the connection to a frozen
+# broker looks healthy for seconds.
 OVERDUE_MS = 500
-# Who says so leads, and will answer in a moment.
+# Refusals of a broker that still leads the partition and will answer soon.
 STILL_LEADS = (NotReady.code, Busy.code)
 
 
 class Fetcher:
-    """See the chapter's head."""
+    """Connects one consumer's subscription with its session. Runs in the I/O thread.
+
+    The application's thread calls `start`, `close`, `nudge` and `commit`.
+    """
 
     def __init__(
         self, session: SessionCore, subscription: Subscription, request_timeout_ms: int
@@ -57,36 +59,36 @@ class Fetcher:
         self._request_timeout_ms = request_timeout_ms
         self._closed = self._nudged = False
         self._timer_at: int | None = None
-        self._due_at: dict[BrokerRequest, int] = {}  # when an answer should have come
+        self._due_at: dict[BrokerRequest, int] = {}  # ms; an answer is late after this
 
     def _notify(self) -> None:
-        """Under the lock: wake who waits."""
+        """Wake waiting threads and call listeners; the caller holds the lock."""
         self.changed.notify_all()
         for listener in self.listeners:
             listener()
 
     def start(self) -> None:
-        """Partitions that are known already are there when it returns."""
+        """Begin to fetch. Partitions whose routes are known are added before it returns."""
         self._take_routes()
         self._session.on_routes(self._on_routes)
         self._session.on_io(self._on_routes)
         self._watch_overdue()
 
     def close(self) -> None:
-        """Answers that still come are dropped."""
+        """Stop fetching; drop answers that arrive later."""
         self._closed = True
         self._session.off_routes(self._on_routes)
         with self.changed:
             self._notify()
 
     def nudge(self) -> None:
-        """From any thread: there may be something to ask."""
+        """Have the I/O thread send what is due; from any thread."""
         if not (self._nudged or self._closed):
             self._nudged = True
             self._session.on_io(self._pump)
 
     def take_routes(self) -> None:
-        """In the I/O thread: other partitions are to be read."""
+        """Add and remove partitions after a new assignment; in the I/O thread."""
         self._on_routes()
 
     # -- the I/O thread ---------------------------------------------------------------------------
@@ -112,7 +114,7 @@ class Fetcher:
                 self._notify()
 
     def _pump(self) -> None:
-        """Ask what is to be asked now, and see when that has to be looked at again."""
+        """Send all requests that are due, and set a timer for the next ones."""
         self._nudged = False
         if self._closed or self._session.closed:
             return
@@ -139,13 +141,13 @@ class Fetcher:
         self._pump()
 
     def _look_for_leaders(self, now: int) -> None:
-        """Hints and elapsed time change routes without news of managers."""
+        """Look up leaders again: hints and time change routes without an answer of the managers."""
         routes, prefetch = self._session.routes, self._subscription.fetch_plan
         for partition in self._subscription.partitions.values():
             if partition.failure_count or not partition.leader:
                 prefetch.set_leader(partition, routes.leader(partition.group, now) or "", now)
                 if partition.failure_count == LOGGED_FAILURES:
-                    partition.failure_count += 1  # said once, until it succeeds
+                    partition.failure_count += 1  # logged once, until a request succeeds
                     log.warning("%s can't be read: no leader answers", partition.name)
 
     def _watch_overdue(self) -> None:
@@ -199,11 +201,11 @@ class Fetcher:
                 self._note_leader(request.address, row[0], row[1], None)
             with self.changed:
                 self._subscription.fetch_plan.on_offsets(request, parts, now)
-                self._notify()  # somebody may wait for a position
+                self._notify()  # a call may wait for a position
         self._pump()
 
     def _answer(self, request: BrokerRequest, future: Future[Answer], kind: int) -> Answer | None:
-        """The answer, if it is one; else the request has failed."""
+        """Return the answer if it is of this kind; else note the failure of the request."""
         error = future.exception()
         self._due_at.pop(request, None)
         if error is None and future.result().envelope[words.KIND] == kind:
@@ -222,7 +224,7 @@ class Fetcher:
     def _note_leader(
         self, address: str, group: int, code: int, details: dict[str, Any] | None
     ) -> None:
-        """What the answer for a partition says of its leader."""
+        """Note in the routes that this broker does not lead the partition, if its error says so."""
         routes = self._session.routes
         if not code or not error_of(code).retriable or code in STILL_LEADS:
             return
@@ -235,7 +237,7 @@ class Fetcher:
     def commit(
         self, commits: list[CommitRequest], timeout_ms: int
     ) -> list[Future[MyQueueError | None]]:
-        """Sends them; each future ends with None, or with what went wrong."""
+        """Send these commits; each future's result is None, or the error."""
         futures = []
         for commit in commits:
             result: Future[MyQueueError | None] = Future()
@@ -273,5 +275,5 @@ class Fetcher:
             if error is not None and not self._session.closed:
                 self._session.refresh(self._subscription.topics)
                 self._on_routes()
-        finally:  # somebody waits for it, whatever ends meanwhile
+        finally:  # a caller waits for this result even if the session ends now
             result.set_result(error)

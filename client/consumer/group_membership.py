@@ -1,13 +1,13 @@
-"""A consumer's place in its group: joins, says that it lives, hears what it may read, leaves.
+"""A consumer's membership in its group: join, send heartbeats, take over assignments, leave.
 
-All of it is in the I/O thread, so an application that works for long on a message stays a member.
-That it is stuck for ever is another matter: who does not ask for messages for `max_poll_ms` leaves
-by itself, so that others go on with its partitions, and joins again when it asks.
+It runs in the I/O thread, so an application that works for long on one message stays a member. An
+application that does not ask for messages for `max_poll_ms` counts as stuck: the member leaves, so
+that other members go on with its partitions, and joins again when the application asks.
 
-One MEMBER is always under way; the managers' leader answers when there is news, or after a while.
-What the application let go of is told at once by another one. Each answer holds everything, so
-the last one alone counts. If none came until the session's end, all shares are lost
-(`assignment.py`).
+One heartbeat (MEMBER) is always unanswered at the managers' leader, which answers when the
+assignment changes, or after a while. Released partitions are reported at once by one more. Each
+answer holds the whole assignment, so only the newest one counts. If none arrives before the
+session's end, all partitions are lost (`assignment.py`).
 """
 
 from __future__ import annotations
@@ -31,31 +31,36 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("myqueue.client")
 
-WAIT_MS_MAX: Final = 2_000  # that a MEMBER is held by the leader
-REJOIN_MS: Final = 500  # between two attempts to join
-CHECK_MS: Final = 100  # at the clock
+WAIT_MS_MAX: Final = 2_000  # the managers' leader may hold a heartbeat so long
+REJOIN_MS: Final = 500  # pause between two attempts to join
+CHECK_MS: Final = 100  # how often deadlines are checked
 LEAVE_MS_MAX: Final = 2_000
 
 OUT, JOINING, IN, RESTING, CLOSED = "out", "joining", "in", "resting", "closed"
 
 
 class GroupMembership:
-    """See the chapter's head. `asked` and `told` come from the application's thread."""
+    """One consumer's membership. States: OUT → JOINING → IN; RESTING while stuck; CLOSED."""
 
     def __init__(
-        self, session: SessionCore, fetcher: Fetcher, subscription: Subscription,
+        self,
+        session: SessionCore,
+        fetcher: Fetcher,
+        subscription: Subscription,
         settings: ConsumerSettings,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._session, self._fetcher, self._subscription = session, fetcher, subscription
         self._settings, self._changed = settings, fetcher.changed
         if subscription.assignment is None:
-            raise ValueError("a subscription without shares")
+            raise ValueError("a subscription without an assignment")
         self.assignment = subscription.assignment
         self._state = OUT
-        self._member = 0  # the last one that we were
-        self._join_key = b""  # of a join that may have to be asked for again
-        self._may_be_in = False  # it may have been done, though nobody said so
-        self._left: Future[Any] | None = None  # somebody waits for the end of what is under way
+        self._member = 0  # our newest member number
+        self._join_key = (
+            b""  # of a join that may be repeated; a repeat does not make a second member
+        )
+        self._may_be_in = False  # a join may have been done though its answer was lost
+        self._left: Future[Any] | None = None  # done when we have left
         self._heartbeat_count = 0
         self._asked_at = session.now_ms()
         self._warned = False
@@ -67,18 +72,18 @@ class GroupMembership:
         self._session.on_io(self._join)
 
     def note_poll(self) -> None:
-        """The application asks for messages: it is not stuck."""
+        """Note that the application asks for messages, so it is not stuck; join again if needed."""
         self._asked_at = self._session.now_ms()
         self._warned = False
         if self._state == RESTING:
             self._session.on_io(self._join)
 
     def report_released(self) -> None:
-        """Something was released: the managers should know."""
+        """Send a heartbeat now: partitions were released."""
         self._session.on_io(self._send_heartbeat)
 
-    def is_over(self) -> bool:
-        """Whether nothing may be handed out now. Does what has to be done then."""
+    def end_if_over(self) -> bool:
+        """Lose all partitions if the session is over by our clock; return whether it is."""
         if self._state != IN or not self.assignment.has_ended(self._session.now_ms()):
             return False
         with self._changed:
@@ -86,7 +91,7 @@ class GroupMembership:
         return True
 
     def leave(self) -> Future[Any]:
-        """At once; done when the managers know."""
+        """Leave the group; the future is done when the managers know, or can't be told."""
         left: Future[Any] = Future()
         self._session.on_io(partial(self.leave_from_here, left))
         return left
@@ -105,10 +110,12 @@ class GroupMembership:
     def _ask_to_join(self, limit_ms: int) -> Future[dict[str, Any]]:
         settings = self._settings
         arguments = {
-            "group": settings.group, "topics": sorted(self._subscription.topics),
-            "session_ms": settings.session_timeout_ms, "name": settings.name[:100],
+            "group": settings.group,
+            "topics": sorted(self._subscription.topics),
+            "session_ms": settings.session_timeout_ms,
+            "name": settings.name[:100],
             "host": socket.gethostname()[:100],
-        }  # fmt: skip
+        }
         self._join_key = self._join_key or token_bytes(16)
         return self._session.update(
             "join_group", arguments, timeout_ms=limit_ms, key=self._join_key
@@ -124,7 +131,8 @@ class GroupMembership:
             return
         self._state = OUT
         if not isinstance(error, MyQueueError) or not (error.retriable or error.outcome != NONE):
-            # Else the same is asked for again: nobody is a member twice.
+            # This join was decided. Otherwise the next one repeats its key, so that we are never
+            # two members.
             self._join_key, self._may_be_in = b"", False
         if error is None:
             self._state, self._member = IN, future.result()["member"]
@@ -140,7 +148,7 @@ class GroupMembership:
             self._after(REJOIN_MS, self._join)
 
     def _report_error(self, error: BaseException) -> None:
-        """What time does not mend is for the application to hear."""
+        """Have the next call of the application raise an error that a repeat does not mend."""
         if isinstance(error, MyQueueError) and error.retriable:
             return
         with self._changed:
@@ -154,19 +162,22 @@ class GroupMembership:
             self._session.after(delay_ms, job)
 
     def _send_heartbeat(self) -> None:
-        """Says that it lives, and what it let go of; waits for news."""
-        shares = self.assignment
+        """Send a heartbeat with the released partitions; the managers hold it for a while."""
+        assignment = self.assignment
         if self._state != IN or self._session.closed:
             return
         now, session_ms = self._session.now_ms(), self._settings.session_timeout_ms
         with self._changed:
-            released = [list(pair) for pair in shares.released.items()]
+            released = [list(pair) for pair in assignment.released.items()]
             fields = (
-                self._settings.group, shares.member, shares.version,
-                min(WAIT_MS_MAX, session_ms // 5), released,
-            )  # fmt: skip
+                self._settings.group,
+                assignment.member,
+                assignment.version,
+                min(WAIT_MS_MAX, session_ms // 5),
+                released,
+            )
         self._heartbeat_count += 1
-        limit_ms = max(1, shares.ends_at - now)
+        limit_ms = max(1, assignment.ends_at - now)
         try:
             future = self._session.call(
                 self._session.managers, words.MEMBER, fields, timeout_ms=limit_ms
@@ -174,7 +185,7 @@ class GroupMembership:
         except MyQueueError:  # the session was closed
             return
         future.add_done_callback(
-            partial(self._on_heartbeat_answer, self._heartbeat_count, shares.member, now)
+            partial(self._on_heartbeat_answer, self._heartbeat_count, assignment.member, now)
         )
 
     def _on_heartbeat_answer(
@@ -186,7 +197,7 @@ class GroupMembership:
         if error is None:
             version, session_ms, rows = future.result().fields
             with self._changed:
-                if member != self.assignment.member:  # the application noticed the end just now
+                if member != self.assignment.member:  # `end_if_over` ended the session just now
                     return
                 self._subscription.failure = None
                 ends_at = sent_at + min(session_ms, self._settings.session_timeout_ms)
@@ -195,7 +206,9 @@ class GroupMembership:
                 self._changed.notify_all()
             known = [self._session.routes.partition(group) for group in self.assignment.by_group]
             if not all(known):
-                self._session.refresh(self._subscription.topics, version)  # not from who lags
+                self._session.refresh(
+                    self._subscription.topics, version
+                )  # not from a manager that lags
             self._fetcher.take_routes()
             if number == self._heartbeat_count:
                 self._send_heartbeat()
@@ -208,7 +221,7 @@ class GroupMembership:
             self._after(CHECK_MS, self._send_heartbeat)
 
     def _lose_assignment(self) -> None:
-        """All shares are others' now, or may be soon."""
+        """Lose all partitions, as other members may have them, and join again."""
         with self._changed:
             self._subscription.end_session()
             self._changed.notify_all()
@@ -218,32 +231,38 @@ class GroupMembership:
         self._join()
 
     def _check_deadlines(self) -> None:
-        """At the clock."""
+        """End a session without answers; warn about a stuck application, then leave for it."""
         if self._state == CLOSED or self._session.closed:
             return
         now, most = self._session.now_ms(), self._settings.max_poll_ms
         if self._state == IN and (not self.assignment.member or self.assignment.has_ended(now)):
             log.warning(
-                "group %s: nothing was heard for a session of %d ms; its partitions are lost",
-                self._settings.group, self._settings.session_timeout_ms,
-            )  # fmt: skip
+                "group %s: no manager answered for a session of %d ms; its partitions are lost",
+                self._settings.group,
+                self._settings.session_timeout_ms,
+            )
             self._lose_assignment()
-            self._send_leave(self._member)  # if the managers think it lives, others need not wait
+            self._send_leave(self._member)  # the managers need not wait for the session to expire
         silent = now - self._asked_at
         if self._state == IN and silent > most // 2 and not self._warned:
             self._warned = True
             log.warning(
-                "group %s: no messages were asked for since %d ms; after %d ms its partitions go to"
-                " others. The last one was handed out from %s",
-                self._settings.group, silent, most, self._last_message_place(),
-            )  # fmt: skip
+                "group %s: the application has asked for no messages for %d ms; after %d ms this"
+                " member leaves. The last message was from %s",
+                self._settings.group,
+                silent,
+                most,
+                self._last_message_place(),
+            )
         if self._state == IN and silent > most:
-            log.warning("group %s: left, as nothing was asked for", self._settings.group)
+            log.warning(
+                "group %s: left, as the application asks for no messages", self._settings.group
+            )
             self._state = RESTING
-            with self._changed:  # first: others have what was ours as soon as the managers know
+            with self._changed:  # before we leave: other members get our partitions at once then
                 self._subscription.end_session()
             self._send_leave(self._member)
-            if self._session.now_ms() - self._asked_at < most:  # it asked meanwhile
+            if self._session.now_ms() - self._asked_at < most:  # the application asked just now
                 self._join()
         self._after(CHECK_MS, self._check_deadlines)
 
@@ -264,17 +283,17 @@ class GroupMembership:
             return None
 
     def leave_from_here(self, left: Future[Any]) -> None:
-        """`leave`, asked for in the I/O thread."""
+        """Do what `leave` does, in the I/O thread."""
         state, self._state, self._left = self._state, CLOSED, left
         if state == JOINING or self._may_be_in:
-            self._after(LEAVE_MS_MAX, self._end_leave)  # or when it is known whom we joined as
+            self._after(LEAVE_MS_MAX, self._end_leave)  # sooner, if our number is known sooner
         if state != JOINING and self._may_be_in:
             self._ask_member_id()
         elif state != JOINING:
             self._leave(self._member if state == IN else 0)
 
     def _ask_member_id(self) -> None:
-        """Join again with the key of the join that may have been done: the answer says as whom."""
+        """Repeat the join that may have been done, with its key: the answer has our number."""
         self._may_be_in = False  # once
         try:
             self._ask_to_join(LEAVE_MS_MAX).add_done_callback(self._leave_as)

@@ -1,9 +1,8 @@
-"""The message, as applications get it; and how a thousand of them are made at once.
+"""`Message` and `TopicPartition`, as applications get them; and how a batch becomes messages.
 
-People think in messages, machines move batches (decision 2 of the design). A consumer keeps
-batches as they came and opens one when its messages are about to be handed out, all of them in
-one go: the columns of the batch are zipped into tuples by C code, no Python runs for the single
-message. That is why a Message is a tuple with names and not an object with a dictionary.
+Applications work with messages, brokers with batches. A consumer keeps batches packed and opens one
+when its messages are about to be handed out, all at once: C code zips the columns of the batch into
+tuples, and no Python runs for a single message. That is why `Message` is a named tuple.
 """
 
 from __future__ import annotations
@@ -15,7 +14,13 @@ from myqueue.wire.batch import Columns
 
 
 class TopicPartition(NamedTuple):
-    """A partition, as applications name it."""
+    """A partition: the name of its topic and its number, from 0.
+
+    A named tuple: wherever one is expected, `("orders", 0)` is understood as well.
+
+    >>> str(TopicPartition("orders", 0))
+    'orders/0'
+    """
 
     topic: str
     partition: int
@@ -25,7 +30,15 @@ class TopicPartition(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message that was read.
+    """One message that was read. A named tuple; consumers make them, applications only read them.
+
+    topic: the topic's name.
+    partition: the partition's number, from 0.
+    offset: the message's number in its partition, from 0 and without gaps.
+    key: as it was sent, None without one. Messages with the same key are in the same partition.
+    value: as it was sent.
+    headers: as they were sent, None without any.
+    timestamp: ms since 1970, by the producer's clock unless the application set it.
 
     >>> message = Message("orders", 0, 41, b"customer-7", b"3 apples", None, 1700000000000)
     >>> message.value, message.offset
@@ -34,17 +47,17 @@ class Message(NamedTuple):
 
     topic: str
     partition: int
-    offset: int  # its number in the partition, from 0
+    offset: int
     key: bytes | None
     value: bytes
     headers: dict[str, bytes] | None
-    timestamp: int  # ms since 1970, by the producer's clock unless the application set it
+    timestamp: int
 
 
 def messages_of(
     topic: str, partition: int, base_offset: int, time_ms: int, columns: Columns
 ) -> list[Message]:
-    """All messages of an opened batch, in order. `base_offset` is the first one's offset."""
+    """Make the messages of an opened batch, in order. The first one has offset `base_offset`."""
     values, keys, headers, times = columns
     rows = zip(
         repeat(topic),

@@ -1,17 +1,19 @@
-"""One partition that is being read: where we are, what has come, and what was handed out.
+"""The state of one partition that a consumer reads: offsets, fetched batches, group epochs. Pure.
 
-Three offsets follow each other, and the whole correctness of a consumer is in their order:
+A consumer is correct as long as three offsets keep this order:
 
     committed  ≤  position  ≤  next_offset
-                  │            └ what to fetch next: behind everything that is buffered
-                  └ behind the last message that the application got
+                  │            └ to fetch next: the offset after everything that is buffered
+                  └ the offset after the last message that the application got
 
 Between position and next_offset lie the *opened* batch, as an iterator over its messages, and the
-*buffered* ones, closed as they came. The position is not counted along with each message: it is
-`opened_end` minus what is left in the iterator, which a list iterator knows. So handing out a
-message is one step of C code, whether the application iterates or polls, and a message can't be
-handed out twice: there is one iterator, and who wants to take messages back (seek, pause)
-exhausts it, so that a loop that holds it ends.
+*buffered* batches, still packed. The position is not counted message by message: it is `opened_end`
+minus the messages left in the iterator, and a list iterator knows how many are left. So handing out
+a message is one step of C code, whether the application iterates or polls. No message is handed out
+twice: there is only one iterator, and a seek exhausts it, so a loop that still holds it ends.
+
+Comes in: batches, answers and what the application wants. Goes out: messages, and the position to
+commit. `fetch_plan` and `subscription` decide when; nothing here waits, locks or sends.
 """
 
 from __future__ import annotations
@@ -27,18 +29,25 @@ from myqueue.errors import BatchInvalid, BatchUnreadable, CorruptData, Internal,
 from myqueue.wire import batch
 
 BACKOFF_MS_MIN, BACKOFF_MS_MAX = 50, 1000
-# Fetches of one damaged batch before the application gets the error.
+# Fetches of one batch that comes damaged each time, before the application gets the error.
 DAMAGED_MAX: Final = 3
 
 
 class StartRule(NamedTuple):
-    """How a position that is not known yet is found; the answer of OFFSETS decides."""
+    """How to find a position that is not known yet, from the answer to OFFSETS.
 
-    # "earliest", "latest", "committed" (else earliest), "resumed" (committed, else latest),
-    # "skipped" (latest, for the whole group), "time" (else latest)
+    `kind` is one of:
+    - "earliest" or "latest": the start or the end of the partition;
+    - "committed": the committed position, else the start;
+    - "resumed": the committed position, else the end, which is then committed for the group;
+    - "skipped": the end, which is then committed for the group;
+    - "time": the first message of `time_ms` (since 1970) or later, else the end.
+    """
+
     kind: str
     time_ms: int | None = None
 
+    # `start`, `end`: of the partition; `position`: committed; `at_time`: first offset of `time_ms`.
     def choose(self, start: int, end: int, position: int | None, at_time: int | None) -> int:
         if self.kind == "earliest":
             return start
@@ -50,7 +59,7 @@ class StartRule(NamedTuple):
 
 
 class BufferedBatch(NamedTuple):
-    """A batch that came and was not opened."""
+    """A batch that was received and is still packed."""
 
     offset: int  # of its first message
     count: int  # type: ignore[assignment]  # tuple.count is not used
@@ -58,80 +67,84 @@ class BufferedBatch(NamedTuple):
 
 
 class SkippedBatches:
-    """Batches that nobody can unpack, of all partitions: passed over if `wanted`, else told."""
+    """Unreadable batches of all partitions: whether to skip them, and how many were skipped."""
 
     def __init__(self, wanted: bool = False) -> None:
         self.is_wanted = wanted
-        self.counts: Counter[TopicPartition] = Counter()  # that were passed over
-        self.log_lines: list[str] = []  # for the log: one line for each batch
+        self.counts: Counter[TopicPartition] = Counter()  # skipped messages
+        self.log_lines: list[str] = []  # one for each skipped batch, not yet logged
 
 
 class PartitionState:
-    """State of one partition; pure. `check_invariants` says what always holds."""
+    """State of one partition that is read. `check_invariants` lists what always holds."""
 
     def __init__(
         self,
         name: TopicPartition,
         group: int,
-        who: str,
-        find: StartRule,
+        committer: str,
+        start_rule: StartRule,
         skips: SkippedBatches | None = None,
     ) -> None:
         self.name = name
-        self.group = group  # number of this incarnation; the name alone is never the key (C10)
-        self.committer = who  # under whose name positions are committed; "" is nobody
-        self.leader = ""  # address that is asked; "": not known
-        self.start_rule: StartRule | None = find  # None: the position is known
+        # The raft group: a topic that is deleted and created again has others. So requests name
+        # it, never the topic alone.
+        self.group = group
+        self.committer = committer  # the name that positions are committed under; "": none
+        self.leader = ""  # address of the broker to ask; "": not known
+        self.start_rule: StartRule | None = start_rule  # None: the position is known
         self.opened_batch: Iterator[Message] = iter([])
         self.opened_end = 0
         self.buffered_batches: deque[BufferedBatch] = deque()
         self.buffered_bytes = 0
         self.next_offset = 0
-        self.start, self.end = 0, 0  # of the partition, as last heard
+        self.start, self.end = 0, 0  # of the partition, by the newest answer
         self.committed: int | None = None
-        self.handled_position: int | None = (
-            None  # position when the last messages were asked for (C9)
-        )
-        self.request: object = None  # the fetch or look-up under way; any other answer is stale
+        # The position when the application last asked for messages: what came before is handled.
+        self.handled_position: int | None = None
+        self.request: object = None  # the unanswered request; answers to any other are stale
         self.is_paused = self.is_removed = self.is_queued = False
-        self.is_recreated = False  # of a topic that took the place of one that was read before
-        # The application hears that it is ours; and has heard it, and may have sought.
+        self.is_recreated = False  # its topic was deleted and created again while we read
+        # on_assign was called with it; and returned, so a seek in the callback has been done.
         self.is_announced = self.is_admitted = True
         self._sought_offset = self._furthest = 0
-        # In a group that shares partitions: under which epochs it is ours, and whether its broker
-        # knows (it has to before anything is read); it is to be given back; and was committed.
+
+        # For a member of a consumer group: the epochs under which the partition is assigned.
         self.member = self.epoch = 0
-        self.is_fenced, self.is_leaving, self.is_saved = True, False, False
-        self.group_start: int | None = (
-            None  # the group's first position, which is not committed so far
-        )
+        self.is_fenced = True  # the broker knows these epochs: required before anything is read
+        self.is_leaving = False  # the managers want it back
+        self.is_saved = False  # auto_commit committed it, or tried to, before it is given back
+        self.group_start: int | None = None  # the group's first position, not committed yet
+
         self.error: MyQueueError | None = None
         self.skips = skips or SkippedBatches()
-        self.isolated_as = (
-            0  # its group, while it is asked for alone because others may suffer from it
-        )
+        # Its raft group while it is requested alone, as another partition may cause its errors; 0
+        self.isolated_as = 0
         self.failure_count = self.damaged_count = 0
         self.retry_at = 0
 
     @property
     def opened_count(self) -> int:
-        """Messages of the opened batch that were not handed out."""
+        """Number of messages of the opened batch that were not handed out."""
         return length_hint(self.opened_batch)
 
     @property
     def position(self) -> int | None:
+        """Offset of the next message to hand out; None while it is looked up."""
         return None if self.start_rule else self.opened_end - self.opened_count
 
     @property
     def commit_address(self) -> str:
-        """Whom a position is committed to; "": nobody now. Not before it is fenced: what comes
-        first under a new epoch may set the group back, as a reset does (C7).
+        """Address of the broker to commit to; "" while nothing may be committed.
+
+        Commit nothing before the partition is fenced: the first commit under a new epoch may move
+        the group's position back, as a reset does.
         """
         return self.leader if self.is_fenced or self.group_start is not None else ""
 
     @property
     def furthest(self) -> int:
-        """Behind all that the application got of it, whatever it sought since."""
+        """The offset after every message that the application ever got, whatever it sought."""
         return max(self._furthest, self.position or 0)
 
     @property
@@ -145,7 +158,7 @@ class PartitionState:
 
     @property
     def is_withheld(self) -> bool:
-        """Nothing of it may be handed out."""
+        """No message of this partition may be handed out now."""
         return self.is_paused or self.is_removed or self.is_leaving or not self.is_admitted
 
     @property
@@ -155,29 +168,29 @@ class PartitionState:
     # -- moving -----------------------------------------------------------------------------------
 
     def drop_fetched(self) -> None:
-        """Drops what was fetched; an answer that is still under way will not be recognised."""
+        """Drop what was fetched, and forget the unanswered request: its answer is stale then."""
         deque(self.opened_batch, maxlen=0)
         self.buffered_batches.clear()
         self.buffered_bytes = 0
         self.request = self.error = None
 
     def stop_output(self) -> None:
-        """Hands out nothing more. What was not handed out does not count as if it had been."""
+        """Hand out nothing more, and keep the position where the application is."""
         position = self.position
         self.drop_fetched()
         if position is not None:
             self.opened_end = self.next_offset = position
 
     def move_to(self, offset: int) -> None:
-        """Goes on from this offset."""
+        """Go on from this offset."""
         self._leave_position()
         self.start_rule = None
         self.opened_end = self.next_offset = self._sought_offset = offset
 
-    def look_up(self, find: StartRule) -> None:
-        """Goes on from an offset that has to be looked up."""
+    def look_up(self, start_rule: StartRule) -> None:
+        """Go on from an offset that an OFFSETS request finds by this rule."""
         self._leave_position()
-        self.start_rule, self.retry_at = find, 0
+        self.start_rule, self.retry_at = start_rule, 0
 
     def _leave_position(self) -> None:
         self._furthest = self.furthest
@@ -186,22 +199,24 @@ class PartitionState:
             self.group_start, self.is_fenced = None, True
 
     def commit_group_start(self) -> None:
-        """Nobody of the group was here before: where we are is its position from now on."""
+        """Have the next fence commit our position, as the group has none so far."""
         self.group_start, self.is_fenced = self.position, False
 
     def detach_iterator(self) -> None:
-        """What is left of the opened batch is kept, but taken from who iterates over it."""
+        """Keep the rest of the opened batch, but end the loop that iterates over it."""
         self.opened_batch = iter(list(self.opened_batch))
 
     # -- coming in --------------------------------------------------------------------------------
 
     def receive(self, offset: int, frame: batch.Buffer) -> int:
-        """Buffers a batch; says how many bytes it takes."""
+        """Buffer a batch; return its bytes, 0 for one that holds nothing new.
+
+        Raises Internal if there is a gap before it: offsets are dense, so messages would be lost.
+        """
         count = batch.header(frame).count
         if offset + count <= self.next_offset:
             return 0  # nothing in it is new
         if offset > self.next_offset:
-            # Offsets are dense (C5): this would be a lost message, so it is never passed over.
             raise Internal(
                 f"{self.name}: asked for offset {self.next_offset}, and {offset} came",
                 component=self.leader,
@@ -215,18 +230,18 @@ class PartitionState:
         self.failure_count = self.retry_at = self.isolated_as = 0
 
     def note_failure(self, now: int) -> None:
-        """Something went wrong that may go right later: wait, longer each time."""
+        """Wait before the next request, longer after each failure: 50 ms up to 1 s."""
         self.retry_at = now + min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(self.failure_count, 8))
         self.failure_count += 1
 
     # -- going out --------------------------------------------------------------------------------
 
     def open_next(self, now: int) -> int:
-        """Opens the first buffered batch; bytes that leave the buffer.
+        """Open the first buffered batch; return the bytes that leave the buffer.
 
-        One that was damaged on its way is dropped with all behind it, to be fetched again;
-        DAMAGED_MAX times. One that came whole and can't be unpacked never can be: it is passed
-        over, or told until the application seeks.
+        A batch that was damaged on its way is dropped with all later ones and fetched again, up to
+        DAMAGED_MAX times. A batch with a right checksum that can't be unpacked is unreadable on
+        every replica: it is skipped, or is an error until the application seeks.
         """
         position = self.opened_end
         first = self.buffered_batches.popleft()
@@ -249,14 +264,14 @@ class PartitionState:
             return size
         self.damaged_count = 0
         self.opened_end = first.offset + first.count
-        # The first batch may begin before the position; what was handed out is not again.
+        # The first batch may begin before the position: drop what was handed out before.
         self.opened_batch = iter(messages)
         if position > first.offset:
             deque(islice(self.opened_batch, position - first.offset), maxlen=0)
         return size
 
     def _skip(self, where: BufferedBatch, position: int, error: Exception) -> None:
-        """The first ones may have been passed over before: only the others count."""
+        """Skip this batch. Its messages before the position were skipped and counted earlier."""
         self.damaged_count = 0
         self.opened_end = where.offset + where.count
         self.skips.counts[self.name] += self.opened_end - max(position, where.offset)
@@ -264,10 +279,14 @@ class PartitionState:
 
     def _unreadable(self, where: BufferedBatch, error: Exception) -> BatchUnreadable:
         return BatchUnreadable.at(
-            *self.name, where.offset, where.count, error, component=self.leader,
-            hint=f"To go on behind it: seek({self.name.topic!r}, {self.name.partition}, "
+            *self.name,
+            where.offset,
+            where.count,
+            error,
+            component=self.leader,
+            hint=f"To go on after it: seek({self.name.topic!r}, {self.name.partition}, "
             f'{where.offset + where.count}), or make the consumer with on_damaged="skip".',
-        )  # fmt: skip
+        )
 
     def _note_damage(self, where: BufferedBatch, error: Exception, now: int) -> None:
         self.damaged_count += 1
@@ -279,18 +298,18 @@ class PartitionState:
             f"{self.name}: the batch at offset {where.offset} came damaged {DAMAGED_MAX} times: "
             f"{error}",
             component=self.leader,
-            hint=f"To go on behind its {where.count} messages: seek({self.name.topic!r}, "
+            hint=f"To go on after its {where.count} messages: seek({self.name.topic!r}, "
             f"{self.name.partition}, {where.offset + where.count}).",
         )
 
     def check_invariants(self) -> None:
-        """Called by tests after each event."""
+        """Raise Internal if offsets and buffers contradict each other; for tests."""
         rows: list[Any] = list(self.buffered_batches)
         wrong = [
             self.buffered_bytes != sum(len(row.frame) for row in rows) and "buffered_bytes",
             bool(rows) and rows[-1].offset + rows[-1].count != self.next_offset and "next_offset",
             not rows and self.start_rule is None and self.opened_end != self.next_offset and "end",
-            bool(rows) and rows[0].offset > self.opened_end and "gap behind the opened batch",
+            bool(rows) and rows[0].offset > self.opened_end and "gap after the opened batch",
             any(a.offset + a.count < b.offset for a, b in pairwise(rows)) and "gap between batches",
             self.start_rule is not None and self.has_messages and "messages of an unknown position",
         ]

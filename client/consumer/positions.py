@@ -1,11 +1,11 @@
-"""Where a consumer stands: its positions, how to move them, how far they are from the end.
+"""The positions of a consumer: read them, move them, compare them with the end of the log.
 
-One half of `Consumer`, in the application's thread; the other half (`consumer.py`) hands out
-messages. Both work on the pure subscription under the fetcher's lock, and wait for its news in
-slices, so that Ctrl-C is never late.
+`ConsumerPositions` is the base class of `Consumer`, which hands out messages (`consumer.py`). Both
+run in the application's thread and use the pure subscription under the fetcher's lock. They wait in
+short slices, so that Ctrl-C is never late.
 
-A consumer is for one thread at a time: each call holds `_mine`, and a call of a second thread
-meanwhile raises ConcurrentUse instead of tearing its positions.
+A consumer is for one thread at a time: each call holds `_exclusive_call`, and a call of a second
+thread raises ConcurrentUse instead of corrupting positions.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from myqueue.consumer.partition_state import PartitionState, StartRule
 from myqueue.consumer.subscription import Subscription
 from myqueue.errors import Closed, ConcurrentUse, Forked, MyQueueError, TimedOut, TopicDeleted
 
-# Some partitions, all of a topic, or all that are read.
+# Some partitions, one, all of a topic (its name), or (None) all that are read.
 Partitions = Iterable[TopicPartition] | TopicPartition | str | None
 Callback = Callable[[list[TopicPartition]], object]
 GRACE_MS: Final = 500
-SLICE_S: Final = 0.1  # nobody waits longer in one go
+SLICE_S: Final = 0.1  # the longest wait in one step
 
 
 def call_back(callback: Callback | None, names: list[TopicPartition]) -> None:
@@ -40,7 +40,7 @@ def call_back(callback: Callback | None, names: list[TopicPartition]) -> None:
 
 
 class ConsumerPositions:
-    """Positions of a consumer."""
+    """The calls of a consumer about its positions; the base class of `Consumer`."""
 
     def __init__(
         self, session: Session, subscription: Subscription, request_timeout_ms: int
@@ -52,16 +52,16 @@ class ConsumerPositions:
         self._pid = os.getpid()
         self._caller_lock = RLock()
         self._closed = False
-        self._error: MyQueueError | None = None  # met behind messages that were returned first
+        self._error: MyQueueError | None = None  # the next call raises it: its messages came first
 
     @property
     def is_member(self) -> bool:
-        """Whether the managers know it as a member of its group."""
-        shares = self._subscription.assignment
-        return shares is not None and shares.member > 0
+        """Is this consumer a member of its group now? False without a group and before it joins."""
+        assignment = self._subscription.assignment
+        return assignment is not None and assignment.member > 0
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """Return the partitions that this consumer reads now, sorted."""
         with self._exclusive_call(), self._changed:
             return sorted(state.name for state in self._subscription.select(None))
 
@@ -72,7 +72,11 @@ class ConsumerPositions:
     @overload
     def seek(self, partition: TopicPartition | tuple[str, int], *, offset: int) -> None: ...
     def seek(self, partition: Any, *more: Any, offset: Any = None) -> None:
-        """Goes on from this offset: `seek(partition, offset)`, or `seek(topic, number, offset)`."""
+        """Go on from this offset: `seek(partition, offset)`, or `seek(topic, number, offset)`.
+
+        Fetched messages of the partition are dropped. Raises MisuseError for a partition that is
+        not read, TopicDeleted for one of a deleted topic.
+        """
         name, rest = arguments.name_of_partition(partition, more)
         (at,) = rest if len(rest) == 1 else (offset,)
         at = arguments.whole(at, "an offset")
@@ -85,8 +89,12 @@ class ConsumerPositions:
     def seek_to_time(
         self, time_ms: int, partitions: Partitions = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Goes on from the first message of that time (ms since 1970) or later, and says where
-        that is. The time is when its leader got it, exact to the batch.
+        """Go on from the first message of `time_ms` (since 1970) or later; return new positions.
+
+        `partitions`: some of those that are read, one, a topic's name, or (None) all. A message's
+        time is when its leader received it, exact to the batch; if there is none, go on at the end.
+        Raises TimedOut if a position is not known after `timeout` seconds (default:
+        `request_timeout_ms`).
         """
         return self._seek_by_rule(
             StartRule("time", arguments.milliseconds(time_ms)), partitions, timeout
@@ -95,11 +103,13 @@ class ConsumerPositions:
     def seek_to_beginning(
         self, partitions: Partitions = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
+        """Go on from the oldest messages; return the new positions. See `seek_to_time`."""
         return self._seek_by_rule(StartRule("earliest"), partitions, timeout)
 
     def seek_to_end(
         self, partitions: Partitions = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
+        """Go on after the newest messages; return the new positions. See `seek_to_time`."""
         return self._seek_by_rule(StartRule("latest"), partitions, timeout)
 
     def _seek_by_rule(
@@ -122,8 +132,10 @@ class ConsumerPositions:
     @overload
     def position(self, topic: str, number: int, /, timeout: float | None = None) -> int: ...
     def position(self, partition: Any, *more: Any, timeout: Any = None) -> int:
-        """The offset behind the last message of it that was returned: of `position(partition)`,
-        or `position(topic, number)`.
+        """Return the offset of the partition's next message: `position(partition)`, or
+        `position(topic, number)`.
+
+        Raises TimedOut if it is not known after `timeout` seconds (default: `request_timeout_ms`).
         """
         name, rest = arguments.name_of_partition(partition, more)
         limit_s = arguments.seconds(rest[0] if rest else timeout)
@@ -137,12 +149,12 @@ class ConsumerPositions:
     def _positions(
         self, states: list[PartitionState], deadline: float
     ) -> dict[TopicPartition, int]:
-        """As soon as all are known."""
+        """Wait until all positions are known, and return them."""
         with self._changed:
             while True:
-                found = {r.name: r.position for r in states if not r.is_removed}
-                known = {name: at for name, at in found.items() if at is not None}
-                if len(known) == len(found):
+                positions = {r.name: r.position for r in states if not r.is_removed}
+                known = {name: at for name, at in positions.items() if at is not None}
+                if len(known) == len(positions):
                     return known
                 error = next((r.error for r in states if r.error is not None), None)
                 if error is not None:
@@ -151,18 +163,22 @@ class ConsumerPositions:
                     raise Closed("the consumer was closed")
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    missing = ", ".join(str(name) for name in found if name not in known)
+                    missing = ", ".join(str(name) for name in positions if name not in known)
                     raise TimedOut(f"positions are not known yet, no leader answered: {missing}")
                 self._changed.wait(min(left, SLICE_S))
 
     def pause(self, partitions: Partitions = None) -> None:
-        """Returns nothing of them until `resume`; what was fetched is kept."""
+        """Return no messages of these partitions until `resume`; keep what was fetched.
+
+        `partitions`: some of those that are read, one, a topic's name, or (None) all.
+        """
         names = arguments.partitions(partitions)
         with self._exclusive_call(), self._changed:
             for state in self._subscription.select(names):
                 self._subscription.pause(state.name)
 
     def resume(self, partitions: Partitions = None) -> None:
+        """Return messages of these partitions again; see `pause`."""
         names = arguments.partitions(partitions)
         with self._exclusive_call():
             with self._changed:
@@ -173,29 +189,33 @@ class ConsumerPositions:
     def lag(
         self, partitions: Partitions | float = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """How many messages of each partition are still to come, asked for now. What retention took
-        does not count. A number alone is the time-out.
+        """Ask the brokers how many messages of each partition are after its position.
+
+        Messages that retention removed do not count. `lag(5)`: the number alone is the `timeout`,
+        in seconds (default: `request_timeout_ms`). Raises TimedOut if a leader does not answer.
         """
         names, limit_s = arguments.partitions_and_timeout(partitions, timeout)
         with self._exclusive_call(limit_s):
             deadline = self._deadline(limit_s)
             states = self._select(names)
             positions = self._positions(states, deadline)
-            there = [one for one in states if one.name in positions]
-            found = read_offsets(
-                self._session, [r.group for r in there], timeout_ms=self._left_ms(deadline)
+            present = [state for state in states if state.name in positions]
+            offsets = read_offsets(
+                self._session, [r.group for r in present], timeout_ms=self._left_ms(deadline)
             )
             out = {}
-            for state in there:
-                at = found[state.group]
+            for state in present:
+                at = offsets[state.group]
                 out[state.name] = max(0, at.end - max(at.start, positions[state.name]))
             return out
 
     def committed(
         self, partitions: Partitions | float = None, timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """What is committed for each partition, asked for now; None: nothing so far. A number alone
-        is the time-out.
+        """Ask the brokers for the committed position of each partition; None: nothing committed.
+
+        `committed(5)`: the number alone is the `timeout`, in seconds (default:
+        `request_timeout_ms`). Raises TimedOut if a leader does not answer.
         """
         names, limit_s = arguments.partitions_and_timeout(partitions, timeout)
         with self._exclusive_call(limit_s):
@@ -204,22 +224,23 @@ class ConsumerPositions:
             for who in sorted({state.committer for state in states}):
                 mine = {r.group: r.name for r in states if r.committer == who}
                 left_ms = self._left_ms(deadline)
-                found = read_offsets(self._session, mine, who=who or None, timeout_ms=left_ms)
-                out.update({mine[group]: row.position for group, row in found.items()})
+                offsets = read_offsets(self._session, mine, who=who or None, timeout_ms=left_ms)
+                out.update({mine[group]: row.position for group, row in offsets.items()})
             return out
 
     def skipped(self) -> dict[TopicPartition, int]:
-        """Messages that were passed over with on_damaged="skip", by partition, since it began."""
-        return self._subscription.skips.counts.copy()  # at once: it needs no lock
+        """Return the number of messages skipped with on_damaged="skip" so far, by partition."""
+        return self._subscription.skips.counts.copy()  # one step of C code: it needs no lock
 
     def is_closed(self) -> bool:
+        """Was `close` called?"""
         return self._closed
 
-    # -- for both halves --------------------------------------------------------------------------
+    # -- for Consumer, too -------------------------------------------------------------------------
 
     @contextmanager
     def _exclusive_call(self, limit_s: float | None = None) -> Iterator[None]:
-        """For one call of the application, that may take so long."""
+        """Guard one call of the application; it may take `limit_s` seconds to start reading."""
         if self._pid != os.getpid():
             raise Forked("this consumer was made before a fork, by the parent process")
         if not self._caller_lock.acquire(blocking=False):
@@ -233,7 +254,7 @@ class ConsumerPositions:
             self._caller_lock.release()
 
     def _ensure_started(self, limit_s: float | None) -> None:
-        """Raises if what is read is not known in this time."""
+        """Raise if the topics are not known within this time."""
 
     def _select(self, names: list[TopicPartition] | str | None) -> list[PartitionState]:
         with self._changed:
@@ -248,5 +269,5 @@ class ConsumerPositions:
         return max(1, round((deadline - time.monotonic()) * 1000))
 
     def _wait(self, future: Future[Any], deadline: float) -> Any:
-        """Each request has a deadline of its own; this one is for when that does not work."""
+        """Wait for an answer. Its request ends by the deadline itself; if not, raise soon after."""
         return self._session.wait(future, self._left_ms(deadline) + GRACE_MS)

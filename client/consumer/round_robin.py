@@ -1,9 +1,9 @@
-"""Whose turn it is: the partitions that have something to hand out, one after the other.
+"""Choose the partition whose messages are handed out next. Pure.
 
-Each gives what is left of one batch and goes to the end of the queue, so a partition with a
-million messages waiting does not keep one with a single message from being heard. An error of a
-partition has its turn as well, behind the messages that came before it: it neither overtakes
-them nor is it hidden by partitions that always have more.
+Partitions with output stand in a queue. Each hands out the rest of one batch and goes to the end of
+the queue, so a partition with a million messages does not hold up one with a single message. An
+error has its turn in the same queue, after the messages that came before it: it neither overtakes
+them, nor do partitions that always have more hide it.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from myqueue.errors import BatchUnreadable, OffsetOutOfRange
 
 
 class RoundRobin:
-    """The queue of partitions with news. Pure; for one thread at a time."""
+    """The queue of partitions with output. For one thread at a time."""
 
     def __init__(self) -> None:
         self._queue: deque[PartitionState] = deque()
-        self.current: PartitionState | None = None  # whose messages were handed out last
-        self.has_dropped_batches = (
-            False  # batches without any message to hand out, by the last `next_run`
-        )
+        self.current: PartitionState | None = None  # its messages were handed out last
+        # The last `next_run` dropped batches without any message to hand out.
+        self.has_dropped_batches = False
 
     def add(self, partition: PartitionState) -> None:
-        """It may have news now; one that is queued already stays where it is."""
+        """Queue a partition if it has output; one that is queued already keeps its place."""
         if not (partition.is_queued or partition.is_withheld) and partition.has_output:
             partition.is_queued = True
             self._queue.append(partition)
 
     @property
     def has_news(self) -> bool:
-        """Would `next_run` give or raise something?"""
+        """Would `next_run` return or raise something?"""
         current = self.current
         if current is not None and current.has_output and not current.is_withheld:
             return True
         return any(partition.has_output and not partition.is_withheld for partition in self._queue)
 
     def next_run(self, now: int) -> Iterator[Message] | None:
-        """Messages of one partition: what is taken from the iterator counts as handed out, the
-        rest comes again. None: there is nothing. Raises what is wrong with a partition.
+        """Return messages of one partition, or None if no partition has any.
+
+        Messages that are taken from the iterator count as handed out; later calls return the rest.
+        Raises the error of a partition when its turn comes.
         """
         self.has_dropped_batches = False
         if self.current is not None:
@@ -61,17 +62,21 @@ class RoundRobin:
                 return partition.opened_batch
             if (
                 partition.buffered_batches
-            ):  # nothing behind the position in this batch: see the next
+            ):  # this batch had no message from the position on: try the next one
                 self.add(partition)
             elif partition.error is not None:
                 self._raise(partition, now)
         return None
 
     def _raise(self, partition: PartitionState, now: int) -> None:
-        """What no repeat mends stays until the application seeks; the rest is tried again later."""
+        """Raise the partition's error.
+
+        OffsetOutOfRange and BatchUnreadable stay until a seek. After any other error the partition
+        is requested again one second later.
+        """
         error = partition.error
         if isinstance(error, OffsetOutOfRange | BatchUnreadable):
-            self.current = partition  # in the queue again as soon as the next run is asked for
+            self.current = partition  # `next_run` queues it again
         else:
             partition.error, partition.retry_at = None, now + BACKOFF_MS_MAX
         if error is not None:

@@ -1,20 +1,22 @@
-"""Pass over a batch that nobody can unpack, for takes: `taker.py` walks, here are the steps.
+"""Skip an unreadable batch during takes: the commit past it, and the key of the next take.
 
-A take moves the position before anybody opens the batches, so it may end within such a batch. Then
-the position is committed to the offset after the batch, and the next take goes on there under a key
-that is made from the key of the take before. Invariant: what a request with a key gets depends on
-that key and on what the partition remembers of it, never on how often it was sent:
+`taker.py` decides when. A take moves the position before any client opens the batches, so it may
+end within an unreadable batch. Then the position is committed to the offset after the batch, and
+the next take goes on there under a key that is derived from the last take's key.
 
-- A take's key gets the same messages again, thus meets the same batch, and the same key follows.
-- The commit never moves a position back, so a repeat after others took more changes nothing; and it
-  never passes a whole message, since the position was within the batch when the take was done.
-- A crash between commit and take leaves a position, and nothing that belongs to nobody: a repeat
-  commits in vain and takes; without a repeat the next client takes from there.
+Invariant: what a request with a key returns depends on that key and on what the partition remembers
+of it, never on how often it was sent.
+
+- A take's key returns the same messages again, so it meets the same batch and derives the same key.
+- The commit never moves a position back, so a repeat after other takes changes nothing. It never
+  skips a readable message, since the position was within the batch when the take was done.
+- A crash between commit and take loses no message: a repeat commits without effect and takes;
+  without a repeat the next client takes from there.
 - A crash between take and commit leaves the position within the batch; the next take meets it too.
 
-Several clients may meet one batch at the same time: each commits the same offset, and then takes
-messages of its own. If a commit is FENCED, because somebody commits for this consumer with epochs,
-the rest of the batch is passed over by takes alone.
+Several clients may meet one batch at the same time: each commits the same offset, then takes
+messages of its own. If the commit is FENCED, because a member of a group commits for this consumer,
+takes alone skip the rest of the batch.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from myqueue.wire.protocol import ERROR, FIELDS, KIND
 
 
 class SkippedRun(NamedTuple):
-    """Messages that were passed over, all of one batch."""
+    """A run of messages of one batch that was skipped."""
 
     topic: str
     partition: int
@@ -42,13 +44,13 @@ class SkippedRun(NamedTuple):
     count: int  # type: ignore[assignment]  # tuple.count is not used
 
 
-def following_key(key: bytes, behind: int) -> bytes:
-    """Of the take after one with `key` that took up to `behind` and gave no message."""
-    return hashlib.sha256(b"behind" + key + behind.to_bytes(8, "big")).digest()[: len(key)]
+def following_key(key: bytes, end: int) -> bytes:
+    """Derive the key of the take after one with `key` that took up to `end`, and no message."""
+    return hashlib.sha256(b"behind" + key + end.to_bytes(8, "big")).digest()[: len(key)]
 
 
 class _CommitCall(LeaderCall):
-    """A COMMIT of one partition. The future's result is the position afterwards."""
+    """A COMMIT of one partition. The future's result is the committed position after it."""
 
     __slots__ = ()
 
@@ -68,7 +70,10 @@ class _CommitCall(LeaderCall):
 def commit_at_leader(
     session: Session, partition: Partition, consumer: str, offset: int, timeout_ms: int
 ) -> Future[int]:
-    """As one that is in no group, so with epochs of zero. Raises if the session can't be used."""
+    """Commit for a consumer that is in no group, so with epochs of zero; return the new position.
+
+    Raises MyQueueError if the session can't be used.
+    """
     session.check()
     future: Future[int] = Future()
     fields = (consumer, [[partition.group, offset, 0, 0]])

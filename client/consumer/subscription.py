@@ -1,16 +1,16 @@
-"""What a consumer reads: which partitions there are, from where on, and what may be committed.
+"""What a consumer reads: its partitions, where each one starts, and what may be committed. Pure.
 
-The pure heart of a consumer: events in (routes, answers, failures, what the application wants),
-requests and messages out; `now` is given, in ms. Nothing here waits, locks or sends: that is for
-`fetcher.py` and `consumer.py`, and they may call from one thread at a time only.
+Comes in: routes, answers, failures, calls of the application, and the time (`now`, in ms). Goes
+out: requests, messages, changes to report to callbacks. Nothing here waits, locks or sends:
+`fetcher.py` and `consumer.py` do, and they call from one thread at a time, under one lock.
 
     routes ─▶ Subscription ─┬─ PartitionState, one a partition: offsets, buffered batches
                             ├─ FetchPlan: what to ask whom, what answers mean
                             └─ RoundRobin: whose messages are handed out next
 
-Without a group, a consumer reads all partitions of its topics; with one, those of its `shares`. A
-partition that is added to a topic later is read from its offset 0: nothing that was written to it
-is missed.
+Without a consumer group, a consumer reads all partitions of its topics; with one, those of its
+`assignment`. A partition that is added to a topic later is read from its offset 0, so that no
+message in it is missed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from myqueue.errors import Fenced, Internal, MisuseError, MyQueueError, TopicDel
 
 STARTS: Final = ("earliest", "latest", "committed")
 POLICIES: Final = ("error", "earliest", "latest")
-POLL_HINT: Final = "Go on with poll(): what was not committed comes again, to whoever has it now."
+POLL_HINT: Final = "Go on with poll(): the partition's owner gets again what was not committed."
 OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class PartitionRoute(NamedTuple):
-    """Where routes say that a partition is."""
+    """One partition as the newest routes name it."""
 
     number: int
     group: int
@@ -40,7 +40,7 @@ class PartitionRoute(NamedTuple):
 
 
 class CommitRequest(NamedTuple):
-    """A COMMIT to send to `address`, under the name `who`."""
+    """A COMMIT to send to `address`, for positions under the name `committer`."""
 
     address: str
     committer: str
@@ -55,14 +55,15 @@ def _withdraw(news: list[tuple[list[TopicPartition], list[TopicPartition]]], nam
 
 
 def lost_error(names: Iterable[TopicPartition]) -> Fenced:
-    """Messages of these were returned, and others have the partitions by now."""
+    """Make the error for messages that were returned and whose partitions others own now."""
     listed = ", ".join(str(name) for name in sorted(set(names))[:20])
     return Fenced(f"lost before this could be committed: {listed}", hint=POLL_HINT)
 
 
 class Subscription:
-    """The partitions of some topics. `topics` says under whose name each one's positions are
-    committed ("": nobody's).
+    """The partitions of some topics.
+
+    `topics` maps each topic to the name that its positions are committed under; "" commits none.
 
     >>> subscription = Subscription({"orders": ""})
     >>> subscription.set_routes("orders", 7, [PartitionRoute(0, 41, "tcp://127.0.0.1:9292")])
@@ -78,7 +79,7 @@ class Subscription:
         on_out_of_range: str = "error",
         on_damaged: str = "raise",
         limits: FetchLimits | None = None,
-        shares: Assignment | None = None,
+        assignment: Assignment | None = None,
     ) -> None:
         if start not in STARTS:
             raise MisuseError(f"start={start!r}: one of {', '.join(STARTS)}")
@@ -91,34 +92,31 @@ class Subscription:
         self.fetch_plan = FetchPlan(
             self.partitions, self.round_robin, limits or FetchLimits(), on_out_of_range
         )
-        self.changes: list[tuple[list[TopicPartition], list[TopicPartition]]] = []  # (new, gone)
-        self.assignment = shares
-        self.lost_partitions: list[
-            TopicPartition
-        ] = []  # shares that are others' without a word of ours
-        self.uncommitted: list[
-            TopicPartition
-        ] = []  # those of them that have messages not committed
-        self.has_withdrawals = (
-            False  # some are lost or wanted back: the application has to hear it first
-        )
-        self.failure: MyQueueError | None = None  # why it can't be a member
+        # (added, removed) partitions that callbacks were not called with so far
+        self.changes: list[tuple[list[TopicPartition], list[TopicPartition]]] = []
+        self.assignment = assignment
+        self.lost_partitions: list[TopicPartition] = []  # that we did not release
+        self.uncommitted: list[TopicPartition] = []  # lost ones with uncommitted messages
+        # Partitions were lost or are wanted back: report that before the next message.
+        self.has_withdrawals = False
+        self.failure: MyQueueError | None = None  # the last attempt to join the group failed
         self._start = start
         self._names: dict[TopicPartition, PartitionState] = {}
         self._uids: dict[str, int] = {}  # of the topics that are read, while they exist
         self._routed_topics: set[str] = set()
-        self._recreated: set[str] = set()  # topics that took the place of one that was read
-        self._deleted: set[str] = set()  # and not made again so far
-        self._deletions: dict[
-            str, str
-        ] = {}  # topic -> what became of it; the application hears it once
+        self._recreated: set[str] = set()  # topics that were deleted and created again
+        self._deleted: set[str] = set()  # and not created again so far
+        self._deletions: dict[str, str] = {}  # topic -> text of an error not raised so far
 
     # -- partitions -------------------------------------------------------------------------------
 
     def set_routes(
-        self, topic: str, now: int, places: Iterable[PartitionRoute], uid: int = 0
+        self, topic: str, now: int, routes: Iterable[PartitionRoute], uid: int = 0
     ) -> None:
-        """What managers say of a topic. `uid` tells one that was made again from the one before."""
+        """Take over a topic's routes from the managers.
+
+        `uid` differs when the topic was deleted and created again.
+        """
         grown = topic in self._routed_topics
         start = "earliest" if grown and self._start == "latest" else self._start
         self._routed_topics.add(topic)
@@ -128,14 +126,14 @@ class Subscription:
             if topic in self._deletions or topic not in self._deleted:
                 self._deletions[topic] = f"the topic {topic!r} was deleted and made again"
         elif topic in self._deleted:
-            self._deletions.pop(topic, None)  # it is there, as it was
+            self._deletions.pop(topic, None)  # the same topic is there again
         self._deleted.discard(topic)
-        places = [
-            one for one in places if self.assignment is None or self.assignment.has(one.group)
+        wanted = [
+            route for route in routes if self.assignment is None or self.assignment.has(route.group)
         ]
-        removed = self._remove_deleted(topic, keep={place.group for place in places})
+        removed = self._remove_deleted(topic, keep={route.group for route in wanted})
         added = []
-        for number, group, leader in places:
+        for number, group, leader in wanted:
             partition = self.partitions.get(group)
             if partition is None:
                 name = TopicPartition(topic, number)
@@ -152,18 +150,18 @@ class Subscription:
             return PartitionState(
                 name, group, self.topics[name.topic], StartRule(start), self.skips
             )
-        share = self.assignment.by_group[group]
-        resumes = self._start == "latest" and not share.is_new
-        find = StartRule("resumed" if resumes else "committed")
-        partition = PartitionState(name, group, self.topics[name.topic], find, self.skips)
-        partition.member, partition.epoch = self.assignment.member, share.epoch
-        partition.is_fenced, partition.is_leaving = False, share.is_revoked
+        assigned = self.assignment.by_group[group]
+        resumes = self._start == "latest" and not assigned.is_new
+        rule = StartRule("resumed" if resumes else "committed")
+        partition = PartitionState(name, group, self.topics[name.topic], rule, self.skips)
+        partition.member, partition.epoch = self.assignment.member, assigned.epoch
+        partition.is_fenced, partition.is_leaving = False, assigned.is_revoked
         partition.is_announced = partition.is_admitted = False
-        self.has_withdrawals = self.has_withdrawals or share.is_revoked
+        self.has_withdrawals = self.has_withdrawals or assigned.is_revoked
         return partition
 
     def mark_deleted(self, topic: str) -> None:
-        """Managers say that there is no such topic (any more)."""
+        """Stop reading a topic: the managers say that it does not exist."""
         if topic not in self._deleted:
             self._deleted.add(topic)
             self._deletions[topic] = f"the topic {topic!r} was deleted"
@@ -172,96 +170,108 @@ class Subscription:
             self.changes.append(([], removed))
 
     def _remove_deleted(self, topic: str, keep: set[int]) -> list[TopicPartition]:
-        """Partitions of deleted incarnations go, with what was fetched of them (C10)."""
-        gone = [
-            r for r in self.partitions.values() if r.name.topic == topic and r.group not in keep
-        ]
-        return self._remove(gone)
+        """Remove the topic's partitions that are not among these raft groups.
 
-    def _remove(self, gone: list[PartitionState]) -> list[TopicPartition]:
-        """Those that the application knows of."""
-        for partition in gone:
+        A topic that was created again has other raft groups: no fetched message of the deleted
+        topic may be handed out as one of the new topic.
+        """
+        return self._remove(
+            [
+                partition
+                for partition in self.partitions.values()
+                if partition.name.topic == topic and partition.group not in keep
+            ]
+        )
+
+    def _remove(self, removed: list[PartitionState]) -> list[TopicPartition]:
+        """Remove partitions; return the names of those that on_assign was called with."""
+        for partition in removed:
             partition.is_removed = True
             partition.drop_fetched()
             del self.partitions[partition.group], self._names[partition.name]
             if not partition.is_announced:
                 _withdraw(self.changes, partition.name)
-        return [partition.name for partition in gone if partition.is_announced]
+        return [partition.name for partition in removed if partition.is_announced]
 
-    # -- shares of a group ------------------------------------------------------------------------
+    # -- the assignment of a group's member -------------------------------------------------------
 
     def set_assignment(self, version: int, rows: Sequence[Sequence[Any]]) -> None:
-        """The managers' answer; `routed` has to follow, for what is new."""
-        shares = self.assignment
-        if shares is None or not shares.update(version, rows):
+        """Take over an assignment from the managers.
+
+        Partitions that are not assigned any more are lost; revoked ones are leaving from now on.
+        Call `set_routes` after it, which adds the new ones.
+        """
+        assignment = self.assignment
+        if assignment is None or not assignment.update(version, rows):
             return
-        gone = []
+        lost = []
         for partition in self.partitions.values():
-            share = shares.by_group.get(partition.group)
-            if share is None or share.epoch != partition.epoch:
-                gone.append(partition)
-            elif share.is_revoked and not partition.is_leaving:
+            assigned = assignment.by_group.get(partition.group)
+            if assigned is None or assigned.epoch != partition.epoch:
+                lost.append(partition)
+            elif assigned.is_revoked and not partition.is_leaving:
                 partition.is_leaving = self.has_withdrawals = True
                 partition.detach_iterator()
-        self._lose(gone)
+        self._lose(lost)
 
     def end_session(self) -> None:
-        """All shares are lost, and so is the way to them."""
+        """Lose all partitions: the member's session is over."""
         if self.assignment is not None:
             self.assignment.clear()
             self._lose(list(self.partitions.values()))
 
-    def _lose(self, gone: list[PartitionState]) -> None:
-        self.uncommitted += [partition.name for partition in gone if partition.is_unsaved]
-        self.lost_partitions += self._remove(gone)
+    def _lose(self, lost: list[PartitionState]) -> None:
+        self.uncommitted += [partition.name for partition in lost if partition.is_unsaved]
+        self.lost_partitions += self._remove(lost)
         self.has_withdrawals = self.has_withdrawals or bool(self.lost_partitions)
 
     def take_withdrawals(self) -> tuple[list[TopicPartition], list[PartitionState]]:
-        """What was lost, and what waits for the application to be done with what it got."""
-        lost, self.lost_partitions, self.uncommitted, self.has_withdrawals = (
-            self.lost_partitions,
-            [],
-            [],
-            False,
-        )
+        """Return (lost, leaving) once: the application must learn of both before its next message.
+
+        Leaving partitions are released when the application is done with their messages.
+        """
+        lost, self.lost_partitions, self.uncommitted = self.lost_partitions, [], []
+        self.has_withdrawals = False
         return lost, [partition for partition in self.partitions.values() if partition.is_leaving]
 
     def take_changes(self) -> list[tuple[list[TopicPartition], list[TopicPartition]]]:
-        """(new, gone). When the application has heard it, `admit` what is new. What is wanted back
-        by now it never hears of.
+        """Return (added, removed) partitions once; call `admit` when callbacks have returned.
+
+        A partition that was added and is already wanted back is left out.
         """
-        news, self.changes = self.changes, []
+        changes, self.changes = self.changes, []
         for partition in self.partitions.values():
             if not partition.is_announced and partition.is_leaving:
-                _withdraw(news, partition.name)
+                _withdraw(changes, partition.name)
             else:
                 partition.is_announced = True
-        return news
+        return changes
 
     def admit(self) -> None:
-        """What was told is handed out from now on, from where the application wants it."""
+        """Hand out messages of announced partitions from now on: callbacks have had their seeks."""
         for partition in self.partitions.values():
             if partition.is_announced and not partition.is_admitted:
                 partition.is_admitted = True
                 self.round_robin.add(partition)
 
     def release(self, partitions: Iterable[PartitionState]) -> None:
-        """The application is done with them."""
+        """Give partitions back to the managers: the application is done with them."""
         if self.assignment is not None:
-            left = [one for one in partitions if self.partitions.get(one.group) is one]
-            self.assignment.released.update({one.group: one.epoch for one in left})
-            self._remove(left)
+            ours = [one for one in partitions if self.partitions.get(one.group) is one]
+            self.assignment.released.update({one.group: one.epoch for one in ours})
+            self._remove(ours)
 
     def partition(self, name: TopicPartition) -> PartitionState:
+        """Return this partition; TopicDeleted or MisuseError if it is not read."""
         partition = self._names.get(name)
         if partition is None and name.topic in self._deleted:
-            raise TopicDeleted(f"{name} is no more: the topic was deleted")
+            raise TopicDeleted(f"{name} does not exist: its topic was deleted")
         if partition is None:
             raise MisuseError(f"{name} is not among the partitions that are read")
         return partition
 
     def select(self, names: Iterable[TopicPartition] | str | None) -> list[PartitionState]:
-        """These partitions, those of a topic, or all."""
+        """Return these partitions, those of a topic, or (None) all."""
         if names is None:
             return list(self._names.values())
         if isinstance(names, str):
@@ -273,7 +283,7 @@ class Subscription:
     # -- what the application wants ---------------------------------------------------------------
 
     def seek(self, name: TopicPartition, where: int | StartRule) -> PartitionState:
-        """Goes on from an offset, or from one that is looked up; what was fetched is dropped."""
+        """Go on from an offset, or from one that a rule finds; drop what was fetched."""
         partition = self.partition(name)
         if isinstance(where, StartRule):
             partition.look_up(where)
@@ -285,7 +295,7 @@ class Subscription:
         return partition
 
     def pause(self, name: TopicPartition) -> None:
-        """Hands out nothing of it and fetches nothing more; what came is kept."""
+        """Hand out and fetch nothing of this partition; keep what was fetched."""
         partition = self.partition(name)
         if not partition.is_paused:
             partition.is_paused = True
@@ -297,49 +307,56 @@ class Subscription:
         self.round_robin.add(partition)
 
     def close(self) -> None:
-        """Hands out nothing more, not even to who is in a loop over messages of a batch."""
+        """Hand out nothing more; a loop over the messages of a batch ends."""
         for partition in self.partitions.values():
             partition.stop_output()
 
     def next_run(self, now: int) -> Iterator[Message] | None:
-        """See Turns. The end of a topic comes first, and once: messages of the next topic of this
-        name must not be taken for its own.
+        """Return the next messages, see `RoundRobin.next_run`; None if there are none.
+
+        Raises TopicDeleted first, and once for each deletion: messages of a new topic with this
+        name must not be taken for those of the deleted one.
         """
         if self._deletions:
             raise TopicDeleted(self._deletions.pop(min(self._deletions)), component="manager")
         run = self.round_robin.next_run(now)
         error = self.failure
         if run is None and error is not None:
-            self.failure = None  # the next attempt to join says so again
+            self.failure = None  # the next failed attempt to join sets it again
             raise error
         return run
 
     @property
     def may_fetch_more(self) -> bool:
-        """After `next_run`: may there be room now for what nobody asked for so far?"""
+        """After `next_run`: did it make room in a buffer, so that more can be fetched?"""
         current = self.round_robin.current
-        wants = current is not None and self.fetch_plan.has_room_for(current)
-        return wants or self.round_robin.has_dropped_batches
+        has_room = current is not None and self.fetch_plan.has_room_for(current)
+        return has_room or self.round_robin.has_dropped_batches
 
     @property
     def has_news(self) -> bool:
-        """Would `next_run` give or raise something, or is there news of partitions?"""
-        told = self.changes or self._deletions or self.failure
-        return bool(told) or self.has_withdrawals or self.round_robin.has_news
+        """Would `next_run` return or raise something, or must a callback be called?"""
+        events = self.changes or self._deletions or self.failure
+        return bool(events) or self.has_withdrawals or self.round_robin.has_news
 
     # -- committing -------------------------------------------------------------------------------
 
     def mark_handled(self) -> None:
-        """The application asks for more: what it got before is handled (C9)."""
+        """Note that the application asks for more, so it has handled what it got before."""
         for partition in self.partitions.values():
             partition.handled_position = partition.position
 
     def commits(
-        self, *, handled_only: bool = False, only: Mapping[TopicPartition, int] | None = None,
+        self,
+        *,
+        handled_only: bool = False,
+        only: Mapping[TopicPartition, int] | None = None,
         of: Iterable[TopicPartition] | None = None,
-    ) -> list[CommitRequest]:  # fmt: skip
-        """Positions that moved forward since they were committed, by broker and name; or `only`
-        these, or those `of` some partitions.
+    ) -> list[CommitRequest]:
+        """Return a request per broker and name, with the positions that are not committed yet.
+
+        `handled_only` commits what earlier calls returned, `only` these positions, `of` these
+        partitions.
         """
         out: dict[tuple[str, str], CommitRequest] = {}
         for partition in self.select(of if only is None else only):
@@ -358,8 +375,10 @@ class Subscription:
         return list(out.values())
 
     def check_returned(self, upto: Message | Mapping[TopicPartition, int]) -> None:
-        """A member may commit what it got since the partition is its own, and nothing that it got
-        before it was lost and came back: another one may have set it back meanwhile (C7).
+        """Raise Fenced for a position that this member may not commit.
+
+        A member commits only what it got since the partition was last assigned to it. In between
+        another member may have moved the position back.
         """
         names = [TopicPartition(upto.topic, upto.partition)] if isinstance(upto, Message) else upto
         for name in names:
@@ -368,12 +387,12 @@ class Subscription:
             partition = self._names.get(TopicPartition(*name))
             if partition is None:
                 raise Fenced(f"{name} is not this member's, or not any more", hint=POLL_HINT)
-            late = isinstance(upto, Message) and upto.offset >= partition.furthest
-            if late or not partition.is_announced:
+            is_older = isinstance(upto, Message) and upto.offset >= partition.furthest
+            if is_older or not partition.is_announced:
                 raise Fenced(f"{name} was lost and came back since then", hint=POLL_HINT)
 
     def check_topic(self, upto: Message | Mapping[TopicPartition, int]) -> None:
-        """Offsets of a topic that was deleted mean nothing in the next one of its name."""
+        """Raise TopicDeleted for a message of a deleted topic: a new topic has its name now."""
         if not isinstance(upto, Message):
             return
         partition = self.partition(TopicPartition(upto.topic, upto.partition))
@@ -383,26 +402,27 @@ class Subscription:
     def remaining(
         self, commits: Iterable[CommitRequest]
     ) -> tuple[list[CommitRequest], list[TopicPartition]]:
-        """What of these is still to be committed, at the leaders of now; and what is gone. By the
-        partition, not by its name: what came back meanwhile is another one, under another epoch.
+        """Return (requests for what is still uncommitted, at the newest leaders; lost partitions).
+
+        A partition that was lost and assigned again counts as lost: its epoch is another one.
         """
         out: dict[tuple[str, str], CommitRequest] = {}
-        gone = []
+        lost = []
         for commit in commits:
             for partition, part in zip(commit.partitions, commit.parts, strict=True):
                 if partition.is_removed:
-                    gone.append(partition.name)
+                    lost.append(partition.name)
                 elif partition.committed is None or part[1] > partition.committed:
                     key = (partition.commit_address, partition.committer)
                     later = out.setdefault(key, CommitRequest(*key, [], []))
                     later.partitions.append(partition)
                     later.parts.append(part)
-        return list(out.values()), gone
+        return list(out.values()), lost
 
     def on_committed(
         self, commit: CommitRequest, parts: Sequence[Sequence[Any]]
     ) -> MyQueueError | None:
-        """The answer to a COMMIT; an error if something was not committed."""
+        """Take over the answer to a COMMIT; return an error if something was not committed."""
         rows = {row[0]: row[1:] for row in parts}
         failure: MyQueueError | None = None
         for partition in commit.partitions:

@@ -1,12 +1,9 @@
-"""Takes on their way: those of a moment go to a broker in one message, and come back in one.
+"""Send takes: those of one moment go to a broker in one message. Runs in the I/O thread.
 
-A gateway has many requests at once that each take a message. One by one, packing, sending and
-receiving each of them would cost more than what they ask for. So a take waits until the I/O thread
-has done what it is doing (no longer: nothing is gained by waiting for time to pass), and all that
-wait for the same broker then leave together. Each is still a call of its own: with its own key,
-deadline and repeats, and answered by its own row, as soon as that is known.
-
-All in the session's I/O thread.
+A gateway has many requests at once that each take a message. Packing, sending and receiving them
+one by one would cost more than the takes. So a take waits until the I/O thread has done its current
+work, never for time to pass, and all takes for the same broker then leave together. Each is still a
+call with its own key, deadline and repeats, and its own row in the answer completes it.
 """
 
 from __future__ import annotations
@@ -23,9 +20,11 @@ from myqueue.errors import UNKNOWN, CorruptData, error_of
 from myqueue.wire import protocol as words
 from myqueue.wire.batch import Buffer
 
-# first and next offset; and the batches that hold them, each with its offset
+# (first offset, offset after the last one, batches that hold them, each with its offset)
 TakeAnswer = tuple[int, int, list[tuple[int, Buffer]]]
-TakeRow = tuple[int, str, bytes, int, bool]  # group, consumer, key, most, nothing too
+TakeRow = tuple[
+    int, str, bytes, int, bool
+]  # group, consumer, key, max messages, remember emptiness
 
 
 class TakeCall(LeaderCall):
@@ -34,24 +33,28 @@ class TakeCall(LeaderCall):
     __slots__ = ("_outbox", "siblings")
 
     def __init__(
-        self, outbox: TakeOutbox, session: SessionCore, partition: Partition, row: TakeRow,
+        self,
+        outbox: TakeOutbox,
+        session: SessionCore,
+        partition: Partition,
+        row: TakeRow,
         timeout_ms: int,
         future: Future[TakeAnswer],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(session, partition, words.TAKE, row, (), timeout_ms, future)
         self._outbox = outbox
-        self.siblings: list[TakeCall] = []  # all of its message, this one too
+        self.siblings: list[TakeCall] = []  # all takes of the same message, with this one
 
     def _send(self, at: Connection) -> None:
         self._id = 0
         self._outbox.add(at, self)
 
     def waits_for(self, at: Connection) -> bool:
-        """It wants to be sent there, and was not."""
+        """Is this call still to be sent over this connection?"""
         return self._at is at and not self._id
 
     def sent(self, request: int, siblings: list[TakeCall]) -> None:
-        if self._at is not None:  # it may have failed in the call
+        if self._at is not None:  # the call may have failed in `produce`
             self._id, self.siblings = request, siblings
 
     @property
@@ -59,7 +62,7 @@ class TakeCall(LeaderCall):
         return self._fields  # type: ignore[return-value]
 
     def taken(self, row: list[Any], frames: list[Buffer]) -> None:
-        _, code, first, behind, batches, details = row
+        _, code, first, end, batches, details = row
         if code:
             text = str((details or {}).get("message", ""))
             error = error_of(code, text, component=self._at.address if self._at else "")
@@ -70,11 +73,11 @@ class TakeCall(LeaderCall):
             missing.outcome = UNKNOWN
             self._end(None, missing)
         else:
-            found = [(offset, frames[place]) for offset, place in batches]
-            self._end((first, behind, found), None)
+            frames_at = [(offset, frames[place]) for offset, place in batches]
+            self._end((first, end, frames_at), None)
 
     def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
-        """An ERROR instead of rows: nothing of the message was done."""
+        """Take over an ERROR instead of rows: no take of the message was done."""
         at, error = self._at, failure(envelope)
         for call in self.siblings:
             if call is self or (at is not None and at.take(call._id) is call):
@@ -82,12 +85,12 @@ class TakeCall(LeaderCall):
 
 
 class TakeOutbox:
-    """Takes that leave when the I/O thread has done what it is doing."""
+    """Collects takes by connection, and sends them when the I/O thread has done its work."""
 
     def __init__(self, session: SessionCore) -> None:
         self._session = session
         self._waiting: dict[Connection, dict[TakeCall, None]] = {}
-        session.on_shut(self._flush)  # then connections tell them that it is over
+        session.on_shut(self._flush)  # their connections fail them then
 
     def add(self, at: Connection, call: TakeCall) -> None:
         if not self._waiting:
@@ -108,7 +111,7 @@ class TakeOutbox:
 def take_at_leader(
     outbox: TakeOutbox, session: SessionCore, partition: Partition, row: TakeRow, timeout_ms: int
 ) -> Future[TakeAnswer]:
-    """Raises MyQueueError if the session can't be used."""
+    """Send a take to the partition's leader. Raises MyQueueError if the session can't be used."""
     session.check()
     future: Future[TakeAnswer] = Future()
     call = TakeCall(outbox, session, partition, row, timeout_ms, future)

@@ -98,10 +98,18 @@ class Taker:
         self._opened: OrderedDict[tuple[int, int], _OpenedBatch] = OrderedDict()
 
     def take(
-        self, topic: str, consumer_id: int, *, partition: int | None = None, max_messages: int = 1,
-        wait_ms: int = 0, key: bytes | None = None, timeout_ms: int | None = None,
-        on_damaged: str = "raise", ended: Callable[[], bool] = lambda: False,
-    ) -> list[Message]:  # fmt: skip
+        self,
+        topic: str,
+        consumer_id: int,
+        *,
+        partition: int | None = None,
+        max_messages: int = 1,
+        wait_ms: int = 0,
+        key: bytes | None = None,
+        timeout_ms: int | None = None,
+        on_damaged: str = "raise",
+        ended: Callable[[], bool] = lambda: False,
+    ) -> list[Message]:
         """The next messages for this consumer, which are taken with that; [] if none are left.
 
         If there are none it waits for up to `wait_ms`, or until `ended` says so (it is asked once a
@@ -112,19 +120,34 @@ class Taker:
         line in the log, and the call may return [] though there is more.
         """
         found = self.take_all(
-            topic, consumer_id, partition=partition, max_messages=max_messages, wait_ms=wait_ms,
-            key=key, timeout_ms=timeout_ms, on_damaged=on_damaged, ended=ended,
-        )  # fmt: skip
+            topic,
+            consumer_id,
+            partition=partition,
+            max_messages=max_messages,
+            wait_ms=wait_ms,
+            key=key,
+            timeout_ms=timeout_ms,
+            on_damaged=on_damaged,
+            ended=ended,
+        )
         if found.damaged is not None:
             found.damaged.messages = tuple(found.messages)
             raise found.damaged
         return list(found.messages)
 
     def take_all(
-        self, topic: str, consumer_id: int, *, partition: int | None, max_messages: int,
-        wait_ms: int, key: bytes | None, timeout_ms: int | None, on_damaged: str,
+        self,
+        topic: str,
+        consumer_id: int,
+        *,
+        partition: int | None,
+        max_messages: int,
+        wait_ms: int,
+        key: bytes | None,
+        timeout_ms: int | None,
+        on_damaged: str,
         ended: Callable[[], bool],
-    ) -> TakeResult:  # fmt: skip
+    ) -> TakeResult:
         """`take`, with what was passed over, and with a damaged batch beside the messages."""
         is_skipping = _is_skipping(on_damaged)
         known = self._topic(topic)
@@ -144,9 +167,15 @@ class Taker:
             self._wait(order, found.ends, left)
 
     def begin(
-        self, topic: Topic, consumer_id: int, *, partition: int | None = None,
-        max_messages: int = 1, key: bytes | None = None, on_damaged: str = "raise",
-    ) -> Future[TakeResult]:  # fmt: skip
+        self,
+        topic: Topic,
+        consumer_id: int,
+        *,
+        partition: int | None = None,
+        max_messages: int = 1,
+        key: bytes | None = None,
+        on_damaged: str = "raise",
+    ) -> Future[TakeResult]:
         """`take_all` without waiting; for a topic that is known (`session.routes`)."""
         is_skipping = _is_skipping(on_damaged)
         order = self._order(topic, partition, key)
@@ -234,9 +263,13 @@ class Taker:
             Event().wait(rest / 1000)
 
     def _wait_by_offsets(
-        self, consumer_id: int, order: tuple[Partition, ...], wait_ms: int, limit_ms: int,
+        self,
+        consumer_id: int,
+        order: tuple[Partition, ...],
+        wait_ms: int,
+        limit_ms: int,
         ended: Callable[[], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         deadline = self.session.now_ms() + wait_ms
         while (left := deadline - self.session.now_ms()) > 0 and not ended():
             groups = [one.group for one in order]
@@ -261,10 +294,14 @@ def _damage(
         return CorruptData(f"{partition.topic}/{partition.number} at {offset}: {why}")
     count = batch.header(frame).count
     return BatchUnreadable.at(
-        partition.topic, partition.number, offset, count, why,
+        partition.topic,
+        partition.number,
+        offset,
+        count,
+        why,
         hint='To go on behind it: take with on_damaged="skip", or commit offset '
         f"{offset + count} for this consumer.",
-    )  # fmt: skip
+    )
 
 
 class _TakeWalk:
@@ -277,9 +314,15 @@ class _TakeWalk:
     """
 
     def __init__(
-        self, taker: Taker, order: tuple[Partition, ...], consumer_id: int, most: int,
-        key: bytes | None, limit_ms: int, is_skipping: bool,
-    ) -> None:  # fmt: skip
+        self,
+        taker: Taker,
+        order: tuple[Partition, ...],
+        consumer_id: int,
+        most: int,
+        key: bytes | None,
+        limit_ms: int,
+        is_skipping: bool,
+    ) -> None:
         self.future: Future[TakeResult] = Future()
         self._taker, self._session = taker, taker.session
         self._order, self._consumer, self._max_messages, self._key = (
@@ -383,9 +426,11 @@ class _TakeWalk:
 
     def _note_skipped(self, error: BatchUnreadable, first: int, count: int) -> None:
         last = self._skipped[-1] if self._skipped else None
-        if last is not None and (last.partition, last.offset + last.count) == (
-            error.partition, first
-        ) and last.offset >= error.offset:  # fmt: skip
+        if (
+            last is not None
+            and (last.partition, last.offset + last.count) == (error.partition, first)
+            and last.offset >= error.offset
+        ):
             self._skipped[-1] = last._replace(count=last.count + count)
         else:
             self._skipped.append(SkippedRun(error.topic, error.partition, first, count))
@@ -458,9 +503,11 @@ class _TakeWalk:
 
     def _on_failure(self, error: Exception) -> None:
         is_bound = (
-            self._key is not None or not isinstance(error, MyQueueError)
-            or error.outcome == UNKNOWN or not error.retriable
-        )  # fmt: skip
+            self._key is not None
+            or not isinstance(error, MyQueueError)
+            or error.outcome == UNKNOWN
+            or not error.retriable
+        )
         if self._position < self._take_end and isinstance(error, MyQueueError):
             error.outcome = UNKNOWN  # they are taken, and could not be read
             self.future.set_exception(error)

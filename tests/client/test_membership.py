@@ -36,7 +36,7 @@ class Desk:
         self.refreshed: list[tuple[list[str], int]] = []
         self._timers: list[tuple[int, Callable[[], object]]] = []
         self.shares_at_leave: list[int] = []
-        self.subscription = Subscription({"t": "group/g"}, shares=Assignment())
+        self.subscription = Subscription({"t": "group/g"}, assignment=Assignment())
         fetcher: Any = SimpleNamespace(
             changed=Condition(), listeners=[], take_routes=lambda: None
         )  # fmt: skip
@@ -145,7 +145,7 @@ def test_whose_session_is_over_says_so_as_soon_as_somebody_hears(noticed_by: str
     desk.heard(ROW)
     if noticed_by == "the application":
         desk.now += SESSION_MS
-        assert desk.member.is_over() and desk.member.assignment.by_group == {}
+        assert desk.member.end_if_over() and desk.member.assignment.by_group == {}
     desk.run(SESSION_MS + 2 * CHECK_MS)
     desk.joined(6)  # first, so that it is dealt out once
     assert desk.answer({})[:2] == ("leave_group", {"group": "g", "member": 5})

@@ -25,7 +25,7 @@ class Desk(Bench):
         self.leaders = leaders
         self.fences: list[Any] = []
         self.news: list[Any] = []
-        super().__init__(leaders, who=WHO, shares=Assignment(), **options)
+        super().__init__(leaders, who=WHO, assignment=Assignment(), **options)
         assert self.sub.assignment is not None
         self.shares = self.sub.assignment
         self.shares.begin(MEMBER, 10_000)
