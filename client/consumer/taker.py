@@ -1,16 +1,16 @@
-"""Take messages away: read them and move the consumer's position in one replicated step.
+"""`Taker`: read messages and move the consumer's position in one replicated step.
 
-What a queue over HTTP needs, where the reader keeps nothing: whoever asks next, through whatever
-process, gets the next message. `Consumer` is the better way for everybody who can keep a position.
+Gateways need it, as a client over HTTP keeps nothing: the next request, through any gateway, gets
+the next message. A program that can keep a position should use `Consumer`, which is faster.
 
-Each take has a key; a repeat with the same key gets the same messages again (PROTOCOL.md, TAKE). So
-a lost answer loses nothing: within one call it is asked for again here, and beyond it by whoever
-knows the key. Without a partition's number they are looked into one after the other, beginning with
-another one each time. With a key the order is decided by the key alone, and a partition that was
-empty is remembered as such: the repeat goes the same way and finds the same.
+Invariant: a take with a key can be repeated. The repeat returns the same messages (PROTOCOL.md,
+TAKE), so a lost answer loses no message: within one call it is repeated here, later by the caller
+who knows the key. Without a partition's number, partitions are tried one after the other, beginning
+with another one each time. With a key, the key alone decides the order, and a partition that was
+empty is remembered as empty: the repeat takes the same way and finds the same.
 
-A batch that nobody can unpack is BATCH_UNREADABLE, and the error has what else was taken with it;
-with `on_damaged="skip"` exactly its messages are passed over (`skip_damaged.py`).
+An unreadable batch is BATCH_UNREADABLE; the error has the other messages that were taken with it.
+With `on_damaged="skip"` exactly its messages are skipped (`skip_damaged.py`).
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from myqueue.wire.protocol import FETCH, FETCHED, FIELDS, KIND
 log = logging.getLogger("myqueue.client")
 
 KEY_BYTES: Final = 16
-SPARE_MS: Final = 5_000  # beyond the deadline that a walk has itself
-WAIT_MS_SLICE: Final = 1_000  # of a long poll: as long as a broker may hold what nobody waits for
+SPARE_MS: Final = 5_000  # added to the deadline that the take has itself
+WAIT_MS_SLICE: Final = 1_000  # of a long poll: a broker may hold an abandoned request so long
 FETCH_BYTES: Final = 4 << 20
-OPENED_MAX: Final = 64  # batches that are kept open: the next message is often in the same one
-OPENED_BYTES_MAX: Final = 64 << 20  # and what they may take
-ITEM_BYTES: Final = 64  # of an object in a column, besides its content
+OPENED_MAX: Final = 64  # opened batches that are kept: the next message is often in one
+OPENED_BYTES_MAX: Final = 64 << 20  # memory that they may take
+ITEM_BYTES: Final = 64  # memory of an object in a column, without its content
 
 
 class _OpenedBatch:
-    """A batch whose messages are made when they are wanted."""
+    """An unpacked batch; its messages are made when they are taken."""
 
     __slots__ = ("bytes", "columns", "time_ms")
 
@@ -72,23 +72,31 @@ class _OpenedBatch:
 
 
 class TakeResult(NamedTuple):
-    """What one take got. `damaged`: a batch of it can't be unpacked, and nobody asked to skip it;
-    the messages are all others that were taken then.
+    """The result of one take.
+
+    `damaged` is the error of an unreadable batch among what was taken, if it was not to be skipped;
+    `messages` are all the readable ones.
     """
 
     messages: list[Message]
-    ends: list[int]  # the consumer's position in each partition that was asked
+    ends: list[int]  # the consumer's position in each partition that was tried
     skipped: tuple[SkippedRun, ...] = ()
     damaged: BatchUnreadable | None = None
 
 
 class Taker:
-    """See the chapter's head. Any number of threads may use one.
+    """Takes messages: each take reads and moves the consumer's position in one replicated step.
 
     >>> with Session("127.0.0.1:9092") as session:  # doctest: +SKIP
     ...     taker = Taker(session)
     ...     number = Admin(session).register_consumer("orders")["consumer_id"]
     ...     messages = taker.take("orders", number, max_messages=10, wait_ms=1000)
+
+    session: the connection to the cluster. The Taker has nothing to close; close the session.
+
+    A taken message counts as consumed at once, and several processes may take with one consumer id:
+    each message goes to one of them. Use `Consumer` where the program can keep a position itself.
+    Any number of threads may use one Taker.
     """
 
     def __init__(self, session: Session) -> None:
@@ -110,16 +118,24 @@ class Taker:
         on_damaged: str = "raise",
         ended: Callable[[], bool] = lambda: False,
     ) -> list[Message]:
-        """The next messages for this consumer, which are taken with that; [] if none are left.
+        """Take the next messages for this consumer; [] if there are none.
 
-        If there are none it waits for up to `wait_ms`, or until `ended` says so (it is asked once a
-        second). Each partition gives its messages in order.
+        consumer_id: from `Admin.register_consumer`.
+        partition: take from this partition only; None tries all, one after the other.
+        max_messages: at most so many. Those of one partition come in order.
+        wait_ms: wait so long for a first message; 0 does not wait.
+        key: 16 bytes of the caller's choice. A repeat with the same key and arguments returns the
+            same messages. None: each call takes further messages.
+        timeout_ms: for the requests of this call, without the wait (default: the session's).
+        on_damaged: "raise" raises BatchUnreadable for a batch that can't be unpacked; the error's
+            `messages` are the others that this call took. "skip" logs and skips the batch; then []
+            does not mean that nothing is left.
+        ended: called about once a second while waiting; returning True ends the wait.
 
-        A batch that nobody can unpack raises BatchUnreadable; `messages` of the error are the
-        others that were taken by this call. With `on_damaged="skip"` it is passed over, with a
-        line in the log, and the call may return [] though there is more.
+        Raises UnknownTopic, UnknownPartition, KeyReused, InvalidSetting, and what `Session` raises.
+        An error with outcome "unknown" may have taken messages: repeat with the key to get them.
         """
-        found = self.take_all(
+        result = self.take_all(
             topic,
             consumer_id,
             partition=partition,
@@ -130,10 +146,10 @@ class Taker:
             on_damaged=on_damaged,
             ended=ended,
         )
-        if found.damaged is not None:
-            found.damaged.messages = tuple(found.messages)
-            raise found.damaged
-        return list(found.messages)
+        if result.damaged is not None:
+            result.damaged.messages = tuple(result.messages)
+            raise result.damaged
+        return list(result.messages)
 
     def take_all(
         self,
@@ -148,23 +164,22 @@ class Taker:
         on_damaged: str,
         ended: Callable[[], bool],
     ) -> TakeResult:
-        """`take`, with what was passed over, and with a damaged batch beside the messages."""
+        """Do what `take` does; return also skipped runs, and the error of an unreadable batch."""
         is_skipping = _is_skipping(on_damaged)
-        known = self._topic(topic)
         limit_ms = self.session.request_timeout_ms if timeout_ms is None else timeout_ms
-        order = self._order(known, partition, key)
+        order = self._order(self._topic(topic), partition, key)
         if wait_ms and key is not None and len(order) > 1:
-            # Only then look: what was found empty with a key stays so.
+            # Wait before the take: a partition that it finds empty stays empty for this key.
             self._wait_by_offsets(consumer_id, order, wait_ms, limit_ms, ended)
             wait_ms = 0
         deadline = self.session.now_ms() + wait_ms
         while True:
             walk = _TakeWalk(self, order, consumer_id, max_messages, key, limit_ms, is_skipping)
-            found: TakeResult = self.session.wait(walk.future, limit_ms + SPARE_MS)
+            result: TakeResult = self.session.wait(walk.future, limit_ms + SPARE_MS)
             left = deadline - self.session.now_ms()
-            if found.messages or found.skipped or found.damaged or left <= 0 or ended():
-                return found
-            self._wait(order, found.ends, left)
+            if result.messages or result.skipped or result.damaged or left <= 0 or ended():
+                return result
+            self._wait(order, result.ends, left)
 
     def begin(
         self,
@@ -176,28 +191,29 @@ class Taker:
         key: bytes | None = None,
         on_damaged: str = "raise",
     ) -> Future[TakeResult]:
-        """`take_all` without waiting; for a topic that is known (`session.routes`)."""
+        """Start a take and return its future; `topic` comes from `session.routes`."""
         is_skipping = _is_skipping(on_damaged)
         order = self._order(topic, partition, key)
         limit_ms = self.session.request_timeout_ms
         return _TakeWalk(self, order, consumer_id, max_messages, key, limit_ms, is_skipping).future
 
     def left(self, topic: str, consumer_id: int, partition: int | None = None) -> int:
-        """How many messages are left for this consumer."""
+        """Ask the brokers how many messages are left for this consumer, in one partition or all."""
         partitions = self._order(self._topic(topic), partition, None)
-        found = read_offsets(self.session, [one.group for one in partitions], who=str(consumer_id))
-        return sum(max(0, row.end - max(row.start, row.position or 0)) for row in found.values())
+        groups = [one.group for one in partitions]
+        offsets = read_offsets(self.session, groups, who=str(consumer_id))
+        return sum(max(0, row.end - max(row.start, row.position or 0)) for row in offsets.values())
 
     def _topic(self, name: str) -> Topic:
-        found = self.session.routes.topic(name)
-        if found is None:
-            (found,) = self.session.wait(self.session.ensure_topics([name]))
-        return found
+        topic = self.session.routes.topic(name)
+        if topic is None:
+            (topic,) = self.session.wait(self.session.ensure_topics([name]))
+        return topic
 
     def _order(
         self, topic: Topic, partition: int | None, key: bytes | None
     ) -> tuple[Partition, ...]:
-        """Which partitions are asked, one after the other."""
+        """Return the partitions in the order in which they are tried."""
         partitions = topic.partitions
         if partition is not None:
             if not 0 <= partition < len(partitions):
@@ -212,9 +228,9 @@ class Taker:
         return partitions[first:] + partitions[:first]
 
     def opened(
-        self, partition: Partition, offset: int, frame: batch.Buffer, first: int, behind: int
+        self, partition: Partition, offset: int, frame: batch.Buffer, first: int, end: int
     ) -> list[Message]:
-        """Messages first … behind - 1, as far as this batch has them."""
+        """Return messages first … end - 1, as far as this batch has them."""
         place = (partition.group, offset)
         opened = self._opened.get(place)
         if opened is None:
@@ -224,24 +240,27 @@ class Taker:
                 raise _damage(partition, offset, frame, error) from None
             if len(opened.columns.values) > 1:
                 self._keep(place, opened)
-        begin, end = max(0, first - offset), max(0, behind - offset)
-        columns = batch.part_of(opened.columns, begin, end)
+        begin = max(0, first - offset)
+        columns = batch.part_of(opened.columns, begin, max(0, end - offset))
         return messages_of(
             partition.topic, partition.number, offset + begin, opened.time_ms, columns
         )
 
     def _keep(self, place: tuple[int, int], opened: _OpenedBatch) -> None:
-        """By what they take in memory, which can be many times what was sent; the newest stays."""
-        known = self._opened
-        known[place] = opened
-        taken = sum(one.bytes for one in known.values())
-        while len(known) > 1 and (len(known) > OPENED_MAX or taken > OPENED_BYTES_MAX):
-            taken -= known.popitem(last=False)[1].bytes
+        """Keep an opened batch, and drop the oldest ones by number and memory.
+
+        A batch can take many times its packed size. The newest one always stays.
+        """
+        kept = self._opened
+        kept[place] = opened
+        memory = sum(one.bytes for one in kept.values())
+        while len(kept) > 1 and (len(kept) > OPENED_MAX or memory > OPENED_BYTES_MAX):
+            memory -= kept.popitem(last=False)[1].bytes
 
     # -- waiting ----------------------------------------------------------------------------------
 
     def _wait(self, order: tuple[Partition, ...], ends: list[int], left_ms: int) -> None:
-        """Until one of them has something at that offset, or a slice of the time is over."""
+        """Wait until a partition has a message at its offset, at most for WAIT_MS_SLICE."""
         session = self.session
         wait_ms = max(1, min(left_ms, WAIT_MS_SLICE))
         parts: dict[str, list[list[int]]] = {}
@@ -259,7 +278,7 @@ class Taker:
             if any(_has_data(future) for future in done):
                 return
         rest = end - session.now_ms()
-        if rest > 0:  # nobody could be asked, or all said at once that they can't tell
+        if rest > 0:  # no leader is known, or all refused at once
             Event().wait(rest / 1000)
 
     def _wait_by_offsets(
@@ -273,11 +292,11 @@ class Taker:
         deadline = self.session.now_ms() + wait_ms
         while (left := deadline - self.session.now_ms()) > 0 and not ended():
             groups = [one.group for one in order]
-            known = read_offsets(self.session, groups, who=str(consumer_id), timeout_ms=limit_ms)
-            ends = [max(known[one].start, known[one].position or 0) for one in groups]
-            if any(known[one].end > at for one, at in zip(groups, ends, strict=True)):
+            rows = read_offsets(self.session, groups, who=str(consumer_id), timeout_ms=limit_ms)
+            positions = [max(rows[one].start, rows[one].position or 0) for one in groups]
+            if any(rows[one].end > at for one, at in zip(groups, positions, strict=True)):
                 return
-            self._wait(order, ends, left)
+            self._wait(order, positions, left)
 
 
 def _is_skipping(on_damaged: str) -> bool:
@@ -289,7 +308,9 @@ def _is_skipping(on_damaged: str) -> bool:
 def _damage(
     partition: Partition, offset: int, frame: batch.Buffer, why: BatchInvalid
 ) -> CorruptData:
-    """One that was damaged on its way may be whole in the next answer, and is never skipped."""
+    """Make the error: CorruptData if the batch was damaged on its way, so a repeat may help and it
+    is never skipped; else BatchUnreadable.
+    """
     if not batch.is_whole(frame):
         return CorruptData(f"{partition.topic}/{partition.number} at {offset}: {why}")
     count = batch.header(frame).count
@@ -299,18 +320,18 @@ def _damage(
         offset,
         count,
         why,
-        hint='To go on behind it: take with on_damaged="skip", or commit offset '
+        hint='To go on after it: take with on_damaged="skip", or commit offset '
         f"{offset + count} for this consumer.",
     )
 
 
 class _TakeWalk:
-    """One way through the partitions, until there are enough messages; in the I/O thread.
+    """Takes from one partition after the other until there are enough messages; in the I/O thread.
 
-    A partition whose leader is gone does not hide what the others have, unless the way is decided
-    by a key. Once something is taken, it is handed out whatever happens next: it is the asker's.
-    With a key that would be the end of the matter, though this call or one before it may have taken
-    more, from the partition that does not answer; so there is the error, and the repeat gets all.
+    Without a key, a partition without a leader does not hide messages of other partitions, and
+    messages that were taken are returned whatever fails later. With a key, a failure is an error
+    instead: this call, or an earlier one with this key, may have taken messages from the partition
+    that does not answer, and only a repeat returns them all.
     """
 
     def __init__(
@@ -318,38 +339,34 @@ class _TakeWalk:
         taker: Taker,
         order: tuple[Partition, ...],
         consumer_id: int,
-        most: int,
+        max_messages: int,
         key: bytes | None,
         limit_ms: int,
         is_skipping: bool,
     ) -> None:
         self.future: Future[TakeResult] = Future()
         self._taker, self._session = taker, taker.session
-        self._order, self._consumer, self._max_messages, self._key = (
-            order,
-            str(consumer_id),
-            most,
-            key,
-        )
+        self._order, self._key = order, key
+        self._consumer, self._max_messages = str(consumer_id), max_messages
         self._deadline = self._session.now_ms() + limit_ms
-        # A row of damaged batches may be longer than a request may take: the next one goes on.
-        self._pass_until = self._session.now_ms() + limit_ms // 2
-        self._next_index = 0
+        # A row of unreadable batches may outlast the request: the next request goes on.
+        self._skip_until = self._session.now_ms() + limit_ms // 2
+        self._index = 0
         self._result = TakeResult([], [])
-        self._first_error: MyQueueError | None = None
-        self._position = self._take_end = 0  # of what was taken here and is not read yet
+        self._last_error: MyQueueError | None = None
+        self._position = self._take_end = 0  # taken here, and not read yet
         self._is_skipping = is_skipping
         self._skipped: list[SkippedRun] = []
-        self._damaged: BatchUnreadable | None = None  # the last one of the take that is being read
-        self._take_key = b""  # of that take
-        self._count_before = 0  # messages that there were before it
+        self._damaged: BatchUnreadable | None = None  # in the take that is being read
+        self._take_key = b""  # key of that take
+        self._count_before = 0  # messages before that take
         self._start_take()
 
     def _start_take(self) -> None:
         self._take(self._key or token_bytes(KEY_BYTES))
 
     def _take(self, key: bytes) -> None:
-        partition = self._order[self._next_index]
+        partition = self._order[self._index]
         remember = self._key is not None and len(self._order) > 1
         self._take_key, self._damaged, self._count_before = key, None, len(self._result.messages)
         row = (
@@ -370,14 +387,14 @@ class _TakeWalk:
 
     def _time_share_ms(self) -> int:
         left = self._deadline - self._session.now_ms()
-        return max(1, left // (len(self._order) - self._next_index))
+        return max(1, left // (len(self._order) - self._index))
 
     def _on_taken(self, asked: Future[Any]) -> None:
         try:
-            first, behind, batches = asked.result()
-            if behind - first > self._max_messages and self._key is not None:
-                raise KeyReused(f"this key came before, and took {behind - first} messages")
-            self._position, self._take_end = first, behind
+            first, end, batches = asked.result()
+            if end - first > self._max_messages and self._key is not None:
+                raise KeyReused(f"this key came before, and took {end - first} messages")
+            self._position, self._take_end = first, end
             self._read(batches)
         except Exception as error:
             self._on_failure(error)
@@ -385,24 +402,24 @@ class _TakeWalk:
         self._advance()
 
     def _read(self, batches: Iterable[tuple[int, batch.Buffer]]) -> None:
-        partition = self._order[self._next_index]
+        partition = self._order[self._index]
         for offset, frame in batches:
             try:
-                found = self._taker.opened(partition, offset, frame, self._position, self._take_end)
+                part = self._taker.opened(partition, offset, frame, self._position, self._take_end)
             except BatchUnreadable as error:
                 self._skip_batch(error)
                 continue
-            self._result.messages.extend(found)
-            self._position += len(found)
+            self._result.messages.extend(part)
+            self._position += len(part)
 
     def _advance(self) -> None:
-        if self._position < self._take_end:  # taken, but more than one answer carries
+        if self._position < self._take_end:  # more was taken than one answer carries
             self._fetch()
         elif self._damaged is None:
             self._result.ends.append(self._take_end)
             self._next_partition()
         elif not self._is_skipping:
-            self._damaged.outcome = UNKNOWN  # of the call: its messages are taken
+            self._damaged.outcome = UNKNOWN  # this call took messages
             self._end()
         elif len(self._result.messages) > self._count_before:
             self._result.ends.append(self._take_end)
@@ -410,16 +427,16 @@ class _TakeWalk:
         else:
             self._commit_past_batch(self._damaged)
 
-    # -- what nobody can unpack -------------------------------------------------------------------
+    # -- unreadable batches -----------------------------------------------------------------------
 
     def _skip_batch(self, error: BatchUnreadable) -> None:
-        """The messages of this batch that were taken. Of several the error is the first one's."""
-        behind = min(self._take_end, error.next_offset)
-        if behind <= self._position:
+        """Go on after the taken messages of this batch. Without skipping, keep the first error."""
+        end = min(self._take_end, error.next_offset)
+        if end <= self._position:
             return
-        count, self._position = behind - self._position, behind
+        count, self._position = end - self._position, end
         if self._is_skipping:
-            self._note_skipped(error, behind - count, count)
+            self._note_skipped(error, end - count, count)
             self._damaged = error
         else:
             self._damaged = self._damaged or error
@@ -437,11 +454,11 @@ class _TakeWalk:
             log.warning("passed over: %s", error)
 
     def _commit_past_batch(self, error: BatchUnreadable) -> None:
-        """The take gave nothing else: go on behind the batch that it ended in."""
+        """Go on after the unreadable batch in which the take ended; it returned nothing else."""
         if error.next_offset <= self._take_end:
             self._take_after_batch()
             return
-        partition, left_ms = self._order[self._next_index], self._time_share_ms()
+        partition, left_ms = self._order[self._index], self._time_share_ms()
         try:
             asked = commit_at_leader(
                 self._session, partition, self._consumer, error.next_offset, left_ms
@@ -454,7 +471,7 @@ class _TakeWalk:
     def _on_committed(self, asked: Future[int]) -> None:
         try:
             asked.result()
-        except Fenced:  # somebody else says where this consumer is: only what is taken is passed
+        except Fenced:  # a group's member commits for this consumer: skip only what is taken
             pass
         except Exception as error:
             self._on_failure(error)
@@ -466,15 +483,15 @@ class _TakeWalk:
         self._take_after_batch()
 
     def _take_after_batch(self) -> None:
-        if self._session.now_ms() < self._pass_until:
+        if self._session.now_ms() < self._skip_until:
             self._take(following_key(self._take_key, self._take_end))
         else:
             self._end()
 
-    # -- what is taken and did not come with the answer -------------------------------------------
+    # -- taken messages that did not fit into the answer ------------------------------------------
 
     def _fetch(self) -> None:
-        partition = self._order[self._next_index]
+        partition = self._order[self._index]
         fields = (0, 1, FETCH_BYTES, [[partition.group, self._position]])
         try:
             asked = ask_leader(
@@ -490,7 +507,7 @@ class _TakeWalk:
         try:
             ((_, code, _, _, batches, _),) = asked.result().fields[0]
             if code:
-                group, now = self._order[self._next_index].group, self._session.now_ms()
+                group, now = self._order[self._index].group, self._session.now_ms()
                 raise error_of(code, component=self._session.routes.leader(group, now) or "")
             offsets = (offset for offset, _ in batches)
             self._read(zip(offsets, asked.result().frames, strict=True))
@@ -509,35 +526,33 @@ class _TakeWalk:
             or not error.retriable
         )
         if self._position < self._take_end and isinstance(error, MyQueueError):
-            error.outcome = UNKNOWN  # they are taken, and could not be read
+            error.outcome = UNKNOWN  # messages are taken, and could not be read
             self.future.set_exception(error)
         elif self._result.messages and self._key is None:
             self._end()
         elif is_bound:
             if self._result.messages and isinstance(error, MyQueueError):
-                error.outcome = UNKNOWN  # of the call
+                error.outcome = UNKNOWN  # this call took messages
             self.future.set_exception(error)
         else:
-            self._first_error = error  # type: ignore[assignment]
+            self._last_error = error  # type: ignore[assignment]
             self._result.ends.append(0)
             self._next_partition()
 
     def _next_partition(self) -> None:
-        self._next_index += 1
-        if self._next_index < len(self._order) and len(self._result.messages) < self._max_messages:
+        self._index += 1
+        if self._index < len(self._order) and len(self._result.messages) < self._max_messages:
             self._start_take()
         else:
             self._end()
 
     def _end(self) -> None:
         damaged = None if self._is_skipping else self._damaged
-        if self._first_error is not None and not (
-            self._result.messages or self._skipped or damaged
-        ):
-            self.future.set_exception(self._first_error)
+        if self._last_error is not None and not (self._result.messages or self._skipped or damaged):
+            self.future.set_exception(self._last_error)
         else:
-            found = self._result._replace(skipped=tuple(self._skipped), damaged=damaged)
-            self.future.set_result(found)
+            result = self._result._replace(skipped=tuple(self._skipped), damaged=damaged)
+            self.future.set_result(result)
 
 
 def _has_data(future: Future[Any]) -> bool:
