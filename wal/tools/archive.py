@@ -1,13 +1,12 @@
-"""Copies of sealed segments in another folder, perhaps on storage that several machines share.
+"""Copy sealed segments to another folder, perhaps on storage that several machines share.
 
     DIR/<uuid of the disk>/manifest.json
                            000000000001-….seg, …
 
 A sealed segment never changes, so a copy is made once. It is written under a temporary name, read
-back and checked record by record, synced, renamed, and only then named in the manifest: nobody
-who looks at the folder ever sees half a file. A run that was interrupted is repeated; what is
-there already is compared with the manifest (size and SHA-256) and skipped. Damaged segments are
-refused, the others go on.
+back and checked record by record, synced, renamed, and only then named in the manifest: readers of
+the folder never see half a file. An interrupted run is repeated; existing copies are compared with
+the manifest (size and SHA-256) and skipped. Damaged segments are refused; the others are copied.
 
 The manifest is JSON of the shape "myq.wal.manifest/1", sealed with a CRC of all its other fields.
 Each disk has a folder of its own, since numbers of segments mean nothing across disks.
@@ -55,7 +54,10 @@ class Archived(NamedTuple):
 def archive(
     source: ReadableFiles, target: Files, owner: bytes, identity: Identity | None = None
 ) -> Iterator[Progress | Finding | Archived]:
-    """Bring every sealed segment of the disk `owner` into `target`, that disk's folder."""
+    """Copy every sealed segment of the disk `owner` into `target`, that disk's folder.
+
+    CorruptData if the manifest there is damaged or of another disk.
+    """
     manifest = load_manifest(target) or _new_manifest(owner, identity)
     if manifest["disk"] != owner.hex():
         raise CorruptData(f"{MANIFEST} is of disk {manifest['disk']}, not of {owner.hex()}")
@@ -64,13 +66,13 @@ def archive(
             target.move(name, None)
     segments = survey(source)
     strangers = foreign(segments, owner)
-    done, total = 0, sum(one.capacity for one in segments)
+    done, total = 0, sum(segment.capacity for segment in segments)
     for segment in segments:
         finding = strangers.get(segment.name) or segment.finding
         if finding is not None:
             yield finding
         else:
-            for event in _one(segment, target, manifest):
+            for event in _archive_one(segment, target, manifest):
                 if isinstance(event, Progress):
                     event = Progress(done + event.done, total, event.segment)
                 yield event
@@ -78,7 +80,7 @@ def archive(
         yield Progress(done, total, segment.name)
 
 
-def _one(
+def _archive_one(
     segment: Segment, target: Files, manifest: dict[str, Any]
 ) -> Iterator[Progress | Finding | Archived]:
     name = segment.name
@@ -88,8 +90,8 @@ def _one(
                 what = "not sealed, but the log went on in a later segment"
                 yield Finding(CORRUPT, name, segment.capacity - f.RECORD_HEADER_BYTES, what)
             return
-        known = _row_of(manifest, name)
-        if known is not None and _is_there(target, known):
+        row = _row_of(manifest, name)
+        if row is not None and _is_there(target, row):
             yield Archived(name, segment.capacity, False)
             return
         digest = _copy(segment, target)
@@ -114,7 +116,7 @@ def _one(
 
 
 def _of_source(finding: Finding, name: str) -> Finding:
-    """What is wrong with the copy is wrong with the segment that it was made of."""
+    """Return a finding about the copy as one about the segment that was copied."""
     return Finding(
         finding.verdict,
         name,
@@ -128,7 +130,7 @@ def _of_source(finding: Finding, name: str) -> Finding:
 
 
 def _copy(segment: Segment, target: Files) -> str:
-    """Write all of it under a temporary name; returns its SHA-256."""
+    """Write a copy under a temporary name; return its SHA-256."""
     part, position, digest = segment.name + PART, 0, hashlib.sha256()
     if part in target.list():
         target.move(part, None)
@@ -143,9 +145,9 @@ def _copy(segment: Segment, target: Files) -> str:
     return digest.hexdigest()
 
 
-def _is_there(target: Files, known: dict[str, Any]) -> bool:
-    """Whether the archived copy is what the manifest says."""
-    name, size = known["name"], known["bytes"]
+def _is_there(target: Files, row: dict[str, Any]) -> bool:
+    """Whether the archived copy is what the manifest's row says."""
+    name, size = row["name"], row["bytes"]
     if target.list().get(name) != size:
         return False
     digest, position = hashlib.sha256(), 0
@@ -155,7 +157,7 @@ def _is_there(target: Files, known: dict[str, Any]) -> bool:
             return False
         digest.update(data)
         position += len(data)
-    return bool(digest.hexdigest() == known["sha256"])
+    return bool(digest.hexdigest() == row["sha256"])
 
 
 def _new_manifest(owner: bytes, identity: Identity | None) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def _row_of(manifest: dict[str, Any], name: str) -> dict[str, Any] | None:
 def _remember(
     target: Files, manifest: dict[str, Any], segment: Segment, rows: list[f.FooterRow], digest: str
 ) -> None:
-    """Name a segment in the manifest, which is replaced as a whole."""
+    """Add a segment to the manifest, and replace the file as a whole."""
     kept = [row for row in manifest["segments"] if row["name"] != segment.name]
     groups = [
         {
@@ -183,7 +185,7 @@ def _remember(
         }
         for row in rows
     ]
-    times = [row for row in rows if row.entries]
+    with_entries = [row for row in rows if row.entries]
     new = {
         "name": segment.name,
         "number": segment.number,
@@ -191,8 +193,10 @@ def _remember(
         "bytes": segment.capacity,
         "sha256": digest,
         "created_ms": segment.created_ms,
-        "first_time_ms": min((at for one in times if (at := one.first_time_ms)), default=None),
-        "last_time_ms": max((one.last_time_ms for one in times), default=0) or None,
+        "first_time_ms": min(
+            (ms for row in with_entries if (ms := row.first_time_ms)), default=None
+        ),
+        "last_time_ms": max((row.last_time_ms for row in with_entries), default=0) or None,
         "groups": groups,
     }
     manifest["segments"] = sorted([*kept, new], key=lambda row: row["number"])
@@ -209,7 +213,7 @@ def _remember(
 
 
 def load_manifest(files: ReadableFiles) -> dict[str, Any] | None:
-    """None if there is none; CorruptData if it is damaged."""
+    """Return the manifest, None if there is none; CorruptData if it is damaged."""
     size = files.list().get(MANIFEST)
     if size is None:
         return None
@@ -231,7 +235,7 @@ def _crc(manifest: dict[str, Any]) -> int:
 
 
 def missing_from(files: ReadableFiles, manifest: dict[str, Any]) -> Iterator[Finding]:
-    """Segments that the manifest names and the folder does not hold in the same size."""
+    """Yield a finding for each segment of the manifest that is missing or of another size."""
     there = files.list()
     for row in manifest["segments"]:
         size = there.get(row["name"])

@@ -1,8 +1,8 @@
-"""Everything that can be said of one segment by itself: records, marks, footer, trailer.
+"""Check one segment by itself: records, marks, footer, trailer.
 
-`SegmentCheck.run` reads it once from start to end and yields what is wrong and how far it came.
-The loop over the records is kept short, since a log has millions of them. `follow` (a replay of
-the groups, say) is shown each record whose header is known, the damaged ones too.
+`SegmentCheck.run` reads it once from start to end and yields what is wrong and how far it came. The
+loop over the records is kept short, since a log has millions of them. An observer (`follow`, for
+example a replay of the groups) gets each record whose header is known, damaged ones included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELDS = f.FooterRow._fields
 
 
 class Progress(NamedTuple):
-    """How far the reading came; `done` and `total` are bytes."""
+    """How far a reading came; `done` and `total` are bytes."""
 
     done: int
     total: int
@@ -29,13 +29,13 @@ class Progress(NamedTuple):
 
 
 class RecordObserver(Protocol):
-    """Is shown the records of groups, in order."""
+    """Gets the records of groups, in order."""
 
     def entry(self, segment: Segment, record: f.Record) -> Finding | None:
-        """An ENTRY."""
+        """Take an ENTRY; return what is wrong with it, if anything."""
 
     def other(self, segment: Segment, record: f.Record, payload: bytes) -> None:
-        """Any other record of a group."""
+        """Take any other record of a group."""
 
 
 def never() -> int:
@@ -48,7 +48,7 @@ def do_nothing() -> None:
 
 
 class SegmentCheck:
-    """One segment, read once; `run` may be called again to go on when the segment has grown."""
+    """The check of one segment; `run` may be called again when the segment has grown."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SegmentCheck:
         followed: Callable[[], int] = never,
         wait: Callable[[], None] = do_nothing,
     ) -> None:
-        """`flush_before` is the last flush number of the segments before, 0 if not known."""
+        """`flush_before` is the last flush number of earlier segments, 0 if unknown."""
         self.segment, self._follow = segment, follow
         self.scan = segment.scan()
         self.judge = Judge(segment, self.scan, followed, wait)
@@ -68,14 +68,14 @@ class SegmentCheck:
         self.footer: f.Record | None = None
         self.footer_rows: list[f.FooterRow] | None = None
         self.clean = True  # nothing corrupt was found in it
-        self.is_explained = True  # of every record the header is known
+        self.is_explained = True  # the header of every record is known
         self.flush_number, self._flush_began, self._flush_here = flush_before, 0, False
-        # Of the batch that is read: its end, records counted before it, records announced.
+        # The current batch: its end, records counted before it, records that its mark announces.
         self._batch: tuple[int, int, int] | None = None
         self._seal_checked = False
 
     def run(self) -> Iterator[Progress | Finding]:
-        """Findings as they are met, progress each few MiB and at the end."""
+        """Yield findings as they are met, and progress every few MiB and at the end."""
         try:
             yield from self._read()
         except FormatUnknown as error:
@@ -121,7 +121,7 @@ class SegmentCheck:
             yield from self._mark(record)
             return
         if self.footer is not None:
-            yield self._corrupt(record.position, "a record behind the footer", record)
+            yield self._corrupt(record.position, "a record after the footer", record)
         if record.kind == f.FOOTER:
             self.footer, self.footer_rows = record, f.decode_footer(bytes(payload))
         elif record.group:
@@ -133,7 +133,7 @@ class SegmentCheck:
             yield self._corrupt(record.position, "a record outside of any batch", record)
 
     def _skipped(self, record: f.Record | None) -> Iterator[Finding]:
-        """A damaged record: its header may be known, and counts; what else is missing does not."""
+        """Count a damaged record if its header is known."""
         self._batch = None
         if record is None:
             self._flush_here = False
@@ -154,7 +154,7 @@ class SegmentCheck:
                 self._follow.other(self.segment, record, b"")
 
     def _mark(self, mark: f.Record) -> Iterator[Finding]:
-        """Batches follow each other, flushes have rising numbers and begin with their first mark.
+        """Check a mark: batches are contiguous, flush numbers rise, flushes begin at a mark.
 
         A batch may be shorter than its mark says: recovery cuts what was not synced.
         """
@@ -183,7 +183,7 @@ class SegmentCheck:
         self._flush_began, self._flush_here = began, True
 
     def _check_seal(self) -> Iterator[Finding]:
-        """The trailer names the footer, the footer names what was counted."""
+        """Check that the trailer names the footer, and that the footer has what was counted."""
         trailer = self.segment.trailer()
         if trailer is None:
             return
@@ -195,32 +195,32 @@ class SegmentCheck:
         elif footer.position != trailer.offset:
             what = f"the trailer names a footer at {trailer.offset}, it is at {footer.position}"
             yield self._corrupt(place, what)
-        elif rows is not None and self.clean:  # else the footer tells once more what was told
+        elif rows is not None and self.clean:  # otherwise it would repeat findings
             if footer.count != len(rows):
                 what = f"the footer has {len(rows)} rows, its header says {footer.count}"
                 yield self._corrupt(footer.position, what)
             yield from self._compare(footer, rows)
 
     def _compare(self, footer: f.Record, rows: list[f.FooterRow]) -> Iterator[Finding]:
-        """Row by row, field by field."""
+        """Compare the footer with what was counted, row by row and field by field."""
         counted = {row.group: row for row in self.rows.footer()}
         for row in rows:
-            found = counted.pop(row.group, None)
-            if found is None:
+            actual = counted.pop(row.group, None)
+            if actual is None:
                 what = f"the footer has {row.entries} entries of a group that was not found"
-            elif found != row:
+            elif actual != row:
                 wrong = [
                     f"{name} {said}, counted {seen}"
-                    for name, said, seen in zip(_FIELDS, row, found, strict=True)
+                    for name, said, seen in zip(_FIELDS, row, actual, strict=True)
                     if said != seen
                 ]
                 what = f"the footer says {'; '.join(wrong)}"
             else:
                 continue
             yield self._corrupt(footer.position, what, group=row.group, index=row.first_index)
-        for group, found in counted.items():
+        for group, row in counted.items():
             what = "the footer has no row for this group"
-            yield self._corrupt(footer.position, what, group=group, index=found.first_index)
+            yield self._corrupt(footer.position, what, group=group, index=row.first_index)
 
     def _corrupt(
         self,

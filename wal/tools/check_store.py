@@ -1,10 +1,10 @@
-"""The store against the log that it was made from, while their daemon is down.
+"""Compare a store with its log, while the daemon is stopped.
 
-Three questions: is the store readable at all; does every row of its index point to the entry that
-it describes; and has every entry that is in force, up to the store's watermark, its row. The
-daemon's lock is held meanwhile, and nothing is written.
+Three checks: the store is readable; every row of its index points to the entry that it describes;
+every live entry before the store's watermark has a row. The daemon's lock is held during the
+comparison, and nothing is written.
 
-LMDB may end the process that meets a damaged page, so a process of its own reads everything first.
+LMDB may end a process that reads a damaged page, so a child process reads the whole store first.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ _CHECK = "import sys; from myqueue.wal.tools.check_store import read_all; read_a
 def compare(
     place: LogLocation, progress: Callable[[Progress], None]
 ) -> Generator[Finding, None, int]:
-    """Yields what is wrong, returns the number of rows compared. DirectoryLocked if the daemon is
-    running.
+    """Yield what is wrong; return the number of rows compared.
+
+    DirectoryLocked if the daemon is running.
     """
     if place.daemon is None:
         raise MisuseError(
-            f"{place.directory} has no store beside it", hint="Give the daemon's folder."
+            f"{place.directory} has no store next to it", hint="Give the daemon's folder."
         )
     directory = os.path.join(place.daemon, NAME)
     try:
@@ -66,7 +67,7 @@ def compare(
 
 
 def _readable(directory: str) -> str:
-    """Empty if another process could read all of it, else what happened to that process."""
+    """Read the store in a child process; return an empty text, or what happened to the child."""
     try:
         check_file(directory)
     except StoreBroken as error:
@@ -78,14 +79,14 @@ def _readable(directory: str) -> str:
 
 
 def read_all(directory: str) -> None:
-    """What the other process runs."""
+    """Read every value; run by the child process."""
     store = Store(directory, read_only=True)
     store.check()
     store.close()
 
 
 class _Matcher:
-    """Is shown the records of the log; looks for the row of each entry that is in force."""
+    """Observes the records of the log and looks up the row of each live entry."""
 
     def __init__(self, view: View, watermark: tuple[int, int]) -> None:
         self._view, self._watermark = view, watermark
@@ -93,12 +94,13 @@ class _Matcher:
         self.matched: dict[int, int] = {}
 
     def entry(self, segment: Segment, record: f.Record) -> Finding | None:
+        """Compare an ENTRY with its row."""
         if (segment.number, record.position) >= self._watermark:
             return None
         self.replay.entry(segment, record)
         row = self._view.row(record.group, record.index)
         if row is None or (row.segment, row.position) != (segment.number, record.position):
-            return None  # truncated, or stands elsewhere by now
+            return None  # truncated, or relocated
         self.matched[record.group] = self.matched.get(record.group, 0) + 1
         wrong = [
             name
@@ -111,6 +113,7 @@ class _Matcher:
         return Finding(CORRUPT, segment.name, record.position, what, record.group, record.index)
 
     def other(self, segment: Segment, record: f.Record, payload: bytes) -> None:
+        """Apply any other record to the groups."""
         if (segment.number, record.position) < self._watermark:
             self.replay.other(segment, record, payload)
 
@@ -124,17 +127,17 @@ def _compare(
             matcher = _Matcher(view, store.watermark)
             segments = survey(files)
             yield from _watermark_is_there(store.watermark, segments)
-            done, total = 0, sum(one.capacity for one in segments)
+            done, total = 0, sum(segment.capacity for segment in segments)
             for segment in segments:
                 if segment.readable:
                     check = SegmentCheck(segment, matcher)
                     for event in check.run():
-                        # What is wrong with the log itself is told by the check of the log.
+                        # `verify` reports what is wrong with the log itself.
                         if isinstance(event, Finding) and event.what.startswith("the store's"):
                             yield event
                 done += segment.capacity
                 progress(Progress(done, total, segment.name))
-            yield from _groups(view, matcher, {one.number for one in segments})
+            yield from _groups(view, matcher, {segment.number for segment in segments})
             return sum(matcher.matched.values())
     finally:
         files.close()
@@ -142,13 +145,13 @@ def _compare(
 
 def _watermark_is_there(watermark: tuple[int, int], segments: list[Segment]) -> Iterator[Finding]:
     number, position = watermark
-    if number and number not in {one.number for one in segments}:
+    if number and number not in {segment.number for segment in segments}:
         what = f"its watermark is position {position} of segment {number}, which is not there"
         yield Finding(CORRUPT, NAME, 0, what)
 
 
 def _groups(view: View, matcher: _Matcher, numbers: set[int]) -> Iterator[Finding]:
-    """Group by group: state, rows that point nowhere, entries without a row."""
+    """Check each group: its state, rows that point nowhere, entries without a row."""
     stored, logged = view.groups().by_uid, matcher.replay.groups.by_uid
     for uid in sorted(stored.keys() | logged.keys()):
         group, log = stored.get(uid), logged.get(uid)

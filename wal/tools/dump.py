@@ -1,12 +1,12 @@
-"""Records of a log one after another, for people and programs that look from outside.
+"""The records of a log, one after another, while its daemon may be writing.
 
-    dump = Dump(files, Wanted(group=7))
-    for found in dump.records(): ...      all that is there now
-    for found in dump.records(): ...      what came since
+    dump = Dump(files, RecordFilter(group=7))
+    for item in dump.records(): ...      all records that exist now
+    for item in dump.records(): ...      records that were appended since
 
-Nothing is kept but the place that was reached, so memory does not depend on the log. What is read
-is verified; a damaged place is handed out as a `Finding`, and reading goes on behind it. The
-newest records may be in the system's memory only, not yet on the disk.
+Only the place that was reached is kept, so memory does not depend on the log. Records are verified;
+a damaged place is returned as a `Finding`, and reading continues after it. The newest records may
+be in the page cache only, not yet on the disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WITH_INDEX = (f.ENTRY, f.TRUNCATE, f.COMMIT, f.SNAPSHOT, f.START)
 
 
 class RecordFilter(NamedTuple):
-    """Which records; ranges include both ends."""
+    """Selects records by group, kind, index, offset or segment; ranges include both ends."""
 
     group: int | None = None
     kinds: frozenset[int] | None = None
@@ -43,6 +43,7 @@ class RecordFilter(NamedTuple):
     segment: int | None = None
 
     def takes(self, record: f.Record) -> bool:
+        """Whether a record is selected. The caller checks `segment`."""
         if self.group is not None and record.group != self.group:
             return False
         if self.kinds is not None and record.kind not in self.kinds:
@@ -59,7 +60,7 @@ class RecordFilter(NamedTuple):
         return True
 
     def may_be_in(self, rows: list[f.FooterRow]) -> bool:
-        """Whether a segment with this footer can hold any; what is not of a group always can."""
+        """Whether a segment with this footer may hold selected records."""
         if self.group is None:
             return True
         row = next((row for row in rows if row.group == self.group), None)
@@ -77,7 +78,7 @@ class RecordFilter(NamedTuple):
 
 
 class DumpedRecord(NamedTuple):
-    """One record of one segment; the payload is valid until the next one is asked for."""
+    """One record of one segment; the payload is valid until the next record is read."""
 
     segment: Segment
     record: f.Record
@@ -85,7 +86,7 @@ class DumpedRecord(NamedTuple):
 
 
 class Dump:
-    """One reading of a log, from its start; each call of `records` goes on where the last ended."""
+    """Reads a log from its start; each call of `records` continues where the last one ended."""
 
     def __init__(
         self, look: ReadableFiles, wanted: RecordFilter, wait: Callable[[], None] = do_nothing
@@ -95,7 +96,7 @@ class Dump:
         self._reading: _Reading | None = None
 
     def records(self) -> Iterator[DumpedRecord | Finding]:
-        """Until the end of what is there; a torn place ends it without a word, it may grow."""
+        """Yield records up to the end. A torn place ends this silently: the log may grow there."""
         if self._reading is not None and not self._reading.has_news():
             return
         for number, uid, name, size in list_segments(self._look):
@@ -117,7 +118,7 @@ class Dump:
 
 
 class _Reading:
-    """One segment, being read."""
+    """The reading of one segment, which may still grow."""
 
     def __init__(self, segment: Segment, wanted: RecordFilter, wait: Callable[[], None]) -> None:
         self._segment, self._wanted = segment, wanted
@@ -126,7 +127,7 @@ class _Reading:
         self._footer_seen = False
 
     def has_news(self) -> bool:
-        """Asked often while nothing happens: is there a byte where the next record will begin?"""
+        """Whether there is something to read; cheap, because callers poll it."""
         try:
             header = self._segment.read(self._scan.position, f.RECORD_HEADER_BYTES)
             return any(header) or self._segment.trailer() is not None or self._is_followed()
@@ -134,7 +135,7 @@ class _Reading:
             return True
 
     def run(self) -> Generator[DumpedRecord | Finding, None, bool]:
-        """All records that are there; returns whether no more will come to this segment."""
+        """Yield the records that exist; return whether this segment will get no more."""
         segment, judge = self._segment, self._judge
         if not segment.readable or (judge.sealed and self._is_superfluous()):
             return True
@@ -148,7 +149,7 @@ class _Reading:
                 return True
             if not self._is_followed():
                 return False
-            if not judge.refresh():  # its trailer is damaged; the log went on all the same
+            if not judge.refresh():  # its trailer is damaged; the log continued all the same
                 return True
 
     def _read(self) -> Iterator[DumpedRecord | Finding]:
@@ -166,6 +167,7 @@ class _Reading:
                 return
 
     def _is_superfluous(self) -> bool:
+        """Whether the footer says that no selected record is here."""
         segment, trailer = self._segment, self._segment.trailer()
         rows = footer_of(segment.read, segment.uid, trailer) if trailer is not None else None
         return rows is not None and not self._wanted.may_be_in(rows)

@@ -1,7 +1,7 @@
-"""What a log's folder holds, in a row for each file: cheap, from headers and footers.
+"""List the segments of a log, one row for each file, from headers and footers.
 
-Only a segment that is not sealed is read record by record, since it has no footer yet. Nothing
-else is verified here; that is what `verify` is for.
+A folder comes in, rows go out. Only a segment that is not sealed is read record by record, since it
+has no footer yet. Records of sealed segments are not verified here; `verify` does that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DAMAGED = "damaged"
 
 
 class SegmentRow(NamedTuple):
-    """One file. `records` is known only where all were read, `groups` not where none could be."""
+    """One file. `records` is None unless all were read, `groups` None if they are unknown."""
 
     name: str
     number: int
@@ -45,11 +45,13 @@ class SegmentRow(NamedTuple):
 
     @property
     def entries(self) -> int | None:
+        """Number of entries, None if unknown."""
         return None if self.groups is None else sum(row.entries for row in self.groups)
 
     def span(self) -> tuple[int | None, int | None, int | None, int | None]:
-        """Lowest and highest index of any group, first and last time; None without entries. A
-        leader's first entry in a term has no time; a footer may know no other first one.
+        """Return lowest and highest index of any group, first and last time; None if unknown.
+
+        A leader's first entry in a term has no time, and may be the first one in a footer.
         """
         rows = [row for row in self.groups or [] if row.entries]
         if not rows:
@@ -63,7 +65,7 @@ class SegmentRow(NamedTuple):
 
 
 def overview(look: ReadableFiles, owner: bytes | None = None) -> list[SegmentRow]:
-    """All segments by number, those being prepared and those on their way out among them."""
+    """Return a row for each segment by number, also for those being prepared or removed."""
     rows = []
     segments = []
     for name, size in look.list().items():
@@ -78,7 +80,7 @@ def overview(look: ReadableFiles, owner: bytes | None = None) -> list[SegmentRow
                 segments.append(examine(look, name, *parsed, size))
         except FileNotFoundError:  # reclaimed, or renamed, since the folder was read
             continue
-    rows += _states(sorted(segments, key=lambda one: (one.number, one.uid)), owner)
+    rows += _states(sorted(segments, key=lambda segment: (segment.number, segment.uid)), owner)
     return sorted(rows, key=lambda row: (row.number, row.name))
 
 
@@ -90,7 +92,7 @@ def _stem(name: str) -> tuple[str, str]:
 
 
 def _states(segments: list[Segment], owner: bytes | None) -> Iterator[SegmentRow]:
-    """Before the last segment in use none may be open; behind it all are spares."""
+    """Yield a row for each segment: only the last used one may be open; later ones are spares."""
     strangers = foreign(segments, owner)
     last_used = -1
     for at, segment in enumerate(segments):
@@ -120,10 +122,10 @@ def _row(segment: Segment, stranger: Finding | None, unused: bool, newest: bool)
         state, rows, records = SPARE, [], 0
     elif segment.readable:
         state = OPEN
-        used, records, rows, found = _count(segment)
+        used, records, rows, damage = _count(segment)
         if not newest:
             problem = problem or "not sealed, but the log went on in a later segment"
-        problem = problem or found
+        problem = problem or damage
     if problem:
         state = DAMAGED
     return SegmentRow(
@@ -142,7 +144,7 @@ def _row(segment: Segment, stranger: Finding | None, unused: bool, newest: bool)
 
 
 def _count(segment: Segment) -> tuple[int, int, list[f.FooterRow], str]:
-    """Read the open segment: used bytes, records, groups, and what is corrupt in it."""
+    """Read the open segment; return used bytes, records, groups, and what is corrupt in it."""
     check = SegmentCheck(segment)
     problem = ""
     try:

@@ -1,8 +1,8 @@
-"""From a path that a person gives to the logs that are there.
+"""Find the logs at or below a path that a user gives.
 
 A path may be a daemon's folder (its log is in `wal/`), a log's folder itself, an archive (one
-folder for each disk), or a data directory with the folders of several daemons. Whoever asks gets
-all logs found, or one error that says what was expected.
+folder for each disk), or a data directory with the folders of several daemons. All logs are
+returned, or one error says what was expected.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _HINT = "Give a daemon's folder, its wal/ folder, an archive, or the data direct
 
 @dataclass(frozen=True, slots=True)
 class LogLocation:
-    """One log: its folder, the daemon's folder above it, or that it is an archive's."""
+    """Where one log is: its own folder, and the daemon's folder if it has one."""
 
     directory: str
     daemon: str | None  # None for an archive, and for a log without a daemon's folder
     archive: bool = False
 
     def open(self) -> RealFiles:
-        """Its files, for reading only."""
+        """Open the log's files for reading only."""
         return RealFiles(self.directory, read_only=True, open_max=ONLOOKER_FILES_MAX)
 
     def identity(self) -> Identity | None:
-        """Whose log it is, if the daemon's folder tells."""
+        """Return the identity in the daemon's folder, if there is one."""
         if self.daemon is None:
             return None
         files = RealFiles(self.daemon, read_only=True)
@@ -43,7 +43,7 @@ class LogLocation:
             files.close()
 
     def owner(self) -> bytes | None:
-        """The disk's uuid that all segments must carry, if it is known."""
+        """Return the disk's uuid that all segments must carry, if it is known."""
         if self.archive:
             return bytes.fromhex(os.path.basename(self.directory))
         identity = self.identity()
@@ -51,7 +51,7 @@ class LogLocation:
 
 
 def find_logs(path: str) -> list[LogLocation]:
-    """All logs at or below the path, in order; FormatUnknown if there is none."""
+    """Return all logs at or below the path, in order; FormatUnknown if there is none."""
     path = os.path.abspath(path)
     names = sorted(os.listdir(path))
     place = _log_at(path, names)
@@ -59,20 +59,20 @@ def find_logs(path: str) -> list[LogLocation]:
         return [place]
     if "wal" in names:
         raise FormatUnknown(f"{path}/wal holds no segment", hint="Was this daemon ever started?")
-    found = []
+    logs = []
     for name in names:
         below = os.path.join(path, name)
         if os.path.isdir(below):
             place = _log_at(below, os.listdir(below))
-            found += [] if place is None else [place]
-    if not found:
-        what = "holds no log" if names else "is empty"
-        raise FormatUnknown(f"{path} {what}", hint=_HINT)
-    return found
+            logs += [] if place is None else [place]
+    if not logs:
+        problem = "holds no log" if names else "is empty"
+        raise FormatUnknown(f"{path} {problem}", hint=_HINT)
+    return logs
 
 
 def _log_at(path: str, names: list[str]) -> LogLocation | None:
-    """The log of this very folder, if it is a daemon's, a log's or one of an archive."""
+    """Return the log of this folder itself, if it is a daemon's, a log's or an archive's folder."""
     if "wal" in names:
         wal = os.path.join(path, "wal")
         return (

@@ -1,8 +1,8 @@
-"""Reading one segment in portions, to find damage before somebody needs what is damaged.
+"""Scrub: read one segment in portions, to find damage before its data is needed.
 
-The checks are those of `verify`, segment by segment: whoever has many segments decides about their
-order and the pace. What one portion cost is told in bytes, records included: a record takes time as
-well, and small ones would make a pace in bytes alone a heavy load.
+The checks are those of `verify`. The caller decides about the order of segments and the pace. The
+cost of a portion is its bytes plus a constant for each record, because a record takes time as well:
+with a pace in bytes alone, small records would be a heavy load.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from myqueue.wal.tools.segments import CORRUPT, Finding, ReadableFiles, Segment,
 
 RECORD_COST_BYTES = 1024
 FINDINGS_MAX = 100  # of one segment; it is emptied anyway
-LOST = "what was synced can't be read"
+LOST = "synced data can't be read"
 
 
 class Scrub:
-    """One segment, read once; `portion` until `is_done`. Work for a thread of its own."""
+    """Reads one segment once. Call `portion` until `is_done`, outside of the loop's thread."""
 
     def __init__(
         self,
@@ -29,9 +29,10 @@ class Scrub:
         until: int,
         wait: Callable[[], None],
     ) -> None:
-        """`segment`: name, number, uid, capacity. `until`: of the open one, how far it is synced,
-        else 0: what is behind is not read, 64 MiB of zeros mostly. `wait` lets a running writer
-        finish a record.
+        """`segment` is (name, number, uid, capacity).
+
+        `until` is how far the open segment is synced, 0 for any other: the rest of it, mostly
+        64 MiB of zeros, is not read. `wait` lets a running writer finish a record.
         """
         self.number, self.name = segment[1], segment[0]
         self.is_done = False
@@ -42,15 +43,14 @@ class Scrub:
         self._events = self._run(look, segment, wait)
 
     def portion(self) -> None:
-        """Read a few MiB. What is not there any more was reclaimed, or is missing: the caller
-        knows which."""
+        """Read a few MiB. A missing file was reclaimed or lost: the caller knows which."""
         event: Progress | Finding | None
         self.cost_bytes = self.read_bytes = 0
         while (event := next(self._events, None)) is not None:
             if isinstance(event, Progress):
                 return
             if event.verdict != CORRUPT and event.position < self._until:
-                # Of the last records the log does not prove that they were synced. We know it.
+                # No mark proves the last records to be synced, but the caller knows that they are.
                 event = replace(event, verdict=CORRUPT, what=LOST)
             if event.verdict == CORRUPT and len(self.findings) < FINDINGS_MAX:
                 self.findings.append(event)
@@ -61,14 +61,14 @@ class Scrub:
     ) -> Iterator[Progress | Finding]:
         name, number, uid, capacity = segment
         try:
-            one = examine(look, name, number, uid, capacity)
-            if one.finding is not None:
-                yield one.finding
-            if not one.readable:
+            file = examine(look, name, number, uid, capacity)
+            if file.finding is not None:
+                yield file.finding
+            if not file.readable:
                 return
-            if self._until and (yield from self._is_whole(one)):
+            if self._until and (yield from self._reads_to_the_end(file)):
                 return
-            check = SegmentCheck(one, followed=lambda: synced_to(one), wait=wait)
+            check = SegmentCheck(file, followed=lambda: synced_to(file), wait=wait)
             for event in check.run():
                 if isinstance(event, Progress):
                     self._count(event.done, check.records)
@@ -80,17 +80,17 @@ class Scrub:
                 raise
             yield Finding(CORRUPT, name, 0, f"the file can't be read: {error.strerror}")
 
-    def _is_whole(self, segment: Segment) -> Generator[Progress, None, bool]:
-        """Whether all can be read up to there; if not, what is wrong is told by the whole check."""
-        scan, records, told = segment.scan(), 0, 0
+    def _reads_to_the_end(self, segment: Segment) -> Generator[Progress, None, bool]:
+        """Read up to `until`; False if a record is bad: then the full check says what is wrong."""
+        scan, records, reported = segment.scan(), 0, 0
         for _ in scan.records():
             records += 1
             if scan.position >= self._until:
                 break
-            if scan.position >= told + PROGRESS_BYTES:
-                told = scan.position
-                self._count(told, records)
-                yield Progress(told, segment.capacity, segment.name)
+            if scan.position >= reported + PROGRESS_BYTES:
+                reported = scan.position
+                self._count(reported, records)
+                yield Progress(reported, segment.capacity, segment.name)
         self._count(scan.position, records)
         return scan.position >= self._until
 

@@ -1,8 +1,8 @@
-"""Segments as an onlooker sees them: files of a log that somebody else may be writing right now.
+"""Segments read from outside: files of a log that a daemon may be writing right now.
 
-Nothing here takes a lock or writes. What is read may change in the next moment: a segment may be
-sealed, renamed to `.trash`, or be gone between its listing and its opening. So a question is
-asked when its answer is needed, and `FileNotFoundError` means "reclaimed", never "damaged".
+Nothing here takes a lock or writes. Files may change at any time: a segment may be sealed, renamed
+to `.trash`, or removed between its listing and its opening. So files are read when the answer is
+needed, and `FileNotFoundError` means "reclaimed", never "damaged".
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _OWNER_AT = 48
 
 
 class ReadableFiles(Protocol):
-    """The reading part of `Files`; real and simulated ones fit."""
+    """The reading part of `Files`."""
 
     def read(self, name: str, position: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer at the end of the file."""
+        """Return up to `length` bytes; fewer at the end of the file."""
 
     def list(self) -> dict[str, int]:
-        """Names and sizes."""
+        """Return names and sizes of the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be, with its exact place.
+    """Something wrong with a log, and its exact place.
 
     `position` is where the record (or field) begins. If one wrong bit explains all, `byte` is the
     position of its byte and `bit` its number from the lowest; otherwise both are -1.
@@ -58,9 +58,9 @@ class Finding:
 
 @dataclass(slots=True)
 class Segment:
-    """One file, with what its header says; `finding` if the header or the size is wrong.
+    """One file and the fields of its header; `finding` if the header or the size is wrong.
 
-    `readable` is False if what follows the header cannot be read as this segment's records.
+    `readable` is False if the bytes after the header cannot be read as this segment's records.
     """
 
     look: ReadableFiles
@@ -75,17 +75,19 @@ class Segment:
     readable: bool = True
 
     def read(self, position: int, length: int) -> bytes:
+        """Return up to `length` bytes of the file."""
         return self.look.read(self.name, position, length)
 
     def scan(self) -> Scan:
+        """Return a new scan from the start."""
         return Scan(self.read, self.uid, self.capacity)
 
     def trailer(self) -> f.Record | None:
-        """What seals it, asked anew each time."""
+        """Read the TRAILER that seals it; None if there is none now."""
         return trailer_of(self.read, self.uid, self.capacity)
 
     def is_used(self) -> bool:
-        """Whether anything valid stands in it."""
+        """Whether it holds any valid record."""
         if not self.readable or self.trailer() is not None:
             return True
         scan = self.scan()
@@ -95,11 +97,11 @@ class Segment:
 
 
 def list_segments(look: ReadableFiles) -> list[tuple[int, int, str, int]]:
-    """(number, uid, name, size) of the segments, in order.
+    """Return (number, uid, name, size) of each segment, in order.
 
-    A file that is renamed while a directory is being read may be missed, under both names. So if
-    a number is not there, the directory is read once more. Segments get their names in order: the
-    second reading sees all up to the last of the first one, though it may miss later ones.
+    A file that is renamed while the directory is read may be missed under both names. So if a
+    number is missing, the directory is read once more. Segments get their names in order: the
+    second reading sees all segments up to the last one of the first reading.
     """
     names = look.list()
     out = _segments_of(names)
@@ -119,7 +121,7 @@ def _segments_of(names: dict[str, int]) -> list[tuple[int, int, str, int]]:
 
 
 def survey(look: ReadableFiles) -> list[Segment]:
-    """All segments with their headers judged; those that vanish meanwhile are left out."""
+    """Return all segments with their headers examined; those reclaimed meanwhile are left out."""
     out: list[Segment] = []
     for number, uid, name, size in list_segments(look):
         try:
@@ -130,19 +132,19 @@ def survey(look: ReadableFiles) -> list[Segment]:
 
 
 def examine(look: ReadableFiles, name: str, number: int, uid: int, size: int) -> Segment:
-    """Read the header. Where it is damaged, the file's name and size stand in for it."""
+    """Read a segment's header. If it is damaged, the file's name and size stand in for it."""
     segment = Segment(look, name, number, uid, size, size)
     raw = look.read(name, 0, f.SEGMENT_HEADER_BYTES)
     try:
         header = f.decode_segment_header(raw)
     except FormatUnknown as error:
-        known = _mended_header(raw)
-        if known is None:
+        repaired = _corrected_header(raw)
+        if repaired is None:
             segment.finding = Finding(CORRUPT, name, 0, str(error))
-            # Records of a version that is not known are not to be judged; damage does not matter.
+            # Records of an unknown version cannot be judged; those after a damaged header can.
             segment.readable = "version" not in str(error)
             return segment
-        header, (byte, bit) = known
+        header, (byte, bit) = repaired
         segment.finding = Finding(CORRUPT, name, 0, str(error), byte=byte, bit=bit)
     segment.capacity, segment.created_ms = header.capacity, header.created_ms
     segment.owner = header.owner
@@ -156,13 +158,15 @@ def examine(look: ReadableFiles, name: str, number: int, uid: int, size: int) ->
     return segment
 
 
-def _mended_header(raw: bytes) -> tuple[f.SegmentHeader, tuple[int, int]] | None:
-    """The header as it was before one bit of it turned, and where that bit is in the file."""
+def _corrected_header(raw: bytes) -> tuple[f.SegmentHeader, tuple[int, int]] | None:
+    """Return the header with its one flipped bit corrected, and that bit's place in the file."""
     stored = int.from_bytes(raw[12:16], "little")
-    found = corrected(raw[:12] + raw[16:], stored) if len(raw) == f.SEGMENT_HEADER_BYTES else None
-    if found is None:
+    repaired = (
+        corrected(raw[:12] + raw[16:], stored) if len(raw) == f.SEGMENT_HEADER_BYTES else None
+    )
+    if repaired is None:
         return None
-    message, (byte, bit) = found
+    message, (byte, bit) = repaired
     header = message[:12] + crc32(message).to_bytes(4, "little") + message[12:]
     if byte >= len(message):
         byte = 12 + byte - len(message)
@@ -175,21 +179,24 @@ def _mended_header(raw: bytes) -> tuple[f.SegmentHeader, tuple[int, int]] | None
 
 
 def foreign(segments: list[Segment], owner: bytes | None) -> dict[str, Finding]:
-    """Segments that another disk's daemon wrote: not `owner`'s, or not of most others' owner."""
-    owners = Counter(one.owner for one in segments if one.owner)
+    """Find segments that another disk's daemon wrote; return name -> finding.
+
+    They do not have `owner`, or without it, not the owner of most segments.
+    """
+    owners = Counter(segment.owner for segment in segments if segment.owner)
     if not owners:
         return {}
     expected = owner or owners.most_common(1)[0][0]
     out = {}
-    for one in segments:
-        if one.owner and one.owner != expected:
-            what = f"written by the daemon of another disk, {one.owner.hex()}"
-            out[one.name] = Finding(CORRUPT, one.name, _OWNER_AT, what)
+    for segment in segments:
+        if segment.owner and segment.owner != expected:
+            what = f"written by the daemon of another disk, {segment.owner.hex()}"
+            out[segment.name] = Finding(CORRUPT, segment.name, _OWNER_AT, what)
     return out
 
 
 def abandoned_at(segment: Segment) -> int:
-    """Where the log left this segment without a footer, by the first mark of the next; else 0."""
+    """Return where the log abandoned this segment, by the first mark of the next one; else 0."""
     for number, uid, name, size in list_segments(segment.look):
         if number == segment.number + 1:
             try:
@@ -202,19 +209,19 @@ def abandoned_at(segment: Segment) -> int:
 
 
 def synced_to(segment: Segment) -> int:
-    """Up to which position later segments prove this one to be synced; 0 if none is in use."""
+    """Return the position up to which later segments prove this one synced; 0: none is in use."""
     if not is_followed(segment.look, segment.number):
         return 0
     return abandoned_at(segment) or segment.capacity
 
 
 def is_followed(look: ReadableFiles, number: int) -> bool:
-    """Whether a later segment is in use; then the one with this number was synced to its end."""
+    """Whether a later segment is in use; then the segment with this number was synced."""
     for later, uid, name, size in list_segments(look):
         if later > number:
             try:
                 if examine(look, name, later, uid, size).is_used():
                     return True
-            except FileNotFoundError:  # only what is sealed is reclaimed, so it was used
+            except FileNotFoundError:  # only sealed segments are reclaimed, so it was used
                 return True
     return False

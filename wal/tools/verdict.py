@@ -1,11 +1,11 @@
-"""Why a scan stopped, told without writing anything, beside a daemon that may be writing.
+"""Judge why a scan stopped, while a daemon may be writing the segment.
 
-Recovery owns the log and may take what it reads at its word. An onlooker may not: a record that
-looks broken may be half written at this moment. The way out is the order of two readings: first
-the evidence (does a later mark, a trailer or a later segment prove that this place was synced?),
-then the place itself once more. Evidence that was there before the second reading means that the
-bytes were complete by then. So what still fails is corrupt if it was proven, and otherwise *torn*:
-lost in a crash that nobody was promised to survive, or on its way to the disk right now.
+Recovery owns the log and may rely on what it reads. A reader from outside may not: a record that
+looks broken may be half written at this moment. So it reads twice: first the evidence (does a later
+mark, a trailer or a later segment prove that this place was synced?), then the place once more. If
+the evidence existed before the second reading, the bytes were complete by then. So what still fails
+is *corrupt* if it was proven, and otherwise *torn*: an unacknowledged write that a crash cut off,
+or that the writer is writing right now.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _HEADER = f.RECORD_HEADER_BYTES
 class StopVerdict(NamedTuple):
     """What to do at a place where the scan stopped.
 
-    `record` is the header of a record that was skipped: it is known, its payload is not to be
-    used. With `again` the scan goes on, at its position or at one behind the bad place.
+    `record` is a record that was skipped: its header is known, its payload must not be used. With
+    `again` the scan continues, at its position or at one after the bad place.
     """
 
     again: bool
@@ -38,9 +38,9 @@ class StopVerdict(NamedTuple):
 class Judge:
     """Decides at each stop of one segment's scan.
 
-    `followed` tells up to where later segments prove it to be synced, 0 if none is in use; `wait`
-    is called before a place without evidence is read again, to give a running writer the time to
-    finish it.
+    `followed` returns the position up to which later segments prove this one to be synced, 0 if
+    none is in use. `wait` is called before a place without evidence is read again; it gives a
+    running writer the time to finish a record.
     """
 
     def __init__(
@@ -53,12 +53,13 @@ class Judge:
         self._proven = 0  # what was proven before that
 
     def refresh(self) -> bool:
-        """Look again, after the log went on: whether the segment is sealed by now."""
+        """Read the trailer again, because the log grew; return whether the segment is sealed."""
         self.sealed = self._segment.trailer() is not None
         self._doubted, self._marks_prove = -1, 0
         return self.sealed
 
     def stopped(self, footer_seen: bool) -> StopVerdict:
+        """Judge the scan's stop. Called again at the same place after a second reading."""
         scan, position = self._scan, self._scan.position
         blank = scan.problem == END and scan.last_nonzero() == position
         if blank and (footer_seen or position + _HEADER > scan.limit):
@@ -80,7 +81,7 @@ class Judge:
         return StopVerdict(False, Finding(TORN, self._segment.name, position, what))
 
     def _evidence(self) -> int:
-        """The position up to which all is known to have been synced."""
+        """Return the position up to which all is known to have been synced."""
         scan = self._scan
         if self.sealed:
             return self._segment.capacity
@@ -90,12 +91,12 @@ class Judge:
         if self._marks_prove <= scan.position:
             try:
                 self._marks_prove = scan.proven_by_later_marks()
-            except FormatUnknown:  # a valid record of a newer version: the log went on with it
+            except FormatUnknown:  # a valid record of a newer version, so the log continued here
                 self._marks_prove = self._segment.capacity
         return max(followed, scan.proven, self._marks_prove)
 
     def _corrupt(self, blank: bool) -> StopVerdict:
-        """Report the place and move the scan behind it, as little as can be."""
+        """Report the place and move the scan after it, skipping as little as possible."""
         scan, bad, name = self._scan, self._scan.bad, self._segment.name
         position, problem = scan.position, scan.problem
         scan.bad = None
@@ -107,12 +108,10 @@ class Judge:
             what = "the file ends inside of this record"
             return StopVerdict(False, Finding(CORRUPT, name, position, what, group, index))
         if problem == BAD_PAYLOAD and bad is not None and bad.end <= scan.limit:
-            return self._known(
-                bad, "payload fails its checksum", bit_of_payload(self._segment, bad)
-            )
+            return self._skip(bad, "payload fails its checksum", bit_of_payload(self._segment, bad))
         whole = corrected_record(self._segment, position, scan.seed)
         if whole is not None and whole[0].end <= scan.limit:
-            return self._known(whole[0], "record header fails its checksum", whole[1])
+            return self._skip(whole[0], "record header fails its checksum", whole[1])
         after = next(scan.find(f.RECORD_SIGN), None)
         until = after.position if after is not None else scan.last_nonzero()
         what = f"no valid record up to position {until}"
@@ -120,8 +119,8 @@ class Judge:
             scan.position = after.position
         return StopVerdict(after is not None, Finding(CORRUPT, name, position, what))
 
-    def _known(self, record: f.Record, what: str, place: tuple[int, int]) -> StopVerdict:
-        """Something is wrong with a record of which the header is known: skip just this one."""
+    def _skip(self, record: f.Record, what: str, place: tuple[int, int]) -> StopVerdict:
+        """Report and skip one bad record whose header is known."""
         kind = f.KIND_NAMES[record.kind]
         byte, bit = place
         self._scan.position = record.end
@@ -136,8 +135,9 @@ class Judge:
 
 
 def bit_of_payload(segment: Segment, record: f.Record) -> tuple[int, int]:
-    """Position and bit in the file of the one wrong bit of a payload or its checksum, (-1, -1) if
-    there are more.
+    """Return the position and number of the one wrong bit of a payload or its checksum.
+
+    (-1, -1) if several bits are wrong.
     """
     begin = record.position + _HEADER
     payload = segment.read(begin, record.length)
@@ -152,13 +152,13 @@ def bit_of_payload(segment: Segment, record: f.Record) -> tuple[int, int]:
 def corrected_record(
     segment: Segment, position: int, seed: int
 ) -> tuple[f.Record, tuple[int, int]] | None:
-    """The record whose header is one bit away from what stands here, and where that bit is."""
+    """Return the record whose header differs in one bit from the bytes here, and that bit."""
     raw = segment.read(position, _HEADER)
     stored = int.from_bytes(raw[:4], "little")
-    found = corrected(raw[8:], stored, seed) if len(raw) == _HEADER else None
-    if found is None:
+    repaired = corrected(raw[8:], stored, seed) if len(raw) == _HEADER else None
+    if repaired is None:
         return None
-    body, (byte, bit) = found
+    body, (byte, bit) = repaired
     header = crc32(body, seed).to_bytes(4, "little") + raw[4:8] + body
     try:
         record = f.record_at(header, 0, position, seed)

@@ -1,18 +1,18 @@
-"""Reading a whole log to find out whether it is as it was written.
+"""Verify a whole log: is every byte as it was written?
 
     for event in verify(files):
         Progress   how far it came
         Finding    what is wrong, with segment, position, group and index
         Summary    the last event: what was read, and the number of findings
 
-It prints nothing and writes nothing, so that a command, a scrubber inside of a daemon and other
-programs can use it; whoever takes the events decides about the pace. It runs beside a daemon that
-appends, rotates and reclaims. A torn tail is reported but is no failure: it was never promised.
+It prints and writes nothing, so commands, a daemon's scrubber and other programs can use it; the
+consumer of the events decides about the pace. The daemon may append, rotate and reclaim at the same
+time. A torn tail is reported but is no failure: it was never acknowledged.
 
-What one segment cannot tell is told here: that numbers follow, that no segment belongs to another
-disk, that a segment was sealed before the next one was begun, that flushes are in order, and that
-each group's entries continue each other. Entries that are not there were reclaimed, or appended
-again elsewhere, or lost; which of these is known only at the end of the log.
+`check_segment` checks each segment. This module checks what one segment cannot show: that numbers
+follow, that no segment belongs to another disk, that each segment was sealed before the next one
+was begun, that flushes are in order, and that each group's entries continue each other. A missing
+entry was reclaimed, or relocated, or lost; which one is known only at the end of the log.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = ["Finding", "Progress", "Summary", "verify"]
 
 @dataclass(slots=True)
 class Summary:
-    """What was read. `corrupt` of 0 means that every byte that was promised is there."""
+    """Counts of what was read. With `corrupt` 0, every byte that was promised is there."""
 
     segments: int = 0
     sealed: int = 0
     unused: int = 0
-    reclaimed: int = 0  # that went away while the log was read
+    reclaimed: int = 0  # removed by the daemon while the log was read
     records: int = 0
     entries: int = 0
     groups: int = 0
@@ -56,14 +56,17 @@ class Summary:
 
     @property
     def is_whole(self) -> bool:
+        """True if nothing is corrupt."""
         return not self.corrupt
 
 
 def verify(
     look: ReadableFiles, owner: bytes | None = None, wait: Callable[[], None] = do_nothing
 ) -> Iterator[Progress | Finding | Summary]:
-    """Check all; `owner` is the disk's uuid, if known. `wait` lets a running writer finish a
-    record, it should take some hundredths of a second.
+    """Check the whole log; yield progress, findings, and at last a Summary.
+
+    `owner` is the disk's uuid, if known. `wait` lets a running writer finish a record; it should
+    take some hundredths of a second.
     """
     run = _Run(look, owner, wait)
     for event in run.all():
@@ -77,13 +80,14 @@ def verify(
 
 
 class GroupReplay:
-    """The groups as the records tell them, and where a jump in a group's indices was met."""
+    """The groups as the records describe them, and where a group's indices jumped."""
 
     def __init__(self) -> None:
         self.groups = Groups()
         self._jumps: dict[tuple[int, int], tuple[Segment, int]] = {}
 
     def entry(self, segment: Segment, record: f.Record) -> Finding | None:
+        """Apply an ENTRY; return what is wrong with its order."""
         group = self.groups.by_uid.get(record.group)
         index = record.index
         if group is not None and index == group.last_index + 1 and not record.flags & f.RELOCATED:
@@ -97,10 +101,11 @@ class GroupReplay:
         return Finding(CORRUPT, segment.name, record.position, problem, record.group, index)
 
     def other(self, segment: Segment, record: f.Record, payload: bytes) -> None:
+        """Apply any other record of a group."""
         self.groups.apply(record, segment.number, payload)
 
     def missing(self, holes: list[tuple[int, int]]) -> Iterator[Finding]:
-        """Entries that are nowhere, with the record that stands where they should have been."""
+        """Yield a finding for each range of lost entries, at the record that follows the range."""
         for uid, group in sorted(self.groups.by_uid.items()):
             for first, last in group.missing:
                 jumps = [jump for jump in self._jumps if jump[0] == uid and jump[1] >= last]
@@ -131,16 +136,16 @@ class _Run:
         segments = survey(self._look)
         while True:
             strangers = foreign(segments, self._owner)
-            self._total += sum(one.capacity for one in segments)
+            self._total += sum(segment.capacity for segment in segments)
             vanished = self.summary.reclaimed
             for segment in segments:
                 yield from self._segment(segment, strangers.get(segment.name))
             if self.summary.reclaimed == vanished:
                 break
-            # What made it superfluous stands before or behind the end that was known so far.
+            # The records that made it superfluous stand before the end read so far, or after it.
             if self._last is not None and not self._last.judge.sealed:
                 yield from self._once_more(self._last)
-            segments = [one for one in survey(self._look) if one.number > self._seen]
+            segments = [segment for segment in survey(self._look) if segment.number > self._seen]
         self.summary.groups = len(self._replay.groups.by_uid)
         if self._last is not None:
             self._close(self._last)
@@ -162,13 +167,13 @@ class _Run:
     def _judged(self, segment: Segment, stranger: Finding | None) -> Iterator[Progress | Finding]:
         previous, unused = self._last, not segment.is_used()
         if previous is not None and not unused:
-            yield from self._seal_of(previous)
+            yield from self._check_seal_of(previous)
         if unused and previous is not None and not _is_sealed(previous):
             self.summary.segments += 1
             self.summary.unused += 1
-            yield from _spare(segment)
+            yield from _check_spare(segment)
             return
-        yield from self._place(segment)
+        yield from self._check_number(segment)
         self.summary.segments += 1
         finding = stranger or segment.finding
         if finding is not None:
@@ -187,7 +192,7 @@ class _Run:
         yield from self._go_on(check)
 
     def _go_on(self, check: SegmentCheck) -> Iterator[Progress | Finding]:
-        """Read a segment, from its start or from where it ended when it was read before."""
+        """Read a segment, from its start or from the end of the last reading."""
         base = self._done
         for event in check.run():
             if isinstance(event, Progress):
@@ -202,8 +207,8 @@ class _Run:
         except FileNotFoundError:
             self.summary.reclaimed += 1
 
-    def _seal_of(self, previous: SegmentCheck) -> Iterator[Progress | Finding]:
-        """The log went on in a later segment, so the one before is sealed and complete."""
+    def _check_seal_of(self, previous: SegmentCheck) -> Iterator[Progress | Finding]:
+        """Check that a segment is sealed and complete, since the log continued in a later one."""
         if previous.judge.sealed:
             return
         if _is_sealed(previous):  # it was the open one when it was read
@@ -220,13 +225,13 @@ class _Run:
             return
         position = segment.capacity - f.RECORD_HEADER_BYTES
         self._unsealed = segment.name
-        previous.judge.sealed = True  # as it should be; told once
+        previous.judge.sealed = True  # so that it is reported once
         what = "the trailer is missing or damaged, but the log went on in a later segment"
         byte, bit = _bit_of_trailer(segment, position)
         yield Finding(CORRUPT, segment.name, position, what, byte=byte, bit=bit)
 
-    def _place(self, segment: Segment) -> Iterator[Finding]:
-        """A number that is not there was reclaimed, which happens to sealed segments only."""
+    def _check_number(self, segment: Segment) -> Iterator[Finding]:
+        """Check that missing numbers may have been reclaimed, as only sealed segments are."""
         number, before = segment.number, self._seen
         self._seen = number
         if not before or number == before + 1:
@@ -240,7 +245,7 @@ class _Run:
             yield Finding(CORRUPT, segment.name, 0, what)
 
     def _close(self, check: SegmentCheck) -> None:
-        """Count a segment that will not be read any further."""
+        """Count a segment that will not be read any more."""
         summary = self.summary
         summary.sealed += check.judge.sealed
         summary.records += check.records
@@ -249,15 +254,15 @@ class _Run:
 
 
 def _is_sealed(check: SegmentCheck) -> bool:
-    """By now; what was reclaimed was sealed before."""
+    """Whether the segment is sealed by now; a reclaimed one was sealed before."""
     try:
         return check.judge.refresh()
     except FileNotFoundError:
         return True
 
 
-def _spare(segment: Segment) -> Iterator[Finding]:
-    """Prepared for later use: a right header, then zeros. Nothing was promised in it."""
+def _check_spare(segment: Segment) -> Iterator[Finding]:
+    """Check a segment that was prepared and not used: a right header, then zeros."""
     if segment.finding is not None:
         old = segment.finding
         yield Finding(TORN, old.segment, old.position, f"unused segment: {old.what}")
@@ -270,7 +275,7 @@ def _spare(segment: Segment) -> Iterator[Finding]:
 
 
 def _trailer_remains(segment: Segment) -> Iterator[Finding]:
-    """Of the last segment: a seal that a crash kept from being written, recovery writes it."""
+    """Report a half written trailer of the last segment. A crash explains it; recovery mends it."""
     position = segment.capacity - f.RECORD_HEADER_BYTES
     if segment.trailer() is None and any(segment.read(position, f.RECORD_HEADER_BYTES)):
         byte, bit = _bit_of_trailer(segment, position)
@@ -283,5 +288,5 @@ def _bit_of_trailer(segment: Segment, position: int) -> tuple[int, int]:
     record = f.record_at(segment.read(position, f.RECORD_HEADER_BYTES), 0, position, seed)
     if record is not None:
         return bit_of_payload(segment, record)
-    found = corrected_record(segment, position, seed)
-    return (-1, -1) if found is None else found[1]
+    corrected = corrected_record(segment, position, seed)
+    return (-1, -1) if corrected is None else corrected[1]
