@@ -12,7 +12,7 @@ from myqueue.admin.client import Admin
 from myqueue.admin.local_agent import Agent
 from myqueue.cli.shared import cluster_health, connect, drain_progress, options, output
 from myqueue.cli.shared.status_line import Line
-from myqueue.daemons.agent.cluster_folder import BROKER, Folder
+from myqueue.daemons.agent.cluster_folder import BROKER, ClusterFolder
 from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, UnknownBroker, Unreachable
 from myqueue.settings import addresses
 
@@ -77,7 +77,7 @@ def add(wait: bool, timeout_s: float | None, data: str | None, as_json: bool) ->
     by starting it there: bin/myq-broker with the addresses of the managers; it registers by itself.
     """
     where = data or options.DATA
-    folder = Folder(where)
+    folder = ClusterFolder(where)
     if not folder.holder():
         raise Unreachable(f"no cluster of 'myq up' runs on {where}", hint=ELSEWHERE)
     with connect.admin(None, where) as admin:
@@ -218,7 +218,7 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
 
 def agent_of(cluster: str | None, data: str | None) -> Agent | None:
     """The one that runs the cluster that is meant, on this machine."""
-    folder = Folder(data or options.DATA)
+    folder = ClusterFolder(data or options.DATA)
     found = folder.load() if folder.holder() else None
     if found is None:
         return None
@@ -227,7 +227,7 @@ def agent_of(cluster: str | None, data: str | None) -> Agent | None:
 
 
 def runs_here(agent: Agent, number: int) -> bool:
-    found = Folder(agent.data).load()
+    found = ClusterFolder(agent.data).load()
     return found is not None and number in [one.id for one in found.of_kind(BROKER)]
 
 

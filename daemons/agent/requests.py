@@ -1,6 +1,6 @@
-"""Errands: what commands and the gateway ask of a running agent, as the agent sees them.
+"""Requests of commands and the gateway to a running agent, at the agent's side.
 
-The asking side, and how errands travel, is `myqueue.admin.local_agent`.
+`myqueue.admin.local_agent` is the asking side and says how requests travel.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from myqueue.admin import local_agent
-from myqueue.daemons.agent.cluster_folder import Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder
 
 ADD, DROP = local_agent.ADD, local_agent.DROP
 
 
-def waiting(folder: Folder) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Errands that were asked for; each is taken away, and answered at the path beside it."""
+def take_requests(folder: ClusterFolder) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Remove and yield waiting requests, each with the path where its answer belongs."""
     for path in sorted(folder.node.glob("errand-*.json")):
         try:
-            found = local_agent.read(path)
+            request = local_agent.read(path)
         except (OSError, ValueError):
-            found = {}
+            request = {}
         with contextlib.suppress(OSError):
             path.unlink()
-        if found:
-            yield path.with_name(path.name.replace("errand-", "done-", 1)), found
+        if request:
+            yield path.with_name(path.name.replace("errand-", "done-", 1)), request
 
 
-def answer(path: Path, broker: int, error: str = "", hint: str = "") -> None:
+def write_answer(path: Path, broker: int, error: str = "", hint: str = "") -> None:
+    """Write the answer to a request; `error` is empty if it succeeded."""
     local_agent.put(path, {"broker": broker, "error": error, "hint": hint})

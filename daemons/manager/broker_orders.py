@@ -1,149 +1,163 @@
-"""ORDERS: what managers have committed, as one broker needs to hear it.
+"""ORDERS: what the managers have committed, as one broker needs to know it.
 
-Made from the tables and what is known of the broker; every manager answers beats, whether it leads
-or not, since a broker follows the highest version that it has seen. The version of a broker's
-orders is the index of the last entry that changed something for it, so that other brokers' topics
-and clients' activity do not make it read long lists again.
+Built from the tables and from what the broker reports. Every manager answers heartbeats, whether it
+leads or not, because a broker follows the highest version that it has seen. The version of a
+broker's orders is the index of the last entry that changed something for this broker, so topics of
+other brokers and activity of clients do not make it read long lists again.
 
-`life` is the process for which these orders are: the broker's row names the one that registered
-last. A broker that was restarted follows nobody who has not applied the registration of its new
-life, and whoever has, has applied everything that this broker ever followed before.
+`life` is the process for which the orders are: the broker's row names the process that registered
+last. A broker that was restarted follows no manager that has not applied the registration of its
+new life. A manager that has applied it has also applied all that this broker followed before.
 
-`wanted` and `brokers` go out if the broker follows an older version, and from time to time if it
-does not hold what it should: making a replica may have failed. `gone` are replicas to be removed
-that the broker is known to have, by group and incarnation (W6). A full beat is asked for (`more`)
-until one came, and again when something is to be removed: only what a full beat does not name is
-certainly removed (`forgettable`). So it is while a broker seems to hold what nobody knows.
+`wanted` and `brokers` are sent if the broker follows an older version, and from time to time if it
+lacks a replica that it should hold, because creating one may have failed. `gone` lists replicas to
+remove that the broker is known to have, by group and incarnation: data that is removed is always
+named by a committed entry, never concluded from absence. `more` asks for a full heartbeat until one
+came, and again while something is to be removed: only a replica that a full heartbeat does not name
+is certainly removed (`confirmed_removals`). It is also asked for while the broker seems to hold
+groups that no manager knows.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from myqueue.daemons.manager.cluster_view import BrokerLife
+from myqueue.daemons.manager.cluster_view import BrokerStatus
 from myqueue.daemons.metadata.tables import Tables
 
-AGAIN_MS: Final = 2000  # between two orders of the same version
-FULL_AGAIN_MS: Final = 1000
-STRAY_AGAIN_MS: Final = 5000  # it may have none, or have it for good
-GONE_MAX: Final = 5000  # named in one answer
+RESEND_INTERVAL_MS: Final = 2000  # between two orders of the same version
+FULL_REQUEST_INTERVAL_MS: Final = 1000
+STRAY_CHECK_INTERVAL_MS: Final = 5000  # the stray may be a wrong belief, or stay for ever
+REMOVALS_MAX: Final = 5000  # in one answer
 
 
-class Orders:
-    """Answers to the beats of all brokers; remembers when it said what."""
+class OrdersBuilder:
+    """Builds the answers to heartbeats of brokers and remembers when it sent `wanted` to each."""
 
     def __init__(self) -> None:
-        self._told: dict[int, int] = {}  # node -> when it was last told what it should hold
+        self._wanted_sent_at: dict[int, int] = {}  # node -> time of its last `wanted`
 
-    def answer(
-        self, tables: Tables, node: int, life: BrokerLife, transfers: list[list[int]], now: int
+    def build(
+        self, tables: Tables, node: int, life: BrokerStatus, transfers: list[list[int]], now: int
     ) -> dict[str, Any]:
         row = tables.brokers.get(node)
-        old = outlived(tables, node, life)
-        named = {
-            (group, incarnation) for group, incarnation, _ in gone_from(tables, node)
-            if life.holds(group, incarnation)
-        }  # fmt: skip
-        gone = sorted(named.union(old))[:GONE_MAX]
+        outdated = outdated_replicas(tables, node, life)
+        removals = {
+            (group, incarnation)
+            for group, incarnation, _ in pending_removals_of(tables, node)
+            if life.holds_replica(group, incarnation)
+        }
+        gone = sorted(removals.union(outdated))[:REMOVALS_MAX]
         out: dict[str, Any] = {
-            "version": row.version if row else 0, "life": row.life if row else 0,
+            "version": row.version if row else 0,
+            "life": row.life if row else 0,
             "life_from": row.process_first_incarnation if row else 0,
-            "more": self._needs_full(tables, node, life, bool(old), now),
-            "wanted": None, "gone": gone, "transfers": transfers, "brokers": None,
-        }  # fmt: skip
-        if row is None or (row.disk_first_incarnation and not life.full_at):
-            return out  # whether a disk that was lost is back, its first full beat tells
+            "more": self._needs_full_heartbeat(tables, node, life, bool(outdated), now),
+            "wanted": None,
+            "gone": gone,
+            "transfers": transfers,
+            "brokers": None,
+        }
+        if row is None or (row.disk_first_incarnation and not life.full_heartbeat_at):
+            return out  # its first full heartbeat shows whether a lost disk is back
         lacks = not all(life.has(group) for group in tables.held.get(node, ()))
-        due = now - self._told.get(node, -AGAIN_MS) >= AGAIN_MS
+        due = now - self._wanted_sent_at.get(node, -RESEND_INTERVAL_MS) >= RESEND_INTERVAL_MS
         if life.version < row.version or (lacks and life.version == row.version and due):
-            self._told[node] = now
-            out["wanted"] = rows = wanted(tables, node, life)
-            founders = {one[0]: tables.partition(one[0]) for one in rows}
+            self._wanted_sent_at[node] = now
+            out["wanted"] = rows = wanted_rows(tables, node, life)
+            founders = {row[0]: tables.partition(row[0]) for row in rows}
             out["founders"] = [
-                [group, [list(name) for name in one.founders]]
-                for group, one in founders.items() if one is not None and one.founders
-            ]  # fmt: skip
+                [group, [list(name) for name in partition.founders]]
+                for group, partition in founders.items()
+                if partition is not None and partition.founders
+            ]
             out["brokers"] = [
                 [one.node, one.address, one.peer, one.host]
                 for one in sorted(tables.brokers.values(), key=lambda one: one.node)
             ]
         return out
 
-    def _needs_full(
-        self, tables: Tables, node: int, life: BrokerLife, has_old: bool, now: int
+    def _needs_full_heartbeat(
+        self, tables: Tables, node: int, life: BrokerStatus, has_outdated: bool, now: int
     ) -> bool:
-        if not life.full_at:
+        if not life.full_heartbeat_at:
             return True
-        if has_old or any(node in gone.nodes for gone in tables.gone.values()):
-            return now - life.full_at >= FULL_AGAIN_MS
-        # Of what was to go and is forgotten, a manager that was cut off, or asked a moment before,
-        # would believe for ever that it is there.
-        return now - life.full_at >= STRAY_AGAIN_MS and bool(unknown_groups(tables, life))
+        if has_outdated or any(node in gone.nodes for gone in tables.gone.values()):
+            return now - life.full_heartbeat_at >= FULL_REQUEST_INTERVAL_MS
+        # A manager that was cut off, or that asked a moment earlier, would otherwise believe for
+        # ever that replicas are there whose removal is finished and forgotten.
+        return now - life.full_heartbeat_at >= STRAY_CHECK_INTERVAL_MS and bool(
+            stray_groups(tables, life)
+        )
 
 
-def wanted(tables: Tables, node: int, life: BrokerLife) -> list[list[Any]]:
-    """All that this broker should hold, and those groups whose leaving member it is: it may lead.
+def wanted_rows(tables: Tables, node: int, life: BrokerStatus) -> list[list[Any]]:
+    """Rows of all replicas that this broker should hold, or that leave it: it may lead their group.
 
-    What was drawn for a disk that it has no more is left out: it is being drawn anew. Unless it
-    has just that: the disk is back.
+    Replicas that were assigned to its lost disk are left out, as they get a new incarnation. But
+    one that it reports is kept: the disk is back.
     """
     disk_from = tables.brokers[node].disk_first_incarnation
-    is_its_word = life.incarnation == tables.brokers[node].life
+    is_current_life = life.incarnation == tables.brokers[node].life
     rows = []
     for group in sorted(tables.held.get(node, set()) | tables.left.get(node, set())):
         topic, number = tables.groups[group]
-        one = topic.partitions[number]
-        drawn = dict(one.replicas).get(node, disk_from)
-        if drawn < disk_from and not (is_its_word and life.held.get(group) == drawn):
+        partition = topic.partitions[number]
+        incarnation = dict(partition.replicas).get(node, disk_from)
+        is_back = is_current_life and life.held.get(group) == incarnation
+        if incarnation < disk_from and not is_back:
             continue
-        replicas, leaving = [list(r) for r in one.replicas], [list(r) for r in one.leaving]
-        rows.append(
-            [group, topic.name, number, topic.uid, replicas, topic.settings, leaving, one.moved]
-        )
+        replicas = [list(name) for name in partition.replicas]
+        leaving = [list(name) for name in partition.leaving]
+        names = [group, topic.name, number, topic.uid]
+        rows.append([*names, replicas, topic.settings, leaving, partition.moved])
     return rows
 
 
-def unknown_groups(tables: Tables, life: BrokerLife | None) -> list[int]:
-    """What this broker told that it holds, and is neither of a topic nor to be removed."""
+def stray_groups(tables: Tables, life: BrokerStatus | None) -> list[int]:
+    """Groups that this broker reports and that neither belong to a topic nor are to be removed."""
     held = life.held if life is not None else ()
-    return sorted(one for one in held if one not in tables.groups and one not in tables.gone)
+    return sorted(uid for uid in held if uid not in tables.groups and uid not in tables.gone)
 
 
-def outlived(tables: Tables, node: int, life: BrokerLife) -> list[tuple[int, int]]:
-    """Replicas that this broker has, of groups that have gone on without them: of a disk that was
-    taken for lost (not mounted, say), replaced, and is back. Nobody waits for their removal any
-    more, and what was drawn instead is not made beside them. A name is neither wanted nor leaving
-    only if it is no member, and a broker that follows orders of this version has no newer one.
+def outdated_replicas(tables: Tables, node: int, life: BrokerStatus) -> list[tuple[int, int]]:
+    """Replicas that this broker has and that their groups have replaced.
+
+    They are on a disk that was taken for lost (it was not mounted, say), was replaced, and is back.
+    No pending removal names them any more, and while they exist the broker does not create their
+    replacements. A replica that is neither wanted nor leaving is no member of its group, and a
+    broker that follows orders of this version has no newer replica.
     """
-    out, drawn_to = [], tables.counters.incarnation
+    outdated, incarnation_end = [], tables.counters.incarnation
     for group, incarnation in life.held.items():
         partition, name = tables.partition(group), (node, incarnation)
-        if partition is None or not 0 < incarnation < drawn_to:
-            continue  # nobody can tell whether that is needed
+        if partition is None or not 0 < incarnation < incarnation_end:
+            continue  # it may be needed
         if name not in partition.replicas and name not in partition.leaving:
-            out.append((group, incarnation))
-    return out
+            outdated.append((group, incarnation))
+    return outdated
 
 
-def gone_from(tables: Tables, node: int) -> list[tuple[int, int, int]]:
-    """(group, incarnation, index of the entry that said so) of what this broker is to remove."""
+def pending_removals_of(tables: Tables, node: int) -> list[tuple[int, int, int]]:
+    """(group, incarnation, index of the removing entry) of each replica that it is to remove."""
     return sorted(
-        (one.group, incarnation, index)
-        for one in tables.gone.values()
-        for at, incarnation, index in one.replicas
-        if at == node
+        (gone.group, incarnation, index)
+        for gone in tables.gone.values()
+        for holder, incarnation, index in gone.replicas
+        if holder == node
     )
 
 
-def forgettable(tables: Tables, node: int, life: BrokerLife) -> list[int]:
-    """Groups of which it certainly has no replica that is to go, and will not make any more.
+def confirmed_removals(tables: Tables, node: int, life: BrokerStatus) -> list[int]:
+    """Groups whose removed replicas this broker certainly does not have and will not create.
 
-    It has not, says a full beat; it will not, as it followed orders made after the removal then.
+    It does not have them: its full heartbeat does not name them. It will not create them: at that
+    heartbeat it followed orders made after the removal.
     """
-    stays: set[int] = set()
+    remaining: set[int] = set()
     groups = set()
-    for group, incarnation, index in gone_from(tables, node):
+    for group, incarnation, index in pending_removals_of(tables, node):
         groups.add(group)
-        if life.holds(group, incarnation) or life.full_version < index:
-            stays.add(group)
-    return sorted(groups - stays)
+        if life.holds_replica(group, incarnation) or life.full_heartbeat_version < index:
+            remaining.add(group)
+    return sorted(groups - remaining)

@@ -1,12 +1,12 @@
-"""What managers know from beats alone: who lives, who leads what, how much is where.
+"""What managers know from heartbeats alone: who is alive, who leads, sizes and offsets.
 
-Soft state (`DESIGN.md`): every manager hears every broker by itself, so nothing of this goes
-through Raft, and a new leader of the managers knows it already. It is lost with the process, and
-whole again when each broker has sent one full beat, which is asked for (`wants_full`).
+This is soft state (`daemons/DESIGN.md`): every manager receives the heartbeats of every broker, so
+none of it goes through Raft, and a new leader of the managers has it already. It is lost with the
+process and complete again after one full heartbeat of each broker, which ORDERS ask for (`more`).
 
-A broker that is silent for 1.2 s is not alive: clients are not sent to it any more, long before
-its replicas' peers agree about a new leader. Which broker leads a group is what the brokers say;
-of two that claim it, the one of the higher term is right. If that one is silent, nobody is named.
+A broker that is silent for 1.2 s counts as dead: clients are no longer sent to it, long before its
+groups elect new leaders. The brokers report which of them leads a group. If two claim it, the
+higher term is right; if that broker is silent, the group has no known leader.
 
 Times: `now` is the monotonic clock in ms, `wall_ms` is for people.
 """
@@ -20,43 +20,47 @@ from typing import Any, Final, NamedTuple
 from myqueue.errors import InvalidRequest
 from myqueue.wire import protocol
 
-SILENT_MS: Final = 1200
-MANAGER_SILENT_MS: Final = 3500  # their beats come once a second
+BROKER_SILENT_AFTER_MS: Final = 1200
+MANAGER_SILENT_AFTER_MS: Final = 3500  # managers send a heartbeat once a second
 
 _int, _text, _bool = protocol.is_int, protocol.is_text, protocol.is_bool
 _ints = protocol.list_of(_int)
 _pairs = protocol.list_of(protocol.row(_int, _int))
-DAMAGED_MAX: Final = 20  # segments that one daemon tells of
-TOLD_CHARACTERS_MAX: Final = 1000
-CLOSED_MAX: Final = 1000  # known of one broker
+REPORTED_ROWS_MAX: Final = 20  # damaged segments, and closed replicas, in one heartbeat
+TEXT_CHARACTERS_MAX: Final = 1000
+CLOSED_MAX: Final = 1000  # closed replicas of one broker
 
 
-def _damaged(value: Any) -> bool:
-    """Segments that are being repaired: short maps of texts and numbers, for people."""
-    return type(value) is list and len(value) <= DAMAGED_MAX and all(map(_is_told, value))
-
-
-def _is_told(one: Any) -> bool:
-    texts, numbers = ("segment", "found", "what", "state"), ("position", "since_ms")
+def _is_damage_list(value: Any) -> bool:
+    """Whether it lists segments under repair: short maps of texts and numbers, for people."""
     return (
-        type(one) is dict
-        and all(_text(one.get(name)) and len(one[name]) <= TOLD_CHARACTERS_MAX for name in texts)
-        and all(_int(one.get(name)) for name in numbers)
-        and _ints(one.get("groups"))
-        and len(one["groups"]) <= DAMAGED_MAX
+        type(value) is list and len(value) <= REPORTED_ROWS_MAX and all(map(_is_damage_row, value))
     )
 
 
-def _closed(value: Any) -> bool:
-    """Replicas that contradict others, and what is kept of them: short maps, for people."""
-    return type(value) is list and len(value) <= DAMAGED_MAX and all(map(_is_closed, value))
+def _is_damage_row(one: Any) -> bool:
+    texts, numbers = ("segment", "found", "what", "state"), ("position", "since_ms")
+    return (
+        type(one) is dict
+        and all(_text(one.get(name)) and len(one[name]) <= TEXT_CHARACTERS_MAX for name in texts)
+        and all(_int(one.get(name)) for name in numbers)
+        and _ints(one.get("groups"))
+        and len(one["groups"]) <= REPORTED_ROWS_MAX
+    )
 
 
-def _is_closed(one: Any) -> bool:
+def _is_closed_list(value: Any) -> bool:
+    """Whether it lists closed replicas and kept logs: short maps, for people."""
+    return (
+        type(value) is list and len(value) <= REPORTED_ROWS_MAX and all(map(_is_closed_row, value))
+    )
+
+
+def _is_closed_row(one: Any) -> bool:
     texts, numbers = ("partition", "why", "kept"), ("group", "replica", "since_ms")
     return (
         type(one) is dict
-        and all(_text(one.get(name)) and len(one[name]) <= TOLD_CHARACTERS_MAX for name in texts)
+        and all(_text(one.get(name)) and len(one[name]) <= TEXT_CHARACTERS_MAX for name in texts)
         and all(_int(one.get(name)) for name in numbers)
     )
 
@@ -69,9 +73,9 @@ _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
         protocol.row(_int, _int, _bool, _int, _int, _int, _int, _int, protocol.optional(_members))
     ),
     "held": protocol.optional(_pairs), "lost": _pairs, "producers": _ints, "consumers": _ints,
-    "disk_low": _bool, "free_bytes": _int, "used_bytes": _int, "load": _int, "damaged": _damaged,
-    "closed": _closed, "closed_from": _int, "closed_total": protocol.optional(_int),
-    "voteless": _pairs,
+    "disk_low": _bool, "free_bytes": _int, "used_bytes": _int, "load": _int,
+    "damaged": _is_damage_list, "closed": _is_closed_list, "closed_from": _int,
+    "closed_total": protocol.optional(_int), "voteless": _pairs,
 }  # fmt: skip
 _OPTIONAL: Final[dict[str, Any]] = {
     "held": None, "lost": [], "used_bytes": 0, "damaged": [], "closed": [],
@@ -79,28 +83,30 @@ _OPTIONAL: Final[dict[str, Any]] = {
 }  # fmt: skip
 _MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
-    "applied": _int, "producers": _pairs, "consumers": _pairs, "damaged": _damaged,
-    "closed": _closed, "blank": _bool,
+    "applied": _int, "producers": _pairs, "consumers": _pairs,
+    "damaged": _is_damage_list, "closed": _is_closed_list, "blank": _bool,
 }  # fmt: skip
 
 
-def check_beat(state: dict[str, Any], fields: dict[str, Callable[[Any], bool]]) -> dict[str, Any]:
-    """The known fields, each of its type; fields of newer versions are left out."""
+def parse_heartbeat(
+    state: dict[str, Any], fields: dict[str, Callable[[Any], bool]]
+) -> dict[str, Any]:
+    """Check the known fields and return them; fields of newer versions are left out."""
     known: dict[str, Any] = {}
     for name, fits in fields.items():
         value = known[name] = state.get(name, _OPTIONAL.get(name))
         if not fits(value):
-            raise InvalidRequest(f"{name} of a beat is malformed")
+            raise InvalidRequest(f"{name} of a heartbeat is malformed")
     return known
 
 
-def url(address: str) -> str:
-    """A clients' door, as clients are told of it; settings may name it without its scheme."""
+def client_url(address: str) -> str:
+    """The URL of a client listener; settings may name it without its scheme."""
     return address if "://" in address else f"tcp://{address}"
 
 
-class Report(NamedTuple):
-    """What one broker says of one group."""
+class ReplicaReport(NamedTuple):
+    """What one broker reports about its replica of one group."""
 
     leads: bool
     term: int
@@ -108,15 +114,15 @@ class Report(NamedTuple):
     start: int
     end: int
     bytes: int
-    members: list[list[int]] | None = None  # by its leader: [node, incarnation, votes], committed
+    members: list[list[int]] | None = None  # from the leader: [node, incarnation, votes], committed
 
 
 @dataclass(slots=True)
-class BrokerLife:
-    """One life of one broker, as its beats tell it."""
+class BrokerStatus:
+    """One broker process, as its heartbeats describe it."""
 
     incarnation: int
-    since: int  # alive without a gap since
+    since: int  # alive without a gap since then
     beat_at: int = 0
     beat_wall_ms: int = 0
     disk: str = ""
@@ -129,38 +135,40 @@ class BrokerLife:
     used_bytes: int = 0  # by its log and store
     load: int = 0  # messages per second
     held: dict[int, int] = field(default_factory=dict)  # group -> incarnation of its replica
-    lost: dict[int, int] = field(default_factory=dict)  # those of them that can't take part
-    full_at: int = 0  # 0: no full beat yet
-    full_version: int = 0  # what it followed then
-    reported: set[int] = field(default_factory=set)
+    lost: dict[int, int] = field(default_factory=dict)  # those of them that cannot take part
+    full_heartbeat_at: int = 0  # 0: no full heartbeat yet
+    full_heartbeat_version: int = 0  # the version of orders that it followed then
+    reported_groups: set[int] = field(default_factory=set)
     damaged: list[dict[str, Any]] = field(default_factory=list)  # segments under repair
-    # Replicas that contradict others, by their place in the whole list: a beat has some of them.
+    # Closed replicas by their place in the whole list; a heartbeat carries a part of it.
     closed_rows: dict[int, dict[str, Any]] = field(default_factory=dict)
-    voteless: set[int] = field(default_factory=set)  # groups whose replica here misses something
+    voteless: set[int] = field(default_factory=set)  # groups whose replica here misses entries
 
     def take_closed(self, first: int, total: int | None, rows: list[dict[str, Any]]) -> None:
-        """Rows of the list from `first` on, which has `total` now; None: these are all."""
+        """Store rows of the list from `first` on. `total` is its length; None: these are all."""
         end = min(len(rows) if total is None else total, CLOSED_MAX)
         self.closed_rows |= enumerate(rows, first)
         self.closed_rows = {at: row for at, row in self.closed_rows.items() if at < end}
 
     @property
     def closed(self) -> list[dict[str, Any]]:
-        """In their order; while the list changes its rows may stand at two places for a while."""
+        """The rows in order, each once: while the list changes, a row may stand at two places."""
         rows = [self.closed_rows[at] for at in sorted(self.closed_rows)]
         return list({(row["group"], row["replica"]): row for row in rows}.values())
 
     def has(self, group: int) -> bool:
-        """A replica that takes part."""
+        """Whether it has a replica of the group that takes part."""
         return group in self.held and group not in self.lost
 
-    def holds(self, group: int, incarnation: int) -> bool:
-        """This one, or one that does not know its own name any more."""
+    def holds_replica(self, group: int, incarnation: int) -> bool:
+        """Whether it has this replica, or one that no longer knows its incarnation."""
         return self.held.get(group, -1) in (incarnation, 0)
 
 
 @dataclass(slots=True)
-class ManagerLife:
+class ManagerStatus:
+    """One manager, as its heartbeats describe it."""
+
     beat_at: int
     beat_wall_ms: int
     disk: str
@@ -168,36 +176,38 @@ class ManagerLife:
     peer: str
     host: str
     applied: int
-    producers: list[tuple[int, int]] = field(default_factory=list)  # that it heard of: (id, time)
+    producers: list[tuple[int, int]] = field(default_factory=list)  # (id, last seen)
     consumers: list[tuple[int, int]] = field(default_factory=list)
     damaged: list[dict[str, Any]] = field(default_factory=list)
     closed: list[dict[str, Any]] = field(default_factory=list)
     blank: bool = False  # its log has no entry
 
 
-class Liveness:
-    """See the module's docstring."""
+class ClusterView:
+    """Liveness, leaders, offsets and sizes, from the heartbeats this manager received."""
 
     def __init__(self) -> None:
-        self.brokers: dict[int, BrokerLife] = {}
-        self.managers: dict[int, ManagerLife] = {}
-        self._reports: dict[int, dict[int, Report]] = {}  # group -> node -> report
-        self._watched_at = 0  # when this manager looked at the time last
-        self._watching_since = -1  # without a gap; who was not heard since then may live
+        self.brokers: dict[int, BrokerStatus] = {}
+        self.managers: dict[int, ManagerStatus] = {}
+        self._reports: dict[int, dict[int, ReplicaReport]] = {}  # group -> node -> report
+        self._last_tick_at = 0  # the last tick of this process
+        self._observing_since = -1  # this process has ticked without a gap since then
 
-    # -- beats ---------------------------------------------------------------------------------
+    # -- heartbeats ----------------------------------------------------------------------------
 
-    def broker_beat(self, node: int, state: dict[str, Any], now: int, wall_ms: int) -> BrokerLife:
-        """Take in a BEAT of a broker; raises InvalidRequest, and nothing was changed then."""
-        beat = check_beat(state, _BROKER_FIELDS)
+    def receive_broker_heartbeat(
+        self, node: int, state: dict[str, Any], now: int, wall_ms: int
+    ) -> BrokerStatus:
+        """Store a BEAT of a broker. Raises InvalidRequest, and then changes nothing."""
+        beat = parse_heartbeat(state, _BROKER_FIELDS)
         life = self.brokers.get(node)
         if life is None or life.incarnation != beat["incarnation"]:
             self._forget_reports(node)
-            life = self.brokers[node] = BrokerLife(beat["incarnation"], since=now)
-        elif now - life.beat_at > SILENT_MS:
+            life = self.brokers[node] = BrokerStatus(beat["incarnation"], since=now)
+        elif now - life.beat_at > BROKER_SILENT_AFTER_MS:
             life.since = now
         life.beat_at, life.beat_wall_ms = now, wall_ms
-        life.disk, life.address, life.peer = beat["disk"], url(beat["address"]), beat["peer"]
+        life.disk, life.address, life.peer = beat["disk"], client_url(beat["address"]), beat["peer"]
         life.host, life.version, life.load = beat["host"], beat["version"], beat["load"]
         life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
         life.used_bytes, life.damaged = beat["used_bytes"], beat["damaged"]
@@ -205,23 +215,23 @@ class Liveness:
         life.take_closed(beat["closed_from"], beat["closed_total"], beat["closed"])
         life.voteless = {group for group, _ in beat["voteless"]}
         if beat["full"] and beat["held"] is not None:
-            life.held, life.full_at = dict(beat["held"]), now
-            life.full_version = beat["version"]
-            for group in life.reported - set(life.held):
+            life.held, life.full_heartbeat_at = dict(beat["held"]), now
+            life.full_heartbeat_version = beat["version"]
+            for group in life.reported_groups - set(life.held):
                 self._forget_report(node, group)
-            life.reported &= set(life.held)
+            life.reported_groups &= set(life.held)
         for group, incarnation, *fields in beat["groups"]:
-            life.reported.add(group)
+            life.reported_groups.add(group)
             life.held[group] = incarnation
-            self._reports.setdefault(group, {})[node] = Report(*fields)
+            self._reports.setdefault(group, {})[node] = ReplicaReport(*fields)
         for group in [one["group"] for one in beat["closed"] if one["group"] in life.lost]:
-            self._forget_report(node, group)  # it leads no more, and nothing newer comes of it
-            life.reported.discard(group)
+            self._forget_report(node, group)  # it no longer leads, and no newer report will follow
+            life.reported_groups.discard(group)
         return life
 
     def _forget_reports(self, node: int) -> None:
         life = self.brokers.get(node)
-        for group in life.reported if life else ():
+        for group in life.reported_groups if life else ():
             self._forget_report(node, group)
 
     def _forget_report(self, node: int, group: int) -> None:
@@ -231,162 +241,177 @@ class Liveness:
             if not reports:
                 del self._reports[group]
 
-    def manager_beat(self, node: int, state: dict[str, Any], now: int, wall_ms: int) -> ManagerLife:
-        """Take in a BEAT of another manager."""
-        beat = check_beat(state, _MANAGER_FIELDS)
+    def receive_manager_heartbeat(
+        self, node: int, state: dict[str, Any], now: int, wall_ms: int
+    ) -> ManagerStatus:
+        """Store a BEAT of another manager."""
+        beat = parse_heartbeat(state, _MANAGER_FIELDS)
         beat.pop("incarnation")
-        beat["address"] = url(beat["address"])
-        life = self.managers[node] = ManagerLife(now, wall_ms, **beat)
+        beat["address"] = client_url(beat["address"])
+        life = self.managers[node] = ManagerStatus(now, wall_ms, **beat)
         return life
 
     # -- who lives and leads -------------------------------------------------------------------
 
-    def has(self, node: int, group: int, now: int, incarnation: int = 0) -> bool:
-        """It lives, and its replica takes part: this one, if it is named. What was made anew on the
-        same broker has nothing of the one before.
+    def has_active_replica(self, node: int, group: int, now: int, incarnation: int = 0) -> bool:
+        """Whether the broker is alive and its replica takes part: the named one, if one is named.
+
+        A replica that was rebuilt on the same broker has nothing of the one before.
         """
         life = self.brokers.get(node)
-        if life is None or not self.alive(node, now) or not life.has(group):
+        if life is None or not self.is_broker_alive(node, now) or not life.has(group):
             return False
-        return not incarnation or life.holds(group, incarnation)
+        return not incarnation or life.holds_replica(group, incarnation)
 
-    def alive(self, node: int, now: int) -> bool:
+    def is_broker_alive(self, node: int, now: int) -> bool:
         life = self.brokers.get(node)
-        return life is not None and now - life.beat_at <= SILENT_MS
+        return life is not None and now - life.beat_at <= BROKER_SILENT_AFTER_MS
 
-    def alive_for(self, node: int, now: int) -> int:
-        """How long without a gap; -1 if it is silent."""
+    def broker_alive_ms(self, node: int, now: int) -> int:
+        """How long it has been alive without a gap, in ms; -1 if it is silent."""
         life = self.brokers.get(node)
-        return now - life.since if life is not None and self.alive(node, now) else -1
+        return now - life.since if life is not None and self.is_broker_alive(node, now) else -1
 
-    def watch(self, now: int) -> None:
-        """Called at every tick. Of the time in which this process stood still, it knows nothing."""
-        if self._watching_since < 0 or now - self._watched_at > SILENT_MS:
-            self._watching_since = now
-        self._watched_at = now
+    def note_tick(self, now: int) -> None:
+        """Note a tick. After a gap between ticks, silence is counted from now."""
+        if self._observing_since < 0 or now - self._last_tick_at > BROKER_SILENT_AFTER_MS:
+            self._observing_since = now
+        self._last_tick_at = now
 
-    def silent_for(self, node: int, disk: str, now: int) -> int:
-        """How long this broker, with this disk, was certainly not heard here."""
-        if self._watching_since < 0:
+    def broker_silent_ms(self, node: int, disk: str, now: int) -> int:
+        """For how many ms this broker, with this disk, has certainly sent no heartbeat to us."""
+        if self._observing_since < 0:
             return 0
         life = self.brokers.get(node)
-        heard_at = life.beat_at if life is not None and life.disk == disk else 0
-        return now - max(heard_at, self._watching_since)
+        seen_at = life.beat_at if life is not None and life.disk == disk else 0
+        return now - max(seen_at, self._observing_since)
 
-    def manager_alive(self, node: int, now: int) -> bool:
+    def is_manager_alive(self, node: int, now: int) -> bool:
         life = self.managers.get(node)
-        return life is not None and now - life.beat_at <= MANAGER_SILENT_MS
+        return life is not None and now - life.beat_at <= MANAGER_SILENT_AFTER_MS
 
     def voteless(self, nodes: Iterable[int], group: int, now: int) -> list[int]:
-        """Of these brokers those that live, and whose replica misses something: it can't vote."""
+        """Those of the brokers that are alive and whose replica cannot vote: it misses entries."""
         return [
-            node for node in nodes
-            if self.alive(node, now) and group in self.brokers[node].voteless
-        ]  # fmt: skip
+            node
+            for node in nodes
+            if self.is_broker_alive(node, now) and group in self.brokers[node].voteless
+        ]
 
-    def silent(self, nodes: Iterable[int], now: int) -> list[int]:
-        return sorted(node for node in nodes if not self.alive(node, now))
+    def silent_brokers(self, nodes: Iterable[int], now: int) -> list[int]:
+        return sorted(node for node in nodes if not self.is_broker_alive(node, now))
 
-    def leader(self, group: int, now: int) -> tuple[int, int]:
-        """(node, term) of a group's leader; node 0: none is known."""
+    def leader_of(self, group: int, now: int) -> tuple[int, int]:
+        """(node, term) of a group's leader; node 0: no leader is known."""
         best, term = 0, 0
         for node, report in self._reports.get(group, {}).items():
             if report.leads and report.term >= term:
                 best, term = node, report.term
-        return (best if best and self.alive(best, now) else 0), term
+        return (best if best and self.is_broker_alive(best, now) else 0), term
 
-    def report(self, group: int) -> Report | None:
-        """What is known of a group at best: of the leader's replica, else of the longest one."""
+    def best_report(self, group: int) -> ReplicaReport | None:
+        """The best report about a group: that of its leader, else of the longest replica."""
         reports = self._reports.get(group)
         if not reports:
             return None
-        return max(reports.values(), key=lambda one: (one.leads, one.term if one.leads else 0,
-                                                      one.end, one.start, one.bytes))  # fmt: skip
+        return max(
+            reports.values(),
+            key=lambda one: (
+                one.leads,
+                one.term if one.leads else 0,
+                one.end,
+                one.start,
+                one.bytes,
+            ),
+        )
 
-    def members(self, group: int, *, ask_all: bool = False) -> dict[tuple[int, int], bool] | None:
-        """Replica -> whether it votes, as the newest leader's committed configuration has it.
+    def members_of(
+        self, group: int, *, include_dead: bool = False
+    ) -> dict[tuple[int, int], bool] | None:
+        """Replica -> whether it votes, by the committed configuration of the newest leader.
 
-        None if that is not known: nobody leads, or a member knows of a later term, in which it may
-        be another one by now. Who is no member can't be elected, whatever term it knows; nor is who
-        stood, told so and died before anybody followed it: as long as most who vote are heard, one
-        of them would tell. If beats come late, it has not told yet: for what can't be taken back,
-        ask all, the dead too.
+        None if it is not known: no member leads, or a member knows a later term, in which the
+        configuration may have changed. A later term counts from members alone, as a replica that
+        is no member cannot be elected. While a majority of the voters is alive and reports, the
+        terms of dead members are ignored: a candidate that died before any voter followed it was
+        not elected, and if one did, the voters would report it. A report may be late, though. So
+        before a step that cannot be taken back, `include_dead` counts the dead members' terms too.
         """
         reports = self._reports.get(group, {})
         for report in sorted(reports.values(), key=lambda one: -one.term):
             if report.leads and report.members is not None:
                 nodes = {node for node, _, _ in report.members}
-                heard = {node for node in nodes if self.alive(node, self._watched_at)}
+                alive = {node for node in nodes if self.is_broker_alive(node, self._last_tick_at)}
                 voters = [node for node, _, votes in report.members if votes]
-                told = sum(node in heard and node in reports for node in voters)
-                if not ask_all and 2 * told > len(voters):
-                    nodes = heard
+                reporting = sum(node in alive and node in reports for node in voters)
+                if not include_dead and 2 * reporting > len(voters):
+                    nodes = alive
                 newest = max((reports[node].term for node in nodes if node in reports), default=0)
                 if newest <= report.term:
                     return {(node, number): bool(votes) for node, number, votes in report.members}
         return None
 
-    def knows_no_leader(self, node: int, group: int, incarnation: int) -> bool:
-        """This replica was made there, and nobody who leads its group spoke to it."""
+    def is_without_leader(self, node: int, group: int, incarnation: int) -> bool:
+        """Whether this replica exists there and no leader of its group has contacted it."""
         life, report = self.brokers.get(node), self._reports.get(group, {}).get(node)
         if life is None or report is None or life.held.get(group) != incarnation:
             return False
         return not report.leads and not report.leader
 
-    def follows_anybody(self, node: int) -> bool:
-        """Some leader on another broker reaches it."""
+    def follows_any_leader(self, node: int) -> bool:
+        """Whether the leader of any group on another broker reaches it."""
         life = self.brokers.get(node)
-        leaders = (self._reports[one][node].leader for one in life.reported) if life else ()
-        return any(one not in (0, node) for one in leaders)
+        leaders = (self._reports[uid][node].leader for uid in life.reported_groups) if life else ()
+        return any(leader not in (0, node) for leader in leaders)
 
-    def led_by(self, node: int) -> list[int]:
-        """The groups that this broker says it leads."""
+    def groups_led_by(self, node: int) -> list[int]:
+        """The groups that this broker reports to lead."""
         life = self.brokers.get(node)
-        groups = sorted(life.reported) if life else []
+        groups = sorted(life.reported_groups) if life else []
         return [group for group in groups if self._reports[group][node].leads]
 
 
-class Activity:
-    """When clients were last heard of, as wall time; collected here, logged in batches.
+class ClientActivity:
+    """When clients were last seen, in wall time; collected here and logged in batches.
 
-    `own` is what this manager heard from clients itself: a follower hands it to the leader.
-    `told` came from brokers' beats, which every manager gets, or from other managers: only the
-    leader logs it. It is kept for a while everywhere, for the case that this manager is next.
+    `direct` came from the clients themselves: a follower sends it to the leader. `reported` came
+    from heartbeats of brokers, which every manager receives, or of other managers: only the leader
+    logs it. Followers keep it for a while in case they are elected.
     """
 
     def __init__(self) -> None:
-        self.own: tuple[dict[int, int], dict[int, int]] = ({}, {})
-        self.told: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        self.direct: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        self.reported: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self.recent: tuple[dict[int, int], dict[int, int]] = ({}, {})
 
-    def heard(self, kind: int, number: int, wall_ms: int, *, own: bool) -> None:
-        """`kind` is 0 for a producer, 1 for a consumer."""
-        table = (self.own if own else self.told)[kind]
+    def record(self, kind: int, number: int, wall_ms: int, *, is_direct: bool) -> None:
+        """Note a sign of life. `kind` is 0 for a producer, 1 for a consumer."""
+        table = (self.direct if is_direct else self.reported)[kind]
         table[number] = max(table.get(number, 0), wall_ms)
         self.recent[kind][number] = max(self.recent[kind].get(number, 0), wall_ms)
 
-    def take(self, most: int, *, own_only: bool) -> dict[str, list[list[int]]]:
-        """At most so many of each kind, removed from here."""
+    def take(self, most: int, *, direct_only: bool) -> dict[str, list[list[int]]]:
+        """Remove and return at most `most` clients of each kind."""
         out: dict[str, list[list[int]]] = {}
         for kind, name in enumerate(("producers", "consumers")):
-            taken = _take(self.own[kind], most)
-            if not own_only:
-                for number, wall_ms in _take(self.told[kind], most).items():
+            taken = _pop_first(self.direct[kind], most)
+            if not direct_only:
+                for number, wall_ms in _pop_first(self.reported[kind], most).items():
                     taken[number] = max(taken.get(number, 0), wall_ms)
             out[name] = [[number, wall_ms] for number, wall_ms in sorted(taken.items())]
         return out
 
     def forget_before(self, wall_ms: int) -> None:
-        """A follower's memory has an end."""
-        for table in (*self.told, *self.recent):
+        """Forget signs of life before that time: followers never log them."""
+        for table in (*self.reported, *self.recent):
             for number in [number for number, at in table.items() if at < wall_ms]:
                 del table[number]
 
-    def last(self, kind: int, number: int) -> int:
+    def last_seen_wall_ms(self, kind: int, number: int) -> int:
         return self.recent[kind].get(number, 0)
 
 
-def _take(table: dict[int, int], most: int) -> dict[int, int]:
+def _pop_first(table: dict[int, int], most: int) -> dict[int, int]:
     taken = dict(list(table.items())[:most])
     for number in taken:
         del table[number]

@@ -1,15 +1,15 @@
-"""When a manager with a new disk may found the metadata: only together with all managers.
+"""Decides when managers with empty logs may found the metadata: only all of them together.
 
-A manager whose log is empty cannot know whether its disk is new because the cluster is, or because
-the old one was lost. Were a majority of such managers enough, one that lost its disk and one that
-never joined could found the metadata a second time while the third one, which has it, is away. So
-no manager stands, and none votes for one that stands, *with an empty log*, unless every manager
-that is named in its configuration says in its beats, now, that its log is empty, too. As soon as
-there is one entry, all is as ever: a manager that joins later, or late, follows and votes for those
-that have entries.
+A manager whose log is empty cannot know whether its disk is new because the cluster is new, or
+because the old disk was lost. If a majority of such managers were enough, a manager that lost its
+disk and one that never joined could found the metadata a second time while the third manager, which
+has the metadata, is away. So a manager with an empty log does not campaign, and does not vote for a
+candidate with an empty log, unless the current heartbeats of *every* manager in its configuration
+say that their logs are empty, too. As soon as there is one entry, Raft's rules alone hold: a
+manager that joins later follows managers that have entries, and votes for them.
 
-Both sides look for themselves, at what they heard since they were started. So a second foundation
-takes that no log of any manager has an entry any more: then there is nothing to lose.
+Candidate and voter both check this, each by the heartbeats it received since its own start. So a
+second foundation is only possible when no manager has an entry, and then there is nothing to lose.
 """
 
 from __future__ import annotations
@@ -18,39 +18,41 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from myqueue.daemons.manager.cluster_view import Liveness
+    from myqueue.daemons.manager.cluster_view import ClusterView
     from myqueue.daemons.replication.replica import Replica
 
-BEAT_MS: Final = 100  # to the other managers, until there is an entry
-TOLD_MS: Final = 2_000  # of waiting, before people are told; again after fifteen times as long
+EMPTY_LOG_HEARTBEAT_INTERVAL_MS: Final = 100  # to the other managers, until the log has an entry
+LOG_AFTER_MS: Final = 2_000  # of waiting; logged again after fifteen times as long
 
 
-class Founding:
-    """See the module's docstring. Called by the manager, at each tick."""
+class MetadataFounding:
+    """Allows or forbids this manager to found the metadata; the manager calls it at each tick."""
 
-    def __init__(self, own: int, managers: list[int], tell: Callable[..., None]) -> None:
-        self._others = [node for node in managers if node != own]
-        self._tell = tell
-        self._tell_at = 0
-        self.waits_for: list[int] = []  # managers that are not known to be new as well
+    def __init__(self, own_id: int, managers: list[int], log_event: Callable[..., None]) -> None:
+        self._others = [node for node in managers if node != own_id]
+        self._log_event = log_event
+        self._next_log_at = 0
+        self.missing_managers: list[int] = []  # managers that are not known to have an empty log
 
-    def look(self, replica: Replica, liveness: Liveness, now: int) -> None:
-        if not is_blank(replica):
-            replica.node.may_found, self.waits_for = True, []
+    def update(self, replica: Replica, cluster_view: ClusterView, now: int) -> None:
+        """Set `replica.node.may_found` and `missing_managers`; log while it waits."""
+        if not is_log_empty(replica):
+            replica.node.may_found, self.missing_managers = True, []
             return
-        self.waits_for = [
-            node for node in self._others
-            if not (liveness.manager_alive(node, now) and liveness.managers[node].blank)
-        ]  # fmt: skip
-        replica.node.may_found = not self.waits_for
-        self._tell_at = self._tell_at or now + TOLD_MS
-        if self.waits_for and now >= self._tell_at:
-            self._tell_at = now + 15 * TOLD_MS
-            self._tell("warning", "waits-for-managers", why=self.why)
+        self.missing_managers = [
+            node
+            for node in self._others
+            if not (cluster_view.is_manager_alive(node, now) and cluster_view.managers[node].blank)
+        ]
+        replica.node.may_found = not self.missing_managers
+        self._next_log_at = self._next_log_at or now + LOG_AFTER_MS
+        if self.missing_managers and now >= self._next_log_at:
+            self._next_log_at = now + 15 * LOG_AFTER_MS
+            self._log_event("warning", "waits-for-managers", why=self.waiting_reason)
 
     @property
-    def why(self) -> str:
-        names = ", ".join(map(str, self.waits_for))
+    def waiting_reason(self) -> str:
+        names = ", ".join(map(str, self.missing_managers))
         return (
             f"this manager's log is empty, and it founds the metadata only together with all"
             f" managers; it waits for {names}: start them. If the metadata is there already, one of"
@@ -58,6 +60,6 @@ class Founding:
         )
 
 
-def is_blank(replica: Replica) -> bool:
-    """It has no entry, and never had one."""
+def is_log_empty(replica: Replica) -> bool:
+    """Whether its log has no entry and never had one."""
     return replica.node.log.last_index == 0 and not replica.node.recovering

@@ -1,17 +1,20 @@
-"""The leader's half of consumer groups: sessions of members, and when something has to be decided.
+"""Sessions of consumer group members, at the managers' leader.
 
-Members send MEMBER again and again; each is a sign of life, says what the member let go of, and
-waits here until there is news for it, so that a rebalance takes one round trip and not a beat. What
-is decided stands in the log (`daemons/metadata/groups.py`); here is what only a leader can know:
+Members send MEMBER again and again. Each one is a heartbeat, says which partitions the member
+released, and waits here until there is news for it, so that a rebalance takes one round trip
+instead of a heartbeat interval. Decisions stand in the log (`daemons/metadata/groups.py`); here is
+what only a leader can know:
 
-- *Sessions.* A member lives for its session's time from when its last MEMBER came. It counts only
-  when a round of heartbeats, begun after it came, showed that this manager still leads (R10). So
-  whoever is elected next begins later, and by giving every member a whole session from then on
-  it never ends one before the member itself has stopped (C8): no clocks are compared.
-- *Joins* are dealt out when no more came for a moment: members that start together are no six
-  rebalances. Who leaves or dies is dealt with at once, by the entry that says so.
-- *Partitions* that came or went are dealt out at once too.
-- A *reset* that nobody ended is ended.
+- *Sessions.* A member's session lasts for its session time from its last MEMBER on. A MEMBER counts
+  only after a round of heartbeats that began after it came has confirmed that this manager still
+  leads. A manager that is elected next begins later than that and gives every member a whole
+  session. So it never ends a session before the member itself has stopped, and no clocks are
+  compared.
+- *Joins* are assigned partitions when no other member has joined for a moment: six members that
+  start together cause one rebalance. Members that leave or expire are handled in the entry that
+  says so.
+- *Partitions* that were added or removed are reassigned at once.
+- A *reset* that its client does not end is ended here.
 
 All of it may be proposed twice without harm.
 """
@@ -33,34 +36,36 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.replica import Replica
     from myqueue.wire.protocol import Envelope
 
-QUIET_MS: Final = 150  # without another join
-GATHER_MS_MAX: Final = 1000  # from the first one
-LOOK_MS: Final = 100  # between two looks for sessions that ended
-ASK_AGAIN_MS: Final = 2000
-STALL_MS: Final = 1000  # of this process: it heard nobody meanwhile
+JOIN_QUIET_MS: Final = 150  # quiet time after the last join
+JOIN_GATHER_MS_MAX: Final = 1000  # from the first join
+EXPIRY_CHECK_INTERVAL_MS: Final = 100  # between two checks for expired sessions
+PROPOSE_RETRY_MS: Final = 2000
+STALL_MS: Final = 1000  # a gap in this process: it received nothing then
 RESET_MS_MAX: Final = 30_000
-WAITING_MAX: Final = 20_000
-_CONTEXTS: Final = 1 << 62  # those of reads count from 1
+WAITING_MEMBERS_MAX: Final = 20_000
+_FIRST_CONTEXT: Final = 1 << 62  # contexts of reads count from 1
 
-Row = list[Any]
+AssignmentRow = list[Any]
 
 
 @dataclass(slots=True)
-class Beat:
-    """A MEMBER that is not answered yet."""
+class MemberHeartbeat:
+    """A MEMBER request that is not answered yet."""
 
     client: Client
     request: int
     group: str
     member: int
-    seen: int  # version of what the member knows
-    came_at: int
+    seen: int  # the version that the member knows
+    received_at: int
     wait_ms: int
-    confirmed: bool = False  # this manager led when it came
 
 
-class Coordinator:
-    """See the module's docstring. `engine` is set when the manager has it."""
+class GroupSessions:
+    """Members that are alive, requests that wait for news, due rebalances and resets.
+
+    The manager sets `engine`.
+    """
 
     engine: Engine
 
@@ -72,94 +77,104 @@ class Coordinator:
         propose: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._tables, self._reply, self._refuse, self._propose = tables, reply, refuse, propose
-        self._rounds: dict[int, Beat] = {}  # by context: until leadership is confirmed
-        self._waiting: dict[int, Beat] = {}  # by member: until there is news
-        self._contexts = _CONTEXTS
-        self._rows: dict[int, tuple[int, dict[int, list[Row]]]] = {}  # team -> version, by owner
-        self.begin(0)
+        self._awaiting_confirmation: dict[
+            int, MemberHeartbeat
+        ] = {}  # by context, until leadership is confirmed
+        self._awaiting_news: dict[int, MemberHeartbeat] = {}  # by member, until there is news
+        self._last_context = _FIRST_CONTEXT
+        self._assignment_cache: dict[
+            int, tuple[int, dict[int, list[AssignmentRow]]]
+        ] = {}  # group uid -> version, rows by owner
+        self.become_leader(0)
 
-    def begin(self, now: int) -> None:
-        """This manager became the leader: every member has a whole session from now on (C8)."""
-        self._ticked_at = self._look_at = now
-        # Member -> when its last beat came, or when it was first seen here.
-        self._heard: dict[int, int] = {}
-        self._ended: dict[int, int] = {}  # member -> when its end may be proposed again
-        self._joins: dict[str, tuple[int, int, int]] = {}  # group -> first, last join, its index
-        self._resets: dict[tuple[str, int], int] = {}  # (group, epoch) -> since when
-        self._layout: tuple[Tables | None, int] = (None, 0)
+    def become_leader(self, now: int) -> None:
+        """Begin to lead: every member gets a whole session from now on."""
+        self._ticked_at = self._next_expiry_check_at = now
+        # GroupMember -> when its last MEMBER came, or when it was first seen here.
+        self._last_seen: dict[int, int] = {}
+        self._expiry_retry_at: dict[int, int] = {}  # member -> its next proposal
+        self._pending_rebalances: dict[
+            str, tuple[int, int, int]
+        ] = {}  # group -> times of first and last join, index
+        self._reset_since: dict[tuple[str, int], int] = {}  # (group, epoch) -> begin of the reset
+        self._balanced_layout: tuple[Tables | None, int] = (None, 0)
 
     # -- members ----------------------------------------------------------------------------------
 
     @property
-    def heard(self) -> Mapping[int, int]:
-        """Member -> when its last beat came, as far as this manager has led since."""
-        return self._heard
+    def last_seen(self) -> Mapping[int, int]:
+        """GroupMember -> when its last MEMBER came while this manager led."""
+        return self._last_seen
 
-    def request(self, client: Client, envelope: Envelope, replica: Replica) -> None:
-        """MEMBER, at a leader."""
+    def handle_member_heartbeat(self, client: Client, envelope: Envelope, replica: Replica) -> None:
+        """Take a MEMBER request at the leader; it is answered when there is news."""
         _, _, request, group, member, seen, wait_ms, released = envelope
-        found = self._member(group, member)
-        if len(self._rounds) + len(self._waiting) >= WAITING_MAX:
-            raise Busy(f"{WAITING_MAX} members wait here already")
+        found = self._get_member(group, member)
+        if len(self._awaiting_confirmation) + len(self._awaiting_news) >= WAITING_MEMBERS_MAX:
+            raise Busy(f"{WAITING_MEMBERS_MAX} members wait for news here already")
         if released:
             more = {"group": group, "member": member, "shares": released}
             self._propose("release_shares", more)
         wait_ms = min(wait_ms, found.session_ms // 2)
-        beat = Beat(client, request, group, member, seen, self.engine.now, wait_ms)
-        self._contexts += 1
-        self._rounds[self._contexts] = beat
+        beat = MemberHeartbeat(client, request, group, member, seen, self.engine.now, wait_ms)
+        self._last_context += 1
+        self._awaiting_confirmation[self._last_context] = beat
         try:
-            self.engine.read(replica, self._contexts)
+            self.engine.read(replica, self._last_context)
         except MyQueueError:
-            self._rounds.pop(self._contexts, None)
+            self._awaiting_confirmation.pop(self._last_context, None)
             raise
 
-    def _member(self, group: str, member: int) -> GroupMember:
+    def _get_member(self, group: str, member: int) -> GroupMember:
         team = self._tables().consumer_groups.get(group)
         found = team.members.get(member) if team is not None else None
-        if found is None or member in self._ended:
-            raise UnknownMember(f"group {group} has no member {member}, or no more")
+        if found is None or member in self._expiry_retry_at:
+            raise UnknownMember(f"group {group} has no member {member}, or it expired")
         return found
 
     def read_ready(self, context: int) -> bool:
-        """Whether it was one of ours; leadership is confirmed then."""
-        beat = self._rounds.pop(context, None)
+        """Leadership is confirmed for this context; returns whether the context is ours."""
+        beat = self._awaiting_confirmation.pop(context, None)
         if beat is None:
-            return context > _CONTEXTS
-        if beat.member not in self._ended:
-            self._heard[beat.member] = max(beat.came_at, self._heard.get(beat.member, 0))
-        before = self._waiting.pop(beat.member, None)
+            return context > _FIRST_CONTEXT
+        if beat.member not in self._expiry_retry_at:
+            self._last_seen[beat.member] = max(
+                beat.received_at, self._last_seen.get(beat.member, 0)
+            )
+        before = self._awaiting_news.pop(beat.member, None)
         if before is not None:
-            self._answer(before)
-        if not self._answer_news(beat):
-            self._waiting[beat.member] = beat
+            self._reply_assignment(before)
+        if not self._reply_if_news(beat):
+            self._awaiting_news[beat.member] = beat
         return True
 
-    def news(self) -> None:
-        """Something was applied: whom does it concern?"""
-        for beat in list(self._waiting.values()):
-            if self._answer_news(beat):
-                del self._waiting[beat.member]
+    def reply_news(self) -> None:
+        """Answer members for whom entries that were applied bring news."""
+        for beat in list(self._awaiting_news.values()):
+            if self._reply_if_news(beat):
+                del self._awaiting_news[beat.member]
 
-    def _answer_news(self, beat: Beat) -> bool:
-        """Answered, if there is news for this member."""
+    def _reply_if_news(self, beat: MemberHeartbeat) -> bool:
+        """Answer if there is news or the time is over; returns whether it was answered."""
         try:
-            found = self._member(beat.group, beat.member)
+            found = self._get_member(beat.group, beat.member)
         except UnknownMember as error:
             self._refuse(beat.client, beat.request, error)
             return True
-        if found.version <= beat.seen and self.engine.now < beat.came_at + beat.wait_ms:
+        if found.version <= beat.seen and self.engine.now < beat.received_at + beat.wait_ms:
             return False
-        self._answer(beat)
+        self._reply_assignment(beat)
         return True
 
-    def _answer(self, beat: Beat) -> None:
+    def _reply_assignment(self, beat: MemberHeartbeat) -> None:
         try:
-            found = self._member(beat.group, beat.member)
+            found = self._get_member(beat.group, beat.member)
         except UnknownMember as error:
             self._refuse(beat.client, beat.request, error)
             return
-        rows = self._rows_of(self._tables().consumer_groups[beat.group]).get(beat.member, [])
+        rows = self._assignment_rows(self._tables().consumer_groups[beat.group]).get(
+            beat.member, []
+        )
         fields = (found.version, found.session_ms, rows)
         try:
             self._reply(beat.client, protocol.MEMBERSHIP, beat.request, *fields)
@@ -168,14 +183,14 @@ class Coordinator:
             refusal = InvalidRequest(f"{text}; add members to group {beat.group}")
             self._refuse(beat.client, beat.request, refusal)
 
-    def _rows_of(self, team: ConsumerGroup) -> dict[int, list[Row]]:
-        """By owner: [group, topic, number, epoch, to let go?, new to all?]."""
-        version, known = self._rows.get(team.uid, (-1, {}))
+    def _assignment_rows(self, team: ConsumerGroup) -> dict[int, list[AssignmentRow]]:
+        """By owner: [raft group, topic, number, epoch, is to be released, is new to the group]."""
+        version, known = self._assignment_cache.get(team.uid, (-1, {}))
         if version == team.version:
             return known
-        if len(self._rows) > 1000:
-            self._rows.clear()
-        tables, rows = self._tables(), dict[int, list[Row]]()
+        if len(self._assignment_cache) > 1000:
+            self._assignment_cache.clear()
+        tables, rows = self._tables(), dict[int, list[AssignmentRow]]()
         for one in sorted(team.shares.values(), key=lambda one: (one.topic_uid, one.number)):
             topic = tables.by_uid.get(one.topic_uid)
             if one.owner and topic is not None:
@@ -183,93 +198,96 @@ class Coordinator:
                 rows.setdefault(one.owner, []).append(
                     [one.group, topic.name, one.number, one.epoch, one.wanted != one.owner, is_new]
                 )
-        self._rows[team.uid] = team.version, rows
+        self._assignment_cache[team.uid] = team.version, rows
         return rows
 
-    def lost(self, error: MyQueueError) -> None:
-        """This manager leads no more."""
-        beats = [*self._rounds.values(), *self._waiting.values()]
-        self._rounds.clear()
-        self._waiting.clear()
+    def fail_all(self, error: MyQueueError) -> None:
+        """Refuse all waiting members: this manager no longer leads."""
+        beats = [*self._awaiting_confirmation.values(), *self._awaiting_news.values()]
+        self._awaiting_confirmation.clear()
+        self._awaiting_news.clear()
         for beat in beats:
             self._refuse(beat.client, beat.request, error)
 
-    # -- what is due ------------------------------------------------------------------------------
+    # -- due proposals ----------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        """Called while this manager leads and is ready."""
-        if now - self._ticked_at > STALL_MS:  # who knows what it missed
-            self._heard.clear()
+        """Answer overdue members and propose what is due, while this manager is a ready leader."""
+        if now - self._ticked_at > STALL_MS:  # members may have sent MEMBERs that were not read
+            self._last_seen.clear()
         self._ticked_at = now
-        self.news()  # and whoever waited for long enough
-        self._balance(now)
-        if now >= self._look_at:
-            self._look_at = now + LOOK_MS
-            self._expire(now)
-            self._end_resets(now)
+        self.reply_news()  # also members that waited for long enough
+        self._request_rebalances(now)
+        if now >= self._next_expiry_check_at:
+            self._next_expiry_check_at = now + EXPIRY_CHECK_INTERVAL_MS
+            self._expire_sessions(now)
+            self._end_overdue_resets(now)
 
-    def _expire(self, now: int) -> None:
-        teams, heard = self._tables().consumer_groups, self._heard
+    def _expire_sessions(self, now: int) -> None:
+        teams, heard = self._tables().consumer_groups, self._last_seen
         living: set[int] = set()
         for team in teams.values():
             living |= team.members.keys()
-            over = [
-                one.id for one in team.members.values()
+            expired = [
+                one.id
+                for one in team.members.values()
                 if now - heard.setdefault(one.id, now) >= one.session_ms
-                and now >= self._ended.get(one.id, 0)
-            ]  # fmt: skip
-            if over and self._ask("expire_members", group=team.name, members=over):
-                self._ended.update(dict.fromkeys(over, now + ASK_AGAIN_MS))
-        self._heard = {one: at for one, at in heard.items() if one in living}
-        self._ended = {one: at for one, at in self._ended.items() if one in living}
+                and now >= self._expiry_retry_at.get(one.id, 0)
+            ]
+            if expired and self._try_propose("expire_members", group=team.name, members=expired):
+                self._expiry_retry_at.update(dict.fromkeys(expired, now + PROPOSE_RETRY_MS))
+        self._last_seen = {one: at for one, at in heard.items() if one in living}
+        self._expiry_retry_at = {
+            one: at for one, at in self._expiry_retry_at.items() if one in living
+        }
 
-    def _balance(self, now: int) -> None:
+    def _request_rebalances(self, now: int) -> None:
         tables = self._tables()
-        if self._layout != (tables, tables.layout_version):
-            self._layout = tables, tables.layout_version
+        if self._balanced_layout != (tables, tables.layout_version):
+            self._balanced_layout = tables, tables.layout_version
             for team in tables.consumer_groups.values():
-                if team.members and not team.unbalanced and _is_outdated(tables, team):
-                    self._joins[team.name] = now - GATHER_MS_MAX, now, -1
-        for name in tables.unbalanced - self._joins.keys():
-            self._joins[name] = now, now, tables.consumer_groups[name].unbalanced
-        for name, (first, last, index) in list(self._joins.items()):
+                if team.members and not team.unbalanced and _are_partitions_outdated(tables, team):
+                    self._pending_rebalances[team.name] = now - JOIN_GATHER_MS_MAX, now, -1
+        for name in tables.unbalanced - self._pending_rebalances.keys():
+            self._pending_rebalances[name] = now, now, tables.consumer_groups[name].unbalanced
+        for name, (first, last, index) in list(self._pending_rebalances.items()):
             found = tables.consumer_groups.get(name)
             if found is None or (index >= 0 and not found.unbalanced):
-                del self._joins[name]
+                del self._pending_rebalances[name]
                 continue
             if index >= 0 and found.unbalanced != index:
                 last, index = now, found.unbalanced
-                self._joins[name] = first, last, index
-            if now - last >= QUIET_MS or now - first >= GATHER_MS_MAX:
-                if not self._ask("balance_groups", groups=[name]):
+                self._pending_rebalances[name] = first, last, index
+            if now - last >= JOIN_QUIET_MS or now - first >= JOIN_GATHER_MS_MAX:
+                if not self._try_propose("balance_groups", groups=[name]):
                     continue
-                later = now + ASK_AGAIN_MS
-                self._joins[name] = later, later, index
+                later = now + PROPOSE_RETRY_MS
+                self._pending_rebalances[name] = later, later, index
                 if index < 0:
-                    del self._joins[name]
+                    del self._pending_rebalances[name]
 
-    def _end_resets(self, now: int) -> None:
+    def _end_overdue_resets(self, now: int) -> None:
         for team in self._tables().consumer_groups.values():
             if not team.reset:
                 continue
-            since = self._resets.setdefault((team.name, team.reset), now)
+            since = self._reset_since.setdefault((team.name, team.reset), now)
             if now - since >= RESET_MS_MAX:
-                self._resets[team.name, team.reset] = now
-                self._ask("end_reset", group=team.name, epoch=team.reset)
-        if len(self._resets) > 1000:
-            self._resets.clear()
+                self._reset_since[team.name, team.reset] = now
+                self._try_propose("end_reset", group=team.name, epoch=team.reset)
+        if len(self._reset_since) > 1000:
+            self._reset_since.clear()
 
-    def _ask(self, operation: str, **arguments: Any) -> bool:
+    def _try_propose(self, operation: str, **arguments: Any) -> bool:
         try:
             self._propose(operation, arguments)
         except MyQueueError:
-            self.engine.counts["duties_postponed_total"] += 1  # it comes again
+            self.engine.counts["duties_postponed_total"] += 1  # it is proposed again later
             return False
         return True
 
 
-def _is_outdated(tables: Tables, team: ConsumerGroup) -> bool:
-    """Partitions of its topics came or went."""
+def _are_partitions_outdated(tables: Tables, team: ConsumerGroup) -> bool:
+    """Whether partitions of its topics were added or removed."""
     names = {name for member in team.members.values() for name in member.topics}
     topics = [tables.topics[name] for name in names if name in tables.topics]
     there = {partition.group for topic in topics for partition in topic.partitions}

@@ -1,16 +1,17 @@
-"""Beats: what daemons and clients let a manager know of themselves, and what they hear in return.
+"""Heartbeats (BEAT) that a manager receives, answers and sends.
 
-Brokers beat to every manager and get their orders in the answer. Managers beat to each other, once
-a second; to the leader with the clients that they heard of, which it logs for all. A manager that
-comes with another disk than the one that is registered is not heard (W7): it may have forgotten
-what it promised. So may a broker, but its replicas can be replaced.
+Brokers send heartbeats to every manager and receive their orders in the answer. Managers send them
+to each other once a second; the heartbeat to the leader also carries the clients that this manager
+has seen, which the leader logs for all. A manager that comes with another disk than the registered
+one is refused: it may have forgotten what it promised. A broker with a new disk is accepted,
+because its replicas can be replaced.
 
-There are no keys yet, so a broker that nobody knows is welcome: it is registered with what it says.
-What it says is therefore looked at before it is believed: where it lives must be an address, since
-all brokers will connect to it; and numbers of brokers and groups have an end.
+Without keys any broker may join: an unknown broker is registered with what it reports. So reports
+are checked before they are believed: the broker's address must be one that the other brokers can
+connect to, and the numbers of brokers and groups are limited.
 
-Here the soft state meets the tables; who is heard and what is decided is in `cluster_view.py`,
-`broker_orders.py` and `daemons/manager/balancer/controller.py`.
+Here the soft state meets the tables. `cluster_view` says who is alive, `broker_orders` and
+`balancer/controller` decide.
 """
 
 from __future__ import annotations
@@ -18,9 +19,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue.daemons.manager.balancer.controller import Duties, Todo
-from myqueue.daemons.manager.broker_orders import Orders
-from myqueue.daemons.manager.cluster_view import Activity, Liveness, ManagerLife, url
+from myqueue.daemons.manager.balancer.controller import ClusterController, DueOperation
+from myqueue.daemons.manager.broker_orders import OrdersBuilder
+from myqueue.daemons.manager.cluster_view import (
+    ClientActivity,
+    ClusterView,
+    ManagerStatus,
+    client_url,
+)
 from myqueue.daemons.metadata.arguments import TEXT_MAX
 from myqueue.daemons.metadata.machine import MetadataMachine
 from myqueue.errors import Busy, IdentityMismatch, InvalidRequest, Unsupported
@@ -31,41 +37,41 @@ if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
     from myqueue.daemons.replication.engine import Engine
 
-REMEMBER_MS: Final = 120_000  # what a follower knows of clients
-CLIENTS_MAX: Final = 5000  # of each kind told to the leader in one beat
-TAKEOVER_MS: Final = 10_000  # a broker is silent for so long until another disk has its number
-BROKERS_MAX: Final = 1000  # known and unknown ones
-GROUPS_MAX: Final = 16_384  # that one broker may tell of; it holds 2,500 at most
-_ADDRESS: Final = re.compile(r"(?:tcp://)?[^\s/;@]{1,255}:[0-9]{1,5}")
+ACTIVITY_MEMORY_MS: Final = 120_000  # how long a follower remembers clients
+CLIENTS_PER_HEARTBEAT_MAX: Final = 5000  # of each kind, in one heartbeat to the leader
+DISK_TAKEOVER_SILENCE_MS: Final = 10_000  # silence before another disk gets a number
+BROKERS_MAX: Final = 1000  # registered or not
+GROUPS_PER_BROKER_MAX: Final = 16_384  # in reports of one broker; it holds 2,500 at most
+_ADDRESS_PATTERN: Final = re.compile(r"(?:tcp://)?[^\s/;@]{1,255}:[0-9]{1,5}")
 
 
-class Beats:
-    """See the module's docstring. `engine` and `metadata` are set when the manager has them."""
+class ManagerHeartbeats:
+    """Receives, answers and sends heartbeats. The manager sets `engine` and `metadata`."""
 
     engine: Engine
 
     def __init__(self, config: DaemonConfig, metadata: MetadataMachine) -> None:
         self._config, self.metadata = config, metadata
-        self.liveness, self.activity = Liveness(), Activity()
-        self.duties = Duties(self.liveness, self.activity)
-        self._orders = Orders()
-        self._forget_at = 0
-        self._told: dict[int, int] = {}  # broker -> version of the orders sent without being asked
+        self.cluster_view, self.activity = ClusterView(), ClientActivity()
+        self.controller = ClusterController(self.cluster_view, self.activity)
+        self._orders_builder = OrdersBuilder()
+        self._next_forget_at = 0
+        self._pushed_versions: dict[int, int] = {}  # broker -> version of orders sent unasked
 
     def tick(self, now: int) -> None:
-        self.liveness.watch(now)
-        if now >= self._forget_at:
-            self._forget_at = now + REMEMBER_MS // 4
-            self.activity.forget_before(self.engine.wall_ms() - REMEMBER_MS)
+        self.cluster_view.note_tick(now)
+        if now >= self._next_forget_at:
+            self._next_forget_at = now + ACTIVITY_MEMORY_MS // 4
+            self.activity.forget_before(self.engine.wall_ms() - ACTIVITY_MEMORY_MS)
 
     # -- daemons -------------------------------------------------------------------------------
 
-    def problem_with(self, kind: str, node: int, disk: str) -> str:
-        """Why this daemon is not to be heard; "": it is welcome.
+    def refusal_reason(self, kind: str, node: int, disk: str) -> str:
+        """Why this daemon is refused; "" if it is accepted.
 
-        A manager never comes with another disk. A broker may: its replicas are made anew then. But
-        not while the one that is registered is heard, or was a moment ago: two daemons that were
-        given one number by mistake must not drive each other out.
+        A manager must come with its registered disk. A broker may come with another one: its
+        replicas are rebuilt then. But it is refused while the registered broker is alive or was a
+        moment ago, so that two daemons with one number by mistake do not drive each other out.
         """
         row: Any = None
         tables = self.metadata.tables
@@ -77,55 +83,72 @@ class Beats:
             if tables.removed.get(node) == disk:
                 return f"broker {node} was removed; a new one needs a number or a disk of its own"
             known, now = tables.brokers.get(node), self.engine.now
-            if known is None or self.liveness.silent_for(node, known.disk, now) < TAKEOVER_MS:
+            if (
+                known is None
+                or self.cluster_view.broker_silent_ms(node, known.disk, now)
+                < DISK_TAKEOVER_SILENCE_MS
+            ):
                 row = known
         if row is None or row.disk == disk:
             return ""
         return f"{kind} {node} is registered with disk {row.disk}; this is disk {disk}"
 
-    def answer(self, kind: str, node: int, state: dict[str, Any], *, leads: bool) -> dict[str, Any]:
-        """Take in a BEAT; the map of ORDERS that answers it."""
+    def receive(
+        self, kind: str, node: int, state: dict[str, Any], *, leads: bool
+    ) -> dict[str, Any]:
+        """Store a BEAT and return the map of ORDERS that answers it."""
         if kind not in ("broker", "manager"):
-            raise Unsupported(f"a beat of a {kind}")
-        _check_whereabouts(state)
-        problem = self.problem_with(kind, node, state["disk"])
-        if problem:  # registered with another disk since it greeted
+            raise Unsupported(f"a heartbeat of a {kind}")
+        _check_addresses(state)
+        problem = self.refusal_reason(kind, node, state["disk"])
+        if problem:  # another disk was registered since its greeting
             raise IdentityMismatch(problem)
         self._check_reachable(kind, node, state)
         now, wall_ms = self.engine.now, self.engine.wall_ms()
         if kind == "manager":
-            life = self.liveness.manager_beat(node, state, now, wall_ms)
-            self._heard(0, life.producers, own=False)
-            self._heard(1, life.consumers, own=False)
+            life = self.cluster_view.receive_manager_heartbeat(node, state, now, wall_ms)
+            self._record_activity(0, life.producers, is_direct=False)
+            self._record_activity(1, life.consumers, is_direct=False)
             return {}
         self._check_room(node, state)
-        broker = self.liveness.broker_beat(node, state, now, wall_ms)
-        self.heard_now(state["producers"], state["consumers"], own=False)
+        broker = self.cluster_view.receive_broker_heartbeat(node, state, now, wall_ms)
+        self.record_client_activity(state["producers"], state["consumers"], is_direct=False)
         tables = self.metadata.tables
-        transfers = self.duties.transfers(tables, node, now) if leads else []
-        return self._timed(self._orders.answer(tables, node, broker, transfers, now))
+        transfers = self.controller.next_transfers(tables, node, now) if leads else []
+        return self._with_cluster_facts(
+            self._orders_builder.build(tables, node, broker, transfers, now)
+        )
 
-    def news_for(self, node: int) -> dict[str, Any] | None:
-        """ORDERS for a broker that follows older ones and has not been told of newer; else None."""
-        tables, life = self.metadata.tables, self.liveness.brokers.get(node)
+    def take_newer_orders(self, node: int) -> dict[str, Any] | None:
+        """ORDERS for a broker that follows older ones and was not sent newer ones; else None."""
+        tables, life = self.metadata.tables, self.cluster_view.brokers.get(node)
         row = tables.brokers.get(node)
-        if row is None or life is None or max(life.version, self._told.get(node, 0)) >= row.version:
+        if (
+            row is None
+            or life is None
+            or max(life.version, self._pushed_versions.get(node, 0)) >= row.version
+        ):
             return None
-        self._told[node] = row.version
-        return self._timed(self._orders.answer(tables, node, life, [], self.engine.now))
+        self._pushed_versions[node] = row.version
+        return self._with_cluster_facts(
+            self._orders_builder.build(tables, node, life, [], self.engine.now)
+        )
 
-    def _timed(self, orders: dict[str, Any]) -> dict[str, Any]:
-        """With this machine's clock as it stands, for brokers that are to doubt their own; and
-        with the numbers of all managers, for brokers whose settings leave some out.
+    def _with_cluster_facts(self, orders: dict[str, Any]) -> dict[str, Any]:
+        """Add this machine's clock, by which brokers check their own, and all managers' numbers, by
+        which brokers notice that their settings leave some out.
         """
         managers = [node for node, _ in self._config.managers]
         return orders | {"wall_ms": self.engine.clock.wall_ms(), "managers": managers}
 
     def _check_reachable(self, kind: str, node: int, state: dict[str, Any]) -> None:
-        """All others are told to connect to it. What is registered already stays heard."""
+        """Refuse new addresses that no other machine can connect to."""
         tables = self.metadata.tables
         row: Any = (tables.brokers if kind == "broker" else tables.managers).get(node)
-        if row is not None and (row.address, row.peer) == (url(state["address"]), state["peer"]):
+        if row is not None and (row.address, row.peer) == (
+            client_url(state["address"]),
+            state["peer"],
+        ):
             return
         for name, flag in (("address", "--advertise"), ("peer", "--peer-advertise")):
             address = state[name].removeprefix("tcp://")
@@ -136,70 +159,87 @@ class Beats:
                 )
 
     def _check_room(self, node: int, state: dict[str, Any]) -> None:
-        """Nobody fills our memory with brokers or groups that there are not."""
-        known, registered = self.liveness.brokers, self.metadata.tables.brokers
+        """Limit the memory that made-up brokers and groups can take."""
+        known, registered = self.cluster_view.brokers, self.metadata.tables.brokers
         if node not in known and node not in registered:
-            unknown = sum(one not in registered for one in known)
+            unknown = sum(other not in registered for other in known)
             if len(registered) + unknown >= BROKERS_MAX:
                 raise Busy(f"{BROKERS_MAX} brokers are known already")
         life = known.get(node)
         lists = (state.get("groups"), state.get("held"), state.get("lost"))
-        told = [one for one in lists if type(one) is list]
-        if sum(map(len, told)) + (len(life.reported) if life else 0) > 3 * GROUPS_MAX:
-            raise InvalidRequest("a beat of a broker that holds more groups than it may")
+        rows = [rows for rows in lists if type(rows) is list]
+        if (
+            sum(map(len, rows)) + (len(life.reported_groups) if life else 0)
+            > 3 * GROUPS_PER_BROKER_MAX
+        ):
+            raise InvalidRequest("a heartbeat reports more groups than a broker may hold")
 
-    def send(self, leader: int, *, blank: bool) -> None:
-        """To each other manager; `blank`: our log has no entry."""
-        here = self._here()
+    def send_to_managers(self, leader: int, *, is_log_empty: bool) -> None:
+        """Send a heartbeat to each other manager; `is_log_empty`: our log has no entry."""
+        here = self._own_status()
         common = {
-            "disk": here.disk, "incarnation": self.engine.incarnation, "address": here.address,
-            "peer": here.peer, "host": here.host, "applied": here.applied,
-            "damaged": here.damaged, "closed": here.closed, "blank": blank,
-        }  # fmt: skip
+            "disk": here.disk,
+            "incarnation": self.engine.incarnation,
+            "address": here.address,
+            "peer": here.peer,
+            "host": here.host,
+            "applied": here.applied,
+            "damaged": here.damaged,
+            "closed": here.closed,
+            "blank": is_log_empty,
+        }
         for node, _ in self._config.managers:
             if node == self.engine.node:
                 continue
             seen: dict[str, Any] = {"producers": [], "consumers": []}
             if node == leader:
-                seen = self.activity.take(CLIENTS_MAX, own_only=True)
+                seen = self.activity.take(CLIENTS_PER_HEARTBEAT_MAX, direct_only=True)
             frame = protocol.encode(protocol.BEAT, 0, common | seen)
             if not self.engine.link_send(("manager", node), [frame]):
                 self.engine.counts["beats_dropped_total"] += 1
 
-    def _here(self) -> ManagerLife:
-        """This manager, as the others know it from its beats."""
+    def _own_status(self) -> ManagerStatus:
+        """This manager, as the others know it from its heartbeats."""
         config, engine = self._config, self.engine
-        return ManagerLife(
-            engine.now, engine.wall_ms(), engine.log.identity.disk, url(config.advertise),
-            config.peer_advertise, config.host, self.metadata.applied_index,
-            damaged=engine.repair.told(), closed=engine.closing.told(),
-        )  # fmt: skip
+        return ManagerStatus(
+            engine.now,
+            engine.wall_ms(),
+            engine.log.identity.disk,
+            client_url(config.advertise),
+            config.peer_advertise,
+            config.host,
+            self.metadata.applied_index,
+            damaged=engine.repair.told(),
+            closed=engine.closing.told(),
+        )
 
-    def due(self, now: int) -> list[Todo]:
-        """What this manager should propose, if it leads."""
-        managers = self.liveness.managers | {self.engine.node: self._here()}
-        return self.duties.due(self.metadata.tables, managers, now)
+    def next_operations(self, now: int) -> list[DueOperation]:
+        """The operations that this manager should propose, if it leads."""
+        managers = self.cluster_view.managers | {self.engine.node: self._own_status()}
+        return self.controller.next_operations(self.metadata.tables, managers, now)
 
     # -- clients -------------------------------------------------------------------------------
 
-    def heard_now(self, producers: list[int], consumers: list[int], *, own: bool) -> None:
+    def record_client_activity(
+        self, producers: list[int], consumers: list[int], *, is_direct: bool
+    ) -> None:
         now = self.engine.wall_ms()
-        self._heard(0, [(number, now) for number in producers], own=own)
-        self._heard(1, [(number, now) for number in consumers], own=own)
+        self._record_activity(0, [(number, now) for number in producers], is_direct=is_direct)
+        self._record_activity(1, [(number, now) for number in consumers], is_direct=is_direct)
 
-    def _heard(self, kind: int, pairs: list[tuple[int, int]], *, own: bool) -> None:
-        """Ids that are not known are dropped here, so that nobody can fill our memory."""
+    def _record_activity(self, kind: int, pairs: list[tuple[int, int]], *, is_direct: bool) -> None:
+        """Note signs of life. Unknown ids are dropped, so that no client can fill our memory."""
         tables = self.metadata.tables
         known: Any = tables.consumers if kind else tables.producers
         for number, wall_ms in pairs:
             if number in known:
-                self.activity.heard(kind, number, wall_ms, own=own)
+                self.activity.record(kind, number, wall_ms, is_direct=is_direct)
 
 
-def _check_whereabouts(state: dict[str, Any]) -> None:
-    """Texts of a beat, before they become part of what is known to all."""
+def _check_addresses(state: dict[str, Any]) -> None:
+    """Check the texts of a heartbeat before they are passed on to all daemons."""
     texts = [state.get(name) for name in ("disk", "address", "peer", "host")]
     if not all(type(text) is str and len(text) <= TEXT_MAX for text in texts):
-        raise InvalidRequest("a beat that does not say whose it is")
-    if not all(_ADDRESS.fullmatch(str(text)) for text in texts[1:3]):
-        raise InvalidRequest("a beat of a daemon without an address")
+        raise InvalidRequest("a heartbeat without disk, address, peer or host")
+    if not all(_ADDRESS_PATTERN.fullmatch(str(text)) for text in texts[1:3]):
+        raise InvalidRequest("a heartbeat without a usable address")

@@ -1,18 +1,18 @@
-"""The manager: which request goes where, and what an event means for those who wait.
+"""The manager: dispatches requests, and settles waiting ones when an event of the engine comes.
 
-An owner in the sense of `engine.Owner`, with one group: the managers' log, whose machine is the
-metadata. Updates go through that log at its leader; reads are answered by every manager from what
-it applied; who lives and who leads is known from beats (`cluster_view.py`).
+It is an `interfaces.Owner` with one raft group: the managers' log, whose state machine is the
+metadata. Updates go through that log at its leader. Every manager answers reads from what it has
+applied. Heartbeats say which daemons are alive and which replicas lead (`cluster_view`).
 
 | event | settles |
 |---|---|
 | applied | updates whose entries these are; reads that waited for an index |
-| dropped | updates that were proposed and may or may not be done: OUTCOME_UNKNOWN |
-| changed: leads no more | reads that waited for a round of heartbeats |
+| dropped | updates that were proposed and may or may not take effect: OUTCOME_UNKNOWN |
+| changed, no longer leader | reads that waited for a round of heartbeats |
 | closed | everything |
-| tick | whoever waited for 5 s |
+| tick | requests that waited for 5 s |
 
-As the leader it also does what nobody asked for (`daemons/manager/balancer/controller.py`).
+As the leader it also proposes what is due without a request (`balancer/controller`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Final
 from myqueue import __version__, errors
 from myqueue.daemons.error_details import describe
 from myqueue.daemons.manager import founding, queries, status
-from myqueue.daemons.manager.audit_log import told_of
-from myqueue.daemons.manager.balancer.removal_impact import stranded
-from myqueue.daemons.manager.founding import Founding
-from myqueue.daemons.manager.group_sessions import Coordinator
-from myqueue.daemons.manager.heartbeats import Beats
-from myqueue.daemons.manager.pending import Reader, Update, Waiting
-from myqueue.daemons.manager.queries import View
+from myqueue.daemons.manager.audit_log import audit_lines
+from myqueue.daemons.manager.balancer.removal_impact import stranded_groups
+from myqueue.daemons.manager.founding import MetadataFounding
+from myqueue.daemons.manager.group_sessions import GroupSessions
+from myqueue.daemons.manager.heartbeats import ManagerHeartbeats
+from myqueue.daemons.manager.pending import PendingRead, PendingRequests, PendingUpdate
+from myqueue.daemons.manager.queries import QueryContext
 from myqueue.daemons.metadata.arguments import check_new_name
 from myqueue.daemons.metadata.machine import (
     LEADER_ARGUMENTS,
@@ -53,78 +53,84 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
-GROUP: Final = 1  # of the managers themselves
-UPDATE_MS: Final = 5000
-READ_MS: Final = 5000
-BEAT_MS: Final = 1000  # to the other managers
+MANAGERS_RAFT_UID: Final = 1  # the managers' raft group
+UPDATE_TIMEOUT_MS: Final = 5000
+READ_TIMEOUT_MS: Final = 5000
+HEARTBEAT_INTERVAL_MS: Final = 1000  # between heartbeats to the other managers
 RETRY_MS: Final = 100
-TRANSFER_AGAIN_MS: Final = 500
+TRANSFER_RETRY_MS: Final = 500
 
 
 Buffer = bytes | memoryview
-_ALL: Final = 1 << 64  # every index is below it
+_INDEX_END: Final = 1 << 64  # every index is below it
 
 
 class Manager:
-    """See the module's docstring. `attach` and `started` complete it."""
+    """Owner of the managers' raft group. `attach` and `started` complete it."""
 
-    def __init__(self, config: DaemonConfig, tell: Callable[..., None]) -> None:
-        self._config, self._tell = config, tell
+    def __init__(self, config: DaemonConfig, log_event: Callable[..., None]) -> None:
+        self._config, self._log_event = config, log_event
         self._metadata = MetadataMachine(config.cluster)
-        self._beats = Beats(config, self._metadata)
-        self._waiting = Waiting()
+        self._heartbeats = ManagerHeartbeats(config, self._metadata)
+        self._pending = PendingRequests()
         nodes = [node for node, _ in config.managers]
-        self._founding = Founding(config.id, nodes, tell)
-        self._groups = Coordinator(
+        self._founding = MetadataFounding(config.id, nodes, log_event)
+        self._group_sessions = GroupSessions(
             lambda: self._metadata.tables, self._reply, self._refuse, self._propose_own
         )
         self._replica: Replica | None = None
-        self._beat_at = self._transfer_at = 0
-        self._was_ready = self._is_stopping = False
-        self._peers: dict[tuple[str, int], Peer] = {}  # as they beat last
+        self._next_heartbeat_at = self._next_transfer_at = 0
+        self._is_ready_leader = self._is_stopping = False
+        self._heartbeat_peers: dict[tuple[str, int], Peer] = {}  # of the last heartbeats
 
-    # -- the owner's side of the seam ----------------------------------------------------------
+    # -- Owner: start and requests --------------------------------------------------------------
 
     def attach(self, engine: Engine) -> None:
-        self._engine = self._beats.engine = self._groups.engine = engine
+        self._engine = self._heartbeats.engine = self._group_sessions.engine = engine
 
     def make_machine(self, group: int, about: bytes) -> MetadataMachine:
         return MetadataMachine(self._config.cluster, self._config.log_entries)
 
     def started(self, now: int) -> None:
-        """The group is open, or is made: a manager's first start, unless it may have had it."""
+        """The managers' group is open, or is created: a first start, unless it may have existed."""
         engine = self._engine
-        if GROUP in engine.refused:
+        if MANAGERS_RAFT_UID in engine.refused:
             return
-        replica, may_have = engine.replicas.get(GROUP), engine.log.journal.recovered.unknown_loss
-        if replica is None and may_have:  # and have voted (R2)
-            engine.refused[GROUP] = "its log lost what may have been its votes"
+        replica, may_have = (
+            engine.replicas.get(MANAGERS_RAFT_UID),
+            engine.log.journal.recovered.unknown_loss,
+        )
+        # A replica that voted and forgot it must not take part.
+        if replica is None and may_have:
+            engine.refused[MANAGERS_RAFT_UID] = "its log lost what may have been its votes"
             return
         if replica is None:
             voters = [replica_id(node, 1) for node, _ in self._config.managers]
-            replica = engine.create(GROUP, replica_id(engine.node, 1), voters, (), b"managers")
+            replica = engine.create(
+                MANAGERS_RAFT_UID, replica_id(engine.node, 1), voters, (), b"managers"
+            )
         machine = replica.machine
         if not isinstance(machine, MetadataMachine):
-            raise errors.Internal("the managers' group has another machine")
+            raise errors.Internal("the state machine of the managers' group is not the metadata")
         if may_have:
             with suppress(OSError):
-                engine.log.clear_unknown_loss()  # there is one group here, and it is not in doubt
+                engine.log.clear_unknown_loss()  # this daemon has one group, and it is not in doubt
         self._replica = replica
-        self._metadata = self._beats.metadata = machine
-        self._founding.look(replica, self._beats.liveness, now)
+        self._metadata = self._heartbeats.metadata = machine
+        self._founding.update(replica, self._heartbeats.cluster_view, now)
 
     def request(self, client: Client, envelope: Envelope, frames: list[Buffer]) -> None:
         kind = envelope[protocol.KIND]
         if kind == protocol.ROUTE:
-            self._read_when(client, envelope, envelope[4])
+            self._answer_when_applied(client, envelope, envelope[4])
         elif kind == protocol.READ:
-            self._read(client, envelope)
+            self._handle_read(client, envelope)
         elif kind == protocol.UPDATE:
-            self._update(client, envelope)
+            self._handle_update(client, envelope)
         elif kind == protocol.ALIVE:
-            self._alive(client, envelope)
+            self._handle_alive(client, envelope)
         elif kind == protocol.MEMBER:
-            self._groups.request(client, envelope, self._leading())
+            self._group_sessions.handle_member_heartbeat(client, envelope, self._leader_replica())
         elif kind == protocol.STATUS:
             self._reply(client, protocol.INFO, envelope[2], self._status(envelope[3]))
         elif kind == protocol.STATS:
@@ -142,66 +148,70 @@ class Manager:
         self._engine.reply(client, [frame])
 
     def _refuse(self, client: Client, request: int, error: errors.MyQueueError) -> None:
-        """For those who waited; who is refused at once gets the exception, by the loop."""
-        who = error.component or f"manager {self._engine.node}"
-        self._reply(client, protocol.ERROR, request, error.code, str(error), who, describe(error))
+        """Refuse a request that waited. One that is refused at once raises instead."""
+        sender = error.component or f"manager {self._engine.node}"
+        self._reply(
+            client, protocol.ERROR, request, error.code, str(error), sender, describe(error)
+        )
 
     # -- updates -------------------------------------------------------------------------------
 
-    def _update(self, client: Client, envelope: Envelope) -> None:
+    def _handle_update(self, client: Client, envelope: Envelope) -> None:
         _, _, request, key, operation, arguments = envelope
         if operation not in CLIENT_OPERATIONS:
             raise errors.Unsupported(f"there is no operation {operation!r} for clients")
         for name in LEADER_ARGUMENTS & set(arguments):
             raise errors.InvalidRequest(f"{operation} knows no argument {name}")
-        replica = self._leading()
+        replica = self._leader_replica()
         if operation in TOPIC_CREATING_OPERATIONS:
             kind, tables = TOPIC_CREATING_OPERATIONS[operation], self._metadata.tables
             known = tables.topics if kind == "topic" else tables.consumer_groups
             check_new_name(kind, arguments.get(kind), known)
-        self._waiting.check_room(self._waiting.updates)
-        payload = pack_command(key, operation, self._with_news(operation, arguments))
+        self._pending.check_room(self._pending.updates)
+        payload = pack_command(key, operation, self._with_leader_arguments(operation, arguments))
         index = self._propose(replica, payload)
-        deadline = self._engine.now + UPDATE_MS
-        self._waiting.updates[index] = Update(client, request, payload, deadline, key)
+        deadline = self._engine.now + UPDATE_TIMEOUT_MS
+        self._pending.updates[index] = PendingUpdate(client, request, payload, deadline, key)
 
-    def _leading(self) -> Replica:
-        """The replica, if it leads and may be written to; else the error that says who does."""
+    def _leader_replica(self) -> Replica:
+        """The replica, if it leads and is ready; else raises the error that names the leader."""
         replica = self._replica
         if replica is None:
-            raise self._no_part()
+            raise self._not_participating_error()
         if not replica.is_leader:
-            raise self._not_leader(replica)
+            raise self._not_leader_error(replica)
         if not replica.is_ready:
-            error = errors.NotReady("elected a moment ago")
-            raise status.with_details(error, retry_ms=RETRY_MS)
+            error = errors.NotReady("this manager was elected a moment ago and is not ready yet")
+            raise status.add_details(error, retry_ms=RETRY_MS)
         return replica
 
-    def _not_leader(self, replica: Replica) -> errors.MyQueueError:
+    def _not_leader_error(self, replica: Replica) -> errors.MyQueueError:
         leader = replica.leader_node
         if not leader or leader == self._engine.node:
-            waits = self._founding.waits_for
-            text = self._founding.why if waits else "no majority is connected"
+            waits = self._founding.missing_managers
+            text = self._founding.waiting_reason if waits else "no majority is connected"
             error = errors.NoQuorum(f"the managers have no leader: {text}")
-            return status.with_details(error, retry_ms=5 * RETRY_MS)
-        address = self._address(leader)
+            return status.add_details(error, retry_ms=5 * RETRY_MS)
+        address = self._manager_address(leader)
         details: dict[str, Any] = {"leader": leader} | ({"address": address} if address else {})
-        return status.with_details(errors.NotLeader(f"manager {leader} leads"), **details)
+        return status.add_details(errors.NotLeader(f"manager {leader} leads"), **details)
 
-    def _address(self, node: int) -> str:
-        """Of a manager's clients' door."""
-        life = self._beats.liveness.managers.get(node)
+    def _manager_address(self, node: int) -> str:
+        """The client address of a manager; "" if it is not known."""
+        life = self._heartbeats.cluster_view.managers.get(node)
         row = self._metadata.tables.managers.get(node)
         return life.address if life else row.address if row else ""
 
-    def _with_news(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _with_leader_arguments(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if operation not in REPLICA_PLACING_OPERATIONS:
             return arguments
-        tables, liveness = self._metadata.tables, self._beats.liveness
-        silent = liveness.silent(tables.brokers, self._engine.now)
+        tables, cluster_view = self._metadata.tables, self._heartbeats.cluster_view
+        silent = cluster_view.silent_brokers(tables.brokers, self._engine.now)
         more: dict[str, Any] = {"avoid": silent} if silent else {}
         if operation == "remove_broker":
-            groups = stranded(tables, liveness, arguments.get("node", 0), self._engine.now)
+            groups = stranded_groups(
+                tables, cluster_view, arguments.get("node", 0), self._engine.now
+            )
             more |= {"stranded": groups} if groups else {}
         return arguments | more
 
@@ -210,35 +220,36 @@ class Manager:
         return self._engine.propose(replica, [item], urgent=True)
 
     def _propose_own(self, operation: str, arguments: dict[str, Any]) -> None:
-        self._propose(self._leading(), pack_command(b"", operation, arguments))
+        self._propose(self._leader_replica(), pack_command(b"", operation, arguments))
 
     def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
         done, self._metadata.done = self._metadata.done, []
-        if self._was_ready:
-            self._tell_brokers()
-            self._groups.news()
-            for event, told in told_of(done, self._metadata.tables):
-                self._tell("info", event, always=True, **told)
-        updates = self._waiting.updates
+        if self._is_ready_leader:
+            self._push_orders()
+            self._group_sessions.reply_news()
+            for event, fields in audit_lines(done, self._metadata.tables):
+                self._log_event("info", event, always=True, **fields)
+        updates = self._pending.updates
         for entry, result in zip(entries, results, strict=True):
             update = updates.pop(entry[INDEX], None)
             if update is None:
                 continue
             if bytes(entry[PAYLOAD]) != update.payload:
-                self._lost(update)
-            elif self._is_another(replica, update, entry[INDEX]):
-                reused = errors.KeyReused("this key came before, with other arguments")
+                self._fail_unknown(update)
+            elif self._is_key_reused(replica, update, entry[INDEX]):
+                reused = errors.KeyReused("this key was used before, with other arguments")
                 self._refuse(update.client, update.request, reused)
             elif isinstance(result, errors.MyQueueError):
                 self._refuse(update.client, update.request, result)
             else:
-                fields = (entry[INDEX], result)
-                self._reply(update.client, protocol.UPDATED, update.request, *fields)
+                index = entry[INDEX]
+                self._reply(update.client, protocol.UPDATED, update.request, index, result)
 
-    def _is_another(self, replica: Replica, update: Update, index: int) -> bool:
-        """Its key was known, from a command that asked for something else.
+    def _is_key_reused(self, replica: Replica, update: PendingUpdate, index: int) -> bool:
+        """Whether its key was used before, by a command with other arguments.
 
-        The log has what was asked for; if it was cut since, the first answer is the answer.
+        The log has the first command's arguments. If that part of the log is removed, the first
+        result is the answer.
         """
         first = self._metadata.tables.result_keys.get(update.key)
         if first is None or first == index:
@@ -249,202 +260,220 @@ class Manager:
             return False
         return requested_operation(entry[PAYLOAD]) != requested_operation(update.payload)
 
-    def _lost(self, update: Update) -> None:
+    def _fail_unknown(self, update: PendingUpdate) -> None:
         error = errors.OutcomeUnknown("leadership was lost before a majority confirmed")
         self._refuse(update.client, update.request, error)
 
     def dropped(self, replica: Replica, first_index: int) -> None:
-        for update in self._waiting.take_updates(first_index):
-            self._lost(update)
+        for update in self._pending.take_updates(first_index):
+            self._fail_unknown(update)
 
     # -- reads ---------------------------------------------------------------------------------
 
-    def _read(self, client: Client, envelope: Envelope) -> None:
+    def _handle_read(self, client: Client, envelope: Envelope) -> None:
         _, _, _, query, _, at_least, linearizable = envelope
         if query not in queries.QUERIES:
             names = ", ".join(queries.QUERIES)
             raise errors.InvalidRequest(f"there is no query {query!r}; there are {names}")
         if not linearizable:
-            self._read_when(client, envelope, at_least)
+            self._answer_when_applied(client, envelope, at_least)
             return
-        replica = self._leading()
-        reader = Reader(client, envelope, at_least, self._engine.now + READ_MS)
-        context = self._waiting.begin_round(reader)
+        replica = self._leader_replica()
+        reader = PendingRead(client, envelope, at_least, self._engine.now + READ_TIMEOUT_MS)
+        context = self._pending.add_round_read(reader)
         try:
             self._engine.read(replica, context)
         except errors.MyQueueError:
-            self._waiting.rounds.pop(context, None)
+            self._pending.reads_awaiting_round.pop(context, None)
             raise
 
-    def _read_when(self, client: Client, envelope: Envelope, at_least: int) -> None:
-        """Answer now, or when so much is applied."""
+    def _answer_when_applied(self, client: Client, envelope: Envelope, at_least: int) -> None:
+        """Answer now, or when this index is applied."""
         if self._replica is None:
-            self._leading()
+            self._leader_replica()
         if at_least <= self._metadata.applied_index:
             self._answer(client, envelope)
         else:
-            deadline = self._engine.now + READ_MS
-            self._waiting.add_reader(Reader(client, envelope, at_least, deadline))
+            deadline = self._engine.now + READ_TIMEOUT_MS
+            self._pending.add_index_read(PendingRead(client, envelope, at_least, deadline))
 
     def _answer(self, client: Client, envelope: Envelope) -> None:
-        view, request = self._view(), envelope[protocol.REQUEST]
+        view, request = self._query_context(), envelope[protocol.REQUEST]
         if envelope[protocol.KIND] == protocol.ROUTE:
             fields = queries.routes(view, envelope[3])
             self._reply(client, protocol.ROUTES, request, *fields)
         else:
-            result = queries.answer(view, envelope[3], envelope[4])
+            result = queries.run_query(view, envelope[3], envelope[4])
             self._reply(client, protocol.ANSWER, request, view.applied, result)
 
-    def _answer_late(self, reader: Reader) -> None:
+    def _answer_or_refuse(self, reader: PendingRead) -> None:
         try:
             self._answer(reader.client, reader.envelope)
         except errors.MyQueueError as error:
             self._refuse(reader.client, reader.envelope[protocol.REQUEST], error)
 
-    def _is_cut_off(self, kind: str, node: int) -> bool:
-        """The connection of its last beat ended, as it does at once when a process is killed."""
-        peer = self._peers.get((kind, node))
+    def _check_disconnected(self, kind: str, node: int) -> bool:
+        """Whether the connection of its last heartbeat has ended, as when a process is killed."""
+        peer = self._heartbeat_peers.get((kind, node))
         return peer is not None and not self._engine.stands(peer)
 
-    def _view(self) -> View:
-        engine, replica, beats = self._engine, self._replica, self._beats
+    def _query_context(self) -> QueryContext:
+        engine, replica, beats = self._engine, self._replica, self._heartbeats
         node, leads = replica.node if replica else None, bool(replica and replica.is_leader)
-        return View(
-            self._config.cluster, __version__, engine.node,
-            replica.leader_node if replica else 0, node.term if node else 0,
+        return QueryContext(
+            self._config.cluster,
+            __version__,
+            engine.node,
+            replica.leader_node if replica else 0,
+            node.term if node else 0,
             [node_of(one) for one in node.config.voters] if node else [],
-            self._metadata.applied_index, self._metadata.tables, beats.liveness, beats.activity,
-            engine.now, engine.wall_ms(), engine.repair.told(), self._groups.heard if leads else {},
-            beats.duties.unreached if leads else set(), engine.closing.told(),
-            engine.rivals, self._is_cut_off,
-        )  # fmt: skip
+            self._metadata.applied_index,
+            self._metadata.tables,
+            beats.cluster_view,
+            beats.activity,
+            engine.now,
+            engine.wall_ms(),
+            engine.repair.told(),
+            self._group_sessions.last_seen if leads else {},
+            beats.controller.unreachable_brokers if leads else set(),
+            engine.closing.told(),
+            engine.rivals,
+            self._check_disconnected,
+        )
 
     def closed(self, replica: Replica) -> None:
-        """The managers' group is closed here: whoever waits is told, and so is whoever comes."""
-        self._replica, self._was_ready = None, False
-        error = self._no_part()
-        for update in self._waiting.take_updates(0):
-            self._lost(update)
-        self._groups.lost(error)
-        for reader in [*self._waiting.take_rounds(), *self._waiting.take_readers(_ALL)]:
+        """The managers' group is closed here: refuse waiting requests, and all that come."""
+        self._replica, self._is_ready_leader = None, False
+        error = self._not_participating_error()
+        for update in self._pending.take_updates(0):
+            self._fail_unknown(update)
+        self._group_sessions.fail_all(error)
+        for reader in [
+            *self._pending.take_round_reads(),
+            *self._pending.take_ready_reads(_INDEX_END),
+        ]:
             self._refuse(reader.client, reader.envelope[protocol.REQUEST], error)
 
-    def _no_part(self) -> errors.MyQueueError:
-        why = self._engine.refused.get(GROUP, "it is starting")
+    def _not_participating_error(self) -> errors.MyQueueError:
+        why = self._engine.refused.get(MANAGERS_RAFT_UID, "it is starting")
         return errors.NotReady(f"this manager takes no part: {why}")
 
     def read_ready(self, context: int) -> None:
-        if self._groups.read_ready(context):
+        if self._group_sessions.read_ready(context):
             return
-        reader = self._waiting.rounds.pop(context, None)
+        reader = self._pending.reads_awaiting_round.pop(context, None)
         if reader is None:
             return
-        if reader.at_least <= self._metadata.applied_index:
-            self._answer_late(reader)
+        if reader.at_least_index <= self._metadata.applied_index:
+            self._answer_or_refuse(reader)
         else:
-            self._waiting.readers.append(reader)
+            self._pending.reads_awaiting_index.append(reader)
 
     def changed(self, replica: Replica) -> None:
         ready = replica.is_leader and replica.is_ready
-        if ready and not self._was_ready:
-            self._beats.duties.begin(self._engine.now)
-            self._groups.begin(self._engine.now)
-            self._tell("info", "leads", term=replica.node.term)
-        self._was_ready = ready
+        if ready and not self._is_ready_leader:
+            self._heartbeats.controller.become_leader(self._engine.now)
+            self._group_sessions.become_leader(self._engine.now)
+            self._log_event("info", "leads", term=replica.node.term)
+        self._is_ready_leader = ready
         if not replica.is_leader:
-            self._groups.lost(self._not_leader(replica))
-            for reader in self._waiting.take_rounds():
+            self._group_sessions.fail_all(self._not_leader_error(replica))
+            for reader in self._pending.take_round_reads():
                 request = reader.envelope[protocol.REQUEST]
-                self._refuse(reader.client, request, self._not_leader(replica))
+                self._refuse(reader.client, request, self._not_leader_error(replica))
 
-    # -- signs of life -------------------------------------------------------------------------
+    # -- heartbeats and clients ----------------------------------------------------------------
 
-    def _alive(self, client: Client, envelope: Envelope) -> None:
+    def _handle_alive(self, client: Client, envelope: Envelope) -> None:
         _, _, request, producers, consumers = envelope
-        self._beats.heard_now(producers, consumers, own=True)
+        self._heartbeats.record_client_activity(producers, consumers, is_direct=True)
         self._reply(client, protocol.ALIVE_OK, request)
 
     def greeted(self, kind: str, node: int, disk: str) -> str:
-        return self._beats.problem_with(kind, node, disk)
+        return self._heartbeats.refusal_reason(kind, node, disk)
 
     def peer_request(self, peer: Peer, envelope: Envelope, frames: list[Buffer]) -> None:
         kind = envelope[protocol.KIND]
         if kind != protocol.BEAT:
             raise errors.Unsupported(f"{protocol.name_of(kind)} is not for a manager's peers")
         if self._replica is None and peer.kind == "broker":
-            raise self._no_part()  # what it knows is of some time ago, and stays so
-        leads = self._was_ready
-        orders = self._beats.answer(peer.kind, peer.node, envelope[3], leads=leads)
+            raise self._not_participating_error()  # its tables are outdated and stay so
+        leads = self._is_ready_leader
+        orders = self._heartbeats.receive(peer.kind, peer.node, envelope[3], leads=leads)
         self._engine.peer_reply(peer, protocol.encode(protocol.ORDERS, envelope[2], orders))
-        self._peers[peer.kind, peer.node] = peer
+        self._heartbeat_peers[peer.kind, peer.node] = peer
 
-    def _tell_brokers(self) -> None:
-        """Those for whom something changed need not wait for their next beat to hear of it."""
-        for (kind, node), peer in self._peers.items():
-            orders = self._beats.news_for(node) if kind == "broker" else None
+    def _push_orders(self) -> None:
+        """Send new orders at once to brokers for which something changed."""
+        for (kind, node), peer in self._heartbeat_peers.items():
+            orders = self._heartbeats.take_newer_orders(node) if kind == "broker" else None
             if orders is not None:
                 self._engine.peer_reply(peer, protocol.encode(protocol.ORDERS, 0, orders))
 
     def peer_answer(self, peer: tuple[str, int], envelope: Envelope) -> None:
-        """Other managers' answers to our beats say nothing that is not known."""
+        """Other managers' answers to our heartbeats are empty; only refusals are counted."""
         if envelope[protocol.KIND] == protocol.ERROR:
             self._engine.counts["beats_refused_total"] += 1
 
     # -- the turn ------------------------------------------------------------------------------
 
     def before_turn_ends(self, now: int) -> None:
-        """Updates are proposed as they come."""
+        """Nothing to do: updates are proposed as they come."""
 
     def end_turn(self, now: int) -> None:
-        """After the turn more may be applied, by entries or by a leader's snapshot."""
-        if self._waiting.readers:
-            for reader in self._waiting.take_readers(self._metadata.applied_index):
-                self._answer_late(reader)
+        """Answer reads whose index the turn applied, by entries or by a leader's snapshot."""
+        if self._pending.reads_awaiting_index:
+            for reader in self._pending.take_ready_reads(self._metadata.applied_index):
+                self._answer_or_refuse(reader)
 
     def tick(self, now: int) -> None:
-        self._expire(now)
-        self._beats.tick(now)
+        self._expire_pending(now)
+        self._heartbeats.tick(now)
         replica = self._replica
-        blank = replica is not None and founding.is_blank(replica)
-        if now >= self._beat_at:
-            self._beat_at = now + (founding.BEAT_MS if blank else BEAT_MS)
-            self._beats.send(replica.leader_node if replica else 0, blank=blank)
+        is_log_empty = replica is not None and founding.is_log_empty(replica)
+        if now >= self._next_heartbeat_at:
+            self._next_heartbeat_at = now + (
+                founding.EMPTY_LOG_HEARTBEAT_INTERVAL_MS if is_log_empty else HEARTBEAT_INTERVAL_MS
+            )
+            self._heartbeats.send_to_managers(
+                replica.leader_node if replica else 0, is_log_empty=is_log_empty
+            )
         if self._replica is None:
             return
-        self._founding.look(self._replica, self._beats.liveness, now)
+        self._founding.update(self._replica, self._heartbeats.cluster_view, now)
         if self._replica.is_leader and self._replica.is_ready:
-            self._do_duties(self._replica, now)
-            self._groups.tick(now)
-        if self._is_stopping and now >= self._transfer_at:
-            self._hand_over(self._replica, now)
+            self._propose_due_operations(self._replica, now)
+            self._group_sessions.tick(now)
+        if self._is_stopping and now >= self._next_transfer_at:
+            self._transfer_leadership(self._replica, now)
 
-    def _expire(self, now: int) -> None:
-        updates, readers = self._waiting.expired(now)
-        error = errors.TimedOut(f"not confirmed by a majority within {UPDATE_MS} ms")
+    def _expire_pending(self, now: int) -> None:
+        updates, readers = self._pending.take_expired(now)
+        error = errors.TimedOut(f"not confirmed by a majority within {UPDATE_TIMEOUT_MS} ms")
         for update in updates:
             self._refuse(update.client, update.request, error)
         for reader in readers:
             applied, request = self._metadata.applied_index, reader.envelope[protocol.REQUEST]
-            text = f"this manager has applied {applied}, not yet {reader.at_least}"
-            if reader.at_least <= applied:
+            text = f"this manager has applied {applied}, not yet {reader.at_least_index}"
+            if reader.at_least_index <= applied:
                 text = "no majority confirmed that this manager still leads"
             self._refuse(reader.client, request, errors.NotReady(text))
 
-    def _do_duties(self, replica: Replica, now: int) -> None:
-        for todo in self._beats.due(now):
-            payload = pack_command(b"", todo.operation, self._with_news(*todo))
+    def _propose_due_operations(self, replica: Replica, now: int) -> None:
+        for todo in self._heartbeats.next_operations(now):
+            payload = pack_command(b"", todo.operation, self._with_leader_arguments(*todo))
             try:
                 self._propose(replica, payload)
             except errors.MyQueueError:
-                self._engine.counts["duties_postponed_total"] += 1  # they come again
+                self._engine.counts["duties_postponed_total"] += 1  # they are proposed again later
 
     def stopping(self, now: int) -> None:
         self._is_stopping = True
         if self._replica is not None:
-            self._hand_over(self._replica, now)
+            self._transfer_leadership(self._replica, now)
 
-    def _hand_over(self, replica: Replica, now: int) -> None:
-        self._transfer_at = now + TRANSFER_AGAIN_MS
+    def _transfer_leadership(self, replica: Replica, now: int) -> None:
+        self._next_transfer_at = now + TRANSFER_RETRY_MS
         if follower := replica.best_follower(now) if replica.is_leader else 0:
             try:
                 self._engine.transfer(replica, follower)
@@ -454,8 +483,13 @@ class Manager:
     # -- for people and for metrics ------------------------------------------------------------
 
     def _status(self, group: int) -> dict[str, Any]:
-        return status.status(self._engine, self._replica, GROUP, group)
+        return status.manager_status(self._engine, self._replica, MANAGERS_RAFT_UID, group)
 
     def _stats(self) -> dict[str, Any]:
-        gauges = {"updates_waiting": len(self._waiting.updates), "leads": int(self._was_ready)}
-        return status.stats(self._engine, self._metadata, self._beats.liveness, gauges)
+        gauges = {
+            "updates_waiting": len(self._pending.updates),
+            "leads": int(self._is_ready_leader),
+        }
+        return status.manager_stats(
+            self._engine, self._metadata, self._heartbeats.cluster_view, gauges
+        )

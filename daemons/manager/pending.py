@@ -1,7 +1,7 @@
-"""Who waits for what at a manager: updates for their entries, reads for an index or a round.
+"""Requests that wait at a manager: updates for their entries, reads for an index or a round.
 
-Nothing here decides about the answers; it keeps who waits, with a deadline each, and hands them
-back when something has happened. All of it is bounded: over the limit nothing new is taken.
+It decides nothing about the answers. It keeps each waiting request with a deadline and returns it
+when its event has happened. All of it is bounded: over the limit no request is taken.
 """
 
 from __future__ import annotations
@@ -19,74 +19,82 @@ WAITING_MAX: Final = 4096  # of each kind
 
 
 @dataclass(slots=True)
-class Update:
+class PendingUpdate:
     """A client's command on its way through the log."""
 
     client: Client
     request: int
-    payload: bytes  # another one at its index means that this one was lost
+    payload: bytes  # another payload at its index means that this one was lost
     deadline: int
     key: bytes
 
 
 @dataclass(slots=True)
-class Reader:
-    """A READ or ROUTE that can't be answered yet."""
+class PendingRead:
+    """A READ or ROUTE that cannot be answered yet."""
 
     client: Client
     envelope: Envelope
-    at_least: int
+    at_least_index: int
     deadline: int
 
 
-class Waiting:
-    """See the module's docstring."""
+class PendingRequests:
+    """All requests that wait at this manager."""
 
     def __init__(self) -> None:
-        self.updates: dict[int, Update] = {}  # by the index of the entry
-        self.rounds: dict[int, Reader] = {}  # by context: until leadership is confirmed
-        self.readers: list[Reader] = []  # until so much is applied
-        self._contexts = 0  # never used twice in the life of the process
+        self.updates: dict[int, PendingUpdate] = {}  # by the index of the entry
+        self.reads_awaiting_round: dict[
+            int, PendingRead
+        ] = {}  # by context, until leadership is confirmed
+        self.reads_awaiting_index: list[PendingRead] = []  # until their index is applied
+        self._last_context = 0  # never used twice in the life of the process
 
     def check_room(self, waiting: Any) -> None:
         if len(waiting) >= WAITING_MAX:
-            raise Busy(f"{len(waiting)} requests wait here already")
+            raise Busy(f"{len(waiting)} requests wait at this manager already")
 
-    def begin_round(self, reader: Reader) -> int:
-        self.check_room(self.rounds)
-        self._contexts += 1
-        self.rounds[self._contexts] = reader
-        return self._contexts
+    def add_round_read(self, reader: PendingRead) -> int:
+        self.check_room(self.reads_awaiting_round)
+        self._last_context += 1
+        self.reads_awaiting_round[self._last_context] = reader
+        return self._last_context
 
-    def add_reader(self, reader: Reader) -> None:
-        self.check_room(self.readers)
-        self.readers.append(reader)
+    def add_index_read(self, reader: PendingRead) -> None:
+        self.check_room(self.reads_awaiting_index)
+        self.reads_awaiting_index.append(reader)
 
-    def take_readers(self, applied: int) -> list[Reader]:
-        """Those who waited for no more than this."""
-        ready = [one for one in self.readers if one.at_least <= applied]
+    def take_ready_reads(self, applied: int) -> list[PendingRead]:
+        """Remove and return the reads that wait for this index or an earlier one."""
+        ready = [read for read in self.reads_awaiting_index if read.at_least_index <= applied]
         if ready:
-            self.readers = [one for one in self.readers if one.at_least > applied]
+            self.reads_awaiting_index = [
+                read for read in self.reads_awaiting_index if read.at_least_index > applied
+            ]
         return ready
 
-    def take_rounds(self) -> list[Reader]:
-        """All of them: leadership is lost."""
-        lost = list(self.rounds.values())
-        self.rounds.clear()
-        return lost
+    def take_round_reads(self) -> list[PendingRead]:
+        """Remove and return all reads that wait for a round: leadership is lost."""
+        reads = list(self.reads_awaiting_round.values())
+        self.reads_awaiting_round.clear()
+        return reads
 
-    def take_updates(self, first: int) -> list[Update]:
-        """Those with entries from `first` on."""
+    def take_updates(self, first: int) -> list[PendingUpdate]:
+        """Remove and return the updates with entries from `first` on."""
         return [self.updates.pop(index) for index in [i for i in self.updates if i >= first]]
 
-    def expired(self, now: int) -> tuple[list[Update], list[Reader]]:
-        """Whose deadline has passed; they wait no more."""
-        if not (self.updates or self.rounds or self.readers):
+    def take_expired(self, now: int) -> tuple[list[PendingUpdate], list[PendingRead]]:
+        """Remove and return the requests whose deadline has passed."""
+        if not (self.updates or self.reads_awaiting_round or self.reads_awaiting_index):
             return [], []
-        late = [index for index, one in self.updates.items() if one.deadline <= now]
+        late = [index for index, update in self.updates.items() if update.deadline <= now]
         updates = [self.updates.pop(index) for index in late]
-        contexts = [context for context, one in self.rounds.items() if one.deadline <= now]
-        readers = [self.rounds.pop(context) for context in contexts]
-        readers += [one for one in self.readers if one.deadline <= now]
-        self.readers = [one for one in self.readers if one.deadline > now]
+        contexts = [
+            context for context, read in self.reads_awaiting_round.items() if read.deadline <= now
+        ]
+        readers = [self.reads_awaiting_round.pop(context) for context in contexts]
+        readers += [read for read in self.reads_awaiting_index if read.deadline <= now]
+        self.reads_awaiting_index = [
+            read for read in self.reads_awaiting_index if read.deadline > now
+        ]
         return updates, readers

@@ -1,4 +1,4 @@
-"""What a manager tells: STATUS for people, STATS for metrics, and details of its errors."""
+"""A manager's answers to STATUS (for people) and STATS (for metrics), and details of its errors."""
 
 from __future__ import annotations
 
@@ -8,48 +8,55 @@ from myqueue.daemons.raft.types import node_of
 from myqueue.errors import MyQueueError, UnknownPartition
 
 if TYPE_CHECKING:
-    from myqueue.daemons.manager.cluster_view import Liveness
+    from myqueue.daemons.manager.cluster_view import ClusterView
     from myqueue.daemons.metadata.machine import MetadataMachine
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
 
-def with_details(error: MyQueueError, **details: Any) -> MyQueueError:
-    """What the loop puts beside the text of an error."""
+def add_details(error: MyQueueError, **details: Any) -> MyQueueError:
+    """Attach the details that the loop sends with the text of an error."""
     vars(error)["details"] = details
     return error
 
 
-def status(engine: Engine, replica: Replica | None, own: int, group: int) -> dict[str, Any]:
-    """`own` is the managers' group, `group` the one that was asked for; 0: all."""
+def manager_status(engine: Engine, replica: Replica | None, own: int, group: int) -> dict[str, Any]:
+    """Answer STATUS. `own` is the managers' raft group, `group` the requested one; 0: all."""
     if group not in (0, own):
         raise UnknownPartition(f"no replica of group {group} is here")
-    known: dict[str, Any] = {"daemon": "manager", "node": engine.node}
+    identity: dict[str, Any] = {"daemon": "manager", "node": engine.node}
     if replica is None:
         repair, refused = engine.repair.status(), {str(own): engine.refused.get(own, "")}
         none: dict[str, Any] = {"groups": [], "refused": refused, "repair": repair}
-        return known | none | {"incarnation": engine.incarnation, "closed": engine.closing.told()}
-    story: dict[str, Any] = {
-        "group": own, "leads": replica.is_leader, "ready": replica.is_ready,
-        "role": replica.node.role.name.lower(), "term": replica.node.term,
-        "leader": replica.leader_node, "commit": replica.node.commit_index,
-        "members": [node_of(one) for one in replica.node.config.voters],
+        none |= {"incarnation": engine.incarnation, "closed": engine.closing.told()}
+        return identity | none
+    raft: dict[str, Any] = {
+        "group": own,
+        "leads": replica.is_leader,
+        "ready": replica.is_ready,
+        "role": replica.node.role.name.lower(),
+        "term": replica.node.term,
+        "leader": replica.leader_node,
+        "commit": replica.node.commit_index,
+        "members": [node_of(voter) for voter in replica.node.config.voters],
         "applied": replica.machine.applied_index,
-    }  # fmt: skip
+    }
     if group:
-        return known | story
+        return identity | raft
     repair = engine.repair.status()
-    return known | {"incarnation": engine.incarnation, "groups": [story], "repair": repair}
+    return identity | {"incarnation": engine.incarnation, "groups": [raft], "repair": repair}
 
 
-def stats(
-    engine: Engine, metadata: MetadataMachine, liveness: Liveness, more: dict[str, int]
+def manager_stats(
+    engine: Engine, metadata: MetadataMachine, cluster_view: ClusterView, more: dict[str, int]
 ) -> dict[str, Any]:
     tables, now = metadata.tables, engine.now
     gauges = {
-        "topics": len(tables.topics), "partitions": len(tables.groups),
-        "brokers": len(tables.brokers), "applied": metadata.applied_index,
-        "brokers_alive": sum(liveness.alive(node, now) for node in tables.brokers),
-    }  # fmt: skip
+        "topics": len(tables.topics),
+        "partitions": len(tables.groups),
+        "brokers": len(tables.brokers),
+        "applied": metadata.applied_index,
+        "brokers_alive": sum(cluster_view.is_broker_alive(node, now) for node in tables.brokers),
+    }
     known = {"daemon": "manager", "node": engine.node, "gauges": gauges | more}
     return known | engine.counts.as_map()

@@ -16,7 +16,7 @@ from myqueue import Agent
 from myqueue.admin.client import Admin
 from myqueue.cli import broker
 from myqueue.daemons.agent import cluster_folder, requests
-from myqueue.daemons.agent.cluster_folder import Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder
 from myqueue.errors import (
     BrokerInUse,
     InvalidSetting,
@@ -55,7 +55,7 @@ def test_p4_a_broker_is_added_drained_and_removed(home: Path) -> None:
     assert "say --yes" in myq(home, "broker", "remove", "2", "--force", code=2)
     assert "Stopped it" in myq(home, "broker", "remove", "1")
     assert sorted(rows(home)) == [2]
-    cluster = Folder(home / "myq-data").load()
+    cluster = ClusterFolder(home / "myq-data").load()
     assert cluster is not None
     assert [daemon.name for daemon in cluster.of_kind(cluster_folder.BROKER)] == ["broker-2"]
     assert (home / "myq-data" / "broker-1.removed-1").is_dir()
@@ -70,7 +70,7 @@ def test_p4_who_is_removed_by_force_runs_until_its_partitions_can_do_without(hom
     myq(home, "topic", "create", "u", "--partitions", "6", "--replication", "2")
     assert "Stopped it" in myq(home, "broker", "remove", "1", "--force", "--yes")
     time.sleep(3)  # who has lost its majority has noticed by then
-    cluster = Folder(home / "myq-data").load()
+    cluster = ClusterFolder(home / "myq-data").load()
     assert cluster is not None
     with Admin(cluster.address) as admin:
         parts = admin.describe_topic("t")["partitions"] + admin.describe_topic("u")["partitions"]
@@ -145,7 +145,7 @@ def test_p4_when_a_broker_of_another_machine_may_be_stopped_is_waited_for(
 
 
 def test_p4_one_of_its_managers_names_the_cluster_of_this_machine(home: Path) -> None:
-    cluster = Folder(home / "myq-data").load()
+    cluster = ClusterFolder(home / "myq-data").load()
     assert cluster is not None
     [manager] = cluster.of_kind(cluster_folder.MANAGER)
     data = str(home / "myq-data")
@@ -169,27 +169,27 @@ def test_without_a_cluster_it_says_how_brokers_are_added_elsewhere(tmp_path: Pat
 
 
 def test_numbers_of_brokers_that_went_leave_holes() -> None:
-    cluster = cluster_folder.plan(None, 1, 3, 0)
+    cluster = cluster_folder.plan_cluster(None, 1, 3, 0)
     cluster.daemons = [one for one in cluster.daemons if one.name != "broker-2"]
-    again = cluster_folder.plan(cluster, None, None, None)
+    again = cluster_folder.plan_cluster(cluster, None, None, None)
     assert [one.id for one in again.of_kind(cluster_folder.BROKER)] == [1, 3]
-    more = cluster_folder.plan(cluster, None, 4, None)
+    more = cluster_folder.plan_cluster(cluster, None, 4, None)
     assert [one.id for one in more.of_kind(cluster_folder.BROKER)] == [1, 3, 4, 5]
-    added = cluster_folder.one_more_broker(again)
+    added = cluster_folder.plan_next_broker(again)
     assert (added.name, added.address != "127.0.0.1:0") == ("broker-4", True)
-    elsewhere = cluster_folder.one_more_broker(again, taken=[1, 3, 4, 5, 9])
+    elsewhere = cluster_folder.plan_next_broker(again, taken_numbers=[1, 3, 4, 5, 9])
     assert elsewhere.name == "broker-6", "numbers that brokers on other machines have are left out"
     again.daemons *= 60
     with pytest.raises(InvalidSetting, match="are not possible"):
-        cluster_folder.one_more_broker(again)
+        cluster_folder.plan_next_broker(again)
 
 
 def test_what_is_no_errand_is_taken_away(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+    folder = ClusterFolder(tmp_path)
     folder.node.mkdir()
     (folder.node / "errand-1.json").write_text("[]")
     (folder.node / "errand-2.json").write_text("{")
     (folder.node / "errand-3.json").write_text('{"errand": "x"}')
-    found = list(requests.waiting(folder))
+    found = list(requests.take_requests(folder))
     assert [(path.name, what) for path, what in found] == [("done-3.json", {"errand": "x"})]
     assert list(folder.node.iterdir()) == []

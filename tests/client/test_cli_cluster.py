@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from myqueue.daemons.agent.cluster_folder import Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ class Myq:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.data = Folder(folder / "myq-data")
+        self.data = ClusterFolder(folder / "myq-data")
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MYQ_")}
         self.environment = {**kept, "XDG_CONFIG_HOME": str(folder / "config")}
 

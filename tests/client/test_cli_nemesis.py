@@ -13,7 +13,7 @@ from support.agents import myq, one_of_each
 from myqueue.admin.client import Admin
 from myqueue.cli.bench.faults import DRAIN, TOPIC, WEIGHTS, Hurt, Nemesis, send_signal
 from myqueue.cli.bench.nemesis import Acknowledged, interruption_s, lines, missing_and_doubled
-from myqueue.daemons.agent.cluster_folder import Daemon, Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder, LocalDaemon
 
 ACKED = {number: Acknowledged(number % 2, number // 2, float(number)) for number in range(10)}
 FOUND = [(one.partition, one.offset, number) for number, one in ACKED.items()]
@@ -46,7 +46,7 @@ def test_an_interruption_is_the_worst_partition_s() -> None:
 def test_only_children_of_the_agent_are_hurt() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        daemon = Daemon("broker", 1, "127.0.0.1:1", "127.0.0.1:2", pid=child.pid)
+        daemon = LocalDaemon("broker", 1, "127.0.0.1:1", "127.0.0.1:2", pid=child.pid)
         assert not send_signal(daemon, os.getpid() + 1, signal.SIGKILL)
         assert child.poll() is None
         assert send_signal(daemon, os.getpid(), signal.SIGKILL)
@@ -76,7 +76,7 @@ def test_a_broken_promise_is_said() -> None:
 def test_every_kind_of_fault_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what a topic of that name had before is told from what it has now."""
     with one_of_each(tmp_path) as home:
-        folder = Folder(home / "myq-data")
+        folder = ClusterFolder(home / "myq-data")
         cluster = folder.load()
         assert cluster is not None
         with Admin(cluster.address) as admin:

@@ -16,7 +16,7 @@ from myqueue.cli import consume, main, produce
 from myqueue.cli.local import up
 from myqueue.cli.shared import streams
 from myqueue.consumer.message import Message
-from myqueue.daemons.agent.cluster_folder import Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder
 from myqueue.errors import DiskFull
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_starts(
 ) -> None:  # fmt: skip
     """Six logs of 64 MiB with 16 MiB in reserve each, and 256 MiB that stay free."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, free_mib << 20))
-    folder = Folder(tmp_path / "data")
+    folder = ClusterFolder(tmp_path / "data")
     if said == "need":
         with pytest.raises(DiskFull, match=r"6 new daemons need 480\.0 MiB"):
             up.check_room(folder, None, None)

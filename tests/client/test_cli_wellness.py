@@ -91,7 +91,7 @@ def test_up_refuses_at_once(capsys) -> None:
         port = door.getsockname()[1]
         assert cli.main(["up", "--port-base", str(port)]) == 1
         err = capsys.readouterr().err
-        assert f"port {port}, the clients' door of manager-1" in err
+        assert f"port {port}, the client listener of manager-1" in err
         assert "--port-base" in err
     assert cli.main(["up", "--brokers", "0"]) == 2
     assert list(Path().iterdir()) == []

@@ -17,7 +17,7 @@ from support import wal_logs
 from support.damage_rig import stored
 from support.engine_rig import Net, Node
 
-from myqueue.daemons.manager.cluster_view import Liveness
+from myqueue.daemons.manager.cluster_view import ClusterView
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.repair.damage import TOLD_MAX
 from myqueue.daemons.replication.close_group import HINT
@@ -360,13 +360,15 @@ def test_of_many_closed_groups_all_are_told_in_some_beats(tmp_path: Path) -> Non
         for group in range(1, count + 1):
             one.create(group, [1])
         net.until("leads", lambda: all(r.is_ready for r in one.engine.replicas.values()))
-        closing, host, liveness = one.engine.closing, one.engine.host, Liveness()
+        closing, host, cluster_view = one.engine.closing, one.engine.host, ClusterView()
         beat = {
             "disk": "d", "incarnation": 1, "address": "a", "peer": "p", "host": "h", "version": 0,
             "producers": [], "consumers": [], "disk_low": False, "free_bytes": 0, "load": 0,
         }  # fmt: skip
         reports = [[group, 1, True, 1, 1, 0, 0, 0, None] for group in range(1, count + 1)]
-        liveness.broker_beat(1, beat | {"full": True, "groups": reports, "lost": []}, 0, 0)
+        cluster_view.receive_broker_heartbeat(
+            1, beat | {"full": True, "groups": reports, "lost": []}, 0, 0
+        )
         for group in range(1, count + 1):
             host.breaks(group, t.Broken("x"))
         net.until("closed", lambda: len(closing.closed) == count)
@@ -377,12 +379,12 @@ def test_of_many_closed_groups_all_are_told_in_some_beats(tmp_path: Path) -> Non
                 state: dict[str, Any] = beat | {"full": False, "groups": [], "lost": lost}
                 state |= closing.next_told()
                 assert len(state["closed"]) <= TOLD_MAX
-                liveness.broker_beat(1, state, 0, 0)
-            return {row["group"] for row in liveness.brokers[1].closed}
+                cluster_view.receive_broker_heartbeat(1, state, 0, 0)
+            return {row["group"] for row in cluster_view.brokers[1].closed}
 
         assert told() == set(range(1, count + 1))
         assert len(closing.told()) == TOLD_MAX and closing.total == count
-        assert not any(liveness.leader(group, 0)[0] for group in range(1, count + 1))
+        assert not any(cluster_view.leader_of(group, 0)[0] for group in range(1, count + 1))
         for group in range(1, 31):
             net.until("kept", lambda uid=group: one.engine.may_remove(uid))
             one.engine.remove(group)

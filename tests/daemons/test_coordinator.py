@@ -9,8 +9,8 @@ from support.manager_rig import Cluster, FakeBroker
 
 from myqueue import errors
 from myqueue.daemons.manager.group_sessions import (
-    GATHER_MS_MAX,
-    QUIET_MS,
+    JOIN_GATHER_MS_MAX,
+    JOIN_QUIET_MS,
     RESET_MS_MAX,
     STALL_MS,
 )
@@ -32,7 +32,7 @@ class Groups(Cluster):
 
     def settle(self) -> None:
         for _ in range(5):
-            self.turn(QUIET_MS // 2)
+            self.turn(JOIN_QUIET_MS // 2)
 
     def sign(self, member: int, seen: int = 0, released: Any = (), wait_ms: int = 1000) -> int:
         """Its request's id; it came, and leadership is confirmed."""
@@ -64,9 +64,9 @@ def refusal(answer: Any) -> int:
 def test_members_that_start_together_are_dealt_out_once() -> None:
     groups = Groups()
     members = [groups.join()]
-    groups.turn(QUIET_MS - 50)
+    groups.turn(JOIN_QUIET_MS - 50)
     members.append(groups.join())
-    groups.turn(QUIET_MS - 50)
+    groups.turn(JOIN_QUIET_MS - 50)
     assert not groups.tables.consumer_groups["g"].shares
     groups.settle()
     shares = groups.tables.consumer_groups["g"].shares.values()
@@ -76,7 +76,7 @@ def test_members_that_start_together_are_dealt_out_once() -> None:
 
 def test_joins_that_do_not_end_are_dealt_out_all_the_same() -> None:
     groups = Groups()
-    for _ in range(GATHER_MS_MAX // 50 + 2):
+    for _ in range(JOIN_GATHER_MS_MAX // 50 + 2):
         groups.join()
         groups.turn(50)
     assert groups.tables.consumer_groups["g"].shares

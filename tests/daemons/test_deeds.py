@@ -6,7 +6,7 @@ import pytest
 from support.manager_rig import Cluster
 from support.moving import Moving
 
-from myqueue.daemons.manager.audit_log import TOLD
+from myqueue.daemons.manager.audit_log import AUDITED_FIELDS
 from myqueue.daemons.metadata.machine import pack_command
 from myqueue.daemons.metadata.operations import _BY_NAME
 from myqueue.daemons.raft.types import COMMAND, Item
@@ -117,6 +117,6 @@ def test_moves_are_told_by_name() -> None:
         assert f"{topic.name}/{number} 1 to " in lines, lines
 
 
-@pytest.mark.parametrize("operation", TOLD)
+@pytest.mark.parametrize("operation", AUDITED_FIELDS)
 def test_every_operation_that_is_told_exists(operation: str) -> None:
     assert operation in _BY_NAME

@@ -9,7 +9,7 @@ from typing import Any
 
 from support.moving import Moving
 
-from myqueue.daemons.manager.broker_orders import Orders, outlived
+from myqueue.daemons.manager.broker_orders import OrdersBuilder, outdated_replicas
 
 MINUTE = 60_000
 
@@ -54,8 +54,8 @@ def test_what_moved_elsewhere_meanwhile_goes() -> None:
     cluster.brokers[2].groups = groups
     cluster.until("at rest again", lambda: cluster.is_settled() and not thin(cluster))
     cluster.pass_time(3000)
-    life = cluster.manager._beats.liveness.brokers[2]
-    assert not outlived(cluster.tables, 2, life) and not cluster.beat(2)["gone"]
+    life = cluster.manager._heartbeats.cluster_view.brokers[2]
+    assert not outdated_replicas(cluster.tables, 2, life) and not cluster.beat(2)["gone"]
 
 
 def test_what_is_not_made_anew_yet_when_it_is_back() -> None:
@@ -85,7 +85,9 @@ def test_the_only_copy_is_back() -> None:
 def test_w6_nothing_of_a_deleted_topic_or_without_a_name_is_named() -> None:
     cluster = Moving(3, t=1)
     cluster.beat(2, full=True, held=[[5, 1], [next(iter(cluster.tables.groups)), 0]])
-    assert not outlived(cluster.tables, 2, cluster.manager._beats.liveness.brokers[2])
+    assert not outdated_replicas(
+        cluster.tables, 2, cluster.manager._heartbeats.cluster_view.brokers[2]
+    )
 
 
 def test_r2_who_leaves_is_not_wanted_again_on_another_disk() -> None:
@@ -118,10 +120,10 @@ def test_a_manager_that_has_not_heard_all_of_a_disk_orders_nothing_yet() -> None
     cluster.update("alter_cluster", settings={"moves_per_broker": 0})
     away_and_back(cluster, 3000)
     cluster.pass_time(3000)
-    known = cluster.manager._beats.liveness.brokers[2]
+    known = cluster.manager._heartbeats.cluster_view.brokers[2]
     assert cluster.tables.brokers[2].disk_first_incarnation and known.held
-    life = replace(known, full_at=0, held={})
-    said = Orders().answer(cluster.tables, 2, life, [], 0)
+    life = replace(known, full_heartbeat_at=0, held={})
+    said = OrdersBuilder().build(cluster.tables, 2, life, [], 0)
     assert said["wanted"] is None and said["more"]
-    said = Orders().answer(cluster.tables, 2, replace(known, version=0), [], 0)
+    said = OrdersBuilder().build(cluster.tables, 2, replace(known, version=0), [], 0)
     assert len(said["wanted"]) == 3

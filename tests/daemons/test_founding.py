@@ -10,8 +10,13 @@ from typing import Any, cast
 import pytest
 from support.manager_rig import Cluster
 
-from myqueue.daemons.manager.cluster_view import MANAGER_SILENT_MS, Liveness
-from myqueue.daemons.manager.founding import BEAT_MS, TOLD_MS, Founding, is_blank
+from myqueue.daemons.manager.cluster_view import MANAGER_SILENT_AFTER_MS, ClusterView
+from myqueue.daemons.manager.founding import (
+    EMPTY_LOG_HEARTBEAT_INTERVAL_MS,
+    LOG_AFTER_MS,
+    MetadataFounding,
+    is_log_empty,
+)
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import Configs
 from myqueue.daemons.raft.node import RaftNode
@@ -87,12 +92,12 @@ def test_with_an_entry_all_is_as_ever() -> None:
 # -- who may --------------------------------------------------------------------------------------
 
 
-def beat(liveness: Liveness, node: int, now: int, **more: Any) -> None:
+def beat(cluster_view: ClusterView, node: int, now: int, **more: Any) -> None:
     state = {
         "disk": f"d{node}", "incarnation": 1, "address": "a:1", "peer": "a:2", "host": "h",
         "applied": 0, "producers": [], "consumers": [],
     }  # fmt: skip
-    liveness.manager_beat(node, state | more, now, now)
+    cluster_view.receive_manager_heartbeat(node, state | more, now, now)
 
 
 @pytest.fixture
@@ -104,32 +109,32 @@ def test_all_others_have_to_be_there_and_new(told: list[dict[str, Any]]) -> None
     def tell(_: str, event: str, **about: Any) -> None:
         told.append({"event": event} | about)
 
-    founding, liveness = Founding(1, [1, 2, 3], tell), Liveness()
+    founding, cluster_view = MetadataFounding(1, [1, 2, 3], tell), ClusterView()
     replica = cast(Any, SimpleNamespace(node=node_of()))
-    assert is_blank(replica)
+    assert is_log_empty(replica)
 
     def may(now: int) -> bool:
-        founding.look(replica, liveness, now)
+        founding.update(replica, cluster_view, now)
         return bool(replica.node.may_found)
 
-    assert not may(1000) and founding.waits_for == [2, 3]
-    beat(liveness, 2, 1100, blank=True)
-    beat(liveness, 3, 1100)  # it has entries, or is of an older version
-    assert not may(1200) and founding.waits_for == [3] and not told
-    assert not may(1000 + TOLD_MS)
+    assert not may(1000) and founding.missing_managers == [2, 3]
+    beat(cluster_view, 2, 1100, blank=True)
+    beat(cluster_view, 3, 1100)  # it has entries, or is of an older version
+    assert not may(1200) and founding.missing_managers == [3] and not told
+    assert not may(1000 + LOG_AFTER_MS)
     assert told[0]["event"] == "waits-for-managers" and "waits for 3" in told[0]["why"]
-    beat(liveness, 2, 7000, blank=True)
-    beat(liveness, 3, 7000, blank=True)
+    beat(cluster_view, 2, 7000, blank=True)
+    beat(cluster_view, 3, 7000, blank=True)
     assert may(7100)
-    assert not may(7001 + MANAGER_SILENT_MS), "what it was some time ago is no proof"
+    assert not may(7001 + MANAGER_SILENT_AFTER_MS), "what it was some time ago is no proof"
     replica.node.log.make([Item(0, 0, NOOP, b"")], 1)
-    assert may(60_000) and not founding.waits_for and len(told) == 1
+    assert may(60_000) and not founding.missing_managers and len(told) == 1
 
 
 def test_one_manager_alone_founds_at_once() -> None:
-    founding = Founding(1, [1], lambda *_, **__: None)
+    founding = MetadataFounding(1, [1], lambda *_, **__: None)
     replica = cast(Any, SimpleNamespace(node=node_of()))
-    founding.look(replica, Liveness(), 10)
+    founding.update(replica, ClusterView(), 10)
     assert replica.node.may_found
 
 
@@ -138,7 +143,7 @@ def test_a_manager_without_entries_beats_quickly_and_says_so() -> None:
     cluster.replica.node.log.last_index = 0
     cluster.engine.sent.clear()
     for _ in range(10):
-        cluster.engine.now += BEAT_MS
+        cluster.engine.now += EMPTY_LOG_HEARTBEAT_INTERVAL_MS
         cluster.manager.tick(cluster.engine.now)
     beats = [envelope[3]["blank"] for peer, envelope in cluster.engine.sent if peer[1] == 2]
     assert len(beats) >= 9 and all(beats[1:])

@@ -9,7 +9,12 @@ import pytest
 from support.manager_rig import Cluster, FakeEngine, config_of
 
 from myqueue import errors
-from myqueue.daemons.manager.manager import GROUP, READ_MS, UPDATE_MS, Manager
+from myqueue.daemons.manager.manager import (
+    MANAGERS_RAFT_UID,
+    READ_TIMEOUT_MS,
+    UPDATE_TIMEOUT_MS,
+    Manager,
+)
 from myqueue.daemons.manager.pending import WAITING_MAX
 from myqueue.daemons.metadata.group_records import ConsumerGroup
 from myqueue.daemons.metadata.machine import MetadataMachine
@@ -118,7 +123,7 @@ def test_r9_a_new_leader_is_not_ready_at_once() -> None:
 def test_c3_an_update_that_is_not_confirmed_times_out() -> None:
     cluster = Cluster()
     cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
-    cluster.engine.now += UPDATE_MS - 1
+    cluster.engine.now += UPDATE_TIMEOUT_MS - 1
     cluster.manager.tick(cluster.engine.now)
     assert cluster.answers() == []
     cluster.engine.now += 1
@@ -206,7 +211,7 @@ def test_a_full_disk_refuses_the_update() -> None:
     with pytest.raises(errors.DiskFull):
         cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
     cluster.engine.refuse_with = None
-    cluster.turn(UPDATE_MS + 1)
+    cluster.turn(UPDATE_TIMEOUT_MS + 1)
     assert cluster.answers() == []
 
 
@@ -248,7 +253,7 @@ def test_at_least_waits_for_so_much(kind: str) -> None:
 def test_at_least_is_bounded_in_time_and_number() -> None:
     cluster = Cluster()
     cluster.ask(protocol.ROUTE, [], 1 << 40)
-    cluster.turn(READ_MS)
+    cluster.turn(READ_TIMEOUT_MS)
     code, text = error_of(cluster.answer())
     assert code == errors.NotReady.code and str(1 << 40) in text
     for _ in range(WAITING_MAX):
@@ -290,7 +295,7 @@ def test_linearizable_reads_end_with_leadership() -> None:
 def test_linearizable_reads_have_a_deadline() -> None:
     cluster = Cluster()
     cluster.ask(protocol.READ, "topics", {}, 0, True)
-    cluster.turn(READ_MS)
+    cluster.turn(READ_TIMEOUT_MS)
     code, text = error_of(cluster.answer())
     assert code == errors.NotReady.code and "majority" in text
 
@@ -301,7 +306,7 @@ def test_a_read_that_the_engine_refuses_leaves_nothing_behind() -> None:
     with pytest.raises(errors.NotReady):
         cluster.ask(protocol.READ, "topics", {}, 0, True)
     cluster.engine.refuse_with = None
-    cluster.turn(READ_MS)
+    cluster.turn(READ_TIMEOUT_MS)
     assert cluster.answers() == []
 
 
@@ -341,7 +346,7 @@ def test_c6_status_tells_of_the_group() -> None:
     cluster = Cluster()
     cluster.ask(protocol.STATUS, 0)
     whole = cluster.answer()[2]
-    cluster.ask(protocol.STATUS, GROUP)
+    cluster.ask(protocol.STATUS, MANAGERS_RAFT_UID)
     one = cluster.answer()[2]
     assert whole["daemon"] == one["daemon"] == "manager"
     assert whole["groups"][0].items() <= one.items()
@@ -362,10 +367,10 @@ def test_stats_are_counters_and_gauges() -> None:
 def test_a_restart_goes_on_with_the_group_that_is_there() -> None:
     manager = Manager(config_of(1, 3), lambda *_a, **_k: None)
     engine = FakeEngine(1, manager)
-    machine = cast(MetadataMachine, engine.create(GROUP, 1, [1], [], b"").machine)
+    machine = cast(MetadataMachine, engine.create(MANAGERS_RAFT_UID, 1, [1], [], b"").machine)
     manager.started(0)
-    assert list(engine.replicas) == [GROUP]
-    assert engine.replicas[GROUP].machine is machine
+    assert list(engine.replicas) == [MANAGERS_RAFT_UID]
+    assert engine.replicas[MANAGERS_RAFT_UID].machine is machine
 
 
 def test_r2_a_manager_that_may_have_voted_is_not_founded_anew() -> None:
@@ -374,7 +379,7 @@ def test_r2_a_manager_that_may_have_voted_is_not_founded_anew() -> None:
     engine = FakeEngine(1, manager)
     engine.log.journal.recovered.unknown_loss = True
     manager.started(0)
-    assert engine.replicas == {} and "votes" in engine.refused[GROUP]
+    assert engine.replicas == {} and "votes" in engine.refused[MANAGERS_RAFT_UID]
 
 
 def test_r2_a_manager_that_is_there_is_sure() -> None:
@@ -385,7 +390,7 @@ def test_r2_a_manager_that_is_there_is_sure() -> None:
         engine.log.journal.recovered.unknown_loss = True
         engine.log.sure = lambda calls=calls: calls.append("sure")
         if is_there:
-            engine.create(GROUP, 1, [1], [], b"")
+            engine.create(MANAGERS_RAFT_UID, 1, [1], [], b"")
         manager.started(0)
         assert calls == ["sure"] * is_there
 
@@ -393,7 +398,7 @@ def test_r2_a_manager_that_is_there_is_sure() -> None:
 def test_w6_a_manager_whose_log_is_not_whole_takes_no_part() -> None:
     manager = Manager(config_of(1, 3), lambda *_a, **_k: None)
     engine = FakeEngine(1, manager)
-    engine.refused[GROUP] = "records of it may be missing"
+    engine.refused[MANAGERS_RAFT_UID] = "records of it may be missing"
     manager.started(0)
     assert engine.replicas == {}
     manager.tick(50)
@@ -406,7 +411,7 @@ def test_w6_a_manager_whose_log_is_not_whole_takes_no_part() -> None:
             manager.request(cast(Any, client), envelope, [])
     manager.request(cast(Any, client), [1, protocol.STATUS, 1, 0], [])
     refused = engine.replies[0][1][3]["refused"]
-    assert refused == {str(GROUP): "records of it may be missing"}
+    assert refused == {str(MANAGERS_RAFT_UID): "records of it may be missing"}
 
 
 def test_a_leader_that_stops_hands_over() -> None:

@@ -8,8 +8,12 @@ import pytest
 from support.manager_rig import Cluster, FakeBroker
 
 from myqueue import errors
-from myqueue.daemons.manager.balancer.controller import SETTLED_MS, TRANSFER_AGAIN_MS, TRANSFERS_MAX
-from myqueue.daemons.manager.cluster_view import SILENT_MS
+from myqueue.daemons.manager.balancer.controller import (
+    LEADER_ALIVE_MS_MIN,
+    TRANSFER_RETRY_MS,
+    TRANSFERS_PER_REPLY_MAX,
+)
+from myqueue.daemons.manager.cluster_view import BROKER_SILENT_AFTER_MS
 from myqueue.wire import protocol
 
 
@@ -47,7 +51,7 @@ def test_w7_a_broker_with_another_disk_is_not_heard() -> None:
     assert "disk-1" in cluster.manager.greeted("broker", 1, "wiped")
     with pytest.raises(errors.IdentityMismatch):
         cluster.beat(1, disk="wiped")
-    cluster.turn(SILENT_MS + 1)
+    cluster.turn(BROKER_SILENT_AFTER_MS + 1)
     assert [row[3] for row in cluster.routes()[1]] == [False, False]
 
 
@@ -154,7 +158,7 @@ def test_p7_routes_name_the_leader_until_it_is_silent() -> None:
     assert led_by(cluster, "orders") == [0, 0, 0]
     cluster.lead_all()
     assert sorted(led_by(cluster, "orders")) == [1, 2, 3]
-    cluster.engine.now += SILENT_MS + 1
+    cluster.engine.now += BROKER_SILENT_AFTER_MS + 1
     cluster.beat(1)
     cluster.beat(2)
     assert sorted(led_by(cluster, "orders")) == [0, 1, 2]
@@ -173,11 +177,11 @@ def moved(brokers: int, partitions: int) -> Cluster:
 
 def test_leadership_goes_back_few_at_a_time() -> None:
     cluster = moved(brokers=2, partitions=20)
-    cluster.live(SETTLED_MS - 600)
+    cluster.live(LEADER_ALIVE_MS_MIN - 600)
     assert cluster.brokers[1].transfers == []
     cluster.live(2100)
     first = list(cluster.brokers[1].transfers)
-    assert len(first) == TRANSFERS_MAX
+    assert len(first) == TRANSFERS_PER_REPLY_MAX
     tables = cluster.tables
     for group, node in first:
         topic, number = tables.groups[group]
@@ -193,9 +197,9 @@ def test_leadership_goes_back_few_at_a_time() -> None:
 
 def test_a_transfer_that_did_not_happen_is_asked_for_again_later() -> None:
     cluster = moved(brokers=2, partitions=2)
-    cluster.live(SETTLED_MS + 1500)
+    cluster.live(LEADER_ALIVE_MS_MIN + 1500)
     assert len(cluster.brokers[1].transfers) == 1
-    cluster.live(TRANSFER_AGAIN_MS - 3000)
+    cluster.live(TRANSFER_RETRY_MS - 3000)
     assert len(cluster.brokers[1].transfers) == 1
     cluster.live(4500)
     assert len(cluster.brokers[1].transfers) == 2
@@ -351,7 +355,7 @@ def test_problems_are_named() -> None:
             cluster.beat(1, damaged=wrong)
     cluster.beat(1, disk_low=True)
     assert problems(cluster) == ["disk-low", "stray-group"]
-    cluster.engine.now += SILENT_MS + 1
+    cluster.engine.now += BROKER_SILENT_AFTER_MS + 1
     assert problems(cluster) == [
         "broker-silent", "leaderless", "stray-group", "under-replicated",
     ]  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 from support.manager_rig import Cluster, FakeBroker
 
 from myqueue import errors
-from myqueue.daemons.manager.cluster_view import url
+from myqueue.daemons.manager.cluster_view import client_url
 from myqueue.daemons.metadata.machine import pack_command
 from myqueue.wire import protocol
 
@@ -97,7 +97,7 @@ def test_who_can_be_reached_nowhere_is_not_registered(where: dict[str, str], fla
     assert not cluster.tables.brokers
     state = cluster.brokers[1].state(**where)
     row = {"node": 1, "life": 1001} | {name: state[name] for name in _WHEREABOUTS}
-    row["address"] = url(row["address"])
+    row["address"] = client_url(row["address"])
     cluster.manager._propose(cluster.replica, pack_command(b"", "register_broker", row))
     cluster.commit()
     assert cluster.beat(1, **where)["life"] == 1001

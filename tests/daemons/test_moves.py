@@ -7,9 +7,9 @@ from support.manager_rig import WALL_MS
 from support.moving import Moving
 
 from myqueue import errors
-from myqueue.daemons.manager.balancer.moves import settled
-from myqueue.daemons.manager.balancer.plan import SETTLED_MS
-from myqueue.daemons.manager.heartbeats import TAKEOVER_MS
+from myqueue.daemons.manager.balancer.moves import settled_replicas
+from myqueue.daemons.manager.balancer.plan import TARGET_ALIVE_MS_MIN
+from myqueue.daemons.manager.heartbeats import DISK_TAKEOVER_SILENCE_MS
 from myqueue.daemons.raft.types import node_of
 
 MINUTE = 60_000
@@ -25,7 +25,7 @@ def test_nothing_moves_in_a_cluster_that_is_well() -> None:
 def test_p4_an_added_broker_gets_its_share_of_replicas_and_leaders() -> None:
     cluster = Moving(3, t=12)
     cluster.add(4)
-    cluster.pass_time(SETTLED_MS)
+    cluster.pass_time(TARGET_ALIVE_MS_MIN)
     assert cluster.held()[4] == 0, "it has to prove that it stays"
     cluster.until("even", lambda: cluster.is_settled() and cluster.held()[4] == 9)
     assert cluster.held() == {1: 9, 2: 9, 3: 9, 4: 9}
@@ -146,7 +146,7 @@ def test_w7_a_new_disk_is_heard_when_the_old_one_is_silent_and_filled_bit_by_bit
     with pytest.raises(errors.IdentityMismatch):
         cluster.beat(2)
     cluster.kill(2)
-    cluster.pass_time(TAKEOVER_MS + 600)
+    cluster.pass_time(DISK_TAKEOVER_SILENCE_MS + 600)
     cluster.start(2, disk="another")
     cluster.until("it is full again", lambda: cluster.is_settled() and cluster.held()[2] == 12)
     assert cluster.busiest == 4
@@ -159,7 +159,7 @@ def test_w7_a_new_disk_is_heard_when_the_old_one_is_silent_and_filled_bit_by_bit
 def test_w7_what_was_drawn_for_an_old_disk_is_not_ordered_on_the_new_one() -> None:
     cluster = Moving(3, t=12)
     cluster.kill(2)
-    cluster.pass_time(TAKEOVER_MS + 600)
+    cluster.pass_time(DISK_TAKEOVER_SILENCE_MS + 600)
     cluster.start(2, disk="another")
     cluster.beat(2)
     cluster.turn(50)  # it is registered
@@ -236,8 +236,8 @@ def propose(cluster: Moving, *move: int) -> None:
 
 
 def verdict(cluster: Moving, group: int) -> tuple[int, bool]:
-    liveness = cluster.manager._beats.liveness
-    gone, done = settled(cluster.tables, liveness, cluster.tables.partition(group))
+    cluster_view = cluster.manager._heartbeats.cluster_view
+    gone, done = settled_replicas(cluster.tables, cluster_view, cluster.tables.partition(group))
     return len(gone), done
 
 

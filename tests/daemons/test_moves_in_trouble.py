@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.moving import Moving
 
-from myqueue.daemons.manager.balancer.moves import STILL_MS
+from myqueue.daemons.manager.balancer.moves import STALLED_AFTER_MS
 from myqueue.daemons.metadata.machine import MetadataMachine
 from myqueue.daemons.raft.types import node_of
 
@@ -112,7 +112,7 @@ def test_moves_whose_leader_died_hold_up_no_others() -> None:
     cluster.kill(2)
     cluster.pass_time(600)
     cluster.fills = True
-    cluster.pass_time(STILL_MS + 10_000)
+    cluster.pass_time(STALLED_AFTER_MS + 10_000)
     stuck = before & cluster.tables.moving
     assert len(stuck) >= 2, "of some, nobody else has a copy"
     cluster.update("undrain_broker", node=2)
@@ -146,13 +146,13 @@ def test_r6_who_stood_and_died_before_anybody_heard_of_it_is_replaced() -> None:
     ]
     assert rows
     cluster.beat(3, groups=rows)
-    members = cluster.manager._beats.liveness.members
+    members = cluster.manager._heartbeats.cluster_view.members_of
     assert not any(members(row[0]) for row in rows), "it may lead by now"
     cluster.kill(3)
     cluster.pass_time(2000)
     assert all(members(row[0]) for row in rows), "most are heard, and none of them followed it"
     # A beat of who followed it may come late; what would be removed for good waits for its word.
-    assert not any(members(row[0], ask_all=True) for row in rows)
+    assert not any(members(row[0], include_dead=True) for row in rows)
     cluster.until("replaced", lambda: not cluster.tables.held[3])
     cluster.until("they arrive", lambda: not cluster.tables.moving)
     assert set(voters(cluster, "t")) == {3}

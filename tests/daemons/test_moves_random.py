@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from support.moving import Moving
 
-from myqueue.daemons.manager.balancer.backoff import AGAIN_MS_MAX
-from myqueue.daemons.manager.heartbeats import TAKEOVER_MS
+from myqueue.daemons.manager.balancer.backoff import PAUSE_MS_MAX
+from myqueue.daemons.manager.heartbeats import DISK_TAKEOVER_SILENCE_MS
 from myqueue.daemons.raft.types import node_of
 
 
@@ -110,7 +110,7 @@ class Troubled:
         broker = self.cluster.brokers[node]
         self.disks[node] = broker.disk, broker.groups
         self.cluster.kill(node)
-        self.cluster.pass_time(TAKEOVER_MS + 600)
+        self.cluster.pass_time(DISK_TAKEOVER_SILENCE_MS + 600)
         self.cluster.start(node, disk=disk)
         self.cluster.brokers[node].host = broker.host
         self.cluster.brokers[node].groups = groups
@@ -184,7 +184,7 @@ def test_whatever_happened_all_is_whole_in_the_end(seed: int) -> None:
             assert all(cluster.holds(voter, one.group) for voter in voters)
     # Whose disk was low again and again is left alone for as long as that; then it has its share.
     shares = lambda: min(cluster.held().values()) > 0  # noqa: E731
-    cluster.until("everybody has a share", shares, AGAIN_MS_MAX)
+    cluster.until("everybody has a share", shares, PAUSE_MS_MAX)
     cluster.until("at rest again", lambda: is_quiet(cluster), 900_000)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.manager_rig import Cluster
 
 from myqueue.cli.shared import cluster_health
-from myqueue.daemons.manager.cluster_view import SILENT_MS
+from myqueue.daemons.manager.cluster_view import BROKER_SILENT_AFTER_MS
 from myqueue.daemons.manager.queries import PROBLEMS_MAX
 from myqueue.gateway.console.live.problems import of_problems
 
@@ -24,7 +24,7 @@ def test_of_many_problems_those_that_stop_somebody_are_told_first() -> None:
     cluster.brokers[1].leads.clear()
     cluster.beat_all()
     del cluster.brokers[1]
-    cluster.live(SILENT_MS + 300)
+    cluster.live(BROKER_SILENT_AFTER_MS + 300)
     found = cluster.read("problems")
     assert [one["problem"] for one in found["problems"][:2]] == ["broker-silent", "leaderless"]
     assert found["problems"][1]["topic"] == "stopped"

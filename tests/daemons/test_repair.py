@@ -29,8 +29,8 @@ from support.damage_rig import (
 from support.engine_rig import Net, Node
 
 from myqueue import errors
-from myqueue.daemons.manager.cluster_view import DAMAGED_MAX
-from myqueue.daemons.manager.cluster_view import _damaged as is_heard
+from myqueue.daemons.manager.cluster_view import REPORTED_ROWS_MAX
+from myqueue.daemons.manager.cluster_view import _is_damage_list as is_heard
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
 from myqueue.daemons.repair.damage import Damaged, Lacking, Way, is_the_entry, leader_step, way_of
@@ -291,13 +291,13 @@ def test_a_beat_tells_of_no_more_damage_than_managers_hear(tmp_path: Path) -> No
         node = follower(net)
         repair, log = node.engine.repair, node.log
         lacking = repair.lacks[GROUP] = Lacking(0)
-        for number in range(100, 100 + DAMAGED_MAX // 2 + 1):
+        for number in range(100, 100 + REPORTED_ROWS_MAX // 2 + 1):
             salvage = Evacuation(log, number, lambda _: False)
             repair.damaged[number] = Damaged(f"{number}.seg", 0, "start", "a bit", salvage)
             lacking.add(number, (number + 100, 0))
-        assert is_heard(repair.told()) and len(repair.told()) == DAMAGED_MAX
+        assert is_heard(repair.told()) and len(repair.told()) == REPORTED_ROWS_MAX
         repair.damaged.clear()
-        assert is_heard(repair.told()) and len(repair.told()) == DAMAGED_MAX // 2 + 1
+        assert is_heard(repair.told()) and len(repair.told()) == REPORTED_ROWS_MAX // 2 + 1
         repair.lacks.clear()
 
 

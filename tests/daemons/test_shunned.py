@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.moving import Moving
 
 from myqueue.daemons.broker.reconcile_members import MemberStatus
-from myqueue.daemons.manager.balancer.backoff import Pauses
+from myqueue.daemons.manager.balancer.backoff import Backoff
 from myqueue.daemons.raft.types import Config, node_of
 
 MINUTE = 60_000
@@ -73,21 +73,21 @@ def test_a_new_replica_that_is_no_member_yet_is_owed_nothing() -> None:
 
 
 def test_pauses_grow_within_a_day_and_end_with_the_trouble() -> None:
-    pauses, now = Pauses[int](), 0
+    pauses, now = Backoff[int](), 0
     seen = []
     for _ in range(9):
         begin = now
         for now in range(begin, begin + 20_000, 2500):
             pauses.note(1, now)
         begin = now
-        while 1 in pauses.under_way(now):
+        while 1 in pauses.active(now):
             now += 1000
         seen.append((now - begin) // 1000)
         now += 2 * 3_600_000  # it takes hours to fill
     assert seen == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
-    assert not pauses.under_way(now + 86_400_000)
+    assert not pauses.active(now + 86_400_000)
     pauses.note(1, now + 86_400_000)
-    assert not pauses.under_way(now + 86_400_000 + 30_000)
+    assert not pauses.active(now + 86_400_000 + 30_000)
 
 
 def test_who_comes_back_with_another_address_begins_anew() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from support.manager_rig import Cluster, FakeBroker
 from support.moving import Moving
 
-from myqueue.daemons.manager.broker_orders import STRAY_AGAIN_MS
+from myqueue.daemons.manager.broker_orders import STRAY_CHECK_INTERVAL_MS
 from myqueue.daemons.metadata.machine import pack_command
 from myqueue.daemons.raft.types import COMMAND, Item
 
@@ -40,7 +40,7 @@ def test_a_manager_that_was_cut_off_hears_what_is_not_there_any_more() -> None:
     broker = cut_off_while_a_topic_went(cluster)
     broker.groups.clear()
     assert strays(cluster), "as far as it knows"
-    cluster.live(STRAY_AGAIN_MS + 600)
+    cluster.live(STRAY_CHECK_INTERVAL_MS + 600)
     assert not strays(cluster)
 
 

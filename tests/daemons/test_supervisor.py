@@ -102,10 +102,10 @@ def test_what_dies_every_time_is_tried_ever_more_rarely(rig: Rig) -> None:
 def test_delays() -> None:
     delay, delays = 0.0, []
     for _ in range(8):
-        delay = s.next_delay(delay, lived_s=1)
+        delay = s.next_delay_s(delay, lived_s=1)
         delays.append(delay)
     assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert s.next_delay(30, lived_s=60) == 0.5
+    assert s.next_delay_s(30, lived_s=60) == 0.5
 
 
 def test_what_does_not_stop_is_killed(rig: Rig) -> None:
@@ -154,16 +154,16 @@ def test_a_line_is_heard_once_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     path.write_text("from an earlier run\n")
     log = s.LogFile(path, 1 << 20)
-    assert log.new_lines() == []
+    assert log.read_new_lines() == []
     with path.open("a") as file:
         for part, expected in (("one", []), (" line\ntwo", ["one line"]), ("\n", ["two"])):
             file.write(part)
             file.flush()
-            assert log.new_lines() == expected
+            assert log.read_new_lines() == expected
     path.write_text("new\n")  # cut by somebody else
-    assert log.new_lines() == ["new"]
+    assert log.read_new_lines() == ["new"]
     path.unlink()
-    assert log.new_lines() == []
+    assert log.read_new_lines() == []
 
 
 def test_a_log_that_cannot_be_read_for_a_moment_is_heard_later(
@@ -179,8 +179,8 @@ def test_a_log_that_cannot_be_read_for_a_moment_is_heard_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", no_more)
-        assert log.new_lines() == []
-    assert log.new_lines() == ["ready"]
+        assert log.read_new_lines() == []
+    assert log.read_new_lines() == ["ready"]
 
 
 def test_what_is_written_while_the_log_is_cut_is_heard(tmp_path: Path, monkeypatch: Any) -> None:
@@ -194,10 +194,10 @@ def test_what_is_written_while_the_log_is_cut_is_heard(tmp_path: Path, monkeypat
             file.write("ready\nhal")
 
     monkeypatch.setattr(s.shutil, "copyfile", copy)
-    assert log.new_lines() == ["a line of some length", "ready"]
+    assert log.read_new_lines() == ["a line of some length", "ready"]
     assert path.read_text() == ""
     path.write_text("f\n")
-    assert log.new_lines() == ["half"]
+    assert log.read_new_lines() == ["half"]
 
 
 @pytest.mark.parametrize("fails", ["copy", "cut"])
@@ -216,13 +216,13 @@ def test_on_a_full_disk_a_log_is_cut_all_the_same_and_heard_once(
     with monkeypatch.context() as full:
         full.setattr(*name, fail)
         path.write_text("a line of some length\n")
-        assert log.new_lines() == ["a line of some length"]
-        assert [log.new_lines() for _ in range(3)] == [[]] * 3
+        assert log.read_new_lines() == ["a line of some length"]
+        assert [log.read_new_lines() for _ in range(3)] == [[]] * 3
         if fails == "copy":
             assert path.read_text() == "" and not (tmp_path / "x.log.1").exists()
     with path.open("a") as file:
         file.write("one more line\n")
-    assert log.new_lines() == ["one more line"]
+    assert log.read_new_lines() == ["one more line"]
     assert path.read_text() == ""
 
 
@@ -239,7 +239,7 @@ def test_on_a_full_disk_a_log_is_cut_all_the_same_and_heard_once(
     ],
 )
 def test_lines(line: str, expected: tuple[str, str, str]) -> None:
-    assert s.parse(line) == expected
+    assert s.parse_line(line) == expected
 
 
 PARENT = """
@@ -270,7 +270,7 @@ def test_no_program_outlives_a_supervisor_that_was_killed(tmp_path: Path) -> Non
         time.sleep(0.01)
 
 
-def test_how_it_ended() -> None:
-    assert s.how_it_ended(0) == "ended with exit code 0"
-    assert s.how_it_ended(-9) == "was ended by SIGKILL"
-    assert s.how_it_ended(-99) == "was ended by signal 99"
+def test_exit_text() -> None:
+    assert s.exit_text(0) == "ended with exit code 0"
+    assert s.exit_text(-9) == "was ended by SIGKILL"
+    assert s.exit_text(-99) == "was ended by signal 99"

@@ -16,7 +16,7 @@ import pytest
 from myqueue import errors
 from myqueue.daemons.agent import agent as node
 from myqueue.daemons.agent import cluster_folder
-from myqueue.daemons.agent.cluster_folder import Cluster, Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder, LocalCluster
 
 TINY = str(Path(__file__).with_name("tiny.py"))
 
@@ -24,20 +24,20 @@ TINY = str(Path(__file__).with_name("tiny.py"))
 AGENT = """
 import sys
 from myqueue.daemons.agent import cluster_folder as local, agent as node
-folder = local.Folder(sys.argv[1])
-with folder.locked():
-    cluster = local.plan(folder.load(), 1, 2, 0)
-    node.Node(folder, cluster, [sys.executable, "-I", *sys.argv[2:]]).run()
+folder = local.ClusterFolder(sys.argv[1])
+with folder.hold_lock():
+    cluster = local.plan_cluster(folder.load(), 1, 2, 0)
+    node.Agent(folder, cluster, [sys.executable, "-I", *sys.argv[2:]]).run()
 """
 
 
-def ports(cluster: Cluster) -> list[int]:
+def ports(cluster: LocalCluster) -> list[int]:
     doors = [(daemon.address, daemon.peer_address) for daemon in cluster.daemons]
     return [int(address.rpartition(":")[2]) for pair in doors for address in pair]
 
 
 def test_a_new_cluster_has_the_documented_ports() -> None:
-    cluster = cluster_folder.plan(None, None, None, None)
+    cluster = cluster_folder.plan_cluster(None, None, None, None)
     assert ports(cluster) == [
         *(9092, 9192, 9093, 9193, 9094, 9194),
         *(9292, 9392, 9293, 9393, 9294, 9394),
@@ -48,16 +48,16 @@ def test_a_new_cluster_has_the_documented_ports() -> None:
         "broker-2",
     ]
     assert cluster.address == "tcp://127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
-    assert cluster.cluster != cluster_folder.plan(None, None, None, None).cluster
+    assert cluster.cluster != cluster_folder.plan_cluster(None, None, None, None).cluster
 
 
 def test_an_old_cluster_goes_on_as_it_was_and_may_grow() -> None:
-    old = cluster_folder.plan(None, 1, 2, 20_000)
-    again = cluster_folder.plan(old, None, None, None)
+    old = cluster_folder.plan_cluster(None, 1, 2, 20_000)
+    again = cluster_folder.plan_cluster(old, None, None, None)
     assert (again.cluster, ports(again)) == (old.cluster, ports(old))
-    more = cluster_folder.plan(old, 1, 4, None)
+    more = cluster_folder.plan_cluster(old, 1, 4, None)
     assert ports(more) == [*ports(old), 20_202, 20_302, 20_203, 20_303]
-    moved = cluster_folder.plan(old, None, None, 21_000)
+    moved = cluster_folder.plan_cluster(old, None, None, 21_000)
     assert (moved.cluster, ports(moved)[0]) == (old.cluster, 21_000)
 
 
@@ -73,26 +73,26 @@ def test_an_old_cluster_goes_on_as_it_was_and_may_grow() -> None:
 def test_what_can_not_be_is_refused(
     managers: int | None, brokers: int | None, base: int | None, said: str
 ) -> None:
-    old = cluster_folder.plan(None, 3, 3, None)
+    old = cluster_folder.plan_cluster(None, 3, 3, None)
     with pytest.raises(errors.InvalidSetting, match=said):
-        cluster_folder.plan(old, managers, brokers, base)
+        cluster_folder.plan_cluster(old, managers, brokers, base)
 
 
 def test_chosen_ports_are_free_and_kept() -> None:
-    cluster = cluster_folder.plan(None, 3, 3, 0)
+    cluster = cluster_folder.plan_cluster(None, 3, 3, 0)
     assert len(set(ports(cluster))) == 12
-    assert all(port in cluster_folder.CHOSEN_PORTS for port in ports(cluster))
+    assert all(port in cluster_folder.RANDOM_PORTS for port in ports(cluster))
     cluster_folder.check_ports(cluster)
-    more = cluster_folder.plan(cluster, None, 4, None)
+    more = cluster_folder.plan_cluster(cluster, None, 4, None)
     assert ports(more)[:12] == ports(cluster)
     assert len(set(ports(more))) == 14
-    assert ports(cluster_folder.plan(cluster, None, None, 0)) != ports(cluster)
+    assert ports(cluster_folder.plan_cluster(cluster, None, None, 0)) != ports(cluster)
 
 
 def test_a_port_that_is_taken_is_named_with_the_flag() -> None:
-    cluster = cluster_folder.plan(None, 1, 1, 0)
+    cluster = cluster_folder.plan_cluster(None, 1, 1, 0)
     with socket.create_server(("127.0.0.1", ports(cluster)[3])) as door:
-        with pytest.raises(errors.TroubleError, match="the peers' door of broker-1") as caught:
+        with pytest.raises(errors.TroubleError, match="the peer listener of broker-1") as caught:
             cluster_folder.check_ports(cluster)
         assert str(door.getsockname()[1]) in str(caught.value)
     assert "--port-base" in caught.value.hint
@@ -100,11 +100,11 @@ def test_a_port_that_is_taken_is_named_with_the_flag() -> None:
 
 
 def test_the_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "data")
+    folder = ClusterFolder(tmp_path / "data")
     assert folder.load() is None
     assert folder.holder() is None
-    cluster = cluster_folder.plan(None, 1, 1, 0)
-    with folder.locked():
+    cluster = cluster_folder.plan_cluster(None, 1, 1, 0)
+    with folder.hold_lock():
         (folder.node / "cluster.json.new").write_text("what a crash left")
         folder.save(cluster)
         folder.save(cluster)
@@ -115,8 +115,11 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_daemon(tmp_path: Path) -> None:
-    folder, cluster = Folder(tmp_path / 'a "b" é'), cluster_folder.plan(None, 2, 1, 20_000)
-    settings = tomllib.loads(node.settings_of(cluster.daemons[2], cluster, folder))
+    folder, cluster = (
+        ClusterFolder(tmp_path / 'a "b" é'),
+        cluster_folder.plan_cluster(None, 2, 1, 20_000),
+    )
+    settings = tomllib.loads(node.daemon_toml(cluster.daemons[2], cluster, folder))
     assert settings == {
         "id": 1,
         "cluster": cluster.cluster,
@@ -130,14 +133,14 @@ def test_settings_of_a_daemon(tmp_path: Path) -> None:
 
 class Agent:
     def __init__(self, folder: Path) -> None:
-        self.folder = Folder(folder)
+        self.folder = ClusterFolder(folder)
         self.process = subprocess.Popen(
             [sys.executable, "-c", AGENT, str(folder), TINY],
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def until(self, condition: Callable[[Cluster], object]) -> Cluster:
+    def until(self, condition: Callable[[LocalCluster], object]) -> LocalCluster:
         end = time.monotonic() + 10
         while True:
             cluster = self.folder.load()
@@ -163,7 +166,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
         made.end(signal.SIGKILL)
 
 
-def are_gone(cluster: Cluster) -> bool:
+def are_gone(cluster: LocalCluster) -> bool:
     pids = [daemon.pid for daemon in cluster.daemons]
     return not any(pid and Path(f"/proc/{pid}").exists() for pid in pids)
 
@@ -174,7 +177,7 @@ def test_a_whole_life(agent: Agent, tmp_path: Path) -> None:
     assert [daemon.name for daemon in running.daemons] == ["manager-1", "broker-1", "broker-2"]
     with (
         pytest.raises(errors.DirectoryLocked, match=rf"pid {agent.process.pid}\)"),
-        agent.folder.locked(),
+        agent.folder.hold_lock(),
     ):
         pass
 

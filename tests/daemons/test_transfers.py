@@ -9,7 +9,7 @@ from support.engine_rig import Net
 from support.manager_rig import Cluster
 
 from myqueue import errors
-from myqueue.daemons.manager.balancer.controller import SETTLED_MS, TRANSFER_AGAIN_MS
+from myqueue.daemons.manager.balancer.controller import LEADER_ALIVE_MS_MIN, TRANSFER_RETRY_MS
 from myqueue.daemons.raft import types as t
 from myqueue.wal.config import JournalConfig
 
@@ -48,7 +48,7 @@ def test_nobody_waits_for_one_who_has_to_catch_up(tmp_path: Path) -> None:
 def test_a_disk_that_is_to_be_filled_leads_nothing(is_lost: bool) -> None:
     """Its old replicas count as voters until the new ones are there."""
     cluster = Cluster(brokers=3)
-    cluster.live(SETTLED_MS + 600)
+    cluster.live(LEADER_ALIVE_MS_MIN + 600)
     cluster.update("create_topic", topic="t", partitions=24)
     cluster.beat_all()
     third = cluster.brokers[3]
@@ -56,5 +56,5 @@ def test_a_disk_that_is_to_be_filled_leads_nothing(is_lost: bool) -> None:
         cluster.brokers[1].leads[group] = 2
     if is_lost:
         third.lost = [[group, third.incarnation_of(group)] for group in third.groups]
-    cluster.live(TRANSFER_AGAIN_MS)
+    cluster.live(TRANSFER_RETRY_MS)
     assert {node for _, node in cluster.brokers[1].transfers} == ({2} if is_lost else {2, 3})

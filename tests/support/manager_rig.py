@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from myqueue.daemons.config import SETTINGS, DaemonConfig, check
-from myqueue.daemons.manager.manager import GROUP, Manager
+from myqueue.daemons.manager.manager import MANAGERS_RAFT_UID, Manager
 from myqueue.daemons.metrics import Counts
 from myqueue.daemons.raft.types import NOOP, Config, Item, Role, replica_id
 from myqueue.errors import EntryMissing, MyQueueError, NotReady
@@ -144,7 +144,7 @@ class Cluster:
         )
         self.engine = FakeEngine(1, self.manager)
         self.manager.started(self.engine.now)
-        self.replica = self.engine.replicas[GROUP]
+        self.replica = self.engine.replicas[MANAGERS_RAFT_UID]
         self.client = SimpleNamespace(name="client", identity=b"c")
         self.brokers = {node: FakeBroker(node) for node in range(1, brokers + 1)}
         self._request = 0

@@ -13,7 +13,7 @@ from typing import Any
 from support.manager_rig import WALL_MS, Cluster, FakeBroker
 
 from myqueue.daemons.broker.reconcile_members import MemberStatus, next_step
-from myqueue.daemons.manager.balancer.controller import SETTLED_MS
+from myqueue.daemons.manager.balancer.controller import LEADER_ALIVE_MS_MIN
 from myqueue.daemons.metadata.machine import pack_command
 from myqueue.daemons.raft.types import COMMAND, Config, Item, node_of, replica_id
 
@@ -31,7 +31,7 @@ class Moving(Cluster):
         self.fills = True
         self.unreached: set[int] = set()  # brokers that leaders can't speak to
         self.busiest = 0
-        self.live(SETTLED_MS + 600)
+        self.live(LEADER_ALIVE_MS_MIN + 600)
         for name, partitions in topics.items():
             self.update("create_topic", topic=name, partitions=partitions)
         self.pass_time(1200)

@@ -24,7 +24,7 @@ from myqueue.cli.bench.parts import STAMP_BYTES, sync_floor
 from myqueue.cli.shared import options as address
 from myqueue.cli.shared import output
 from myqueue.cluster.session import Session
-from myqueue.daemons.agent.cluster_folder import Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder
 from myqueue.errors import InvalidRequest, UnknownTopic
 
 DURABILITY = "Raft quorum, fdatasync of the log on each of them before the acknowledgement"
@@ -49,14 +49,14 @@ def _nemesis(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _victim(options: dict[str, Any], other: str | None) -> Folder | None:
+def _victim(options: dict[str, Any], other: str | None) -> ClusterFolder | None:
     """The cluster that is to be hurt meanwhile; asked for before anything is done."""
     if not options.get("nemesis"):
         return None
     return nemesis.agreed(options["data"], other, options["yes"])
 
 
-def _measure(victim: Folder | None, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _measure(victim: ClusterFolder | None, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return measure() if victim is None else nemesis.under(victim, measure)
 
 

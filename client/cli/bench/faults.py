@@ -28,7 +28,7 @@ from myqueue.admin.client import Admin
 from myqueue.cli.shared import cluster_health
 from myqueue.consumer.consumer import Consumer
 from myqueue.daemons.agent import cluster_folder, supervisor
-from myqueue.daemons.agent.cluster_folder import Cluster, Daemon, Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder, LocalCluster, LocalDaemon
 from myqueue.errors import MyQueueError, TimedOut, TooFewBrokers, UnknownTopic, Unreachable
 from myqueue.producer.producer import Producer
 
@@ -48,7 +48,7 @@ class Hurt(NamedTuple):
     end_s: float
 
 
-def send_signal(daemon: Daemon, agent: int, number: signal.Signals) -> bool:
+def send_signal(daemon: LocalDaemon, agent: int, number: signal.Signals) -> bool:
     """Only if it is a child of the agent, and not another process with its old number."""
     if not daemon.pid:
         return False
@@ -73,7 +73,7 @@ class Nemesis(threading.Thread):
     """See the chapter's head."""
 
     def __init__(
-        self, folder: Folder, admin: Admin, where: str, topic: str, random: Random
+        self, folder: ClusterFolder, admin: Admin, where: str, topic: str, random: Random
     ) -> None:
         """`topic` is somebody else's: who leads it is worth being hurt."""
         super().__init__(name="nemesis", daemon=True)
@@ -116,7 +116,7 @@ class Nemesis(threading.Thread):
         self._wait_well()
         self.hurts.append(Hurt(whom, how, begin, time.monotonic()))
 
-    def _do(self, how: str, cluster: Cluster) -> str | None:
+    def _do(self, how: str, cluster: LocalCluster) -> str | None:
         """To whom it was done; None: it was not possible now."""
         if how == TOPIC:
             return self._delete_and_make_again()
@@ -132,7 +132,7 @@ class Nemesis(threading.Thread):
                 self._wait_back(victim)
         return victim.name if done else None
 
-    def _victim(self, daemons: list[Daemon]) -> Daemon:
+    def _victim(self, daemons: list[LocalDaemon]) -> LocalDaemon:
         """A leader as often as not; a manager now and then."""
         kind = self._random.choice(
             (
@@ -156,7 +156,7 @@ class Nemesis(threading.Thread):
         except MyQueueError:
             return []
 
-    def _freeze(self, victim: Daemon, agent: int) -> bool:
+    def _freeze(self, victim: LocalDaemon, agent: int) -> bool:
         if not send_signal(victim, agent, signal.SIGSTOP):
             return False
         try:
@@ -165,7 +165,7 @@ class Nemesis(threading.Thread):
             send_signal(victim, agent, signal.SIGCONT)
         return True
 
-    def _drain(self, cluster: Cluster) -> str | None:
+    def _drain(self, cluster: LocalCluster) -> str | None:
         """One of ours; what somebody else is draining is left alone."""
         ours = {one.id for one in cluster.of_kind(cluster_folder.BROKER)}
         active = [row["node"] for row in self._admin.brokers() if row["state"] == "active"]
@@ -212,7 +212,7 @@ class Nemesis(threading.Thread):
         self.revenants += sum(one != value for one in found)
         return self.again
 
-    def _wait_back(self, ended: Daemon) -> None:
+    def _wait_back(self, ended: LocalDaemon) -> None:
         """Until the agent has started it again."""
         end = time.monotonic() + WELL_S
         while time.monotonic() < end:

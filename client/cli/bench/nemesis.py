@@ -23,7 +23,7 @@ from myqueue.admin.client import Admin
 from myqueue.cli.bench.faults import WELL_S, Hurt, Nemesis
 from myqueue.cli.shared import options
 from myqueue.consumer.consumer import Consumer
-from myqueue.daemons.agent.cluster_folder import Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder
 from myqueue.errors import InvalidRequest, MyQueueError, TimedOut, Unreachable
 from myqueue.producer.delivery import RecordMetadata
 from myqueue.producer.producer import Producer
@@ -150,7 +150,7 @@ class Witness(threading.Thread):
 # -- both, around a measurement -------------------------------------------------------------------
 
 
-def agreed(data: str | None, other: str | None, yes: bool) -> Folder:
+def agreed(data: str | None, other: str | None, yes: bool) -> ClusterFolder:
     """The cluster that may be hurt, by somebody who means it. `other`: one that was named by an
     address, which could be anybody's.
     """
@@ -159,7 +159,7 @@ def agreed(data: str | None, other: str | None, yes: bool) -> Folder:
             "--nemesis hurts only a cluster that 'myq up' runs on this machine",
             hint="Name its folder with --data instead of an address.",
         )
-    folder = Folder(data or options.DATA)
+    folder = ClusterFolder(data or options.DATA)
     if not folder.holder():
         raise Unreachable(
             f"no cluster is running on {folder.data}", hint="Start one first: 'myq up'."
@@ -176,7 +176,7 @@ def agreed(data: str | None, other: str | None, yes: bool) -> Folder:
     return folder
 
 
-def under(folder: Folder, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def under(folder: ClusterFolder, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What `measure` found, and beside it under "nemesis" what was done and what was felt."""
     where, topic = options.find(None, str(folder.data)), f"witness-{secrets.token_hex(4)}"
     with Admin(where) as admin:

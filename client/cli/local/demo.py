@@ -30,7 +30,7 @@ from myqueue.cluster.session import Session
 from myqueue.consumer.consumer import Consumer
 from myqueue.consumer.message import Message
 from myqueue.daemons.agent import cluster_folder, supervisor
-from myqueue.daemons.agent.cluster_folder import Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder
 from myqueue.errors import MyQueueError, TimedOut, Unreachable
 from myqueue.producer.delivery import RecordMetadata
 from myqueue.producer.producer import Producer
@@ -80,7 +80,7 @@ def demo(kills: int, acks: str | None, data: str | None, as_json: bool) -> None:
     It makes a topic of its own and deletes it in the end. The exit code is 1 if the promise does
     not hold.
     """
-    folder = Folder(data or options.DATA)
+    folder = ClusterFolder(data or options.DATA)
     if not folder.holder():
         raise Unreachable(
             f"no cluster is running on {folder.data}", hint="Start one first: 'myq up'."
@@ -158,7 +158,7 @@ class producing:
         self._producer.close()
 
 
-def kill_leader(admin: Admin, folder: Folder, topic: str) -> str:
+def kill_leader(admin: Admin, folder: ClusterFolder, topic: str) -> str:
     """SIGKILL to the broker that leads the partition; its name."""
     leader = until(lambda: leader_of(admin, topic), f"no leader of {topic}")
     cluster = folder.load()
@@ -176,7 +176,7 @@ def leader_of(admin: Admin, topic: str) -> int:
     return int(max(leading, key=lambda row: int(row["term"]))["node"]) if leading else 0
 
 
-def back_again(folder: Folder, name: str) -> None:
+def back_again(folder: ClusterFolder, name: str) -> None:
     """Wait until the agent has started it again."""
     time.sleep(PAUSE_S)  # the agent looks ten times a second
 

@@ -20,7 +20,7 @@ from myqueue.cli import FAILED
 from myqueue.cli.shared import options, output
 from myqueue.cli.shared.install_hint import install_command
 from myqueue.daemons.agent import cluster_folder
-from myqueue.daemons.agent.cluster_folder import Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder
 from myqueue.errors import TroubleError
 from myqueue.wal.files import RealFiles
 
@@ -89,12 +89,12 @@ def package(module: str) -> tuple[str, str]:
 
 
 def ports(data: str) -> Iterator[Found]:
-    folder = Folder(data)
+    folder = ClusterFolder(data)
     if folder.holder():
         yield Found("ports", GOOD, "the cluster of this folder is using them")
         return
     try:
-        cluster_folder.check_ports(cluster_folder.plan(folder.load(), None, None, None))
+        cluster_folder.check_ports(cluster_folder.plan_cluster(folder.load(), None, None, None))
     except TroubleError as error:
         yield Found("ports", WARNING, str(error), error.hint)
     else:

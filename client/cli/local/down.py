@@ -10,7 +10,7 @@ import click
 
 from myqueue.cli.shared import options
 from myqueue.cli.shared.status_line import Line
-from myqueue.daemons.agent.cluster_folder import Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder
 from myqueue.errors import TimedOut, TroubleError
 
 STOP_S = 20.0
@@ -22,7 +22,7 @@ STOP_S = 20.0
 )
 def down(data: str) -> None:
     """Stop the cluster on this machine: brokers first, then managers. The data stays."""
-    folder = Folder(data)
+    folder = ClusterFolder(data)
     pid = folder.holder()
     if pid is None:
         click.echo(f"No cluster is running on {data}.", err=True)
@@ -44,7 +44,7 @@ def down(data: str) -> None:
     click.echo(f"Stopped; the data stays in {data}.")
 
 
-def ask_to_stop(folder: Folder, pid: int) -> None:
+def ask_to_stop(folder: ClusterFolder, pid: int) -> None:
     """SIGTERM to the process that holds the lock, and to no other that got its number since."""
     try:
         handle = os.pidfd_open(pid)

@@ -12,7 +12,7 @@ from myqueue.admin.client import Admin
 from myqueue.cli import FAILED
 from myqueue.cli.shared import cluster_health, connect, options, output
 from myqueue.cli.shared.cluster_health import Problem
-from myqueue.daemons.agent.cluster_folder import Cluster, Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder, LocalCluster
 from myqueue.errors import MyQueueError
 
 TIMEOUT_S = 5.0
@@ -53,15 +53,15 @@ def health(
         click.get_current_context().exit(FAILED)
 
 
-def expected(cluster: str | None, data: str | None) -> Cluster | None:
+def expected(cluster: str | None, data: str | None) -> LocalCluster | None:
     """Which daemons there ought to be, if it is a cluster that `myq up` runs here."""
-    folder = Folder(data or options.DATA)
+    folder = ClusterFolder(data or options.DATA)
     found = folder.load() if folder.holder() else None
     return found if found and found.address == options.find(cluster, data) else None
 
 
 def looks(
-    where: str, known: Cluster | None, end: float | None, forever: bool
+    where: str, known: LocalCluster | None, end: float | None, forever: bool
 ) -> Iterator[list[Problem]]:
     while True:
         begin = time.monotonic()

@@ -7,7 +7,7 @@ import click
 from myqueue.cli import UNREACHABLE
 from myqueue.cli.shared import cluster_health, options, output
 from myqueue.daemons.agent import supervisor
-from myqueue.daemons.agent.cluster_folder import Cluster, Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder, LocalCluster
 
 TIMEOUT_S = 3.0
 
@@ -24,7 +24,7 @@ def status(data: str, as_json: bool) -> None:
     disks, and every partition has a leader and all its replicas. The exit code is 3 if no cluster
     is running here; 'myq health' has one for not being healthy, and asks clusters elsewhere.
     """
-    folder = Folder(data)
+    folder = ClusterFolder(data)
     running = folder.holder() is not None
     cluster = folder.load()
     if cluster is None or not running:
@@ -43,7 +43,7 @@ def status(data: str, as_json: bool) -> None:
         write(cluster, problems)
 
 
-def look(cluster: Cluster) -> list[str]:
+def look(cluster: LocalCluster) -> list[str]:
     down = [
         f"{daemon.name} is {daemon.state}"
         for daemon in cluster.daemons
@@ -53,7 +53,7 @@ def look(cluster: Cluster) -> list[str]:
     return down + [problem.text for problem in found]
 
 
-def write_json(cluster: Cluster, problems: list[str]) -> None:
+def write_json(cluster: LocalCluster, problems: list[str]) -> None:
     daemons = [
         {
             "kind": daemon.kind,
@@ -71,7 +71,7 @@ def write_json(cluster: Cluster, problems: list[str]) -> None:
     output.write_json("myq.status/1", answer)
 
 
-def write(cluster: Cluster, problems: list[str]) -> None:
+def write(cluster: LocalCluster, problems: list[str]) -> None:
     click.echo(f"{cluster.cluster}: {'healthy' if not problems else 'NOT healthy'}")
     for problem in problems:
         click.echo(f"  {problem}")

@@ -27,7 +27,7 @@ from myqueue.cli.shared.status_line import Line
 from myqueue.cli.shared.streams import quiet_pipe
 from myqueue.daemons import config
 from myqueue.daemons.agent import cluster_folder, supervisor
-from myqueue.daemons.agent.cluster_folder import Cluster, Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder, LocalCluster
 from myqueue.errors import DirectoryLocked, DiskFull, InvalidSetting, MyQueueError, TroubleError
 from myqueue.wal.config import JournalConfig
 from myqueue.wire.program_settings import typed
@@ -76,7 +76,7 @@ def up(
     addresses, pids, states), the daemons' settings (.toml) and what they said (.log). Nothing
     is written anywhere else.
     """
-    folder = Folder(data)
+    folder = ClusterFolder(data)
     gateway = gateway and can_run_gateway()
     refuse(folder, managers, brokers, port_base, gateway)
     words = ["--data", str(folder.data), "--echo", "none" if detach else "warning"]
@@ -129,7 +129,7 @@ def can_run_gateway() -> bool:
 
 
 def refuse(
-    folder: Folder, managers: int | None, brokers: int | None, port_base: int | None,
+    folder: ClusterFolder, managers: int | None, brokers: int | None, port_base: int | None,
     gateway: bool,
 ) -> None:  # fmt: skip
     """Say at once what the agent would find as well: it is running, a port is taken."""
@@ -140,13 +140,13 @@ def refuse(
             hint="Use it ('myq status'), stop it ('myq down'), or give another --data.",
         )
     try:
-        cluster = cluster_folder.plan(folder.load(), managers, brokers, port_base, gateway)
+        cluster = cluster_folder.plan_cluster(folder.load(), managers, brokers, port_base, gateway)
     except InvalidSetting as error:
         raise click.UsageError(f"{error}. {error.hint}") from None
     cluster_folder.check_ports(cluster)
 
 
-def check_room(folder: Folder, managers: int | None, brokers: int | None) -> None:
+def check_room(folder: ClusterFolder, managers: int | None, brokers: int | None) -> None:
     """Refuse a disk on which new daemons could not open their logs; warn if it is nearly full."""
     settings = {setting.name: setting for setting in config.SETTINGS}
 
@@ -154,7 +154,7 @@ def check_room(folder: Folder, managers: int | None, brokers: int | None) -> Non
         value = os.environ.get(f"MYQ_{name.upper()}", settings[name].default)
         return int(typed(settings[name], value))
 
-    cluster = cluster_folder.plan(folder.load(), managers, brokers, None)
+    cluster = cluster_folder.plan_cluster(folder.load(), managers, brokers, None)
     new = [one for one in cluster.daemons if not (folder.data / one.name).exists()]
     each = setting("segment_bytes") + JournalConfig().reserve_bytes
     place = folder.data
@@ -175,7 +175,7 @@ def check_room(folder: Folder, managers: int | None, brokers: int | None) -> Non
         )  # fmt: skip
 
 
-def start_agent(folder: Folder, words: list[str], detach: bool) -> subprocess.Popen[bytes]:
+def start_agent(folder: ClusterFolder, words: list[str], detach: bool) -> subprocess.Popen[bytes]:
     folder.node.mkdir(mode=0o700, parents=True, exist_ok=True)
     command = [sys.executable, "-P", "-m", "myqueue.daemons.agent.agent", *words]
     tie = functools.partial(supervisor.die_with_parent, os.getpid(), signal.SIGTERM)
@@ -191,8 +191,8 @@ def start_agent(folder: Folder, words: list[str], detach: bool) -> subprocess.Po
 
 
 def wait_until_healthy(
-    folder: Folder, agent: subprocess.Popen[bytes], end: float
-) -> tuple[Cluster, str]:
+    folder: ClusterFolder, agent: subprocess.Popen[bytes], end: float
+) -> tuple[LocalCluster, str]:
     """The cluster; and what is not well, if it did not become healthy in time but can be used: one
     partition that nobody can read must not keep all others from everybody.
     """
@@ -222,7 +222,7 @@ def wait_until_healthy(
         line.clear()
 
 
-def what_is_missing(cluster: Cluster, end: float) -> str:
+def what_is_missing(cluster: LocalCluster, end: float) -> str:
     """What is waited for now; nothing if all is well."""
     down = [daemon.name for daemon in cluster.daemons if daemon.state != supervisor.RUNNING]
     if down:
@@ -232,7 +232,7 @@ def what_is_missing(cluster: Cluster, end: float) -> str:
     return "; ".join(problem.text for problem in found)
 
 
-def can_be_used(cluster: Cluster) -> bool:
+def can_be_used(cluster: LocalCluster) -> bool:
     """All daemons run, and a manager leads: what is amiss can be looked at and mended."""
     if any(daemon.state != supervisor.RUNNING for daemon in cluster.daemons):
         return False
@@ -245,7 +245,7 @@ def can_be_used(cluster: Cluster) -> bool:
     return known >= {daemon.id for daemon in cluster.of_kind(cluster_folder.BROKER)}
 
 
-def give_up_on_the_dying(folder: Folder, cluster: Cluster) -> None:
+def give_up_on_the_dying(folder: ClusterFolder, cluster: LocalCluster) -> None:
     for daemon in cluster.daemons:
         if daemon.state == supervisor.RESTARTING and daemon.restarts >= GIVE_UP_RESTARTS:
             raise TroubleError(
@@ -255,7 +255,7 @@ def give_up_on_the_dying(folder: Folder, cluster: Cluster) -> None:
             )
 
 
-def what_they_say(folder: Folder, cluster: Cluster) -> str:
+def what_they_say(folder: ClusterFolder, cluster: LocalCluster) -> str:
     """The last warning or error of the first daemon that does not run, if it has one."""
     for daemon in cluster.daemons:
         if daemon.state != supervisor.RUNNING and (said := last_warning(folder, daemon.name)):
@@ -263,21 +263,23 @@ def what_they_say(folder: Folder, cluster: Cluster) -> str:
     return ""
 
 
-def last_warning(folder: Folder, name: str) -> str:
+def last_warning(folder: ClusterFolder, name: str) -> str:
     """The newest line of a daemon's log that is worth a person's attention."""
     try:
         lines = (folder.node / f"{name}.log").read_text("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    texts = [supervisor.parse(line) for line in lines[-50:]]
-    return next((text for level, _, text in reversed(texts) if level in supervisor.LOUD), "")
+    texts = [supervisor.parse_line(line) for line in lines[-50:]]
+    return next(
+        (text for level, _, text in reversed(texts) if level in supervisor.ATTENTION_LEVELS), ""
+    )
 
 
-def look(folder: Folder) -> str:
+def look(folder: ClusterFolder) -> str:
     return f"Look into the logs in {folder.node}."
 
 
-def tell(cluster: Cluster, data: str, detach: bool, amiss: str) -> None:
+def tell(cluster: LocalCluster, data: str, detach: bool, amiss: str) -> None:
     """Where it is, and what to do with it."""
     managers, brokers = (
         cluster.of_kind(cluster_folder.MANAGER),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from myqueue.admin.client import Admin
 from myqueue.daemons.agent import cluster_folder
-from myqueue.daemons.agent.cluster_folder import Cluster
+from myqueue.daemons.agent.cluster_folder import LocalCluster
 from myqueue.errors import MyQueueError
 
 NAMED_MAX = 3  # partitions in one sentence
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 
 def problems(
-    address: str, cluster: Cluster | None, timeout_s: float, *, lasting: bool = True
+    address: str, cluster: LocalCluster | None, timeout_s: float, *, lasting: bool = True
 ) -> list[Problem]:
     """What is not well. `cluster` says which brokers there ought to be. Without `lasting`, only
     what is worth waiting for.

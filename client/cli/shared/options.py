@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from myqueue.daemons.agent.cluster_folder import Folder
+from myqueue.daemons.agent.cluster_folder import ClusterFolder
 from myqueue.errors import InvalidSetting, Unreachable
 
 DATA = "myq-data"
@@ -52,7 +52,7 @@ def find(cluster: str | None, data: str | None) -> str:
 
 def find_gateway(data: str | None) -> str:
     """Where the gateway of a running 'myq up' is."""
-    folder = Folder(data or DATA)
+    folder = ClusterFolder(data or DATA)
     found = folder.load() if folder.holder() else None
     if found is None or found.gateway is None:
         hint = "Name one with --gateway http://host:port, or start a cluster with 'myq up'."
@@ -61,7 +61,7 @@ def find_gateway(data: str | None) -> str:
 
 
 def _running(data: str) -> str | None:
-    folder = Folder(data)
+    folder = ClusterFolder(data)
     found = folder.load() if folder.holder() else None
     return found.address if found else None
 

@@ -1,7 +1,7 @@
-"""What is uneven between brokers, and the next step to less of that. Pure arithmetic.
+"""What is uneven between brokers, and the next step that makes it less so. Pure arithmetic.
 
-Even means: everybody within 10 % of the mean, or within 1. Less is not moved for: each move copies
-data, and the next topic changes the picture anyway.
+Even means: every broker within 10 % of the mean, or within 1. Smaller differences are left: each
+move copies data, and the next topic changes the picture anyway.
 """
 
 from __future__ import annotations
@@ -9,19 +9,24 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-Groups = Iterable[tuple[int, list[int]]]  # (group, its nodes, the preferred leader first)
+GroupReplicas = Iterable[tuple[int, list[int]]]  # (group, its nodes, the preferred leader first)
 
 
 def is_uneven(most: int, least: int, mean: float) -> bool:
+    """Whether the fullest and the emptiest broker differ by more than 1 and by 10 % of the mean."""
     return most - least > 1 and (most > 1.1 * mean or least < 0.9 * mean)
 
 
 def next_move(
-    groups: Groups, held: Mapping[int, int], hosts: Mapping[int, str], nodes: Sequence[int],
+    groups: GroupReplicas,
+    held: Mapping[int, int],
+    hosts: Mapping[int, str],
+    nodes: Sequence[int],
     takers: Sequence[int],
-) -> tuple[int, int, int] | None:  # fmt: skip
-    """(group, from, to): of the fullest broker that has something for an emptier one of `takers`,
-    which are those of all `nodes` that have room.
+) -> tuple[int, int, int] | None:
+    """(group, from, to): the fullest broker gives a replica to the emptiest one that can take it.
+
+    `takers` are those of all `nodes` that have room. None: no step makes it more even.
     """
     mean = sum(held[node] for node in nodes) / len(nodes)
     known = list(groups)
@@ -37,18 +42,18 @@ def next_move(
     return None
 
 
-def better_leaders(groups: Groups, nodes: Sequence[int]) -> list[tuple[int, int]]:
-    """(group, node that should lead it): all steps until nobody should lead 2 more than another.
+def better_leaders(groups: GroupReplicas, nodes: Sequence[int]) -> list[tuple[int, int]]:
+    """(group, new preferred leader): all steps until no broker leads 2 more than another.
 
-    A broker with too many may share no partition with one that has too few; then others between
-    them pass one on.
+    A broker with too many may share no partition with one that has too few. Then the step goes
+    over brokers between them.
     """
     order = {group: list(members) for group, members in groups}
     led = Counter(dict.fromkeys(nodes, 0))
     led.update(members[0] for members in order.values())
     out: dict[int, int] = {}
     for _ in range(len(order)):
-        chain = _chain(order, led, nodes)
+        chain = _find_chain(order, led, nodes)
         if not chain:
             break
         for group, giver, taker in chain:
@@ -60,10 +65,10 @@ def better_leaders(groups: Groups, nodes: Sequence[int]) -> list[tuple[int, int]
     return list(out.items())
 
 
-def _chain(
+def _find_chain(
     order: Mapping[int, list[int]], led: Mapping[int, int], nodes: Sequence[int]
 ) -> list[tuple[int, int, int]]:
-    """The shortest way from who leads most to somebody who leads at least 2 fewer."""
+    """The shortest path from the broker that leads most to one that leads at least 2 fewer."""
     by_leader: dict[int, list[int]] = {}
     for group, members in order.items():
         by_leader.setdefault(members[0], []).append(group)
@@ -73,7 +78,7 @@ def _chain(
         while queue:
             at = queue.popleft()
             if at != start and led[at] + 2 <= led[start]:
-                return _way(came, start, at)
+                return _path(came, start, at)
             for group in by_leader.get(at, ()):
                 for node in order[group][1:]:
                     if node in nodes and node not in came and node != start:
@@ -82,7 +87,7 @@ def _chain(
     return []
 
 
-def _way(came: Mapping[int, tuple[int, int]], start: int, end: int) -> list[tuple[int, int, int]]:
+def _path(came: Mapping[int, tuple[int, int]], start: int, end: int) -> list[tuple[int, int, int]]:
     way = []
     while end != start:
         group, before = came[end]

@@ -1,16 +1,16 @@
-"""What the leader of the managers decides about replicas: when which should be elsewhere.
+"""The pace of replica moves, and the time when a replica that left may be removed.
 
-`plan.py` says what should move; here is the pace at which that is proposed, and when what left may
-be removed. Its memory is about pace only, and a new leader begins afresh. Out come commands that
-may be repeated or come late without harm (`daemons/metadata/brokers.py`). First of all it
-*settles*: the leader of a group reports that leaving replicas are no members any more: they may be
-removed; or that all wanted ones are members and no others: the move is over. Last, when nothing is
-to be moved, it evens out who should lead.
+`plan` says which replicas should move; this file decides when that is proposed. It remembers pace
+only, so a new leader starts without it. It returns commands that may be repeated or late without
+harm (`daemons/metadata/brokers.py`). First it *settles* moves by the reports of group leaders:
+leaving replicas that are no members any more may be removed, and when all wanted replicas are
+members and no others, the move is over. When nothing is to be moved, it makes preferred leaders
+even.
 
-When may a replica that left be removed? A leader that follows old orders could still take it back
-as a voter, and remove the new one. So every member and every wanted replica must follow orders
-that are not older than the move, and none may know of a later term than the report is of: whoever
-had led in between by old orders would know of his own term (`settled`).
+A replica that left may be removed only when no leader can take it back. A leader that follows older
+orders could make it a voter again and remove the new one. So every member and every wanted replica
+must follow orders that are not older than the move, and none may know a later term than that of the
+report: a leader in between, by older orders, would have left such a term (`settled_replicas`).
 """
 
 from __future__ import annotations
@@ -18,91 +18,102 @@ from __future__ import annotations
 from typing import Any, Final
 
 from myqueue.daemons.manager.balancer import balance
-from myqueue.daemons.manager.balancer.backoff import Shunned
-from myqueue.daemons.manager.balancer.plan import Plan
-from myqueue.daemons.manager.cluster_view import Liveness
+from myqueue.daemons.manager.balancer.backoff import BrokerBackoff
+from myqueue.daemons.manager.balancer.plan import MovePlan
+from myqueue.daemons.manager.cluster_view import ClusterView
 from myqueue.daemons.metadata.records import PartitionRow
 from myqueue.daemons.metadata.tables import Tables
 
-LOOK_MS: Final = 500
-AGAIN_MS: Final = 2000  # what was proposed and is not done then is proposed once more
-STILL_MS: Final = 10_000  # nobody leads a group for so long: nothing of it is on its way
-APART_MS: Final = 5000  # between two looks for replicas that share a host
+CHECK_INTERVAL_MS: Final = 500
+PROPOSE_RETRY_MS: Final = 2000  # an unfinished proposal is repeated after that
+STALLED_AFTER_MS: Final = 10_000  # without a leader for so long, a group copies nothing
+SHARED_HOST_CHECK_INTERVAL_MS: Final = 5000  # between two checks for replicas that share a host
 SETTLES_MAX: Final = 100
 PREFERS_MAX: Final = 20
 
-Command = tuple[str, dict[str, Any]]
+ManagerCommand = tuple[str, dict[str, Any]]
 
 
-class Moves:
-    """See the module's docstring."""
+class MoveScheduler:
+    """Proposes moves, settles finished ones, makes preferred leaders even."""
 
-    def __init__(self, liveness: Liveness) -> None:
-        self._liveness = liveness
-        self.begin(0)
+    def __init__(self, cluster_view: ClusterView) -> None:
+        self._cluster_view = cluster_view
+        self.become_leader(0)
 
-    def begin(self, now: int) -> None:
-        """This manager became the leader."""
-        self._look_at = now + LOOK_MS
-        self._drawn = self._moves_at = -1  # of the last moves that were proposed
-        self._settled: dict[int, int] = {}  # group -> when it may be proposed again
-        self._leaderless: dict[int, int] = {}  # moving groups that nobody leads, since when
-        self._apart_at = now
-        self.shunned = Shunned()
+    def become_leader(self, now: int) -> None:
+        """Begin to lead: forget the pace of an earlier time."""
+        self._next_check_at = now + CHECK_INTERVAL_MS
+        self._incarnation_at_moves = self._moves_proposed_at = -1  # of the last proposed moves
+        self._settle_retry_at: dict[int, int] = {}  # group -> when settling may be proposed again
+        self._leaderless_since: dict[int, int] = {}  # moving group -> since when it has no leader
+        self._next_host_check_at = now
+        self.backoff = BrokerBackoff()
 
-    def due(self, tables: Tables, now: int) -> list[Command]:
-        if now < self._look_at:
+    def next_commands(self, tables: Tables, now: int) -> list[ManagerCommand]:
+        if now < self._next_check_at:
             return []
-        self._look_at = now + LOOK_MS
-        out = self._settle(tables, now)
-        if self._drawn == tables.counters.incarnation and now < self._moves_at + AGAIN_MS:
-            return out  # the last ones are on their way
-        self.shunned.look(tables, self._liveness, now)
-        still = self._still(tables, now) | {group for group, _ in self.shunned.stuck}
-        plan = Plan(tables, self._liveness, still, now, self.shunned)
-        is_time = now >= self._apart_at
-        self._apart_at = now + APART_MS if is_time else self._apart_at
-        moves = plan.moves(look_at_hosts=is_time)
+        self._next_check_at = now + CHECK_INTERVAL_MS
+        out = self._settle_commands(tables, now)
+        if (
+            self._incarnation_at_moves == tables.counters.incarnation
+            and now < self._moves_proposed_at + PROPOSE_RETRY_MS
+        ):
+            return out  # the last proposal is on its way
+        self.backoff.update(tables, self._cluster_view, now)
+        still = self._stalled_groups(tables, now) | {group for group, _ in self.backoff.stuck_moves}
+        plan = MovePlan(tables, self._cluster_view, still, now, self.backoff)
+        is_time = now >= self._next_host_check_at
+        self._next_host_check_at = (
+            now + SHARED_HOST_CHECK_INTERVAL_MS if is_time else self._next_host_check_at
+        )
+        moves = plan.make_moves(look_at_hosts=is_time)
         if moves:
-            self._drawn, self._moves_at = tables.counters.incarnation, now
+            self._incarnation_at_moves, self._moves_proposed_at = tables.counters.incarnation, now
             out.append(("move_replicas", {"moves": moves}))
-        elif not plan.moving:
-            out += self._prefer(tables, plan)
+        elif not plan.moving_groups:
+            out += self._prefer_commands(tables, plan)
         return out
 
-    def _still(self, tables: Tables, now: int) -> set[int]:
-        """Groups that were being moved when they lost their leader: they wait, and nobody else."""
-        since = self._leaderless
-        self._leaderless = {
+    def _stalled_groups(self, tables: Tables, now: int) -> set[int]:
+        """Moving groups without a leader for 10 s: they wait, and block no other move."""
+        since = self._leaderless_since
+        self._leaderless_since = {
             group: since.get(group, now)
             for group in tables.moving
-            if not self._liveness.leader(group, now)[0]
+            if not self._cluster_view.leader_of(group, now)[0]
         }
-        return {group for group, at in self._leaderless.items() if now - at >= STILL_MS}
+        return {
+            group for group, at in self._leaderless_since.items() if now - at >= STALLED_AFTER_MS
+        }
 
-    def _settle(self, tables: Tables, now: int) -> list[Command]:
-        self._settled = {
-            group: at for group, at in self._settled.items() if at > now and group in tables.moving
+    def _settle_commands(self, tables: Tables, now: int) -> list[ManagerCommand]:
+        self._settle_retry_at = {
+            group: at
+            for group, at in self._settle_retry_at.items()
+            if at > now and group in tables.moving
         }
-        out: list[Command] = []
-        for group in sorted(tables.moving - set(self._settled)):
+        out: list[ManagerCommand] = []
+        for group in sorted(tables.moving - set(self._settle_retry_at)):
             partition = tables.partition(group)
             if partition is None or len(out) >= SETTLES_MAX:
                 continue
-            gone, done = settled(tables, self._liveness, partition)
+            gone, done = settled_replicas(tables, self._cluster_view, partition)
             if gone or done:
-                self._settled[group] = now + AGAIN_MS
+                self._settle_retry_at[group] = now + PROPOSE_RETRY_MS
                 arguments = {
-                    "group": group, "moved": partition.moved, "gone": [list(one) for one in gone],
+                    "group": group,
+                    "moved": partition.moved,
+                    "gone": [list(one) for one in gone],
                     "done": done,
-                }  # fmt: skip
+                }
                 out.append(("settle_replicas", arguments))
         return out
 
-    def _prefer(self, tables: Tables, plan: Plan) -> list[Command]:
-        there, led = plan.there, tables.led
-        if not there or not plan.all_are_there:
-            return []  # somebody is away: wait how that ends
+    def _prefer_commands(self, tables: Tables, plan: MovePlan) -> list[ManagerCommand]:
+        there, led = plan.ready_brokers, tables.led
+        if not there or not plan.are_all_brokers_ready:
+            return []  # a broker is away: wait until it is back or replaced
         if max(led.values(), default=0) - min(led[node] for node in there) < 2:
             return []
         partitions = [
@@ -115,19 +126,19 @@ class Moves:
         ]
 
 
-def settled(
-    tables: Tables, liveness: Liveness, partition: PartitionRow
+def settled_replicas(
+    tables: Tables, cluster_view: ClusterView, partition: PartitionRow
 ) -> tuple[list[tuple[int, int]], bool]:
-    """(leaving replicas that are certainly out of the group, the group is as it is wanted)."""
-    # What one that is dead did by older orders, only that one may have told.
-    members = liveness.members(partition.group, ask_all=True)
+    """(leaving replicas that are certainly no members, whether the move is over)."""
+    # A dead member may have led by older orders, and only its own report shows that term.
+    members = cluster_view.members_of(partition.group, include_dead=True)
     if members is None:
         return [], False
     for node, _ in {*members, *partition.replicas}:
-        row, life = tables.brokers.get(node), liveness.brokers.get(node)
+        row, life = tables.brokers.get(node), cluster_view.brokers.get(node)
         if row is None or life is None or life.incarnation != row.life:
             return [], False
-        if life.version < partition.moved or not life.full_at:
+        if life.version < partition.moved or not life.full_heartbeat_at:
             return [], False
     gone = [one for one in partition.leaving if one not in members]
     done = len(gone) == len(partition.leaving) and members == dict.fromkeys(

@@ -1,26 +1,25 @@
-"""Which replicas should be elsewhere: one look at the tables, at what brokers report, at the time.
+"""Which replicas should move, by the tables, the reports of brokers, and the time. Pure.
 
-Pure. The first reasons are the pressing ones:
+The reasons, the most pressing first:
 
-1. *lost*: a replica that its broker can't let take part, or whose disk is gone, is made anew there;
-2. *dead*: replicas of a broker that has been silent for `replace_after_ms` are made on others; so
-   are those of one that was removed when there was nobody else;
-3. *full*: what is on its way to a disk that ran out of room, or to a broker that the group's leader
-   does not reach (`backoff.py`), goes to another one; in all these cases, who was to leave for it
-   and is there still stays instead;
-4. *drained*: a broker that is being drained gives its replicas away;
-5. *too few*: what lost a replica for good, when there was no broker for another, gets one;
-6. *together*: replicas that had to share a host are parted, if there is another host by now;
-7. *uneven*: replicas go from who has most to who has fewest, as long as that is more than 10 % from
-   even.
+1. *lost*: a replica that its broker cannot open, or whose disk is gone, is rebuilt there;
+2. *dead*: replicas of a broker that has been silent for `replace_after_ms` are rebuilt on others,
+   and so are those of a broker that was removed when no other broker could take them;
+3. *full*: a move to a disk that ran out of room, or to a broker that the group's leader does not
+   reach (`backoff`), goes to another broker. In all these cases a replica that was to leave and
+   still exists stays instead of the one that does not come;
+4. *drained*: a draining broker gives its replicas away;
+5. *too few*: a partition that lost a replica when there was no broker for another one gets one;
+6. *together*: replicas that had to share a host are separated when there is another host;
+7. *uneven*: replicas go from the fullest broker to the emptiest, down to 10 % from even.
 
-The last two only while nothing else moves and all brokers are there. A full disk is no reason to
-wait: what one adds a broker for is to relieve the others. No broker takes or gives more than
-`moves_per_broker` replicas at a time; from a dead one nothing is taken.
+The last two happen only while nothing else moves and all brokers are ready. A full disk does not
+stop them: a broker is often added to relieve the others. No broker takes or gives more than
+`moves_per_broker` replicas at a time; a dead broker gives nothing.
 
-Nothing is known to have happened because it was ordered: what a group consists of is what its
-leader reports, committed. A group that nobody leads can't change, so it is not moved; and if it was
-being moved, it takes nobody's turn.
+An order is no proof that something happened: the members of a group are those of the committed
+configuration that its leader reports. A group without a leader cannot change its members, so it is
+not moved; if it lost its leader while it moved, it does not block other moves.
 """
 
 from __future__ import annotations
@@ -30,112 +29,130 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from myqueue.daemons.manager.balancer import balance
-from myqueue.daemons.manager.balancer.backoff import Shunned
-from myqueue.daemons.manager.cluster_view import Liveness
+from myqueue.daemons.manager.balancer.backoff import BrokerBackoff
+from myqueue.daemons.manager.cluster_view import ClusterView
 from myqueue.daemons.metadata import placement
 from myqueue.daemons.metadata.records import ACTIVE, DRAINING, PartitionRow
 from myqueue.daemons.metadata.tables import Tables
 from myqueue.daemons.metadata.topics import host_label
 
-SETTLED_MS: Final = 5000  # a broker has to live for so long to be given replicas
-MOVES_MAX: Final = 100  # in one entry
+TARGET_ALIVE_MS_MIN: Final = 5000  # a broker is alive for so long before it gets replicas
+MOVES_PER_ENTRY_MAX: Final = 100  # in one entry
 
-Move = list[int]  # group, node, incarnation, to; node 0: one more
+Move = list[int]  # group, node, incarnation, target; node 0: one more replica
 
 
-class Plan:
-    """Who is where, who is busy, and what should move. `still`: moves that stand still."""
+class MovePlan:
+    """The brokers' replicas and current moves, and the moves that should follow.
+
+    `stalled_groups` are moving groups that have lost their leader.
+    """
 
     def __init__(
-        self, tables: Tables, liveness: Liveness, still: set[int], now: int, shunned: Shunned
+        self,
+        tables: Tables,
+        cluster_view: ClusterView,
+        stalled_groups: set[int],
+        now: int,
+        backoff: BrokerBackoff,
     ) -> None:
-        self.tables, self.liveness, self.now = tables, liveness, now
-        self.stuck, self.tried = shunned.stuck, shunned.tried
-        self.limit = tables.settings["moves_per_broker"]
-        self.dead = self._dead()
-        self.moving = tables.moving - still
-        self.busy: dict[int, int] = dict.fromkeys(tables.brokers, 0)
-        for group in self.moving:
-            self._count_busy(tables.partition(group))
-        self.there = {
-            node for node, row in tables.brokers.items()
-            if row.state == ACTIVE and liveness.alive_for(node, now) >= SETTLED_MS
-        }  # fmt: skip
-        low = {node for node in self.there if liveness.brokers[node].disk_low}
-        self.able = self.there - low - shunned.unreached
-        self.fit = self.able - shunned.low
-        self.held = {node: len(tables.held[node]) for node in tables.brokers}
-        self.hosts = {node: host_label(row) for node, row in tables.brokers.items()}
-        self.out: list[Move] = []
-        self.planned: set[int] = set()  # groups
+        self.tables, self.cluster_view, self.now = tables, cluster_view, now
+        self.stuck_moves, self.recent_targets = backoff.stuck_moves, backoff.recent_targets
+        self.moves_per_broker_max = tables.settings["moves_per_broker"]
+        self.dead_brokers = self._find_dead_brokers()
+        self.moving_groups = tables.moving - stalled_groups
+        self.moves_by_broker: dict[int, int] = dict.fromkeys(tables.brokers, 0)
+        for group in self.moving_groups:
+            self._count_moves(tables.partition(group))
+        self.ready_brokers = {
+            node
+            for node, row in tables.brokers.items()
+            if row.state == ACTIVE
+            and cluster_view.broker_alive_ms(node, now) >= TARGET_ALIVE_MS_MIN
+        }
+        low = {node for node in self.ready_brokers if cluster_view.brokers[node].disk_low}
+        self.possible_targets = self.ready_brokers - low - backoff.unreachable_brokers
+        self.preferred_targets = self.possible_targets - backoff.low_disk_brokers
+        self.replica_counts = {node: len(tables.held[node]) for node in tables.brokers}
+        self.host_by_broker = {node: host_label(row) for node, row in tables.brokers.items()}
+        self.planned_moves: list[Move] = []
+        self.planned_groups: set[int] = set()  # groups
 
     @property
-    def all_are_there(self) -> bool:
-        """Every broker that is to hold replicas has lived for a while."""
+    def are_all_brokers_ready(self) -> bool:
+        """Whether every active broker is ready, except those that count as dead."""
         wanted = {node for node, row in self.tables.brokers.items() if row.state == ACTIVE}
-        return wanted - self.dead == self.there
+        return wanted - self.dead_brokers == self.ready_brokers
 
-    def _dead(self) -> set[int]:
-        """Nobody, if most brokers are silent: then it is more likely us who hear nothing. Who died
-        long ago and holds nothing any more tells nothing about that.
+    def _find_dead_brokers(self) -> set[int]:
+        """Brokers silent for `replace_after_ms`; none if most brokers are silent.
+
+        Then this manager is more likely cut off itself. Brokers that died long ago and hold nothing
+        any more do not count for that.
         """
-        tables, liveness, now = self.tables, self.liveness, self.now
+        tables, cluster_view, now = self.tables, self.cluster_view, self.now
         silent = {
-            node for node, row in tables.brokers.items()
-            if liveness.silent_for(node, row.disk, now) >= tables.settings["replace_after_ms"]
-        }  # fmt: skip
-        alive = {node for node in tables.brokers if liveness.alive(node, now)}
-        telling = alive | {node for node in tables.brokers if tables.held.get(node)}
-        return silent if 2 * len(alive) >= len(telling) else set()
+            node
+            for node, row in tables.brokers.items()
+            if cluster_view.broker_silent_ms(node, row.disk, now)
+            >= tables.settings["replace_after_ms"]
+        }
+        alive = {node for node in tables.brokers if cluster_view.is_broker_alive(node, now)}
+        counted = alive | {node for node in tables.brokers if tables.held.get(node)}
+        return silent if 2 * len(alive) >= len(counted) else set()
 
-    def _count_busy(self, partition: PartitionRow | None) -> None:
-        """Who is giving or taking a replica of it."""
+    def _count_moves(self, partition: PartitionRow | None) -> None:
+        """Count the move of this partition for each broker that gives or takes a replica."""
         if partition is None:
             return
-        arriving = self._arriving(partition)
+        arriving = self._replicas_not_voting_yet(partition)
         for node in {node for node, _ in (*arriving, *partition.leaving)}:
-            if node in self.busy:
-                self.busy[node] += 1
+            if node in self.moves_by_broker:
+                self.moves_by_broker[node] += 1
 
-    def _arriving(self, partition: PartitionRow) -> list[tuple[int, int]]:
-        """Wanted replicas that don't vote yet."""
-        members = self.liveness.members(partition.group) or {}
+    def _replicas_not_voting_yet(self, partition: PartitionRow) -> list[tuple[int, int]]:
+        """Wanted replicas that do not vote yet."""
+        members = self.cluster_view.members_of(partition.group) or {}
         return [one for one in partition.replicas if not members.get(one)]
 
     # -- what moves ----------------------------------------------------------------------------
 
-    def moves(self, *, look_at_hosts: bool = True) -> list[Move]:
+    def make_moves(self, *, look_at_hosts: bool = True) -> list[Move]:
         tables = self.tables
         for node in sorted(tables.brokers):
-            if self.liveness.alive(node, self.now):
-                for group in self._lost_on(node):
-                    self._anew(group, node)
-            if node in self.dead:
+            if self.cluster_view.is_broker_alive(node, self.now):
+                for group in self._lost_replicas_on(node):
+                    self._rebuild(group, node)
+            if node in self.dead_brokers:
                 for group in sorted(tables.held[node]):
-                    self._away(group, node, is_taken=False)
+                    self._move_away(group, node, is_source_alive=False)
         for node in sorted(set(tables.held) - set(tables.brokers)):
-            for group in sorted(tables.held[node]):  # removed when nobody could take it instead
-                self._away(group, node, is_taken=False)
-        self._off_full_disks()
-        for group, node in self.stuck:
-            self._away(group, node, is_taken=False)
+            for group in sorted(tables.held[node]):  # removed when no broker could take it
+                self._move_away(group, node, is_source_alive=False)
+        self._move_off_full_disks()
+        for group, node in self.stuck_moves:
+            self._move_away(group, node, is_source_alive=False)
         for node, row in sorted(tables.brokers.items()):
-            if row.state == DRAINING and node not in self.dead:
+            if row.state == DRAINING and node not in self.dead_brokers:
                 for group in sorted(tables.held[node]):
-                    self._away(group, node)
+                    self._move_away(group, node)
         for group in sorted(tables.under_replicated):
-            self._one_more(group)
-        if not self.moving and self.all_are_there:
-            if look_at_hosts and not self.out:
-                self._apart()
-            if not self.out:
+            self._add_replica(group)
+        if not self.moving_groups and self.are_all_brokers_ready:
+            if look_at_hosts and not self.planned_moves:
+                self._separate_hosts()
+            if not self.planned_moves:
                 self._even_out()
-        return self.out
+        return self.planned_moves
 
-    def _lost_on(self, node: int) -> list[int]:
-        life, row = self.liveness.brokers[node], self.tables.brokers[node]
+    def _lost_replicas_on(self, node: int) -> list[int]:
+        life, row = self.cluster_view.brokers[node], self.tables.brokers[node]
         is_known = (life.disk, life.incarnation) == (row.disk, row.life)
-        if not is_known or not life.full_at or not (row.disk_first_incarnation or life.lost):
+        if (
+            not is_known
+            or not life.full_heartbeat_at
+            or not (row.disk_first_incarnation or life.lost)
+        ):
             return []
         lost = []
         for group in sorted(self.tables.held[node]):
@@ -152,142 +169,165 @@ class Plan:
         partition = self.tables.partition(group)
         return dict(partition.replicas)[node] if partition is not None else 0
 
-    def _room(self, *nodes: int) -> bool:
-        room = all(self.busy.get(node, 0) < self.limit for node in nodes)
-        return room and len(self.out) < MOVES_MAX
+    def _has_room(self, *nodes: int) -> bool:
+        room = all(self.moves_by_broker.get(node, 0) < self.moves_per_broker_max for node in nodes)
+        return room and len(self.planned_moves) < MOVES_PER_ENTRY_MAX
 
-    def _is_led(self, group: int) -> bool:
-        """Nobody changes the members of a group that has no leader; and its founders, if they were
-        never made, must not be taken for such as came later and vote for nobody.
+    def _can_change_members(self, group: int) -> bool:
+        """Whether the group has a leader with known members, and no other move is planned for it.
+
+        Without a leader no member changes. Moreover, replicas that should found the group and were
+        never created must not be mistaken for later ones, which do not vote by themselves.
         """
-        if group in self.planned or not self.liveness.leader(group, self.now)[0]:
+        if group in self.planned_groups or not self.cluster_view.leader_of(group, self.now)[0]:
             return False
-        return self.liveness.members(group) is not None
+        return self.cluster_view.members_of(group) is not None
 
-    def _anew(self, group: int, node: int) -> None:
-        """On the same broker, under a new name; elsewhere at once if that one is being drained."""
+    def _rebuild(self, group: int, node: int) -> None:
+        """Rebuild on the same broker with a new incarnation; elsewhere if that one is draining."""
         if self.tables.brokers[node].state == DRAINING:
             partition = self.tables.partition(group)
-            if partition is not None and self.fit - set(partition.all_node_ids):
-                self._away(group, node, is_taken=False)
+            if partition is not None and self.preferred_targets - set(partition.all_node_ids):
+                self._move_away(group, node, is_source_alive=False)
                 return
-        if self._is_led(group) and (self._has_turn(group, node) or self._room(node)):
-            self._move(group, node, node)
+        if self._can_change_members(group) and (
+            self._is_already_arriving(group, node) or self._has_room(node)
+        ):
+            self._plan_move(group, node, node)
 
-    def _has_turn(self, group: int, node: int) -> bool:
-        """It was on its way there already: else moves that were lost with a disk would wait for
-        each other's turn for ever.
+    def _is_already_arriving(self, group: int, node: int) -> bool:
+        """Whether a replica was already on its way there; it needs no further room then.
+
+        Otherwise moves that were lost with a disk would wait for each other for ever.
         """
         partition = self.tables.partition(group)
-        if partition is None or group not in self.moving:
+        if partition is None or group not in self.moving_groups:
             return False
-        return any(one == node for one, _ in self._arriving(partition))
+        return any(one == node for one, _ in self._replicas_not_voting_yet(partition))
 
-    def _away(self, group: int, node: int, *, is_taken: bool = True) -> None:
-        """To another broker, if there is one. `is_taken`: from a broker that has it."""
+    def _move_away(self, group: int, node: int, *, is_source_alive: bool = True) -> None:
+        """Move to another broker, if there is one. `is_source_alive`: the broker still has it."""
         partition = self.tables.partition(group)
-        if partition is None or not self._is_led(group):
+        if partition is None or not self._can_change_members(group):
             return
-        if is_taken and (partition.is_moving or not self._room(node)):
+        if is_source_alive and (partition.is_moving or not self._has_room(node)):
             return
-        to = (not is_taken and self._back(partition)) or self._spare(partition, node)
+        to = (not is_source_alive and self._returning_node(partition)) or self._best_target(
+            partition, node
+        )
         if to:
-            self._move(group, node, to)
+            self._plan_move(group, node, to)
 
-    def _back(self, partition: PartitionRow) -> int:
-        """Whose replica was to leave for one that does not come, and is there still; 0: nobody."""
-        lives, group = self.liveness.brokers, partition.group
+    def _returning_node(self, partition: PartitionRow) -> int:
+        """The broker of a leaving replica that still exists and can stay; 0: there is none."""
+        lives, group = self.cluster_view.brokers, partition.group
         for node, incarnation in partition.leaving:
-            is_here = node in self.there and node not in partition.nodes
+            is_here = node in self.ready_brokers and node not in partition.nodes
             if is_here and lives[node].has(group) and lives[node].held[group] == incarnation:
                 return node
         return 0
 
-    def _spare(self, partition: PartitionRow, instead_of: int = 0) -> int:
-        """The broker that is best for one more replica; 0: none can take it now."""
-        not_there = {node for group, node in self.tried if group == partition.group}
+    def _best_target(self, partition: PartitionRow, instead_of: int = 0) -> int:
+        """The best broker for one more replica; 0: none can take it now."""
+        not_there = {node for group, node in self.recent_targets if group == partition.group}
         not_there |= set(partition.all_node_ids)
-        fit = self.fit - not_there or self.able - not_there
-        spare = [one for one in sorted(fit) if self._room(one)]
+        fit = self.preferred_targets - not_there or self.possible_targets - not_there
+        spare = [one for one in sorted(fit) if self._has_room(one)]
         hosts = [
-            self.hosts[one] for one in partition.nodes if one != instead_of and one in self.hosts
+            self.host_by_broker[one]
+            for one in partition.nodes
+            if one != instead_of and one in self.host_by_broker
         ]
-        loads = [placement.BrokerLoad(one, self.hosts[one], self.held[one]) for one in spare]
+        loads = [
+            placement.BrokerLoad(one, self.host_by_broker[one], self.replica_counts[one])
+            for one in spare
+        ]
         return placement.best_broker_for_replica(loads, hosts)
 
-    def _off_full_disks(self) -> None:
-        """Copying on would take the room that its disk needs for votes."""
-        lives = self.liveness.brokers
+    def _move_off_full_disks(self) -> None:
+        """Move arriving replicas off full disks, which need their last room for votes."""
+        lives = self.cluster_view.brokers
         full = {one for one in self.tables.brokers if one in lives and lives[one].disk_low}
-        for group in sorted(self.moving) if full else ():
+        for group in sorted(self.moving_groups) if full else ():
             partition = self.tables.partition(group)
-            for node, _ in self._arriving(partition) if partition is not None else ():
+            for node, _ in (
+                self._replicas_not_voting_yet(partition) if partition is not None else ()
+            ):
                 if node in full:
-                    self._away(group, node, is_taken=False)
+                    self._move_away(group, node, is_source_alive=False)
 
-    def _one_more(self, group: int) -> None:
+    def _add_replica(self, group: int) -> None:
         partition = self.tables.partition(group)
-        if partition is None or partition.is_moving or not self._is_led(group):
+        if partition is None or partition.is_moving or not self._can_change_members(group):
             return
-        to = self._spare(partition)
+        to = self._best_target(partition)
         if to:
-            self._move(group, 0, to)
+            self._plan_move(group, 0, to)
 
-    def _move(self, group: int, node: int, to: int) -> None:
-        self.out.append([group, node, self._incarnation(group, node) if node else 0, to])
-        self.planned.add(group)
-        for one in {node, to} & self.busy.keys():
-            self.busy[one] += 1
-        if node in self.held:
-            self.held[node] -= 1
-        self.held[to] += 1
+    def _plan_move(self, group: int, node: int, to: int) -> None:
+        self.planned_moves.append([group, node, self._incarnation(group, node) if node else 0, to])
+        self.planned_groups.add(group)
+        for one in {node, to} & self.moves_by_broker.keys():
+            self.moves_by_broker[one] += 1
+        if node in self.replica_counts:
+            self.replica_counts[node] -= 1
+        self.replica_counts[to] += 1
 
-    # -- how it would be better ----------------------------------------------------------------
+    # -- balance -------------------------------------------------------------------------------
 
-    def _apart(self) -> None:
-        """Two on one host, and a host without one: the fuller broker of the two gives its own."""
-        if len(set(self.hosts.values())) == len(self.hosts):
+    def _separate_hosts(self) -> None:
+        """Move one of two replicas on one host to a host without one, from the fuller broker."""
+        if len(set(self.host_by_broker.values())) == len(self.host_by_broker):
             return
-        for group, nodes in self._movable(self._shares_a_host):
-            count = Counter(self.hosts[one] for one in nodes)
+        for group, nodes in self._movable_groups(self._has_shared_host):
+            count = Counter(self.host_by_broker[one] for one in nodes)
             spare = [
-                one for one in sorted(self.fit - set(nodes))
-                if not count[self.hosts[one]] and self._room(one)
-            ]  # fmt: skip
-            givers = [one for one in nodes if count[self.hosts[one]] > 1 and self._room(one)]
+                one
+                for one in sorted(self.preferred_targets - set(nodes))
+                if not count[self.host_by_broker[one]] and self._has_room(one)
+            ]
+            givers = [
+                one for one in nodes if count[self.host_by_broker[one]] > 1 and self._has_room(one)
+            ]
             if spare and givers:
-                giver = max(givers, key=lambda one: (self.held[one], -one))
-                self._move(group, giver, min(spare, key=lambda one: (self.held[one], one)))
+                giver = max(givers, key=lambda one: (self.replica_counts[one], -one))
+                self._plan_move(
+                    group, giver, min(spare, key=lambda one: (self.replica_counts[one], one))
+                )
 
-    def _shares_a_host(self, partition: PartitionRow) -> bool:
-        hosts = [self.hosts.get(node, "") for node in partition.nodes]
+    def _has_shared_host(self, partition: PartitionRow) -> bool:
+        hosts = [self.host_by_broker.get(node, "") for node in partition.nodes]
         return len(set(hosts)) < len(hosts)
 
     def _even_out(self) -> None:
-        """From the fullest to the emptiest, as long as that makes it more even."""
-        held, there = self.held, sorted(self.there)
-        groups: dict[int, list[int]] | None = None  # looked at once, and only if it must be
-        while len(there) > 1 and self.fit:
+        """Move from the fullest to the emptiest broker as long as that makes them more even."""
+        held, there = self.replica_counts, sorted(self.ready_brokers)
+        groups: dict[int, list[int]] | None = None  # computed once, and only if needed
+        while len(there) > 1 and self.preferred_targets:
             most, least = (pick(held[one] for one in there) for pick in (max, min))
             mean = sum(held[one] for one in there) / len(there)
             if not balance.is_uneven(most, least, mean):
                 return
-            groups = dict(self._movable()) if groups is None else groups
-            step = balance.next_move(groups.items(), held, self.hosts, there, sorted(self.fit))
-            if step is None or not self._room(step[1], step[2]):
+            groups = dict(self._movable_groups()) if groups is None else groups
+            step = balance.next_move(
+                groups.items(), held, self.host_by_broker, there, sorted(self.preferred_targets)
+            )
+            if step is None or not self._has_room(step[1], step[2]):
                 return
-            self._move(*step)
+            self._plan_move(*step)
             del groups[step[0]]
 
-    def _movable(
+    def _movable_groups(
         self, wanted: Callable[[PartitionRow], bool] = lambda _: True
     ) -> Iterable[tuple[int, list[int]]]:
-        """Groups that are whole: each of their members is wanted, and there."""
-        tried = {group for group, _ in self.tried}
-        for group in sorted(self.tables.groups.keys() - self.planned - tried):
+        """Groups whose members are exactly the wanted replicas, all on live brokers."""
+        tried = {group for group, _ in self.recent_targets}
+        for group in sorted(self.tables.groups.keys() - self.planned_groups - tried):
             partition = self.tables.partition(group)
             if partition is not None and wanted(partition):
-                members = self.liveness.members(group)
+                members = self.cluster_view.members_of(group)
                 whole = members == dict.fromkeys(partition.replicas, True)
-                if whole and all(self.liveness.alive(one, self.now) for one in partition.nodes):
+                if whole and all(
+                    self.cluster_view.is_broker_alive(one, self.now) for one in partition.nodes
+                ):
                     yield group, partition.nodes

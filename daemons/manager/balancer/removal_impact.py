@@ -1,34 +1,37 @@
-"""What would be missed if a broker were removed by force, as far as managers can tell. Pure.
+"""Groups that would lose their majority if a broker were removed by force. Pure.
 
-A group lives as long as a majority of its voters answers. Its majority may hang on this one broker
-although others have replicas of it, too: they are silent, or can't take part. If the broker itself
-answers, its group can let it go first, and a majority of the others is enough.
+A group needs a majority of its voters. That majority may depend on this one broker although others
+have replicas too, because these are silent or cannot take part. If the broker itself is alive, its
+group can remove it first, and a majority of the others is enough.
 """
 
 from __future__ import annotations
 
-from myqueue.daemons.manager.cluster_view import Liveness
+from myqueue.daemons.manager.cluster_view import ClusterView
 from myqueue.daemons.metadata.tables import Tables
 from myqueue.daemons.raft.quorum import majority
 
 
-def stranded(tables: Tables, liveness: Liveness, node: int, now: int) -> list[int]:
-    """Groups that nobody could lead without it, until others of their brokers are back."""
-    found = []
+def stranded_groups(tables: Tables, cluster_view: ClusterView, node: int, now: int) -> list[int]:
+    """Groups that would have no leader without this broker until others of theirs are back."""
+    stranded = []
     for group in sorted(tables.held.get(node, set()) | tables.left.get(node, set())):
-        voters = _voters(tables, liveness, group)
+        voters = _known_voters(tables, cluster_view, group)
         others = [one for one in voters if one[0] != node]
-        answer = sum(liveness.has(at, group, now, named) for at, named in others)
-        can_let_go = liveness.has(node, group, now) and liveness.leader(group, now)[0]
-        needed = majority(len(others if can_let_go else voters))
+        answer = sum(cluster_view.has_active_replica(at, group, now, named) for at, named in others)
+        can_remove_it = (
+            cluster_view.has_active_replica(node, group, now)
+            and cluster_view.leader_of(group, now)[0]
+        )
+        needed = majority(len(others if can_remove_it else voters))
         if len(others) < len(voters) and answer < needed:
-            found.append(group)
-    return found
+            stranded.append(group)
+    return stranded
 
 
-def _voters(tables: Tables, liveness: Liveness, group: int) -> list[tuple[int, int]]:
-    """As its leader told last; if nobody did, those who may be, under whatever names."""
-    members = liveness.members(group)
+def _known_voters(tables: Tables, cluster_view: ClusterView, group: int) -> list[tuple[int, int]]:
+    """The voters that its leader reported last; without a report all that may vote (0: any)."""
+    members = cluster_view.members_of(group)
     if members is not None:
         return [one for one, votes in members.items() if votes]
     partition = tables.partition(group)
