@@ -1,12 +1,11 @@
-"""The batch: what a producer makes, brokers store, and consumers open. `PROTOCOL.md`, section 4.
+"""The batch: producers make it, brokers store it, consumers open it. `PROTOCOL.md`, section 4.
 
-Machines move batches, people move messages. A batch is made once, by the producer, and from then
-on the same bytes go over the wire, into the log, to the followers and to the consumers (decision
-2 of the design). Brokers read the fixed header in front and check the CRC; what is inside is not
-their business.
+Invariant: a batch is packed once, by its producer. The same bytes go over the wire, into the log,
+to the followers and to the consumers. Brokers read only the fixed header and check the CRC.
 
-Columns instead of rows: packing a thousand values as one list costs a twentieth of packing a
-thousand little maps, and keys, headers and times that nobody set cost one byte each.
+A body has columns instead of rows: packing a thousand values as one list costs a twentieth of
+packing a thousand little maps. A column of keys, headers or times that no message uses costs one
+byte.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PLAIN, ZLIB = 0, 1
 CODECS: Final = {"none": PLAIN, "zlib": ZLIB}
 BODY_BYTES_MAX: Final = 64 << 20  # after decompression
 COUNT_MAX: Final = 1 << 20  # 64 MiB could be as many empty maps, of 72 bytes each
-UNCOUNTED_BYTES: Final = 128 << 10  # so few become 15 MiB of maps at most; a hook takes 0.2 µs each
+UNCOUNTED_BYTES: Final = 128 << 10  # become 15 MiB of maps at most; counting takes 0.2 µs a map
 COLUMNS: Final = 4
 # In place of a producer's epoch: producer and sequence are the two halves of the batch's own key.
 KEYED_EPOCH: Final = (1 << 32) - 1
@@ -41,12 +40,12 @@ _FIRST = Struct("<HBBIQIIQQI")  # without the CRC
 _CRC_AT = _FIRST.size
 _NIL: Final = type(None)
 _BINS: Final = (0xC4, 0xC5, 0xC6)  # of msgpack, with one, two or four bytes of length
-_DICTIONARY: Final = 32  # zlib's flag that a dictionary is needed, which nobody has
+_DICTIONARY: Final = 32  # zlib's flag that a dictionary is needed; there is none
 Buffer = bytes | memoryview
 
 
 class Header(NamedTuple):
-    """What a broker knows of a batch."""
+    """The fixed beginning of a batch: all that a broker reads of it."""
 
     codec: int
     count: int  # type: ignore[assignment]  # tuple.count is not used
@@ -59,7 +58,7 @@ class Header(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The messages of a batch."""
+    """The messages of a batch, one list for each of their parts."""
 
     values: list[bytes]
     keys: list[bytes | None] | None
@@ -71,7 +70,7 @@ def make(
     columns: Sequence[Any], time_ms: int, *, producer: int = 0, epoch: int = 0, sequence: int = 0,
     codec: int = PLAIN,
 ) -> bytes:  # fmt: skip
-    """Pack messages; the caller answers for columns of equal length."""
+    """Pack messages into a batch. The caller guarantees columns of equal length."""
     body: bytes = msgpack.packb(columns)
     size = len(body)
     if codec == ZLIB:
@@ -85,40 +84,43 @@ def make(
 
 
 def header(batch: Buffer) -> Header:
-    """The header, if the batch is whole and of this version; its CRC is for `check`."""
+    """Read the header of a complete batch of this version; `check` tests the CRC too.
+
+    Raises BatchInvalid.
+    """
     try:
         magic, version, codec, count, *rest = _HEADER.unpack_from(batch)
     except StructError:
         raise BatchInvalid(f"a batch of {len(batch)} bytes is shorter than its header") from None
     if magic != MAGIC or version != VERSION:
         raise BatchInvalid("not a batch of version 1")
-    found = Header(codec, count, *rest[:6])
-    if not count or HEADER_BYTES + found.stored_bytes != len(batch):
+    facts = Header(codec, count, *rest[:6])
+    if not count or HEADER_BYTES + facts.stored_bytes != len(batch):
         raise BatchInvalid(f"a batch of {count} messages in {len(batch)} bytes is cut or empty")
-    if count > COUNT_MAX or found.body_bytes > BODY_BYTES_MAX:
-        raise BatchInvalid(f"a batch of {count} messages, {found.body_bytes} bytes is too large")
+    if count > COUNT_MAX or facts.body_bytes > BODY_BYTES_MAX:
+        raise BatchInvalid(f"a batch of {count} messages, {facts.body_bytes} bytes is too large")
     if codec not in (PLAIN, ZLIB):
         raise BatchInvalid(f"codec {codec} of a batch is not known")
-    if codec == PLAIN and found.body_bytes != found.stored_bytes:
-        raise BatchInvalid(f"a body of {found.stored_bytes} bytes claims {found.body_bytes}")
-    return found
+    if codec == PLAIN and facts.body_bytes != facts.stored_bytes:
+        raise BatchInvalid(f"a body of {facts.stored_bytes} bytes claims {facts.body_bytes}")
+    return facts
 
 
 def check(batch: Buffer) -> Header:
-    """The header of a batch whose bytes are those that the producer packed."""
-    found = header(batch)
+    """Read the header and test the CRC: the bytes are those that the producer packed."""
+    facts = header(batch)
     whole = memoryview(batch)
     crc = crc32(whole[HEADER_BYTES:], crc32(whole[:_CRC_AT]))
     if crc != int.from_bytes(whole[_CRC_AT:HEADER_BYTES], "little"):
         raise BatchInvalid("a batch fails its checksum: it was damaged on its way")
-    return found
+    return facts
 
 
 def check_beginning(codec: int, count: int, batch: Buffer) -> None:
-    """Refuse a body that no consumer could read, as far as its first bytes tell; of a batch that
-    `check` passed. Costs the same for every size.
+    """Raise BatchInvalid if the first bytes of a body show that no consumer could read it.
 
-    A consumer must not ask this before it opens a batch: what a broker stored is what there is.
+    It costs the same for every size. `check` must have passed. For brokers only: a consumer opens
+    whatever a broker has stored.
     """
     try:
         if codec == ZLIB:
@@ -136,7 +138,7 @@ def check_beginning(codec: int, count: int, batch: Buffer) -> None:
 
 
 def _list_at(data: Buffer, at: int) -> tuple[int, int]:
-    """How many items the msgpack list there has, and where the first one is; -1: it is no list."""
+    """Find the length of the msgpack list at a position, and its first item; -1: no list."""
     kind = data[at]
     if kind & 0xF0 == 0x90:
         return kind & 15, at + 1
@@ -148,7 +150,7 @@ def _list_at(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def is_whole(batch: Buffer) -> bool:
-    """Whether these are the bytes that the producer packed, so that no other copy opens better."""
+    """Are these the bytes that the producer packed? If so, another copy is no better."""
     try:
         check(batch)
     except BatchInvalid:
@@ -157,58 +159,60 @@ def is_whole(batch: Buffer) -> bool:
 
 
 def open_batch(batch: Buffer) -> tuple[Header, Columns]:
-    """The messages; every list is as long as the header says, every value of its type.
+    """Open a batch: each list has the length in the header, each value the right type.
 
-    Not even a batch that is as its producer made it is believed: what it costs to open is bounded
-    by its header's numbers, and these by the limits.
+    A producer is not trusted: the header's numbers bound the cost of opening a batch, and the
+    limits bound those numbers. Raises BatchInvalid.
     """
-    found = check(batch)
-    body = plain_body(found, memoryview(batch)[HEADER_BYTES:])
+    facts = check(batch)
+    body = plain_body(facts, memoryview(batch)[HEADER_BYTES:])
     try:
         protocol.require_whole(body)
-        shape = _Shape(found.count)
+        shape = _Shape(facts.count)
         columns = Columns(*msgpack.unpackb(
             body, raw=False, strict_map_key=True, timestamp=0, max_ext_len=0,
-            max_array_len=max(found.count, COLUMNS), list_hook=shape.count,
+            max_array_len=max(facts.count, COLUMNS), list_hook=shape.count,
             object_hook=shape.count_map if len(body) > UNCOUNTED_BYTES else None,
         ))  # fmt: skip
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise BatchInvalid(f"the body of a batch is not what it should be: {error}") from None
-    _check_columns(columns, found.count)
-    return found, columns
+    _check_columns(columns, facts.count)
+    return facts, columns
 
 
 class _Shape:
-    """A body has five lists: its columns, and the one around them; and a map of bytes for each
-    message at most. An empty list takes one byte in a body and 56 in memory, a map within another
-    two and some 200, so it is not left to the check of the columns to find more of them.
+    """Refuses further lists and maps while a body is unpacked.
+
+    A body has five lists (its columns, and the one around them), and at most one map for each
+    message. An empty list takes one byte in a body and 56 in memory, a map within another two and
+    some 200, so a check after unpacking would be too late.
     """
 
     def __init__(self, count: int) -> None:
         self._left, self._maps_left = COLUMNS + 1, count
 
-    def count_map(self, found: dict[Any, Any]) -> dict[Any, Any]:
+    def count_map(self, table: dict[Any, Any]) -> dict[Any, Any]:
         self._maps_left -= 1
-        if self._maps_left < 0 or dict in map(type, found.values()):
+        if self._maps_left < 0 or dict in map(type, table.values()):
             raise ValueError("it has maps within its maps, or more of them than messages")
-        return found
+        return table
 
-    def count(self, found: list[Any]) -> list[Any]:
+    def count(self, items: list[Any]) -> list[Any]:
         self._left -= 1
         if self._left < 0:
             raise ValueError("it has lists within its columns")
-        return found
+        return items
 
 
 def have_same_messages(one: Buffer, other: Buffer) -> bool:
-    """Of two whole batches: the same values, keys, headers and relative times, however packed.
+    """Have two complete batches the same values, keys, headers and relative times?
 
-    Who sends a request again packs it at another time, perhaps with another codec.
+    A sender that repeats a request packs it at another time, perhaps with another codec.
     """
     ours, theirs = header(one), header(other)
     if (ours.count, ours.body_bytes) != (theirs.count, theirs.body_bytes):
         return False
-    # As bytes: memoryviews are compared item by item.
+    # Bytes, because memoryviews are compared item by item.
     bodies = [bytes(memoryview(batch)[HEADER_BYTES:]) for batch in (one, other)]
     if ours.codec == theirs.codec and bodies[0] == bodies[1]:
         return True
@@ -217,13 +221,13 @@ def have_same_messages(one: Buffer, other: Buffer) -> bool:
     return plain_body(ours, bodies[0]) == plain_body(theirs, bodies[1])
 
 
-def plain_body(found: Header, body: Buffer) -> Buffer:
-    """What the header describes, decompressed."""
-    return _inflate(body, found.body_bytes) if found.codec == ZLIB else body
+def plain_body(facts: Header, body: Buffer) -> Buffer:
+    """Decompress a body."""
+    return _inflate(body, facts.body_bytes) if facts.codec == ZLIB else body
 
 
 def part_of(columns: Columns, begin: int, end: int) -> Columns:
-    """The messages from `begin` to before `end`, counted within the batch."""
+    """Cut out the messages from `begin` to before `end`, counted within the batch."""
     values, keys, headers, times = columns
     return Columns(
         values[begin:end], keys and keys[begin:end], headers and headers[begin:end],
@@ -252,16 +256,16 @@ def _types(column: Iterable[Any]) -> set[type]:
 
 
 def _are_headers(column: list[Any]) -> bool:
-    """Each nothing, or a map of texts to bytes."""
+    """Is each item None or a map of texts to bytes?"""
     if not _types(column) <= {dict, _NIL}:
         return False
-    given = [one for one in column if one]
+    given = [headers for headers in column if headers]
     names, contents = chain.from_iterable(given), chain.from_iterable(map(dict.values, given))
     return _types(names) <= {str} and _types(contents) <= {bytes}
 
 
 def _inflate(body: Buffer, size: int) -> bytes:
-    """Never more than the header promised, which is never more than the limit (see `header`)."""
+    """Decompress at most `size` bytes, which `header` has checked against the limit."""
     engine = zlib.decompressobj()
     try:
         out = engine.decompress(body, size + 1)

@@ -1,9 +1,9 @@
-"""The client library's one look at the wall clock: messages carry the time of who sent them.
+"""The two clocks of the client library: the wall clock and the time since the machine's start.
 
-Everything that waits or measures goes by the clock since the start of the machine, which nobody
-sets back. It goes on while a machine sleeps, as the managers' does meanwhile: a member of a group
-that wakes up knows at once that its session is over (C8). Tests and applications that want other
-times give `timestamp_ms` with each message.
+Messages carry the sender's wall-clock time; an application may give its own `timestamp_ms`. Waits
+and measurements use the time since the machine's start, which cannot be set back. It advances while
+the machine sleeps, as the managers' clocks do: a group member that wakes up knows at once that its
+session is over.
 """
 
 from __future__ import annotations

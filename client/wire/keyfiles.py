@@ -1,18 +1,17 @@
-"""Keys: who may come in by which door, and how they are kept in files.
+"""Key files: which clients and daemons a listener admits, and how their keys are stored.
 
 A cluster that listens on more than loopback has a folder of keys, the same on all its hosts:
 
-    peers.key        the pair of the peers' doors; whoever holds it is a daemon of this cluster
-    clients.key      the pair of the clients' doors, by which clients recognise the daemons
-    admitted/*.pub   a public key for each client that may come in, called by the file's name
+    peers.key        the key pair of the peer listeners; a daemon of this cluster has it
+    clients.key      the key pair of the client listeners, by which clients recognise daemons
+    admitted/*.pub   the public key of each admitted client; the file has the client's name
 
-and each client has one file of its own: its pair, and the public key of the clients' doors. A key
-of one door does not open the other (S1). Admitting a client is adding a file, revoking it is
-removing one: daemons look again whenever somebody knocks. What is connected stays so until its
-connection ends.
+Each client has one file: its own pair, and the public key of the client listeners. A key of one
+listener is not valid at the other. To admit a client, add its file; to revoke it, remove the file.
+Daemons read the folder at each handshake; an open connection stays open until it ends.
 
-Keys are Curve25519, written in Z85 (40 characters), in files that nobody else may read (S2): one
-that others can read is refused, because by then it may have been.
+Keys are Curve25519, written in Z85 (40 characters). Secret files have mode 600; a file that other
+users can read is refused, because they may have read it already.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Keypair(NamedTuple):
 
 
 class ClientKey(NamedTuple):
-    """What a client needs: its own pair, and the daemons' public key."""
+    """A client's own key pair, and the public key of the client listeners."""
 
     public: bytes
     secret: bytes
@@ -45,7 +44,7 @@ class ClientKey(NamedTuple):
 
 
 class DoorKeys:
-    """What a daemon needs: the pairs of its two doors, and who is admitted."""
+    """A daemon's keys: the pairs of its two listeners, and the admitted clients."""
 
     def __init__(self, folder: str | Path) -> None:
         self._admitted = Path(folder) / ADMITTED
@@ -53,17 +52,18 @@ class DoorKeys:
         self.clients = Keypair(*_read_secrets(Path(folder) / CLIENTS_FILE, "public", "secret"))
 
     def admits(self, public: bytes) -> str | None:
-        """The client's name; None: unknown. Read anew each time: handshakes are rare."""
+        """Find the client's name; None: not admitted. Reads the files each time."""
         for path in sorted(self._admitted.glob("*.pub")):
             try:
                 if path.read_text("ascii").strip() == public.decode("ascii", "replace"):
                     return path.stem
             except (OSError, ValueError):
-                continue  # not a key, or just removed
+                continue  # not a key, or removed just now
         return None
 
 
 def read_client_key(path: str | Path) -> ClientKey:
+    """Read a client's key file; raises InvalidSetting."""
     return ClientKey(*_read_secrets(Path(path), "public", "secret", "door"))
 
 
@@ -71,19 +71,19 @@ def read_client_key(path: str | Path) -> ClientKey:
 
 
 def make_cluster(folder: Path, new_pair: Callable[[], Keypair]) -> list[Path]:
-    """The pairs of both doors, as far as they are missing; returns what was made."""
+    """Make the missing key pairs of both listeners; returns the new files."""
     (folder / ADMITTED).mkdir(mode=0o700, parents=True, exist_ok=True)
-    made = []
+    new_files = []
     for name in (PEERS_FILE, CLIENTS_FILE):
         if not (folder / name).exists():
             pair = new_pair()
             _write(folder / name, public=pair.public, secret=pair.secret)
-            made.append(folder / name)
-    return made
+            new_files.append(folder / name)
+    return new_files
 
 
 def make_client(folder: Path, name: str, out: Path, new_pair: Callable[[], Keypair]) -> None:
-    """Admit a client called `name`, whose key is written to `out`."""
+    """Admit a new client called `name` and write its key to `out`."""
     if not NAME.fullmatch(name) or name.startswith("."):
         raise InvalidSetting(f"{name!r} is no name for a client: letters, digits, . _ - (64)")
     door = DoorKeys(folder).clients.public
@@ -101,6 +101,7 @@ def make_client(folder: Path, name: str, out: Path, new_pair: Callable[[], Keypa
 
 
 def clients(folder: Path) -> list[str]:
+    """List the names of the admitted clients."""
     if not (folder / ADMITTED).is_dir():
         raise InvalidSetting(
             f"{folder} is no folder of keys: 'myq key generate {folder}' makes one"
@@ -109,6 +110,7 @@ def clients(folder: Path) -> list[str]:
 
 
 def revoke(folder: Path, name: str) -> None:
+    """Remove an admitted client."""
     if name not in clients(folder):
         raise InvalidSetting(f"no client called {name!r} is admitted by {folder}")
     (folder / ADMITTED / f"{name}.pub").unlink()
@@ -117,7 +119,13 @@ def revoke(folder: Path, name: str) -> None:
 def _write(path: Path, **values: bytes) -> None:
     lines = [f'{name} = "{value.decode()}"\n' for name, value in values.items()]
     _create(
-        path, "".join(["# A key of myqueue. Who has this file is who it belongs to.\n", *lines])
+        path,
+        "".join(
+            [
+                "# A key of myqueue. A process with this file acts as its owner: keep it secret.\n",
+                *lines,
+            ]
+        ),
     )
 
 
@@ -134,7 +142,7 @@ def _read_secrets(path: Path, *names: str) -> list[bytes]:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            found: dict[str, Any] = tomllib.load(file)
+            content: dict[str, Any] = tomllib.load(file)
     except OSError as error:
         raise InvalidSetting(
             f"key {path}: {error.strerror}", hint="'myq key generate DIR' makes keys."
@@ -143,7 +151,7 @@ def _read_secrets(path: Path, *names: str) -> list[bytes]:
         raise InvalidSetting(f"key {path}: not a key of myqueue ({error})") from error
     if mode & 0o077:
         raise InvalidSetting(f"key {path} can be read by others", hint=f"chmod 600 {path}")
-    values = [found.get(name) for name in names]
+    values = [content.get(name) for name in names]
     for name, value in zip(names, values, strict=True):
         if not isinstance(value, str) or not _Z85.fullmatch(value):
             raise InvalidSetting(f"key {path}: {name} is missing, or not 40 characters of Z85")

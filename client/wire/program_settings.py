@@ -1,9 +1,9 @@
-"""Settings of programs: flag over environment over file over default; each with unit and meaning.
+"""Settings of daemons and the gateway: flag over environment over file over default.
 
 A program has one table of `Setting`s. Its flags, the keys of its TOML file, its variables `MYQ_…`
-and what `myq config show` prints are all made from it. In come the four sources (`gather`), out
-go values of the right type (`typed`) or an `InvalidSetting` that names what is wrong and where.
-What values mean together is the program's own to check.
+and the rows of `myq config show` come from it. In come the four sources (`gather`). Out go values
+of the right type (`typed`), or an `InvalidSetting` that names the setting and its source. Each
+program checks itself whether its values fit together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_SETTINGS: Final[Mapping[str, str]] = {}
 
 
 class Setting(NamedTuple):
-    """`default` tells the type as well; None: it must be given."""
+    """One setting. The default also decides the type; None: the setting must be given."""
 
     name: str
     default: Any
@@ -36,12 +36,12 @@ def gather(
     table: Iterable[Setting], file: str | None, environment: Mapping[str, str],
     flags: Mapping[str, Any], variables: Mapping[str, str] = _NO_SETTINGS,
 ) -> dict[str, Any]:  # fmt: skip
-    """What each setting was given by the strongest source, as it was written there.
+    """Map each setting to its value in the strongest source, as written there.
 
-    `variables` has the names in the environment that don't follow the rule MYQ_<NAME>. A flag
-    that was not given is None, or an empty tuple.
+    `variables`: names in the environment that do not follow the rule MYQ_<NAME>. A flag that was
+    not given is None or an empty tuple.
     """
-    values = {one.name: one.default for one in table}
+    values = {setting.name: setting.default for setting in table}
     given = {} if file is None else _read(file, values)
     for name in values:
         variable = variables.get(name, f"MYQ_{name.upper()}")
@@ -50,22 +50,22 @@ def gather(
     return values | given | {k: value for k, value in flags.items() if value not in (None, ())}
 
 
-def _read(file: str, known: Mapping[str, Any]) -> dict[str, Any]:
+def _read(file: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     try:
         with open(file, "rb") as stream:
-            found = tomllib.load(stream)
+            content = tomllib.load(stream)
     except OSError as error:
         raise InvalidSetting(f"{file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidSetting(f"{file}: {error}") from error
-    for name in found:
-        if name not in known:
+    for name in content:
+        if name not in defaults:
             raise InvalidSetting(f"{file}: there is no setting {name!r}")
-    return found
+    return content
 
 
 def typed(setting: Setting, value: Any) -> Any:
-    """The value as its default's type; files have types, variables and flags are texts."""
+    """Convert a value to its default's type. Files have types; variables and flags are texts."""
     name, default = setting.name, setting.default
     if isinstance(default, bool):
         if isinstance(value, bool) or str(value).lower() in ("0", "1", "true", "false"):
@@ -81,37 +81,36 @@ def typed(setting: Setting, value: Any) -> Any:
 
 
 def number(setting: Setting, value: Any) -> int:
+    """Convert a value to a whole number within the setting's range."""
     name, low, high = setting.name, setting.low, setting.high
     try:
-        found = int(value)
+        converted = int(value)
     except (TypeError, ValueError):
         raise InvalidSetting(f"{name} = {value!r} is not a number") from None
-    if not low <= found <= high:
-        raise InvalidSetting(f"{name} = {found} is not {low} to {high}")
-    return found
+    if not low <= converted <= high:
+        raise InvalidSetting(f"{name} = {converted} is not {low} to {high}")
+    return converted
 
 
 def address(name: str, value: str) -> str:
-    """`host:port`, perhaps behind tcp://, without it."""
-    found = _ADDRESS.fullmatch(value.removeprefix("tcp://"))
-    if found is None or not 0 < int(found[2]) < 65536:
+    """Check `host:port` and return it without a leading tcp://."""
+    match = _ADDRESS.fullmatch(value.removeprefix("tcp://"))
+    if match is None or not 0 < int(match[2]) < 65536:
         raise InvalidSetting(f"{name} = {value!r} is not host:port")
-    return found[0]
+    return match[0]
 
 
 def is_loopback(address: str) -> bool:
-    """Whether nobody on another machine can come in by this `host:port`."""
+    """Is this `host:port` certainly unreachable from other machines?"""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:  # another name: who knows where it leads
+    except ValueError:  # another name: it may resolve to any address
         return False
 
 
 def is_unspecified(address: str) -> bool:
-    """Whether this `host:port` means every address of a machine: one to listen on, and none to
-    connect to.
-    """
+    """Does this `host:port` mean every address of a machine? Valid to listen on only."""
     host = address.rpartition(":")[0].strip("[]").partition("%")[0]
     try:
         ip = ip_address(host)

@@ -1,18 +1,17 @@
-"""The words that processes say to each other: kinds of envelopes, their fields, limits.
+"""The messages between processes: kinds of envelopes, their fields and limits (`PROTOCOL.md`).
 
-`PROTOCOL.md` is the page that this module puts into code. An envelope is a msgpack array
-`[version, kind, request_id, …fields]`. `decode` trusts nothing: the size is looked at before
-anything is decoded, msgpack gets limits of its own (M3), and afterwards every field must be of
-the type that the table of its kind says (M5). What comes out may be used without further checks
-of types; whether a topic exists or a number makes sense is for others to say.
+An envelope is a msgpack array `[version, kind, request_id, …fields]`. Comes in: bytes from an
+untrusted peer. Goes out: a list whose fields have the types in the table `KINDS`, or an error.
+`decode` checks the size before it decodes, gives limits to msgpack, and then checks the type of
+each field. The caller checks the values: whether a topic exists or a number makes sense.
 
-Why limits alone are not enough: msgpack makes room for a list when its length is announced, and
-lists nest 1024 deep, so 3 KiB that announce 65,535 items a level cost 80 ms and 70 MiB (measured).
-Long lists are therefore only unpacked after a walk over the bytes that makes nothing: it ends
-where the items that were announced do not come.
+Limits alone are not enough: msgpack allocates a list when it reads its length, and lists nest 1024
+deep, so 3 KiB that announce 65,535 items a level cost 80 ms and 70 MiB (measured). Long lists are
+therefore unpacked only after a walk over the bytes, which allocates nothing and stops where an
+announced item is missing.
 
-Bytes in, lists out: no sockets here. This is the one importer of msgpack for envelopes, commands
-and saved state (`pack`, `unpack`); batches have a module of their own.
+No sockets here. This module alone packs and unpacks envelopes, commands and saved state (`pack`,
+`unpack`); batches have a module of their own.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ ITEMS_MAX: Final = 1 << 16
 KEYS_MAX: Final = 1024
 INT_END: Final = 1 << 64
 TAKES_MAX: Final = 256  # in one message
-NO_OFFSET: Final = INT_END - 1  # of a COMMIT that only fences
-FORGET: Final = INT_END - 2  # of one that does away with the position
-SMALL_BYTES_MAX: Final = 64 << 10  # of envelopes that have no reason to be long
-FOUND_MAX: Final = 1 << 17  # lists and maps in a command; rows of one are 65,536 at most
+NO_OFFSET: Final = INT_END - 1  # the offset of a COMMIT that only fences
+FORGET: Final = INT_END - 2  # the offset of a COMMIT that deletes the position
+SMALL_BYTES_MAX: Final = 64 << 10  # for kinds of envelopes that are never long
+FOUND_MAX: Final = 1 << 17  # lists and maps in a command; it has at most 65,536 rows
 DEPTH_MAX: Final = 8  # of lists and maps in arguments
-SHORT_LIST: Final = 64  # cheap to make room for, even at every level
-_FEW_BYTES: Final = 512  # can't announce much
-_HEAD_BYTES: Final = 32  # hold version, kind and request id, in whatever form they are packed
+SHORT_LIST: Final = 64  # cheap to allocate, even at every level
+_FEW_BYTES: Final = 512  # too few to announce much
+_HEAD_BYTES: Final = 32  # hold version, kind and request id in every encoding
 
 # Places in an envelope.
 KIND, REQUEST, FIELDS = 1, 2, 3
@@ -72,7 +71,7 @@ def is_bytes(value: Any) -> bool:
 
 
 def is_key(value: Any) -> bool:
-    """A request's key, by which a repeat is recognised."""
+    """Is it an idempotency key of 16 bytes, by which a repeat is recognised?"""
     return type(value) is bytes and len(value) == 16
 
 
@@ -89,14 +88,14 @@ def is_list(value: Any) -> bool:
 
 
 def is_arguments(value: Any) -> bool:
-    """A map that may be shown, packed again and kept: one that is not nested without end."""
+    """Is it a map of bounded depth, which is safe to show, pack again and keep?"""
     return type(value) is dict and _is_flat(value, DEPTH_MAX)
 
 
 def _is_flat(value: Any, depth: int) -> bool:
     inner = value.values() if type(value) is dict else value
-    nested = [one for one in inner if type(one) is list or type(one) is dict]
-    return not nested or (depth > 1 and all(_is_flat(one, depth - 1) for one in nested))
+    nested = [item for item in inner if type(item) is list or type(item) is dict]
+    return not nested or (depth > 1 and all(_is_flat(item, depth - 1) for item in nested))
 
 
 def optional(check: Check) -> Check:
@@ -108,14 +107,14 @@ def list_of(check: Check) -> Check:
 
 
 def distinct(check: Check) -> Check:
-    """No item twice: what is done for each can't be asked for 65,536 times at once."""
+    """Check a list without duplicates, so that one item cannot cost its work 65,536 times."""
     return lambda value: (
         type(value) is list and all(map(check, value)) and len(set(value)) == len(value)
     )
 
 
 def row(*checks: Check) -> Check:
-    """A list of exactly these fields."""
+    """Check a list of exactly these fields."""
     count = len(checks)
 
     def fits(value: Any) -> bool:
@@ -194,7 +193,7 @@ KINDS: Final[dict[int, tuple[str, tuple[Check, ...]]]] = {
     BEAT: ("BEAT", (is_map,)),
     ORDERS: ("ORDERS", (is_map,)),
 }
-# These name many topics, groups or clients; all others are at most SMALL_BYTES_MAX long.
+# These may name many topics, groups or clients. All other kinds are at most SMALL_BYTES_MAX long.
 LONG: Final = frozenset(
     (
         *(ERROR, INFO, ROUTE, ROUTES, UPDATED, ANSWER, ALIVE, MEMBER, MEMBERSHIP),
@@ -210,22 +209,24 @@ pack: Callable[[Any], bytes] = msgpack.packb
 
 
 def unpack(data: bytes | memoryview) -> Any:
-    """Commands and saved state, which a checksum has vouched for; still no types of others."""
+    """Unpack commands and saved state, whose checksum was tested; extension types are refused."""
     return msgpack.unpackb(data, raw=False, strict_map_key=False, timestamp=0, max_ext_len=0)
 
 
 def unpack_found(data: bytes | memoryview) -> Any:
-    """What may be a command, or anything else; ValueError if it is not packed at all, or has so
-    many lists and maps, which take a byte each and 50 to 200 in memory, that it is none.
+    """Unpack bytes that may be a command or anything else.
+
+    Raises ValueError if they are not msgpack, or have more lists and maps than any command: one
+    takes a byte here and 50 to 200 in memory.
     """
     left = FOUND_MAX
 
-    def count(found: Any) -> Any:
+    def count(container: Any) -> Any:
         nonlocal left
         left -= 1
         if left < 0:
             raise ValueError("more lists and maps than any command has")
-        return found
+        return container
 
     try:
         require_whole(data)
@@ -238,7 +239,7 @@ def unpack_found(data: bytes | memoryview) -> Any:
 
 
 def unpack_rows(data: bytes | memoryview) -> Any:
-    """Lists of numbers that somebody sent; else ValueError."""
+    """Unpack lists of numbers from an untrusted peer; raises ValueError for anything else."""
     try:
         if len(data) > _FEW_BYTES:
             require_whole(data)
@@ -250,7 +251,7 @@ def unpack_rows(data: bytes | memoryview) -> Any:
 
 
 def require_whole(data: bytes | memoryview) -> None:
-    """Raises unless every item that is announced is there. Walks over the bytes, makes nothing."""
+    """Raise unless every announced item is there. Walks over the bytes, allocates nothing."""
     room = max(len(data), 64)
     walk = msgpack.Unpacker(max_buffer_size=room, read_size=64)
     walk.feed(data)
@@ -258,13 +259,15 @@ def require_whole(data: bytes | memoryview) -> None:
 
 
 def encode(kind: int, request: int, *fields: Any) -> bytes:
+    """Pack an envelope."""
     return pack([VERSION, kind, request, *fields])
 
 
 def decode(frame: bytes | memoryview) -> Envelope:
-    """The envelope, with every field of its type; else InvalidRequest or Unsupported.
+    """Unpack an envelope and check the type of each field.
 
-    The error's `request` is the id to answer to, or None if not even that could be read.
+    Raises InvalidRequest or Unsupported. The error's `request` is the id to answer to, or None if
+    it could not be read either.
     """
     if len(frame) > SMALL_BYTES_MAX:
         _check_size(frame)
@@ -281,7 +284,7 @@ def decode(frame: bytes | memoryview) -> Envelope:
 
 
 def _unpack(frame: bytes | memoryview) -> Any:
-    """Most envelopes have short lists only; the others are looked at twice (see above)."""
+    """Unpack an envelope. One with long lists is first walked over, as explained above."""
     try:
         return _unpack_lists(frame, SHORT_LIST)
     except ValueError:
@@ -298,19 +301,19 @@ def _unpack_lists(frame: bytes | memoryview, items_max: int) -> Any:
 
 
 def _no_extension(code: int, data: bytes) -> Any:
-    """An empty one is within any limit."""
+    """Refuse extensions; an empty one would be within any limit."""
     raise ValueError(f"an extension of type {code}")
 
 
-def _text_keys(found: dict[Any, Any]) -> dict[Any, Any]:
-    for key in found:
+def _text_keys(table: dict[Any, Any]) -> dict[Any, Any]:
+    for key in table:
         if type(key) is not str:
             raise ValueError("a map with a key that is not a text")
-    return found
+    return table
 
 
 def _head(frame: bytes | memoryview) -> list[Any]:
-    """Version, kind and request id, whatever follows; empty if there is no such beginning."""
+    """Read version, kind and request id, whatever follows; empty if they cannot be read."""
     few = msgpack.Unpacker(
         max_buffer_size=2 * _HEAD_BYTES, read_size=2 * _HEAD_BYTES,
         max_array_len=0, max_map_len=0, max_str_len=0, max_bin_len=0, max_ext_len=0,
@@ -325,7 +328,7 @@ def _head(frame: bytes | memoryview) -> list[Any]:
 
 
 def request_of(frame: bytes | memoryview) -> int | None:
-    """The id to answer to, of an envelope that could not be decoded."""
+    """Find the id to answer to in an envelope that could not be decoded."""
     head = _head(frame)
     return head[REQUEST] if head and is_int(head[REQUEST]) and type(head[KIND]) is int else None
 
@@ -347,10 +350,10 @@ def _check(envelope: Envelope) -> None:
         raise InvalidRequest("version and kind of an envelope are numbers", request=request)
     if version != VERSION:
         raise Unsupported(f"version {version}; this side speaks {VERSION}", request=request)
-    known = KINDS.get(kind)
-    if known is None:
+    row_of_kind = KINDS.get(kind)
+    if row_of_kind is None:
         raise Unsupported(f"a message of kind {kind} is not known here", request=request)
-    name, checks = known
+    name, checks = row_of_kind
     if len(envelope) != FIELDS + len(checks):
         count = len(envelope) - FIELDS
         raise InvalidRequest(f"{name} has {len(checks)} fields, not {count}", request=request)
@@ -362,4 +365,5 @@ def _check(envelope: Envelope) -> None:
 
 
 def name_of(kind: int) -> str:
+    """The name of a kind of envelope, for people."""
     return KINDS[kind][0] if kind in KINDS else f"kind {kind}"
