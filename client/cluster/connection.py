@@ -1,24 +1,23 @@
-"""Sockets: one DEALER for each daemon's address, the requests that wait for it, and the poll.
+"""Connections: one DEALER socket for each daemon's address, its waiting requests, and the poll.
 
 Everything here belongs to the I/O thread of a session (`io_thread.py`), except `Sockets.wake`.
 
-A connection lives through `DOWN → OPENING → GREETING → READY → DOWN …`. It is opened when somebody
-wants something of it; a request waits while it opens. What ZeroMQ would do by itself, and why it
-is kept from doing it:
+A connection goes through `DOWN → OPENING → GREETING → READY → DOWN …`. Its first request opens it
+and waits until it is ready. Invariant: each request is sent on one connection, once; if that
+breaks, its sender learns that the outcome is unknown, and decides. Four properties of ZeroMQ would
+break this or delay it:
 
-- It would reconnect below our feet and deliver what was queued for the old connection (Z4). Here
-  reconnecting is switched off, nothing is queued without a connection (IMMEDIATE), and after any
-  trouble the socket is thrown away and made anew, with a fresh identity and a new HELLO. So each
-  request is sent on one connection, once; if that breaks, its sender learns that the outcome is
-  unknown, and decides.
-- "Sent" means queued (Z9). Only an answer says that something happened.
-- It would find out about dead hosts late (Z7): heartbeats are on, and a monitor per socket tells
-  of disconnects, refusals and failed handshakes within milliseconds (Z13).
-- It counts messages, not bytes (Z5). Whoever sends limits its own bytes in flight; what a daemon
-  may answer was asked for with a limit, so receiving needs no other. It must not have one either:
-  libzmq 4.3.5 ends the process if a connection breaks while its queue is full.
+- It reconnects silently and delivers messages that were queued for the old connection. So
+  reconnecting is off, nothing is queued without a connection (IMMEDIATE), and after any failure the
+  socket is replaced by a new one, with a fresh identity and a new HELLO.
+- "Sent" means queued. Only an answer proves that a daemon received a request.
+- It notices dead hosts late. So heartbeats are on, and a monitor on each socket reports
+  disconnects, refusals and failed handshakes within milliseconds.
+- It counts messages, not bytes. Senders limit their own bytes in flight. Every answer was requested
+  with a limit, so receiving needs no other; and it must have none, because libzmq 4.3.5 ends the
+  process if a connection breaks while its receive queue is full.
 
-Answers find their request by its id. PRODUCED and TAKEN carry results of several
+An answer finds its request by its id. PRODUCED and TAKEN carry results of several requests
 (`Waiter.produced`, `Waiter.taken`).
 """
 
@@ -43,7 +42,7 @@ from myqueue.wire.keyfiles import ClientKey, Keypair
 log = logging.getLogger("myqueue.client")
 
 DOWN, OPENING, GREETING, READY, SHUT = "down", "opening", "greeting", "ready", "shut"
-# Copying a frame costs less than keeping its buffer for ZeroMQ's thread below this size; DESIGN.md.
+# Below this size copying a frame costs less than keeping its buffer for ZeroMQ (DESIGN.md).
 COPY_BYTES_MAX: Final = 64 << 10
 RECEIVE_AT_ONCE: Final = 512
 BACKOFF_MS_MIN: Final = 20
@@ -60,7 +59,10 @@ _EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )  # fmt: skip
 REFUSED: Final = "connection refused, or no such host"
-NO_HANDSHAKE: Final = "no handshake: it wants a key (MYQ_KEY), or has none and we do"
+NO_HANDSHAKE: Final = (
+    "handshake failed: the daemon requires a client key (set MYQ_KEY), or a key was given to a"
+    " cluster without keys"
+)
 _SAID: Final[dict[int, str]] = {
     zmq.EVENT_DISCONNECTED: "the connection was lost",
     zmq.EVENT_CLOSED: REFUSED,
@@ -73,7 +75,7 @@ def new_keypair() -> Keypair:
 
 
 class Greeting:
-    """What is said in every HELLO, and which cluster has answered (shared by all connections)."""
+    """The content of every HELLO, and the cluster that answered; all connections share it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -89,24 +91,24 @@ class Sockets:
         self._context = zmq.Context()
         self._poller = zmq.Poller()
         self._handlers: dict[Any, Callable[[], object]] = {}
-        # To be taken again by the same thread: a finalizer may ring in the middle of `wake`.
+        # Reentrant: a finalizer may call `wake` in the middle of `wake`.
         self._bell_lock = threading.RLock()
         bell = self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller.register(bell, zmq.POLLIN)
         self._handlers[bell] = lambda: os.eventfd_read(bell)
 
     def wake(self) -> None:
-        """From any thread: the poll under way, or the next one, returns at once."""
-        with self._bell_lock:  # or it might be closed between the look and the ring
+        """Let the current or next poll return at once; from any thread."""
+        with self._bell_lock:  # else it could be closed between the check and the write
             if self._bell >= 0:
                 os.eventfd_write(self._bell, 1)
 
     def poll(self, timeout_ms: int) -> None:
-        """Waits, then lets everybody who got something handle it."""
+        """Wait for at most this time, then run the handlers of all readable sockets."""
         events = self._poller.poll(timeout_ms)
         self.now = now_ms()
         for socket, _ in events:
-            handler = self._handlers.get(socket)  # gone if another handler closed it just now
+            handler = self._handlers.get(socket)  # None if another handler closed it just now
             try:
                 if handler is not None:
                     handler()
@@ -157,7 +159,7 @@ class Connection:
         self.address, self.state = address, DOWN
         self.error: MyQueueError | None = None  # why it is down, or was last
         self.node, self.kind, self.limits = 0, "", {}  # type: ignore[var-annotated]
-        self.refused_since = 0  # every attempt was refused since then; 0: the last one was not
+        self.refused_since = 0  # since when every attempt was refused; 0: the last one was not
         self.on_change: Callable[[Connection], None] = lambda connection: None
         self._sockets, self._greeting = sockets, greeting
         self._connect_timeout_ms, self._backoff_ms_max = connect_timeout_ms, backoff_ms_max
@@ -167,7 +169,7 @@ class Connection:
         self._waiters: dict[int, Waiter] = {}  # sent, by id
         self._queue: deque[tuple[int, list[Buffer], list[Waiter]]] = deque()  # not sent
         self._attempts = 0
-        self._due = 0  # DOWN: not opened before; OPENING, GREETING: given up then
+        self._due = 0  # DOWN: not opened before then; OPENING, GREETING: given up then
         self._heard = 0
 
     # -- asking -----------------------------------------------------------------------------------
@@ -175,13 +177,13 @@ class Connection:
     def request(
         self, kind: int, fields: Sequence[Any], frames: Sequence[Buffer], waiter: Waiter
     ) -> int:
-        """Send, now or when the connection is up. The id, for `forget`."""
+        """Send a request now, or when the connection is ready; returns its id for `forget`."""
         return self.produce(kind, fields, frames, [waiter])
 
     def produce(
         self, kind: int, fields: Sequence[Any], frames: Sequence[Buffer], waiters: list[Waiter]
     ) -> int:
-        """One message that is several requests, with ids that count on from the returned one."""
+        """Send one message with several requests; their ids count up from the returned one."""
         first = self._next_id
         self._next_id += len(waiters)
         message: list[Buffer] = [words.encode(kind, first, *fields), *frames]
@@ -194,8 +196,9 @@ class Connection:
         return first
 
     def forget(self, request: int) -> None:
-        """Nobody waits for this answer any more. What was not sent is not sent then; others of the
-        same message are told so.
+        """Stop waiting for an answer. An unsent request is not sent any more.
+
+        Then the other requests of the same message are lost too, and their waiters learn it.
         """
         if self._waiters.pop(request, None) is not None:
             return
@@ -203,13 +206,13 @@ class Connection:
             first, _, waiters = item
             if first <= request < first + len(waiters):
                 self._queue.remove(item)
-                others = [one for at, one in enumerate(waiters, first) if at != request]
+                others = [other for at, other in enumerate(waiters, first) if at != request]
                 for waiter in others:
                     waiter.lost(Unreachable(f"{self.address}: not sent", component=self.address))
                 return
 
     def take(self, request: int) -> Waiter | None:
-        """The waiter of a request that was sent, which is then forgotten."""
+        """Remove and return the waiter of a request that was sent."""
         return self._waiters.pop(request, None)
 
     @property
@@ -221,7 +224,7 @@ class Connection:
         return not self._waiters and not self._queue
 
     def silent_since(self, moment: int) -> bool:
-        """Nothing at all was received after that."""
+        """Did nothing at all arrive after that moment?"""
         return self._heard <= moment
 
     def _await(self, first: int, waiters: list[Waiter]) -> None:
@@ -229,7 +232,7 @@ class Connection:
             self._waiters[first + at] = waiter
 
     def _sent(self, message: list[Buffer]) -> bool:
-        """False: no room, nothing was taken. The first frame decides for the whole message."""
+        """Send a message. False: no room, nothing was sent; the first frame decides for all."""
         socket, last = self._socket, len(message) - 1
         if socket is None:
             return False
@@ -244,7 +247,7 @@ class Connection:
     # -- opening and closing ----------------------------------------------------------------------
 
     def turn(self) -> int | None:
-        """What time brings. When it wants to be called again, in ms; None: no matter."""
+        """Handle what is due. Returns when it must be called again (ms), or None."""
         if self.state == DOWN and self._queue:
             self.open()
         elif self.state in (OPENING, GREETING) and self._sockets.now >= self._due:
@@ -253,18 +256,18 @@ class Connection:
         return self._due if waits else None
 
     def open(self) -> None:
-        """Connect although nothing is asked yet, if the pause after a failure is over."""
+        """Connect, even without a request, if the pause after a failure is over."""
         if self.state != DOWN or self._sockets.now < self._due:
             return
         self.state, self._due = OPENING, self._sockets.now + self._connect_timeout_ms
-        # Only where it is asked for: with it, "localhost" would mean ::1 and nothing else.
+        # IPv6 only for an address in brackets: with it, "localhost" would mean only ::1.
         socket = self._socket = self._sockets.dealer(ipv6="[" in self.address)
         try:
             self._monitor = socket.get_monitor_socket(_EVENTS)
             self._sockets.watch(socket, self._readable)
             self._sockets.watch(self._monitor, self._monitored)
             socket.connect(self.address)
-        except (zmq.ZMQError, ValueError) as error:  # ValueError: a text that is not to be encoded
+        except (zmq.ZMQError, ValueError) as error:  # ValueError: a text that cannot be encoded
             self.broke(f"can't connect: {error}")
 
     def _monitored(self) -> None:
@@ -279,11 +282,11 @@ class Connection:
                 self._queue.appendleft((0, [words.encode(words.HELLO, 0, *hello)], []))
                 self._flush()
             else:
-                self._readable()  # what came before the end is still an answer
+                self._readable()  # answers that arrived before the end still count
                 self.broke(_SAID.get(event, NO_HANDSHAKE))
 
     def _flush(self) -> None:
-        """Send what waits: only the greeting before the welcome, then all."""
+        """Send waiting messages: before the WELCOME only the HELLO, then all."""
         while self._queue and (self.state == READY or not self._queue[0][0]):
             first, message, waiters = self._queue[0]
             if not self._sent(message):
@@ -295,7 +298,7 @@ class Connection:
             self._sockets.want_room(self._socket, unsent)
 
     def broke(self, why: str, error: MyQueueError | None = None) -> None:
-        """Throw the socket away; whoever waits is told. The next request opens a new one."""
+        """Replace a broken socket: fail its requests; the next request opens a new one."""
         if self.state in (DOWN, SHUT):
             return
         self._drop()
@@ -309,7 +312,7 @@ class Connection:
         self.on_change(self)
 
     def _tell(self, why: str, error: MyQueueError | None) -> None:
-        """Never sent: certainly not done. Sent: unknown, whatever the reason was."""
+        """Fail all requests: unsent ones were certainly not done, of sent ones it is unknown."""
         unsent = [waiter for first, _, waiters in self._queue if first for waiter in waiters]
         sent = list(self._waiters.values())
         self._queue.clear()
@@ -330,7 +333,7 @@ class Connection:
             self._sockets.drop(socket)
 
     def shut(self, error: MyQueueError) -> None:
-        """For good."""
+        """Close the connection permanently."""
         self._drop()
         self.state = SHUT
         self._tell("closed", error)
@@ -356,7 +359,7 @@ class Connection:
                 log.warning("%s sent what can't be read: %s", self.address, error)
             else:
                 self._received(envelope, frames)
-            # Asking costs a third of the exception that says that there is no more.
+            # Asking first costs a third of the exception that an empty socket raises.
             if self._socket is None or not self._sockets.has_more(self._socket):
                 break
         if self._queue:

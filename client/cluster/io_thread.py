@@ -1,9 +1,9 @@
-"""The I/O thread of a session: receive all, run what was asked, look at the timers, sleep.
+"""The I/O thread of a session: each turn receives, runs timers and jobs, then sleeps in the poll.
 
-One thread owns every socket, and everything that is not pure happens in it, one thing after the
-other: no locks between connections, routes, retries. Other threads hand in callables (`run`) and
-get futures back. The wake-up costs a system call, so it is rung only if the thread sleeps or is
-about to: a thousand sends while it works ring no bell.
+One thread owns every socket and does all work that is not pure, one job after another. So
+connections, routes and retries need no locks. Other threads submit callables (`run`) and get
+futures. A wake-up costs a system call, so `run` wakes the thread only if it sleeps or is about to:
+a thousand sends while it works wake it never.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Job = Callable[[], object]
 
 
 class Timer:
-    """Runs its job once, unless it was cancelled before; from any thread."""
+    """Runs its job once, unless a thread cancels it before."""
 
     __slots__ = ("at", "number", "job")
 
@@ -41,7 +41,7 @@ class Timer:
 
 
 class IoThread:
-    """`turn` is called once per turn, and says when it wants to be called again."""
+    """The thread and its jobs. `turn` runs once a turn and returns when it must run again."""
 
     def __init__(self, sockets: Sockets, turn: Callable[[], int | None], name: str) -> None:
         self._sockets, self._turn = sockets, turn
@@ -54,14 +54,16 @@ class IoThread:
         self._thread.start()
 
     def run(self, job: Job) -> None:
+        """Run a job in this thread, soon; from any thread."""
         self._jobs.append(job)
         if self._ended:
-            self._empty()  # so that whoever waits for it learns that all is closed
-        elif not self._awake:  # it looks at the jobs again after it has said that it sleeps
+            self._empty()  # the job ends its future with Closed
+        elif not self._awake:  # after it says that it sleeps, it looks at the jobs once more
             self._awake = True
             self._sockets.wake()
 
     def after(self, delay_ms: int, job: Job) -> Timer:
+        """Run a job in this thread after a delay; from any thread."""
         timer = Timer(now_ms() + max(0, delay_ms), 0, job)
         if self.is_here():
             self._add(timer)
@@ -73,7 +75,7 @@ class IoThread:
         return threading.get_ident() == self._thread.ident
 
     def stop(self, last: Job, timeout_s: float) -> bool:
-        """Runs `last` as the last thing. False if the thread has not ended in that time."""
+        """End the thread with a last job. False if it has not ended in that time."""
         if self._thread.is_alive():
             self.end(last)
             if not self.is_here():
@@ -81,7 +83,7 @@ class IoThread:
         return not self._thread.is_alive()
 
     def end(self, last: Job) -> None:
-        """The same, without waiting for it."""
+        """End the thread with a last job, without waiting."""
         self._stopping = last
         self.run(lambda: None)
 
@@ -111,7 +113,7 @@ class IoThread:
             self._safely(job)
 
     def _nap(self) -> int:
-        """How long nothing will be to do. The last thing before the poll."""
+        """Compute how long the poll may sleep. Runs last before the poll."""
         due = self._safely(self._turn)
         while self._timers and self._timers[0].job is None:
             heapq.heappop(self._timers)
@@ -130,7 +132,7 @@ class IoThread:
             job = heapq.heappop(self._timers).job
             if job is not None:
                 self._safely(job)
-        for _ in range(len(self._jobs)):  # what they add waits for the next turn
+        for _ in range(len(self._jobs)):  # jobs that these add wait for the next turn
             self._safely(self._jobs.popleft())
 
     def _safely(self, job: Job) -> object:

@@ -1,12 +1,12 @@
-"""One request to whoever leads a partition, until it is answered or its time is over.
+"""One request to a partition's leader, repeated until it is answered or its deadline passes.
 
-Only for requests that may be repeated: each carries a key by which a broker knows it again. So
-whatever happens to an attempt (refused, lost, silent), the next one goes to the leader that is
-known by then, and the first answer counts. A refusal that time can't mend ends it at once.
+Only for requests with a key, by which a broker recognises a repeat. Whatever happens to an attempt
+(refused, connection lost, no answer), the next one goes to the leader known by then, and the first
+answer counts. A refusal that is not retriable ends the request at once.
 
-When the deadline passes, the error tells what is known (C1): if every attempt was certainly
-refused, the last refusal says why, with outcome "none"; if one may have been done, "unknown".
-Everything here happens in the session's I/O thread.
+At the deadline the error never claims too much: the outcome is "none" if every attempt was
+certainly refused, and the last refusal says why; else it is "unknown". All of this runs in the
+session's I/O thread.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from myqueue.wire.protocol import ERROR, KIND
 
 ATTEMPT_MS_MAX: Final = 2_000
 PAUSE_MS_MIN, PAUSE_MS_MAX = 10, 500
-_RIGHT_PLACE: Final = (Busy, DiskFull, JournalBusy)  # no other broker would do better
+_RIGHT_PLACE: Final = (Busy, DiskFull, JournalBusy)  # from the leader; do not look for another
 
 
 def ask_leader(
     session: SessionCore, partition: Partition, kind: int, fields: Sequence[Any],
     frames: Sequence[Buffer] = (), *, timeout_ms: int,
 ) -> Future[Any]:  # fmt: skip
-    """An Answer; of PRODUCE with one batch (offset, time in ms)."""
+    """Send a request to a leader. The future is an Answer; for PRODUCE (offset, time in ms)."""
     session.check()
     future: Future[Any] = Future()
     call = LeaderCall(session, partition, kind, fields, frames, timeout_ms, future)
@@ -53,7 +53,7 @@ def ask_leader(
 
 
 class LeaderCall(Waiter):
-    """See the chapter's head."""
+    """A request with its attempts, one after another."""
 
     __slots__ = (
         "_at", "_began", "_deadline", "_doubt", "_fields", "_frames", "_future", "_id", "_kind",
@@ -91,7 +91,7 @@ class LeaderCall(Waiter):
             return
         self._at, self._began = session.connection(address), now
         self._send(self._at)
-        if self._at is not None and not self._future.done():  # it may have failed in the call
+        if self._at is not None and not self._future.done():  # `request` may fail at once
             self._timer = session.after(min(ATTEMPT_MS_MAX, self._deadline - now), self._silent)
 
     def _send(self, at: Connection) -> None:

@@ -1,15 +1,15 @@
-"""One request to the managers, until somebody answers it or its time is over.
+"""One request to the managers, repeated until one answers it or its deadline passes.
 
-Every manager answers reads from what it applied; its leader alone takes updates. A request keeps
-its key through all repeats, so that it is done once whatever happens to its answers (C11). Whom to
-ask next:
+Every manager answers reads from the state it applied; only the managers' leader takes updates. A
+request keeps its key through all repeats, so it is done once even if answers are lost. The next
+manager to ask:
 
-- an update, or a linearizable read: the leader as last heard of, then all others in turn; an
-  answer NOT_LEADER names the next one to ask;
-- any other: in turn those that are connected, so that reads spread over all managers.
+- for an update or a linearizable read: the last known leader, then all others in turn; an answer
+  NOT_LEADER names the next one;
+- for any other read: the connected managers in turn, so that reads spread over all of them.
 
-Nobody is asked twice in a round; between rounds is a pause that doubles. When the deadline passes
-the error names each address with what it last said, because "timed out" alone helps nobody.
+A round asks each manager once; the pause between rounds doubles. At the deadline the error names
+each address with its last error, because "timed out" alone does not help the operator.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from myqueue.errors import (
 from myqueue.wire import protocol as words
 from myqueue.wire.batch import Buffer
 
-# A manager that is asked what it knows answers within milliseconds, or something is wrong with it:
-# the next one is asked soon. An update goes through its log, and only its leader can do it.
+# A healthy manager answers a read within milliseconds, so a silent one is soon passed over. An
+# update goes through the log, and only the leader can do it, so it gets more time.
 READ_ATTEMPT_MS: Final = 300
 LEADER_ATTEMPT_MS: Final = 1_000
 ATTEMPT_MS_MAX: Final = 2_500
-BRIEF_MS: Final = 100  # a silence that is cut short by the deadline says nothing
+BRIEF_MS: Final = 100  # a shorter silence, cut by the deadline, is no finding
 PAUSE_MS_MIN, PAUSE_MS_MAX = 20, 1_000
 
 
 class Host(Protocol):
-    """What a request needs of the session; all in the I/O thread."""
+    """The part of a session that a request needs; all in the I/O thread."""
 
     def now_ms(self) -> int: ...
     def after(self, delay_ms: int, job: Callable[[], object]) -> Timer: ...
@@ -51,13 +51,13 @@ class Host(Protocol):
 
 
 class Managers:
-    """Addresses of the managers, and who leads them as far as known."""
+    """The managers' addresses, and their leader as far as known."""
 
     def __init__(self, addresses: Iterable[str], chance: random.Random) -> None:
         self.addresses = list(addresses)
-        self.nodes: dict[str, int] = {}  # address -> number, as they told
+        self.nodes: dict[str, int] = {}  # address -> node number, as reported by the managers
         self.leader: str | None = None
-        self.silent: set[str] = set()  # whoever left the last request unanswered: asked last
+        self.silent: set[str] = set()  # left the last request unanswered: asked last
         self.chance = chance
         # Clients that start together should not all ask the same one first.
         self._turn = chance.randrange(len(self.addresses))
@@ -67,7 +67,7 @@ class Managers:
             self.addresses.append(address)
 
     def in_turn(self) -> list[str]:
-        """All of them; each call begins with the next one."""
+        """List all managers; each call begins with the next one."""
         self._turn = (self._turn + 1) % len(self.addresses)
         return self.addresses[self._turn :] + self.addresses[: self._turn]
 
@@ -77,7 +77,7 @@ def needs_leader(kind: int, fields: Sequence[Any]) -> bool:
 
 
 class ManagerCall(Waiter):
-    """See the chapter's head. `done` is called once: with the answer, or with the error."""
+    """A request with its attempts. `done` is called once: with the answer or the error."""
 
     __slots__ = (
         "_host", "_managers", "_kind", "_fields", "_frames", "_deadline", "_timeout_ms", "_done",
@@ -112,7 +112,7 @@ class ManagerCall(Waiter):
         self._ask()
 
     def fail(self, error: MyQueueError) -> None:
-        """Ends it from outside."""
+        """End the request from outside with an error."""
         self._let_go()
         self._done(None, [], error)
 
@@ -142,7 +142,7 @@ class ManagerCall(Waiter):
         address = self._left.pop(0)
         self._at, self._began = self._host.connection(address), now
         self._id = self._at.request(self._kind, self._fields, self._frames, self)
-        if self._at is not None:  # it may have failed within the call
+        if self._at is not None:  # `request` may fail at once
             self._wait(self._attempt_ms, self._silent)
 
     def _wait(self, delay_ms: int, job: Callable[[], None]) -> None:
@@ -191,7 +191,7 @@ class ManagerCall(Waiter):
         self._ask()
 
     def _follow(self, address: str, error: NotLeader) -> None:
-        """Ask the leader next, if it is another one that this round has not asked."""
+        """Ask the named leader next, unless this round has asked it already."""
         leader = details_of(error).get("address")
         if self._managers.leader == address:
             self._managers.leader = None
@@ -205,7 +205,7 @@ class ManagerCall(Waiter):
                 self._left.insert(0, leader)
 
     def _silent(self) -> None:
-        """No answer for so long: ask another one. This one, if nothing came at all, is broken."""
+        """Ask the next manager. A connection on which nothing at all came is broken."""
         at, began = self._let_go(), self._began
         if at is None:
             return
@@ -215,11 +215,9 @@ class ManagerCall(Waiter):
             self._managers.leader = None
         waited = self._host.now_ms() - began
         self._managers.silent.add(at.address)
-        slower = min(ATTEMPT_MS_MAX, 2 * self._attempt_ms)  # perhaps all are slow
+        slower = min(ATTEMPT_MS_MAX, 2 * self._attempt_ms)  # all managers may be slow
         self._attempt_ms = max(self._attempt_ms, slower)
-        if (
-            waited >= BRIEF_MS or at.address not in self._said
-        ):  # else what it said before tells more
+        if waited >= BRIEF_MS or at.address not in self._said:  # else its earlier error says more
             self._said[at.address] = f"no answer within {waited} ms"
             if not at.is_ready and waited:
                 self._said[at.address] = (

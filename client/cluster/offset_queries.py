@@ -1,7 +1,7 @@
-"""Where partitions begin and end, and what was committed: one question to several leaders.
+"""Read start, end and committed positions of partitions, from several leaders at once.
 
-Used by consumers and Admin, in the caller's thread. A read is safe to repeat, so whoever does not
-answer, or does not lead any more, is asked again by newer routes until the deadline.
+Consumers and Admin use it, in the caller's thread. A read is safe to repeat: partitions whose
+leader did not answer, or no longer leads, are asked again with newer routes until the deadline.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ATTEMPT_MS_MAX: Final = 3_000
 
 
 class Offsets(NamedTuple):
-    """What a partition's leader knows."""
+    """The offsets of a partition, as its leader reported them."""
 
     start: int  # offset of the first message kept
-    end: int  # offset behind the last committed message
-    position: int | None  # that the consumer asked about has committed; None: it never did
-    at_time: int | None  # of the first message at or after the time that was asked about
+    end: int  # offset after the last committed message
+    position: int | None  # committed by the consumer in question; None: nothing so far
+    at_time: int | None  # of the first message at or after the requested time
     bytes: int
 
 
@@ -36,35 +36,37 @@ def read_offsets(
     session: Session, groups: Iterable[int], *, who: str | None = None, time_ms: int | None = None,
     timeout_ms: int | None = None, partial: bool = False,
 ) -> dict[int, Offsets]:  # fmt: skip
-    """By group. Raises TimedOut, with what the last refusal was, if not all could be asked;
-    `partial`: those are left out.
+    """Read the offsets of partitions, by raft group.
+
+    `who`: the name under which positions are committed. `time_ms`: for `at_time`. Raises TimedOut
+    with the last refusal if a partition did not answer; with `partial` it is left out instead.
     """
     limit_ms = session.request_timeout_ms if timeout_ms is None else timeout_ms
     deadline = session.now_ms() + limit_ms
-    left, found = set(groups), dict[int, Offsets]()
+    left, offsets = set(groups), dict[int, Offsets]()
     pause, last = PAUSE_MS_MIN, "no leader is known"
     while True:
-        asked: dict[str, list[int]] = {}
+        groups_at: dict[str, list[int]] = {}
         for group in sorted(left):
             address = session.routes.leader(group, session.now_ms())
             if address:
-                asked.setdefault(address, []).append(group)
+                groups_at.setdefault(address, []).append(group)
         rest_ms = max(1, deadline - session.now_ms())
         calls = [
             (address, session.call(
                 address, words.OFFSETS, (who, time_ms, numbers),
                 timeout_ms=min(rest_ms, ATTEMPT_MS_MAX),
             ))
-            for address, numbers in asked.items()
+            for address, numbers in groups_at.items()
         ]  # fmt: skip
         for address, future in calls:
-            last = _take(session, address, future, asked[address], found) or last
-        left -= found.keys()
+            last = _take(session, address, future, groups_at[address], offsets) or last
+        left -= offsets.keys()
         if not left:
-            return found
+            return offsets
         if session.now_ms() + pause >= deadline:
             if partial:
-                return found
+                return offsets
             raise _not_known(session, left, limit_ms, last)
         session.refresh()
         time.sleep(pause / 1000)
@@ -72,16 +74,16 @@ def read_offsets(
 
 
 def _not_known(session: Session, left: set[int], limit_ms: int, last: str) -> TimedOut:
-    """Nothing was changed, whoever did not answer. Of several partitions the first one is named."""
+    """Make the error for partitions that did not answer; it names the first one."""
     partition = session.routes.partition(min(left))
     why = silence_at(session, partition, None)
     where = f"of {len(left)} partitions"
     if partition is not None:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         where = f"of {partition.topic}/{partition.number}{more}"
-    said = why.text if why.hint is not None else f"last: {last}"
+    problem = why.text if why.hint is not None else f"last: {last}"
     error = TimedOut(
-        f"offsets {where} are not known in {limit_ms} ms; {said}",
+        f"offsets {where} are not known in {limit_ms} ms; {problem}",
         component=why.component, hint=why.hint,
     )  # fmt: skip
     error.outcome = NONE
@@ -90,9 +92,9 @@ def _not_known(session: Session, left: set[int], limit_ms: int, last: str) -> Ti
 
 def _take(
     session: Session, address: str, future: Future[Answer], groups: list[int],
-    found: dict[int, Offsets],
+    offsets: dict[int, Offsets],
 ) -> str:  # fmt: skip
-    """Moves what was answered to `found`; says what went wrong. Raises what time can't mend."""
+    """Move an answer into `offsets`; return the last error or "". Raise what is not retriable."""
     try:
         parts = session.wait(future).fields[0]
     except MyQueueError as error:
@@ -100,22 +102,22 @@ def _take(
             raise
         _fail(session, groups, address)
         return str(error)
-    said = ""
+    problem = ""
     for group, code, *rest in parts:
         if not code:
-            found[group] = Offsets(*rest)
+            offsets[group] = Offsets(*rest)
             continue
         refusal = error_of(code, component=address)
         if not refusal.retriable:
             raise refusal
         _fail(session, [group], address)
-        said = f"{address}: {refusal}"
-    return said
+        problem = f"{address}: {refusal}"
+    return problem
 
 
 def _fail(session: Session, groups: list[int], address: str) -> None:
-    def tell() -> None:
+    def mark() -> None:
         for group in groups:
             session.routes.fail(group, address, session.now_ms())
 
-    session.on_io(tell)
+    session.on_io(mark)

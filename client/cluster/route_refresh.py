@@ -1,11 +1,11 @@
-"""What a session does by itself: fresh routes, other managers' addresses, ALIVE.
+"""A session's own requests: fresh routes, the addresses of all managers, and ALIVE.
 
-Routes are asked for when somebody wants a topic, when something went wrong, and every few seconds
-for the topics in use (that is how a partition that was added is noticed). Many wishes at once
-become one request, and at most one is under way.
+The session asks for routes when a client needs a topic, when a request failed, and every few
+seconds for the topics in use (so it notices a new partition). Many calls of `refresh` become one
+request, and at most one is under way.
 
-"No such topic" from a manager that lags behind would be wrong, so before `UnknownTopic` is raised
-the managers' leader is asked, and if it knows the topic the others are asked to wait for it.
+A manager that lags would wrongly say "no such topic". So before `UnknownTopic` is raised, the
+managers' leader is asked; if it knows the topic, the next request waits until a manager has it.
 """
 
 from __future__ import annotations
@@ -29,34 +29,37 @@ if TYPE_CHECKING:
 log = logging.getLogger("myqueue.client")
 
 ALIVE_MS: Final = 3_000
-HEARD_MAX: Final = 10_000  # told at once
+HEARD_MAX: Final = 10_000  # ids in one ALIVE
 MANAGERS_MS: Final = 60_000
 REFRESH_MS_MIN: Final = 20
 
 
 class Ensure:
-    """Somebody waits for topics."""
+    """A caller that waits for topics."""
 
     def __init__(self, names: list[str], create: bool, future: Future[list[Topic]]) -> None:
         self.names, self.create, self.future = names, create, future
-        self.asked: set[str] = set()  # created, or looked up at the leader, by now
-        self.new: set[str] = set()  # nobody wanted them before
+        self.asked: set[str] = set()  # created, or looked up at the leader, so far
+        self.new: set[str] = set()  # not in use before
         self.timer: Timer | None = None
 
 
 class Upkeep:
-    """All in the I/O thread, but for `ensure`."""
+    """The session's own requests. Everything runs in the I/O thread except `ensure`."""
 
     def __init__(self, session: SessionCore, managers: Managers) -> None:
         self.listeners: list[Callable[[], object]] = []
         self._session, self._managers = session, managers
-        self._topics: set[str] = set()  # to be kept fresh
+        self._topics: set[str] = set()  # in use, so kept fresh
         self._wanted = self._asking = False
         self._at_least = 0
         self._ensures: list[Ensure] = []
-        self._producers: dict[int, int] = {}  # id -> how many want it alive
+        self._producers: dict[int, int] = {}  # id -> how many clients keep it alive
         self._consumers: dict[int, int] = {}
-        self.heard_of: tuple[set[int], set[int]] = set(), set()  # once; told with the next ALIVE
+        self.heard_of: tuple[set[int], set[int]] = (
+            set(),
+            set(),
+        )  # reported once, with the next ALIVE
         self._beats: list[tuple[Connection, int]] = []
         self._beating = False
         self._began = False
@@ -97,7 +100,7 @@ class Upkeep:
             self._session.after(REFRESH_MS_MIN, self._if_wanted)
 
     def changed(self, name: str, applied: int) -> None:
-        """By this session: nobody who asks from now on is told what was known before."""
+        """Note a change by this session: from now on no caller gets the older state."""
         self._session.routes.changed(name, applied)
         if name in self._topics:
             self.refresh()
@@ -113,15 +116,15 @@ class Upkeep:
         if self._wanted:
             self.refresh()
 
-    # -- topics that somebody waits for -----------------------------------------------------------
+    # -- callers that wait for topics -------------------------------------------------------------
 
     def ensure(self, names: list[str], create: bool, limit_ms: int) -> Future[list[Topic]]:
-        """From any thread."""
+        """Find topics; from any thread."""
         future: Future[list[Topic]] = Future()
         ensure = Ensure(names, create, future)
-        known = [self._session.routes.topic(name) for name in names]
-        if all(known):
-            future.set_result([topic for topic in known if topic is not None])
+        topics = [self._session.routes.topic(name) for name in names]
+        if all(topics):
+            future.set_result([topic for topic in topics if topic is not None])
             return future
         self._session.on_io(lambda: self._start(ensure, limit_ms))
         return future
@@ -139,8 +142,8 @@ class Upkeep:
         routes = self._session.routes
         missing = [name for name in ensure.names if routes.topic(name) is None]
         if not missing:
-            found = [topic for name in ensure.names if (topic := routes.topic(name)) is not None]
-            self._end(ensure, found, None)
+            topics = [topic for name in ensure.names if (topic := routes.topic(name)) is not None]
+            self._end(ensure, topics, None)
             return
         for name in missing:
             if self._session.closed:
@@ -205,7 +208,7 @@ class Upkeep:
         for ensure in tuple(self._ensures):
             self._end(ensure, None, error)
 
-    # -- managers, and what they hear of us -------------------------------------------------------
+    # -- managers and ALIVE -----------------------------------------------------------------------
 
     def connection_changed(self, connection: Connection) -> None:
         if connection.is_ready and connection.kind == "manager" and not self._beating:
@@ -246,14 +249,14 @@ class Upkeep:
             self._send_alive()
 
     def _send_alive(self) -> None:
-        """To every manager: each of them answers who is alive from what it heard itself."""
+        """Send ALIVE to every manager: each one reports from the ALIVEs it received itself."""
         for connection, request in self._beats:
             connection.forget(request)
         self._beats.clear()
         (producers, consumers), self.heard_of = self.heard_of, (set(), set())
         fields = tuple(
-            sorted({*mine, *list(heard)[:HEARD_MAX]})
-            for mine, heard in ((self._producers, producers), (self._consumers, consumers))
+            sorted({*kept, *list(reported)[:HEARD_MAX]})
+            for kept, reported in ((self._producers, producers), (self._consumers, consumers))
         )
         if not any(fields):
             return

@@ -1,22 +1,20 @@
-"""Where partitions are: what this process knows of topics, leaders and brokers' addresses.
+"""Routes: this process's cache of topics, partitions, leaders and brokers' addresses.
 
-A cache, and nothing else: answers of managers and hints of brokers go in, look-ups come out. What
-may be wrong with what it is told, and what it does about it:
+Comes in: managers' answers and brokers' hints. Goes out: look-ups. Answers arrive out of order and
+may be stale, so each kind of fact has a rule:
 
-- Managers answer from what each of them applied, so a later answer may be older. What is *held* (a
-  topic, its partitions and their groups) is taken only from an answer that applied at least as
-  much as the one it is known from.
-- This session's own changes are *since*: what was known of a topic before it made or deleted it is
-  of another topic of that name, and an older answer tells of that one.
-- Who *leads* is soft state and ordered by term: only a newer term replaces a known leader, whoever
-  says so and whenever.
-- A broker's hint (NOT_LEADER) has no term. It is believed for now, beside what is known, until
-  news of a newer term comes or the hinted broker does not lead either.
-- A leader that says that it is none is not asked again until there is news: the same answer of a
-  manager that has not noticed yet is no news, but after a while it is, because leaders do come
-  back. One that can't be reached stays the leader until another is named: there is nobody else.
+- *Topics and their partitions*: each manager answers from its own applied index, so a later answer
+  may be older. A topic is replaced only by an answer with at least the same applied index.
+- *This session's own changes*: after it creates or deletes a topic, an answer with an older index
+  describes another topic of that name and is ignored.
+- *Leaders* are ordered by term: only a newer term replaces a known leader, from any source.
+- *A hint* (NOT_LEADER) has no term. It overrides the known leader until a newer term arrives or the
+  hinted broker does not lead either.
+- *A failed leader*, which said that it does not lead, is not asked again for a while, unless a
+  newer term arrives; after FAILED_MS managers are believed again, because leaders do come back. An
+  unreachable leader stays the leader until another one is named.
 
-Topics and partitions are values that are replaced, never changed, so that any thread may look.
+Topics and partitions are values that are replaced, never changed, so any thread may read them.
 Only the I/O thread writes.
 """
 
@@ -25,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-# After so long a failed leader is believed again if managers still name it.
+# After this time a failed leader is asked again if managers still name it.
 FAILED_MS: Final = 500
 
 
@@ -53,11 +51,11 @@ class Topic:
     uid: int
     settings: dict[str, Any]
     partitions: tuple[Partition, ...]  # by number: partitions[i].number == i
-    applied: int  # the managers' index that this is from
+    applied: int  # the managers' log index of this state
 
 
 class Routes:
-    """See the chapter's head."""
+    """The cache: look-ups from any thread, changes in the I/O thread."""
 
     def __init__(self) -> None:
         self.applied = 0
@@ -75,18 +73,18 @@ class Routes:
         return self.topics.get(name)
 
     def is_unknown(self, name: str) -> bool:
-        """A manager said that there is no such topic, and none said otherwise later."""
+        """Did a manager say that there is no such topic, and no later answer otherwise?"""
         return name in self._unknown
 
     def partition(self, group: int) -> Partition | None:
         topic_name, number = self._groups.get(group, ("", 0))
         topic = self.topics.get(topic_name)
         if topic is None or number >= len(topic.partitions):
-            return None  # it was told of a moment ago, in the I/O thread
+            return None  # the I/O thread is about to add it
         return topic.partitions[number]
 
     def leader(self, group: int, now: int) -> str | None:
-        """Address of who leads this group, as far as known; None: ask the managers again."""
+        """The address of the group's leader, as far as known; None: ask the managers again."""
         hint = self._hints.get(group)
         if hint is not None:
             return hint
@@ -100,30 +98,32 @@ class Routes:
     # -- news, I/O thread -------------------------------------------------------------------------
 
     def learn(self, fields: list[Any], asked_all: bool = False) -> bool:
-        """The fields of a ROUTES answer. True if anything changed."""
+        """Take in the fields of a ROUTES answer. True if it changed anything."""
         applied, brokers, topics, unknown = fields
         before = (self.brokers, self.topics, dict(self._unknown), dict(self._hints))
         if applied >= self.applied:
             self.applied = applied
             self.brokers = {row[0]: Broker(*row) for row in brokers}
         else:
-            # An older answer may still tell of brokers that nobody named so far.
+            # An older answer may still name brokers that are not in the cache.
             self.brokers = {row[0]: Broker(*row) for row in brokers} | self.brokers
-        known = dict(self.topics)
+        topics_now = dict(self.topics)
         for row in topics:
-            self._learn_topic(known, applied, row)
-        gone = [name for name in unknown if self._is_gone(known, name, applied)]
+            self._learn_topic(topics_now, applied, row)
+        gone = [name for name in unknown if self._is_gone(topics_now, name, applied)]
         if asked_all:
             named = {row[0] for row in topics}
-            gone += [n for n in known if n not in named and self._is_gone(known, n, applied)]
+            gone += [
+                n for n in topics_now if n not in named and self._is_gone(topics_now, n, applied)
+            ]
         for name in gone:
             self._unknown[name] = applied
-            self._forget(known.pop(name, None))
-        self.topics = known
+            self._forget(topics_now.pop(name, None))
+        self.topics = topics_now
         return before != (self.brokers, self.topics, self._unknown, self._hints)
 
     def changed(self, name: str, applied: int) -> None:
-        """This session made, deleted or grew this topic, with that index."""
+        """Note that this session created, deleted or grew a topic, at this log index."""
         self._since[name] = max(applied, self._since.get(name, 0))
         old = self.topics.get(name)
         if old is not None and old.applied < applied:
@@ -131,26 +131,26 @@ class Routes:
             self._forget(old)
 
     def _is_older(self, name: str, applied: int) -> bool:
-        """Than what this session did to it."""
+        """Is this index older than the session's own change of the topic?"""
         if applied < self._since.get(name, 0):
             return True
         self._since.pop(name, None)
         return False
 
-    def _is_gone(self, known: dict[str, Topic], name: str, applied: int) -> bool:
+    def _is_gone(self, topics_now: dict[str, Topic], name: str, applied: int) -> bool:
         if self._is_older(name, applied):
             return False
-        return name not in known or known[name].applied <= applied
+        return name not in topics_now or topics_now[name].applied <= applied
 
-    def _learn_topic(self, known: dict[str, Topic], applied: int, row: list[Any]) -> None:
+    def _learn_topic(self, topics_now: dict[str, Topic], applied: int, row: list[Any]) -> None:
         name, uid, settings, rows = row
-        old = known.get(name)
+        old = topics_now.get(name)
         if self._is_older(name, applied) or self._unknown.get(name, -1) > applied:
             return  # deleted since
         self._unknown.pop(name, None)
         if old is not None and old.applied > applied:
             if old.uid == uid:
-                known[name] = self._with_leaders(old, rows)
+                topics_now[name] = self._with_leaders(old, rows)
             return
         if old is not None and (old.uid != uid or len(old.partitions) > len(rows)):
             self._forget(old)
@@ -161,13 +161,13 @@ class Routes:
             for at, (number, group, leader, term, replicas) in enumerate(sorted(rows))
         )  # fmt: skip
         if [p.number for p in partitions] != list(range(len(partitions))):
-            return  # half of a topic is none; the next answer will be whole
+            return  # incomplete; the next answer will have all partitions
         for partition in partitions:
             self._groups[partition.group] = (name, partition.number)
-        known[name] = Topic(name, uid, settings, partitions, applied)
+        topics_now[name] = Topic(name, uid, settings, partitions, applied)
 
     def _with_leaders(self, topic: Topic, rows: list[Any]) -> Topic:
-        """An older answer: what is held stays, but its leaders may be newer all the same."""
+        """Keep a topic, but take newer leaders from an older answer."""
         seen = {row[1]: (row[2], row[3]) for row in rows}
         partitions = tuple(
             self._newer(p, Partition(p.topic, p.number, p.group, *seen[p.group], p.replicas))
@@ -177,7 +177,7 @@ class Routes:
         return Topic(topic.name, topic.uid, topic.settings, partitions, topic.applied)
 
     def _newer(self, old: Partition | None, new: Partition) -> Partition:
-        """Replicas of the new one; leader of the higher term."""
+        """Merge two states: the replicas of the new one, the leader of the higher term."""
         if old is None or old.group != new.group:
             return new
         if new.term > old.term or (new.term == old.term and new.leader and not old.leader):
@@ -192,7 +192,7 @@ class Routes:
                 table.pop(partition.group, None)
 
     def hint(self, group: int, details: dict[str, Any]) -> bool:
-        """A broker does not lead and says who does. True if that is somebody to ask."""
+        """Take in a NOT_LEADER's details. True if they name another address to ask."""
         node, address = details.get("leader"), details.get("address")
         broker = self.brokers.get(node) if type(node) is int else None
         if not isinstance(address, str) or not address:
@@ -207,12 +207,12 @@ class Routes:
         return True
 
     def unreachable(self, group: int, address: str) -> None:
-        """No connection to this address. A hint is not worth waiting for; a known leader is."""
+        """Drop a hint whose address cannot be connected; a topics_now leader stays."""
         if self._hints.get(group) == address:
             del self._hints[group]
 
     def fail(self, group: int, address: str, now: int) -> None:
-        """This address says that it does not lead the group."""
+        """Note that this address said that it does not lead the group."""
         self.unreachable(group, address)
         if group in self._groups:
             self._failed[group] = (address, now + FAILED_MS)

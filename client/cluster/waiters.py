@@ -1,4 +1,4 @@
-"""Who waits for an answer of a daemon, and the errors that answers may be."""
+"""`Waiter`: the receiver of a daemon's answer; and the exceptions that ERROR answers become."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ Envelope = words.Envelope
 
 
 class Waiter:
-    """Who waits for an answer. Each request ends in exactly one of these, or is forgotten."""
+    """Receives the answer to a request: exactly one of these calls, unless it was forgotten."""
 
     __slots__ = ()
 
     def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
-        """The answer, ERROR or another, decoded and checked."""
+        """Receive the answer, ERROR or another, decoded and checked."""
 
     def produced(self, row: list[Any]) -> None:
-        """One result of a PRODUCED: request, code, offset, time_ms, details."""
+        """Receive one result of a PRODUCED: request, code, offset, time_ms, details."""
 
     def taken(self, row: list[Any], frames: list[Buffer]) -> None:
-        """One result of a TAKEN: request, code, first, next, batches, details; and all frames."""
+        """Receive a result of a TAKEN: request, code, first, next, batches, details; all frames."""
 
     def lost(self, error: MyQueueError) -> None:
-        """There will be no answer. `error.outcome` is "none" if it was never sent."""
+        """Learn that no answer will come. `error.outcome` is "none" if it was never sent."""
 
 
 def failure(envelope: Envelope) -> MyQueueError:
-    """The exception that an ERROR stands for, with the wire's `details`."""
+    """Make the exception of an ERROR, with the wire's `details`."""
     code, message, component, details = envelope[words.FIELDS :]
     error = error_of(code, message, component)
     error.__dict__["details"] = details
@@ -41,5 +41,6 @@ def failure(envelope: Envelope) -> MyQueueError:
 
 
 def details_of(error: BaseException) -> dict[str, Any]:
-    found: dict[str, Any] = getattr(error, "details", None) or {}
-    return found
+    """The details that came with an ERROR; {} without any."""
+    details: dict[str, Any] = getattr(error, "details", None) or {}
+    return details
