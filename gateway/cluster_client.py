@@ -168,7 +168,7 @@ class ClusterClient:
             return self.newest(kind, **arguments)
 
     def heard_of(self, kind: str, number: int) -> None:
-        self.session.heard_of(**{kind: number})
+        self.session.report_alive(**{kind: number})
 
     def _remember(self, kind: str, number: int, known: Registration) -> None:
         if len(self._known) >= KNOWN_MAX:

@@ -56,7 +56,7 @@ class Upkeep:
         self._ensures: list[Ensure] = []
         self._producers: dict[int, int] = {}  # id -> how many clients keep it alive
         self._consumers: dict[int, int] = {}
-        self.heard_of: tuple[set[int], set[int]] = (
+        self.reported_alive: tuple[set[int], set[int]] = (
             set(),
             set(),
         )  # reported once, with the next ALIVE
@@ -253,7 +253,7 @@ class Upkeep:
         for connection, request in self._beats:
             connection.forget(request)
         self._beats.clear()
-        (producers, consumers), self.heard_of = self.heard_of, (set(), set())
+        (producers, consumers), self.reported_alive = self.reported_alive, (set(), set())
         fields = tuple(
             sorted({*kept, *list(reported)[:HEARD_MAX]})
             for kept, reported in ((self._producers, producers), (self._consumers, consumers))

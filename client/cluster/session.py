@@ -318,9 +318,9 @@ class SessionCore:
         upkeep = self._upkeep
         self.on_io(lambda: upkeep.let_die(producer, consumer))
 
-    def heard_of(self, *, producer: int = 0, consumer: int = 0) -> None:
+    def report_alive(self, *, producer: int = 0, consumer: int = 0) -> None:
         """Report once, and soon, that a client which uses this process is alive."""
-        for ids, number in zip(self._upkeep.heard_of, (producer, consumer), strict=True):
+        for ids, number in zip(self._upkeep.reported_alive, (producer, consumer), strict=True):
             if number:
                 ids.add(number)
 

@@ -44,7 +44,7 @@ from myqueue.errors import (
     UnknownPartition,
     error_of,
 )
-from myqueue.producer.partitioner import settled
+from myqueue.producer.partitioner import jump_hash
 from myqueue.settings import DAMAGED
 from myqueue.wire import batch
 from myqueue.wire.protocol import FETCH, FETCHED, FIELDS, KIND
@@ -224,7 +224,7 @@ class Taker:
                 raise error
             return (partitions[partition],)
         number = len(partitions)
-        first = next(self._turn) % number if key is None else settled(key, number)
+        first = next(self._turn) % number if key is None else jump_hash(key, number)
         return partitions[first:] + partitions[:first]
 
     def opened(

@@ -23,8 +23,8 @@ from myqueue.cluster.session import Session
 from myqueue.errors import NONE, UNKNOWN, InvalidRequest, MyQueueError
 from myqueue.producer.delivery import RecordMetadata
 from myqueue.producer.input import check_size, plain
-from myqueue.producer.partitioner import partition_of, settled
-from myqueue.producer.topic_lanes import Place
+from myqueue.producer.partitioner import jump_hash, partition_of
+from myqueue.producer.topic_lanes import TopicLanes
 from myqueue.settings import ProducerSettings
 from myqueue.wire import batch
 from myqueue.wire.clock import wall_ms
@@ -36,7 +36,8 @@ Messages = tuple[list[int], list[bytes], list[bytes | None] | None]  # places in
 
 
 def send_once(
-    session: Session, place: Place, values: list[bytes], keys: Sequence[bytes | str | None] | None,
+    session: Session, place: TopicLanes, values: list[bytes],
+    keys: Sequence[bytes | str | None] | None,
     partition: int | None, request_id: bytes, settings: ProducerSettings,
 ) -> Future[list[RecordMetadata]]:  # fmt: skip
     """Where each message is, in the order of the list."""
@@ -85,13 +86,13 @@ class _Parts:
 
 
 def _by_partition(
-    place: Place, values: list[bytes], keys: list[bytes | None] | None, partition: int | None,
+    place: TopicLanes, values: list[bytes], keys: list[bytes | None] | None, partition: int | None,
     request_id: bytes,
 ) -> dict[int, Messages]:  # fmt: skip
     count = len(place.lanes)
     if partition is not None and not 0 <= partition < count:
         raise InvalidRequest(f"{place.topic.name} has partitions 0 to {count - 1}, not {partition}")
-    others = settled(request_id, count) if partition is None else partition
+    others = jump_hash(request_id, count) if partition is None else partition
     if keys is None:
         return {others: (list(range(len(values))), values, None)}
     found: dict[int, Messages] = {}
@@ -106,7 +107,7 @@ def _by_partition(
 
 
 def _ask(
-    session: Session, place: Place, number: int, messages: Messages, request_id: bytes,
+    session: Session, place: TopicLanes, number: int, messages: Messages, request_id: bytes,
     settings: ProducerSettings,
 ) -> Future[Any]:  # fmt: skip
     _, values, keys = messages

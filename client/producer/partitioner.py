@@ -28,7 +28,7 @@ def partition_of(key: bytes, partitions: int) -> int:
     return crc32(key) % partitions
 
 
-def settled(name: bytes, partitions: int) -> int:
+def jump_hash(name: bytes, partitions: int) -> int:
     """Which of so many a name of 8 bytes or more belongs to; one more takes as few as possible.
 
     The consistent hash of Lamping and Veach: it jumps to later partitions with the chance that each

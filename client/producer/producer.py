@@ -57,7 +57,7 @@ from myqueue.producer.input import (
 )
 from myqueue.producer.keyed_send import send_once
 from myqueue.producer.sender import Sender
-from myqueue.producer.topic_lanes import Place, by_lane, lane_of
+from myqueue.producer.topic_lanes import TopicLanes, by_lane, lane_of
 from myqueue.settings import ProducerSettings
 from myqueue.wire.clock import now_ms, wall_ms
 
@@ -126,7 +126,7 @@ class Producer:
             delivery_timeout_ms=self.settings.delivery_timeout_ms,
             backoff_ms=self.settings.retry_backoff_ms,
         )  # fmt: skip
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, TopicLanes] = {}
         self._failures = Failures(self.settings.max_buffered_bytes)
         self._sender = Sender(
             self.session.core, self._lanes, self._lock, self.settings,
@@ -253,7 +253,7 @@ class Producer:
         )
 
     def _put(
-        self, place: Place, lane: Lane | None, values: list[bytes],
+        self, place: TopicLanes, lane: Lane | None, values: list[bytes],
         keys: list[bytes | None] | None, parts: list[tuple[Batch, int, int]],
     ) -> None:  # fmt: skip
         runs, at = Runs(values, keys), 0
@@ -272,7 +272,7 @@ class Producer:
             self._sender.kick()
             at = end
 
-    def _batch_for(self, place: Place, lane: Lane | None, size: int) -> Batch:
+    def _batch_for(self, place: TopicLanes, lane: Lane | None, size: int) -> Batch:
         """Find or open the batch for a message of this size; wait for room. Under the lock."""
         if self._lanes.buffered + size > self._buffer_bytes and self._lanes.buffered:
             self._wait_for_room(size)
@@ -306,7 +306,7 @@ class Producer:
         finally:
             self._sender.blocked -= 1
 
-    def _find(self, topic: str) -> Place:
+    def _find(self, topic: str) -> TopicLanes:
         """Wait for the topic's partitions, with the first message to it."""
         text(topic, "topic")
         limit_ms = self.settings.max_block_ms
@@ -319,7 +319,7 @@ class Producer:
             if place is None:
                 # The topic may have grown since the answer; later news finds the place itself.
                 newest = self.session.routes.topic(topic) or answer
-                place = Place(newest, self._lanes, self.settings.batch_bytes)
+                place = TopicLanes(newest, self._lanes, self.settings.batch_bytes)
                 self._places[topic] = place
         return place
 

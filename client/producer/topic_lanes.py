@@ -11,7 +11,7 @@ from myqueue.producer.input import MESSAGE_BYTES_MAX, plain
 from myqueue.producer.partitioner import Spread, partition_of
 
 
-class Place:
+class TopicLanes:
     """One topic, as this producer knows it.
 
     Any thread reads a place without a lock, because what it reads is replaced and never changed:
@@ -45,7 +45,7 @@ class Place:
         self.sticky = self.lanes[self.spread.choose()]
 
 
-def lane_of(place: Place, key: bytes | None, partition: int | None) -> Lane:
+def lane_of(place: TopicLanes, key: bytes | None, partition: int | None) -> Lane:
     lanes = place.lanes
     if partition is None:
         return lanes[partition_of(key or b"", len(lanes))]
@@ -57,7 +57,10 @@ def lane_of(place: Place, key: bytes | None, partition: int | None) -> Lane:
 
 
 def by_lane(
-    place: Place, values: list[bytes], keys: Sequence[bytes | str | None], partition: int | None
+    place: TopicLanes,
+    values: list[bytes],
+    keys: Sequence[bytes | str | None],
+    partition: int | None,
 ) -> list[tuple[Lane | None, list[bytes], list[bytes | None]]]:
     """The list, partition by partition; None for those without a key."""
     plain_keys = [key if key is None else plain(key, "key") for key in keys]

@@ -11,7 +11,7 @@ import pytest
 from support.fake_cluster.peer import EchoCluster
 
 from myqueue.producer.accumulator import Lane
-from myqueue.producer.partitioner import partition_of, settled
+from myqueue.producer.partitioner import jump_hash, partition_of
 from myqueue.producer.producer import Producer
 from myqueue.wire import batch as batches
 
@@ -67,7 +67,7 @@ def test_nobody_sees_half_of_a_new_topic(cluster: EchoCluster) -> None:
             partition_of(key, PARTITIONS) for key in keys
         ]
         assert [one.result(10).result(10)[0].partition for one in once] == [
-            settled(name, PARTITIONS) for name in ids(3)
+            jump_hash(name, PARTITIONS) for name in ids(3)
         ]
 
 
@@ -135,7 +135,7 @@ def test_an_id_finds_its_partition_through_every_new_producer(cluster: EchoClust
                 producer, lambda at: producer.send_once("wide", [b""], request_id=ids(THREADS)[at])
             )
             found = [one.result(20)[0].partition for one in asked]  # type: ignore[attr-defined]
-            assert found[::-1] == [settled(name, PARTITIONS) for name in ids(THREADS)]
+            assert found[::-1] == [jump_hash(name, PARTITIONS) for name in ids(THREADS)]
 
 
 @pytest.mark.usefixtures("hasty")
