@@ -162,8 +162,8 @@ class Reader:
             self._note_damage(row, str(error))
             raise
 
-    def _note_damage(self, row: Row, what: str) -> None:
-        damage = Damage(row.segment, row.position, row.group, row.index, what)
+    def _note_damage(self, row: Row, problem: str) -> None:
+        damage = Damage(row.segment, row.position, row.group, row.index, problem)
         self.recent_damage.append(damage)
         self.damage_by_segment.setdefault(row.segment, damage)
 

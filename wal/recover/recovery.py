@@ -30,7 +30,7 @@ from myqueue.wal.recover.inventory import (
 from myqueue.wal.recover.rewrite_tail import rewrite_tail
 
 OPS_ROWS_MAX = 20_000
-UNSURE = "unsure"  # a file beside the segments: `unknown_loss`, for later starts
+UNSURE = "unsure"  # a file next to the segments: `unknown_loss`, for later starts
 
 Sink = Callable[[list[Op], int, int], None]  # (ops, segment, position up to which they reach)
 
@@ -123,8 +123,8 @@ class _Walk:
         out, from_segment = self._out, self._watermark[0]
         numbers = sorted(out.segments)
         if from_segment and from_segment not in out.segments:
-            what = f"segment {from_segment} of the store's watermark is missing"
-            self._find(CORRUPT, "wal", 0, what)
+            problem = f"segment {from_segment} of the store's watermark is missing"
+            self._find(CORRUPT, "wal", 0, problem)
             self._doubt_all()
         last_used = next((n for n in reversed(numbers) if self._is_used(n)), 0)
         for number in numbers:
@@ -189,8 +189,8 @@ class _Walk:
             return
         for at, finding in enumerate(out.findings):
             if finding.segment == segment.name:  # no record in it was ever acknowledged
-                what = f"unused segment: {finding.what}"
-                out.findings[at] = RecoveryFinding(TORN, segment.name, 0, what)
+                problem = f"unused segment: {finding.what}"
+                out.findings[at] = RecoveryFinding(TORN, segment.name, 0, problem)
         del out.segments[segment.number]
         self.aside.append(segment)
 
@@ -209,8 +209,8 @@ class _Walk:
         for group in self._out.groups.by_uid.values():
             for first, last in group.missing:
                 self._incomplete.add(group.uid)
-                what = f"entries {first} to {last} are missing"
-                self._find(CORRUPT, "wal", 0, what, group.uid, first)
+                problem = f"entries {first} to {last} are missing"
+                self._find(CORRUPT, "wal", 0, problem, group.uid, first)
 
     def _mark_damage(self) -> None:
         """Give the sink, for each damaged group, a hard state with flags that name the damage.
@@ -255,8 +255,8 @@ class _Walk:
             segment.damaged = True
             if segment.abandoned_at:
                 return
-            what = "the trailer is missing or damaged, but the log went on in a later segment"
-            self._find(CORRUPT, segment.name, segment.capacity - f.RECORD_HEADER_BYTES, what)
+            problem = "the trailer is missing or damaged, but the log went on in a later segment"
+            self._find(CORRUPT, segment.name, segment.capacity - f.RECORD_HEADER_BYTES, problem)
 
     def _segment(self, segment: SegmentFile, followed: bool) -> None:
         """Read all of a segment, even what the store has: an open one was never checked before."""
@@ -300,15 +300,17 @@ class _Walk:
             if position >= proven:
                 self._find(TORN, segment.name, position, "the last write is incomplete")
                 return False
-            what = "records that were synced are not there"
-            self._corrupt(segment, position, what, end=proven)
+            problem = "records that were synced are not there"
+            self._corrupt(segment, position, problem, end=proven)
             return False
         if footer is None:
             self._proven = proven = max(proven, scan.proven_by_later_marks())
         if position >= proven and scan.problem != CUT_SHORT:
             if footer is None:
-                what = f"{last - position} bytes of a write that was never synced ({scan.problem})"
-                self._find(TORN, segment.name, position, what)
+                problem = (
+                    f"{last - position} bytes of a write that was never synced ({scan.problem})"
+                )
+                self._find(TORN, segment.name, position, problem)
             return False
         return self._resume(segment, scan)
 
@@ -324,8 +326,8 @@ class _Walk:
             return True
         after = next(scan.find(f.RECORD_SIGN), None)
         end = after.position if after else scan.last_nonzero()
-        what = f"{scan.problem} up to position {end}"
-        self._corrupt(segment, position, what, end=end if scan.problem != CUT_SHORT else None)
+        problem = f"{scan.problem} up to position {end}"
+        self._corrupt(segment, position, problem, end=end if scan.problem != CUT_SHORT else None)
         if after is not None:
             scan.position = after.position
         return after is not None
@@ -334,7 +336,7 @@ class _Walk:
         self,
         segment: SegmentFile,
         position: int,
-        what: str,
+        problem: str,
         bad: f.Record | None = None,
         end: int | None = None,
     ) -> None:
@@ -345,12 +347,12 @@ class _Walk:
         """
         segment.damaged = True
         if bad is not None and bad.group:
-            self._find(CORRUPT, segment.name, position, what, bad.group, bad.index)
+            self._find(CORRUPT, segment.name, position, problem, bad.group, bad.index)
             if bad.kind == f.ENTRY:
                 self._lacking.add(bad.group)
                 return
         else:
-            self._find(CORRUPT, segment.name, position, what)
+            self._find(CORRUPT, segment.name, position, problem)
         if end is not None and end <= self._stored_until:
             return
         self._doubt_all()
@@ -367,9 +369,9 @@ class _Walk:
             self._incomplete.add(record.group)
 
     def _find(
-        self, verdict: str, name: str, position: int, what: str, group: int = 0, index: int = 0
+        self, verdict: str, name: str, position: int, problem: str, group: int = 0, index: int = 0
     ) -> None:
-        self._out.findings.append(RecoveryFinding(verdict, name, position, what, group, index))
+        self._out.findings.append(RecoveryFinding(verdict, name, position, problem, group, index))
 
     def _record(self, segment: SegmentFile, record: f.Record, payload: memoryview) -> None:
         if record.kind == f.ENTRY:

@@ -158,8 +158,8 @@ class Evacuation:
         except OSError as error:
             if error.errno in TRANSIENT:
                 raise
-            what = f"the file can't be read: {error.strerror}"
-            self.findings = [Finding(CORRUPT, segment.name, 0, what)]
+            problem = f"the file can't be read: {error.strerror}"
+            self.findings = [Finding(CORRUPT, segment.name, 0, problem)]
             return
         self.findings = findings[:FINDINGS_MAX]
         self._kinds = self._log.reclaimer.footer(segment)

@@ -87,8 +87,8 @@ def _archive_one(
     try:
         if segment.trailer() is None:  # still open, or not used yet
             if is_followed(segment.look, segment.number) and segment.trailer() is None:
-                what = "not sealed, but the log went on in a later segment"
-                yield Finding(CORRUPT, name, segment.capacity - f.RECORD_HEADER_BYTES, what)
+                problem = "not sealed, but the log went on in a later segment"
+                yield Finding(CORRUPT, name, segment.capacity - f.RECORD_HEADER_BYTES, problem)
             return
         row = _row_of(manifest, name)
         if row is not None and _is_there(target, row):
@@ -242,5 +242,5 @@ def missing_from(files: ReadableFiles, manifest: dict[str, Any]) -> Iterator[Fin
         if size is None:
             yield Finding(CORRUPT, row["name"], 0, "named in the manifest, but not there")
         elif size != row["bytes"]:
-            what = f"the file has {size} bytes, the manifest says {row['bytes']}"
-            yield Finding(CORRUPT, row["name"], min(size, row["bytes"]), what)
+            problem = f"the file has {size} bytes, the manifest says {row['bytes']}"
+            yield Finding(CORRUPT, row["name"], min(size, row["bytes"]), problem)

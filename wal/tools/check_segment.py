@@ -165,20 +165,20 @@ class SegmentCheck:
             if position > end:
                 yield self._corrupt(position, f"the batch before ended at position {end}")
             elif position == end and count != announced:
-                what = f"the batch before has {count} records, its mark says {announced}"
-                yield self._corrupt(position, what)
+                problem = f"the batch before has {count} records, its mark says {announced}"
+                yield self._corrupt(position, problem)
         self._batch = (mark.end + mark.offset, self.records, mark.count)
         self.marks += 1
         if began == position:
             if number <= self.flush_number:
-                what = f"flush number {number} follows flush number {self.flush_number}"
-                yield self._corrupt(position, what)
+                problem = f"flush number {number} follows flush number {self.flush_number}"
+                yield self._corrupt(position, problem)
         elif self._flush_here and (number, began) != (self.flush_number, self._flush_began):
-            what = (
+            problem = (
                 f"flush {number} began at position {began}, but the mark before is of flush "
                 f"{self.flush_number}, which began at {self._flush_began}"
             )
-            yield self._corrupt(position, what)
+            yield self._corrupt(position, problem)
         self.flush_number = max(number, self.flush_number)
         self._flush_began, self._flush_here = began, True
 
@@ -189,16 +189,16 @@ class SegmentCheck:
             return
         place, footer, rows = trailer.position, self.footer, self.footer_rows
         if footer is None:
-            what = f"the footer at position {trailer.offset} is not there"
+            problem = f"the footer at position {trailer.offset} is not there"
             if self.clean:
-                yield self._corrupt(place, what)
+                yield self._corrupt(place, problem)
         elif footer.position != trailer.offset:
-            what = f"the trailer names a footer at {trailer.offset}, it is at {footer.position}"
-            yield self._corrupt(place, what)
+            problem = f"the trailer names a footer at {trailer.offset}, it is at {footer.position}"
+            yield self._corrupt(place, problem)
         elif rows is not None and self.clean:  # otherwise it would repeat findings
             if footer.count != len(rows):
-                what = f"the footer has {len(rows)} rows, its header says {footer.count}"
-                yield self._corrupt(footer.position, what)
+                problem = f"the footer has {len(rows)} rows, its header says {footer.count}"
+                yield self._corrupt(footer.position, problem)
             yield from self._compare(footer, rows)
 
     def _compare(self, footer: f.Record, rows: list[f.FooterRow]) -> Iterator[Finding]:
@@ -207,25 +207,25 @@ class SegmentCheck:
         for row in rows:
             actual = counted.pop(row.group, None)
             if actual is None:
-                what = f"the footer has {row.entries} entries of a group that was not found"
+                problem = f"the footer has {row.entries} entries of a group that was not found"
             elif actual != row:
                 wrong = [
                     f"{name} {said}, counted {seen}"
                     for name, said, seen in zip(_FIELDS, row, actual, strict=True)
                     if said != seen
                 ]
-                what = f"the footer says {'; '.join(wrong)}"
+                problem = f"the footer says {'; '.join(wrong)}"
             else:
                 continue
-            yield self._corrupt(footer.position, what, group=row.group, index=row.first_index)
+            yield self._corrupt(footer.position, problem, group=row.group, index=row.first_index)
         for group, row in counted.items():
-            what = "the footer has no row for this group"
-            yield self._corrupt(footer.position, what, group=group, index=row.first_index)
+            problem = "the footer has no row for this group"
+            yield self._corrupt(footer.position, problem, group=group, index=row.first_index)
 
     def _corrupt(
         self,
         position: int,
-        what: str,
+        problem: str,
         record: f.Record | None = None,
         *,
         group: int = 0,
@@ -233,7 +233,7 @@ class SegmentCheck:
     ) -> Finding:
         if record is not None:
             group, index = record.group, record.index
-        return self._found(Finding(CORRUPT, self.segment.name, position, what, group, index))
+        return self._found(Finding(CORRUPT, self.segment.name, position, problem, group, index))
 
     def _found(self, finding: Finding) -> Finding:
         if finding.verdict == CORRUPT:

@@ -54,8 +54,8 @@ def compare(
             return 0
         problem = _readable(directory)
         if problem:
-            what = f"{problem}; delete the folder and start the daemon, which rebuilds it"
-            yield Finding(CORRUPT, NAME, 0, what)
+            problem = f"{problem}; delete the folder and start the daemon, which rebuilds it"
+            yield Finding(CORRUPT, NAME, 0, problem)
             return 0
         store = Store(directory, read_only=True)
         try:
@@ -109,8 +109,8 @@ class _Matcher:
         ]
         if not wrong:
             return None
-        what = f"the store's row of this entry differs in {', '.join(wrong)}"
-        return Finding(CORRUPT, segment.name, record.position, what, record.group, record.index)
+        problem = f"the store's row of this entry differs in {', '.join(wrong)}"
+        return Finding(CORRUPT, segment.name, record.position, problem, record.group, record.index)
 
     def other(self, segment: Segment, record: f.Record, payload: bytes) -> None:
         """Apply any other record to the groups."""
@@ -146,8 +146,8 @@ def _compare(
 def _watermark_is_there(watermark: tuple[int, int], segments: list[Segment]) -> Iterator[Finding]:
     number, position = watermark
     if number and number not in {segment.number for segment in segments}:
-        what = f"its watermark is position {position} of segment {number}, which is not there"
-        yield Finding(CORRUPT, NAME, 0, what)
+        problem = f"its watermark is position {position} of segment {number}, which is not there"
+        yield Finding(CORRUPT, NAME, 0, problem)
 
 
 def _groups(view: View, matcher: _Matcher, numbers: set[int]) -> Iterator[Finding]:
@@ -162,8 +162,8 @@ def _groups(view: View, matcher: _Matcher, numbers: set[int]) -> Iterator[Findin
         for name in ("first_index", "last_index", "term", "vote", "snapshot_index"):
             ours, theirs = getattr(group, name), getattr(log, name)
             if ours != theirs and not log.damaged:
-                what = f"{name} is {ours} in the store, {theirs} in the log"
-                yield Finding(CORRUPT, NAME, 0, what, uid)
+                problem = f"{name} is {ours} in the store, {theirs} in the log"
+                yield Finding(CORRUPT, NAME, 0, problem, uid)
         yield from _rows(view, group, matcher.matched.get(uid, 0), numbers)
 
 
@@ -176,15 +176,15 @@ def _rows(view: View, group: Group, matched: int, numbers: set[int]) -> Iterator
             break
         for row in portion:
             if row.index != expected:
-                what = f"entries {expected} to {row.index - 1} have no row in the store"
-                yield Finding(CORRUPT, NAME, 0, what, uid, expected)
+                problem = f"entries {expected} to {row.index - 1} have no row in the store"
+                yield Finding(CORRUPT, NAME, 0, problem, uid, expected)
             if row.segment not in numbers:
                 strays.append(row)
             expected = row.index + 1
         rows += len(portion)
     for row in strays[:1]:
-        what = f"{len(strays)} rows point to segments that are not there, first {row.segment}"
-        yield Finding(CORRUPT, NAME, row.position, what, uid, row.index)
+        problem = f"{len(strays)} rows point to segments that are not there, first {row.segment}"
+        yield Finding(CORRUPT, NAME, row.position, problem, uid, row.index)
     if rows - len(strays) != matched:
-        what = f"{rows - len(strays)} rows, of which {matched} point to the entry they describe"
-        yield Finding(CORRUPT, NAME, 0, what, uid)
+        problem = f"{rows - len(strays)} rows, of which {matched} point to the entry they describe"
+        yield Finding(CORRUPT, NAME, 0, problem, uid)

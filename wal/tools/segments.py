@@ -107,7 +107,7 @@ def list_segments(look: ReadableFiles) -> list[tuple[int, int, str, int]]:
     out = _segments_of(names)
     if out and out[-1][0] - out[0][0] >= len(out):
         last = out[-1][0]
-        out = [one for one in _segments_of({**names, **look.list()}) if one[0] <= last]
+        out = [row for row in _segments_of({**names, **look.list()}) if row[0] <= last]
     return out
 
 
@@ -153,8 +153,8 @@ def examine(look: ReadableFiles, name: str, number: int, uid: int, size: int) ->
         segment.finding = Finding(CORRUPT, name, 16, f"this file is segment {right}")
         segment.readable = False
     elif size != header.capacity:
-        what = f"the file has {size} bytes, its header says {header.capacity}"
-        segment.finding = Finding(CORRUPT, name, min(size, header.capacity), what)
+        problem = f"the file has {size} bytes, its header says {header.capacity}"
+        segment.finding = Finding(CORRUPT, name, min(size, header.capacity), problem)
     return segment
 
 
@@ -190,8 +190,8 @@ def foreign(segments: list[Segment], owner: bytes | None) -> dict[str, Finding]:
     out = {}
     for segment in segments:
         if segment.owner and segment.owner != expected:
-            what = f"written by the daemon of another disk, {segment.owner.hex()}"
-            out[segment.name] = Finding(CORRUPT, segment.name, _OWNER_AT, what)
+            problem = f"written by the daemon of another disk, {segment.owner.hex()}"
+            out[segment.name] = Finding(CORRUPT, segment.name, _OWNER_AT, problem)
     return out
 
 

@@ -74,11 +74,11 @@ class Judge:
             return StopVerdict(True)
         if position < self._proven or scan.problem == CUT_SHORT:
             return self._corrupt(blank)
-        what = "the last write is incomplete"
+        description = "the last write is incomplete"
         if not blank:
             size = scan.last_nonzero() - position
-            what = f"{size} bytes of a write that was not synced ({scan.problem})"
-        return StopVerdict(False, Finding(TORN, self._segment.name, position, what))
+            description = f"{size} bytes of a write that was not synced ({scan.problem})"
+        return StopVerdict(False, Finding(TORN, self._segment.name, position, description))
 
     def _evidence(self) -> int:
         """Return the position up to which all is known to have been synced."""
@@ -101,12 +101,12 @@ class Judge:
         position, problem = scan.position, scan.problem
         scan.bad = None
         if blank:
-            what = "records that were synced are not there"
-            return StopVerdict(False, Finding(CORRUPT, name, position, what))
+            description = "records that were synced are not there"
+            return StopVerdict(False, Finding(CORRUPT, name, position, description))
         if problem == CUT_SHORT:
             group, index = (bad.group, bad.index) if bad else (0, 0)
-            what = "the file ends inside of this record"
-            return StopVerdict(False, Finding(CORRUPT, name, position, what, group, index))
+            description = "the file ends inside of this record"
+            return StopVerdict(False, Finding(CORRUPT, name, position, description, group, index))
         if problem == BAD_PAYLOAD and bad is not None and bad.end <= scan.limit:
             return self._skip(bad, "payload fails its checksum", bit_of_payload(self._segment, bad))
         whole = corrected_record(self._segment, position, scan.seed)
@@ -114,12 +114,12 @@ class Judge:
             return self._skip(whole[0], "record header fails its checksum", whole[1])
         after = next(scan.find(f.RECORD_SIGN), None)
         until = after.position if after is not None else scan.last_nonzero()
-        what = f"no valid record up to position {until}"
+        description = f"no valid record up to position {until}"
         if after is not None:
             scan.position = after.position
-        return StopVerdict(after is not None, Finding(CORRUPT, name, position, what))
+        return StopVerdict(after is not None, Finding(CORRUPT, name, position, description))
 
-    def _skip(self, record: f.Record, what: str, place: tuple[int, int]) -> StopVerdict:
+    def _skip(self, record: f.Record, description: str, place: tuple[int, int]) -> StopVerdict:
         """Report and skip one bad record whose header is known."""
         kind = f.KIND_NAMES[record.kind]
         byte, bit = place
@@ -129,7 +129,7 @@ class Judge:
         index = record.index if record.group else 0
         name = self._segment.name
         finding = Finding(
-            CORRUPT, name, record.position, f"{kind} {what}", record.group, index, byte, bit
+            CORRUPT, name, record.position, f"{kind} {description}", record.group, index, byte, bit
         )
         return StopVerdict(True, finding, record)
 

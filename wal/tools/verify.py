@@ -110,12 +110,14 @@ class GroupReplay:
             for first, last in group.missing:
                 jumps = [jump for jump in self._jumps if jump[0] == uid and jump[1] >= last]
                 segment, position = self._jumps[min(jumps)]
-                what = f"entries {first} to {last} are missing before this record"
+                problem = f"entries {first} to {last} are missing before this record"
                 for begin, end in holes:
                     if begin < segment.number:
                         which = f"segment {begin}" if begin == end else f"segments {begin} to {end}"
-                        what += f"; {which} is not there" if begin == end else f"; {which} are not"
-                yield Finding(CORRUPT, segment.name, position, what, uid, first)
+                        problem += (
+                            f"; {which} is not there" if begin == end else f"; {which} are not"
+                        )
+                yield Finding(CORRUPT, segment.name, position, problem, uid, first)
 
 
 class _Run:
@@ -215,20 +217,20 @@ class _Run:
             yield from self._once_more(previous)
             return
         segment = previous.segment
-        left = abandoned_at(segment)
-        if left:
-            if previous.scan.position < left:  # it may have grown since it was read
+        abandoned = abandoned_at(segment)
+        if abandoned:
+            if previous.scan.position < abandoned:  # it may have grown since it was read
                 yield from self._once_more(previous)
-            if previous.scan.position < left and previous.clean:
-                what = "records that were synced are not there"
-                yield Finding(CORRUPT, segment.name, previous.scan.position, what)
+            if previous.scan.position < abandoned and previous.clean:
+                problem = "records that were synced are not there"
+                yield Finding(CORRUPT, segment.name, previous.scan.position, problem)
             return
         position = segment.capacity - f.RECORD_HEADER_BYTES
         self._unsealed = segment.name
         previous.judge.sealed = True  # so that it is reported once
-        what = "the trailer is missing or damaged, but the log went on in a later segment"
+        problem = "the trailer is missing or damaged, but the log went on in a later segment"
         byte, bit = _bit_of_trailer(segment, position)
-        yield Finding(CORRUPT, segment.name, position, what, byte=byte, bit=bit)
+        yield Finding(CORRUPT, segment.name, position, problem, byte=byte, bit=bit)
 
     def _check_number(self, segment: Segment) -> Iterator[Finding]:
         """Check that missing numbers may have been reclaimed, as only sealed segments are."""
@@ -241,8 +243,8 @@ class _Run:
             return
         self._holes.append((before + 1, number - 1))
         if self._unsealed:
-            what = f"segments {before + 1} to {number - 1} before it are missing"
-            yield Finding(CORRUPT, segment.name, 0, what)
+            problem = f"segments {before + 1} to {number - 1} before it are missing"
+            yield Finding(CORRUPT, segment.name, 0, problem)
 
     def _close(self, check: SegmentCheck) -> None:
         """Count a segment that will not be read any more."""
@@ -270,8 +272,8 @@ def _check_spare(segment: Segment) -> Iterator[Finding]:
     last = scan.last_nonzero()
     if last > scan.position:
         size = last - scan.position
-        what = f"{size} bytes of a write that was not synced, in an unused segment"
-        yield Finding(TORN, segment.name, scan.position, what)
+        problem = f"{size} bytes of a write that was not synced, in an unused segment"
+        yield Finding(TORN, segment.name, scan.position, problem)
 
 
 def _trailer_remains(segment: Segment) -> Iterator[Finding]:
@@ -279,8 +281,8 @@ def _trailer_remains(segment: Segment) -> Iterator[Finding]:
     position = segment.capacity - f.RECORD_HEADER_BYTES
     if segment.trailer() is None and any(segment.read(position, f.RECORD_HEADER_BYTES)):
         byte, bit = _bit_of_trailer(segment, position)
-        what = "the trailer is incomplete"
-        yield Finding(TORN, segment.name, position, what, byte=byte, bit=bit)
+        problem = "the trailer is incomplete"
+        yield Finding(TORN, segment.name, position, problem, byte=byte, bit=bit)
 
 
 def _bit_of_trailer(segment: Segment, position: int) -> tuple[int, int]:
