@@ -1,7 +1,7 @@
-"""`/metrics`: the cluster and this gateway, as Prometheus and its relatives read them.
+"""`/metrics`: the cluster and this gateway, in the text formats of Prometheus and OpenMetrics.
 
-A scrape asks the managers and every daemon at that moment, with a deadline; nothing is kept between
-scrapes but what this gateway counts of its own requests. A daemon that does not answer shows as
+A scrape asks the managers and every daemon at that moment, with a deadline; between scrapes nothing
+is kept but this gateway's counts of its own requests. A daemon that does not answer shows as
 `myq_up 0`, a cluster that does not as `myq_cluster_reachable 0`; the scrape itself succeeds.
 METRICS.md lists every metric.
 """
@@ -37,12 +37,12 @@ ROUTES: Final = ("method", "route")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")
 
 blueprint = Blueprint("metrics", __name__)
-# A series for the birth of each series is nothing that anybody asks for.
+# Nobody needs a series with the creation time of each series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class RequestMetrics:
-    """What this gateway counts of itself. Routes are patterns, so that paths are not labels."""
+    """Counts of this gateway's own requests. Routes are patterns, so that paths are not labels."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -78,7 +78,7 @@ class RequestMetrics:
 
 
 class ClusterCollector(Collector):
-    """The cluster's families, learned while they are written, and then the gateway's own."""
+    """Yields the families of the cluster as they are written, then the gateway's own."""
 
     def __init__(self, looker: SnapshotReader, own: CollectorRegistry) -> None:
         self._looker, self._own = looker, own
@@ -90,25 +90,25 @@ class ClusterCollector(Collector):
 
 def gather(looker: SnapshotReader) -> cluster.Told:
     begin = time.monotonic()
-    look = looker.look()
-    told = cluster.Told(look, myqueue.__version__)
-    if look.is_reachable:
-        admin, errors = looker.admin, look.errors
-        many = look.cluster.get("counts", {}).get("partitions", 0)
-        told.topics = attempt(errors, lambda: looker.topics(cluster.PARTITIONS_MAX, many)) or []
-        told.health = attempt(errors, admin.health) or {}
-        told.statuses = attempt(errors, lambda: looker.statuses(look)) or []
-        last = sorted(told.health.get("consumers", ()), key=lambda row: -row["last_seen_ms"])
-        # Without a leader of the managers there is no hurry to learn lags that nobody can mend.
+    snapshot = looker.look()
+    report = cluster.Told(snapshot, myqueue.__version__)
+    if snapshot.is_reachable:
+        admin, errors = looker.admin, snapshot.errors
+        many = snapshot.cluster.get("counts", {}).get("partitions", 0)
+        report.topics = attempt(errors, lambda: looker.topics(cluster.PARTITIONS_MAX, many)) or []
+        report.health = attempt(errors, admin.health) or {}
+        report.statuses = attempt(errors, lambda: looker.statuses(snapshot)) or []
+        last = sorted(report.health.get("consumers", ()), key=lambda row: -row["last_seen_ms"])
+        # Without a leader of the managers lags are not read: nobody could act on them.
         groups = attempt(errors, admin.groups) or []
         groups.sort(key=lambda row: (not row["members"], row["group"]))
-        told.groups = groups[: cluster.GROUPS_MAX]
-        told.groups_omitted = len(groups) - len(told.groups)
-        if look.problems is not None:
-            told.group_lags = looker.group_lags(told.groups)
-            told.lags = looker.lags(last[: cluster.CONSUMERS_MAX])
-    look.took_s = time.monotonic() - begin
-    return told
+        report.groups = groups[: cluster.GROUPS_MAX]
+        report.groups_omitted = len(groups) - len(report.groups)
+        if snapshot.problems is not None:
+            report.group_lags = looker.group_lags(report.groups)
+            report.lags = looker.lags(last[: cluster.CONSUMERS_MAX])
+    snapshot.took_s = time.monotonic() - begin
+    return report
 
 
 @blueprint.record_once
@@ -130,7 +130,7 @@ def _answered(response: Response) -> Response:
 
 @blueprint.teardown_app_request
 def _gone(_error: BaseException | None) -> None:
-    """Also after a request that ended in an error that nobody handled."""
+    """Count a request when it ends, also after an error that nothing handled."""
     came_s = flask.g.pop("myqueue_came_s", None)
     if came_s is None:
         return
@@ -157,7 +157,7 @@ def metrics() -> Response:
         looker = extensions["myqueue.looker"] = SnapshotReader(session)
     try:
         encode, content_type = choose_encoder(flask.request.headers.get("Accept", ""))
-    except (TypeError, ValueError):  # versions that are none
+    except (TypeError, ValueError):  # the header has an invalid version
         encode, content_type = choose_encoder("")
     return Response(
         encode(ClusterCollector(looker, _requests().registry)), content_type=content_type

@@ -1,8 +1,8 @@
-"""From what daemons told to families of metrics. Pure: no question is asked here.
+"""Turn what daemons reported into families of metrics. Pure: it asks nothing.
 
 Labels are `daemon` (manager, broker), `node`, `topic`, `partition`, `consumer`, `group` (of
-consumers). Rows that a big cluster has many of are bounded (`PARTITIONS_MAX`, `CONSUMERS_MAX`,
-`GROUPS_MAX`), and `myq_omitted` says how many were left out; Raft is told by daemon.
+consumers). Rows that a large cluster has many of are bounded (`PARTITIONS_MAX`, `CONSUMERS_MAX`,
+`GROUPS_MAX`), and `myq_omitted` says how many were left out; Raft is reported by daemon.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from myqueue.gateway.metrics import catalog as names
 
 PREFIX: Final = "myq_"
 PARTITIONS_MAX: Final = 2000  # of all topics
-CONSUMERS_MAX: Final = 50  # whose lag is asked for: those heard of last
+CONSUMERS_MAX: Final = 50  # whose lag is asked for: those seen last
 GROUPS_MAX: Final = 50  # of consumers; those with members first
 PROBLEMS: Final = (
     *("managers-leaderless", "manager-silent", "broker-silent", "disk-low"),
@@ -38,7 +38,7 @@ DAEMON: Final = ("daemon", "node")
 
 @dataclass(slots=True)
 class Told:
-    """All answers of one scrape. What was not answered is empty."""
+    """All answers of one scrape; what was not answered is empty."""
 
     look: ClusterSnapshot
     version: str
@@ -109,7 +109,9 @@ def _known_first(known: Iterable[str], rows: list[Facts], part: str) -> list[str
 
 
 def _counted(name: str, rows: list[Facts]) -> Family:
-    """A counter that a daemon has not touched yet is 0: rates need the step from there."""
+    """Make the family of one counter. One that a daemon has not counted yet is 0: rates need the
+    step from there.
+    """
     help_ = names.COUNTERS.get(name, "A number of a newer daemon.")
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
     family: CounterMetricFamily | GaugeMetricFamily = kind(
@@ -177,7 +179,7 @@ def _over(groups: list[Facts], key: str, most: bool) -> int:
 
 
 def _topics(topics: list[Facts]) -> Iterator[Family]:
-    """Whole topics, as many as fit under the bound of partitions."""
+    """Make the families of topics, as many complete topics as fit under PARTITIONS_MAX."""
     counts = accumulate(len(topic["partitions"]) for topic in topics)
     kept = [one for one, upto in zip(topics, counts, strict=True) if upto <= PARTITIONS_MAX]
     labels = ("topic",)
