@@ -7,14 +7,14 @@
     ...     for message in consumer:
     ...         print(message.partition, message.offset, message.value)
 
-`MyProducer` and `MyConsumer` are the plainest way to use it, `Producer` and `Consumer` the whole
-one, `AsyncProducer` and `AsyncConsumer` the same to be awaited, `Admin` is for topics and for how
-things stand. Every failure is a class of `myqueue.errors`; `myqueue.testing` gives tests a cluster,
-`myqueue.acks` a ledger of what was acknowledged. All other modules and packages may change from one
-version to the next.
+`MyProducer` and `MyConsumer` are the simplest classes, `Producer` and `Consumer` offer everything,
+`AsyncProducer` and `AsyncConsumer` are the same for asyncio. `Admin` creates topics and shows the
+state of the cluster. Every failure is a class of `myqueue.errors`; `myqueue.testing` starts a
+cluster for tests, `myqueue.acks` has a ledger of acknowledged messages. All other modules may
+change with each version.
 
-Importing it stays cheap: no socket library, no database, no web framework is loaded until something
-that needs it is used, because command lines and forked workers import it often.
+Importing this package is cheap, because command lines and forked workers import it often: socket
+library, database and web framework are loaded when a class that needs them is used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from myqueue.simple import MyConsumer, MyProducer
 
 __version__ = "0.1.0"
-PROTOCOL_VERSION = 1  # of the words on the wire, see PROTOCOL.md
+PROTOCOL_VERSION = 1  # version of the messages on the wire, see PROTOCOL.md
 
 __all__ = [
     "__version__",
@@ -59,7 +59,7 @@ __all__ = [
     "TopicPartition",
 ]
 
-# Where each name is; loaded when it is used first.
+# The module of each name, imported when the name is used first.
 _LAZY = {
     "Admin": "admin.client",
     "Agent": "admin.local_agent",
@@ -85,9 +85,9 @@ def __getattr__(name: str) -> Any:
         return import_module("myqueue.testing")
     if name not in _LAZY:
         raise AttributeError(f"module 'myqueue' has no attribute {name!r}")
-    found = getattr(import_module(f"myqueue.{_LAZY[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"myqueue.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,10 +1,10 @@
-"""`AsyncProducer` and `AsyncConsumer`: the same clients, to be awaited.
+"""`AsyncProducer` and `AsyncConsumer`: `Producer` and `Consumer` for asyncio.
 
-The same core does the work, in the same I/O thread; nothing is done twice. One await returns the
-result: `await producer.send(…)` is where the message was stored, `await consumer.poll()` is a list
-of messages. While a consumer waits it holds no thread: news of the I/O thread wake the event loop.
-What may block for another reason (a full buffer, a first look at a topic, commits, a lock that the
-I/O thread holds while a consumer seeks or pauses) is done in the loop's default executor.
+They use these classes and the same I/O thread; nothing is implemented twice. One await returns the
+result: `await producer.send(…)` returns where the message was stored, `await consumer.poll()` a
+list of messages. A waiting consumer holds no thread: the I/O thread wakes the event loop.
+Calls that may block otherwise (a full buffer, the first use of a topic, commits, a seek or pause
+while the I/O thread holds the lock) run in the loop's default executor.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from myqueue.producer.producer import Producer
 from myqueue.settings import ConsumerSettings
 
 T = TypeVar("T")
-SLICE_S: Final = 1.0  # a consumer looks again after so long, even if nobody woke it
-UNWANTED_S: Final = 1.0  # to close a consumer that nobody waits for any more
+SLICE_S: Final = 1.0  # a waiting consumer looks again after this time
+UNWANTED_S: Final = 1.0  # to close a consumer whose `start` was cancelled
 
 
 class AsyncProducer:
@@ -123,7 +123,7 @@ class AsyncProducer:
 
 
 class AsyncConsumer:
-    """Reads topics.
+    """Reads messages of topics; a `Consumer` for asyncio.
 
     >>> async def main():
     ...     async with AsyncConsumer("127.0.0.1:9092", ["orders"], group="billing") as consumer:
@@ -147,6 +147,7 @@ class AsyncConsumer:
         self._news = asyncio.Event()
 
     async def start(self) -> Self:
+        """Begin to read: wait until the topics are known. `async with` does it."""
         async with self._starting:
             if self._found is None:
                 self._found = await self._made()
@@ -156,7 +157,7 @@ class AsyncConsumer:
         return self
 
     async def _made(self) -> Consumer:
-        """Who gives up waiting leaves no member of a group behind."""
+        """Make the consumer in a thread; if the wait is cancelled, close it there."""
         made: Future[Consumer] = Future()
         loop = asyncio.get_running_loop()
         loop.run_in_executor(None, _make, self._make, made)
@@ -176,14 +177,16 @@ class AsyncConsumer:
     async def poll(
         self, max_messages: int | None = None, timeout: float | None = 1.0
     ) -> list[Message]:
-        """Messages, as soon as there are any; [] if none came in `timeout` seconds. The time that
-        calls of other tasks take counts.
+        """Return messages as soon as there are any; [] if none came within `timeout` seconds.
+
+        Arguments and errors are those of `Consumer.poll`. The time counts that calls of other tasks
+        take.
         """
         consumer, timeout = self._consumer, seconds(timeout)
         return await self._until(timeout, lambda: consumer.poll(max_messages, 0.0)) or []
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Every message; ends after `idle_timeout` seconds without one, or `close`."""
+        """Yield messages; the loop ends after `idle_timeout` seconds without one, or `close`."""
         consumer = self._consumer
         while True:
             run: Iterator[Message] | None = await self._until(self._idle_s, consumer.take_run)
@@ -196,12 +199,12 @@ class AsyncConsumer:
                     break
 
     async def _until(self, timeout: float | None, take: Callable[[], T | None]) -> T | None:
-        """What `take` gives, as soon as it gives something. Others may call meanwhile."""
+        """Call `take` until it returns something; other tasks may call while this one waits."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             self._news.clear()
             if not await _within(end, self._turn.acquire()):
-                return None  # another task has it; this one's time is over all the same
+                return None  # another task is in a call, and this one's time is over
             try:
                 has_to_save = self._consumer.has_to_save()
                 found = None if has_to_save else take()
@@ -210,11 +213,11 @@ class AsyncConsumer:
             if has_to_save:
                 with suppress(Closed):
                     if not await _within(end, self._call(self._consumer.save_leaving)):
-                        return None  # it goes on; the next call begins behind it
+                        return None  # the commit goes on; the next call begins after it
                 continue
             left = self._slice_s if end is None else min(self._slice_s, end - time.monotonic())
             if found or left <= 0 or self._consumer.is_closed():
-                await asyncio.sleep(0)  # others have their turn, however much there is to read
+                await asyncio.sleep(0)  # let other tasks run, however much there is to read
                 return found
             try:
                 await asyncio.wait_for(self._news.wait(), left)
@@ -228,12 +231,13 @@ class AsyncConsumer:
         upto: Message | Mapping[TopicPartition, int] | None = None,
         timeout: float | None = None,
     ) -> dict[TopicPartition, int]:
-        """See Consumer.commit."""
+        """Commit positions; see `Consumer.commit`."""
         return await self._call(self._consumer.commit, upto, timeout)
 
     async def committed(
         self, partitions: Partitions | float = None, timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
+        """Return committed positions; see `Consumer.committed`."""
         return await self._call(self._consumer.committed, partitions, timeout)
 
     @overload
@@ -243,28 +247,32 @@ class AsyncConsumer:
     @overload
     async def position(self, topic: str, number: int, /, timeout: float | None = None) -> int: ...
     async def position(self, partition: Any, *more: Any, timeout: Any = None) -> int:
-        """See Consumer.position."""
+        """Return the offset of the next message; see `Consumer.position`."""
         name, rest = name_of_partition(partition, more)
         return await self._call(self._consumer.position, name, *(rest or (timeout,)))
 
     async def lag(
         self, partitions: Partitions | float = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
+        """Return how many messages are left in each partition; see `Consumer.lag`."""
         return await self._call(self._consumer.lag, partitions, timeout)
 
     async def seek_to_time(
         self, time_ms: int, partitions: Partitions = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
+        """Go on from a time; see `Consumer.seek_to_time`."""
         return await self._call(self._consumer.seek_to_time, time_ms, partitions, timeout)
 
     async def seek_to_beginning(
         self, partitions: Partitions = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
+        """Go on from the oldest messages; see `Consumer.seek_to_beginning`."""
         return await self._call(self._consumer.seek_to_beginning, partitions, timeout)
 
     async def seek_to_end(
         self, partitions: Partitions = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
+        """Go on after the newest messages; see `Consumer.seek_to_end`."""
         return await self._call(self._consumer.seek_to_end, partitions, timeout)
 
     async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
@@ -276,13 +284,14 @@ class AsyncConsumer:
     def _next_turn(self, done: asyncio.Future[Any]) -> None:
         self._turn.release()
         if not done.cancelled():
-            done.exception()  # whoever waited may have gone
+            done.exception()  # read it, as the waiting task may have been cancelled
 
     def skipped(self) -> dict[TopicPartition, int]:
-        """See Consumer.skipped."""
+        """Return the number of skipped messages; see `Consumer.skipped`."""
         return self._consumer.skipped()
 
     async def assignment(self) -> list[TopicPartition]:
+        """Return the partitions that are read now; see `Consumer.assignment`."""
         return await self._call(self._consumer.assignment)
 
     @overload
@@ -292,18 +301,20 @@ class AsyncConsumer:
     @overload
     async def seek(self, partition: TopicPartition | tuple[str, int], *, offset: int) -> None: ...
     async def seek(self, partition: Any, *more: Any, offset: Any = None) -> None:
-        """See Consumer.seek."""
+        """Go on from an offset; see `Consumer.seek`."""
         name, rest = name_of_partition(partition, more)
         await self._call(self._consumer.seek, name, *(rest or (offset,)))
 
     async def pause(self, partitions: Partitions = None) -> None:
+        """Return no messages of these partitions until `resume`; see `Consumer.pause`."""
         await self._call(self._consumer.pause, partitions)
 
     async def resume(self, partitions: Partitions = None) -> None:
+        """Return messages of these partitions again."""
         await self._call(self._consumer.resume, partitions)
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Ends it; who waits in `poll` or in a loop is let go."""
+        """Leave the group and end, as `Consumer.close`; a waiting `poll` returns, a loop ends."""
         if self._found is not None:
             await asyncio.to_thread(self._found.close, timeout)
             self._news.set()
@@ -321,7 +332,7 @@ class AsyncConsumer:
 
 
 def _make(make: Callable[[], Consumer], made: Future[Consumer]) -> None:
-    """In a thread."""
+    """Make a consumer in a thread, and wait until it is ready."""
     try:
         consumer = make()
         try:
@@ -335,12 +346,12 @@ def _make(make: Callable[[], Consumer], made: Future[Consumer]) -> None:
         return
     try:
         made.set_result(consumer)
-    except InvalidStateError:  # nobody waits any more
+    except InvalidStateError:  # `start` was cancelled
         consumer.close(UNWANTED_S)
 
 
 async def _within(end: float | None, awaited: Awaitable[object]) -> bool:
-    """False: it was not done by then, and the wait was cancelled."""
+    """Await it until `end`; False: it was not done by then, and was cancelled."""
     try:
         async with asyncio.timeout(None if end is None else end - time.monotonic()) as scope:
             await awaited
@@ -352,7 +363,7 @@ async def _within(end: float | None, awaited: Awaitable[object]) -> bool:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    """From the I/O thread."""
+    """Set the event from the I/O thread."""
     try:
         loop.call_soon_threadsafe(event.set)
     except RuntimeError:  # the loop was closed before the consumer

@@ -1,8 +1,9 @@
-"""`MyProducer` and `MyConsumer`: the interface of the assignment, exactly (Q10).
+"""`MyProducer` and `MyConsumer`: send bytes to topics and read them, with nothing to configure.
 
-A thin dress over `Producer`, `Consumer` and `Admin`, for who wants to send bytes to topics and to
-read them in a loop, and nothing to configure. What it adds is registration: each producer and
-consumer has an id per topic, given out by the managers and shown by `myq health`.
+They are thin classes over `Producer`, `Consumer` and `Admin`, with exactly the interface of the
+project's assignment. They add registration: each producer and consumer has an id for each topic,
+which the managers allot and `myq health` shows. With `http://` addresses they use gateways instead
+(`simple_http.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from myqueue.settings import DAMAGED, joined
 from myqueue.simple_http import REFUSED_S, HttpConsumer, HttpProducer, is_http
 
 STOP_S: Final = 5.0
-BEGIN_S: Final = 10.0  # so long a constructor may take
+BEGIN_S: Final = 10.0  # default time limit of constructors
 SLICE_S: Final = 0.05
 
 
@@ -49,9 +50,10 @@ def _find_managers(session: Session, end: float) -> None:
     while not wait([asked], SLICE_S).done:
         refused_ms = session.refused_ms
         if refused_ms >= REFUSED_S * 1000:
-            told = "; ".join(f"{one}: {REFUSED}" for one in session.manager_addresses)
+            reasons = "; ".join(f"{one}: {REFUSED}" for one in session.manager_addresses)
             raise Unreachable(
-                f"every manager's address refused connections for {refused_ms / 1000:.1f} s: {told}"
+                f"every manager's address refused connections for {refused_ms / 1000:.1f} s:"
+                f" {reasons}"
             )
     asked.result()
 
@@ -61,8 +63,7 @@ def _admin(session: Session, end: float) -> Admin:
 
 
 class _Direct:
-    """What `MyProducer` does over ZeroMQ; `simple_http.HttpProducer` does the same over
-    gateways."""
+    """`MyProducer` over ZeroMQ; `simple_http.HttpProducer` is the same over gateways."""
 
     def __init__(self, broker: str) -> None:
         self.producer_ids: dict[str, int] = {}
@@ -94,19 +95,23 @@ class _Direct:
 
 
 class MyProducer:
-    """Sends messages to topics; topics that do not exist are created.
+    """Sends messages to topics, and creates topics that do not exist.
 
     >>> producer = MyProducer(["orders"], "127.0.0.1:9092")  # doctest: +SKIP
     >>> if producer.can_send():  # doctest: +SKIP
     ...     producer.send("orders", b"17 apples")
     >>> producer.stop()  # doctest: +SKIP
 
-    `broker` names the cluster: host:port of one or more managers, with commas between; or its
-    gateways, http://host:port[,…], and all goes through the HTTP endpoints.
+    topics: names of the topics to register for; `send` registers for others.
+    broker: the cluster: "host:port[,…]" of one or more managers, or "http://host:port[,…]" of
+        gateways, and then everything goes over HTTP. A list works too.
+    timeout: seconds that the constructor may take, and the registration of a further topic
+        (default: 10).
 
-    `timeout`: so many seconds the constructor may take, and the registration of a further topic.
-    Then it raises Unreachable or TimedOut, which say what each address did. Where every address has
-    refused connections for two seconds it does not wait any longer. Both may be tried again.
+    Raises Unreachable or TimedOut, which say what each address did; both may be tried again. If
+    every address refuses connections for two seconds it does not wait any longer.
+
+    Attributes: `producer_ids`, the ids of this producer by topic.
     """
 
     @named_arguments
@@ -132,17 +137,20 @@ class MyProducer:
             raise
 
     def can_send(self) -> bool:
-        """Would `send` take a message at once? False: stopped, or the buffer is full."""
+        """Would `send` take a message without waiting? False: stopped, or the buffer is full."""
         return not self._stopped and self._way.can_send()
 
     def send(
         self, topic: str, value: bytes | str, *, key: bytes | str | None = None
     ) -> Future[RecordMetadata]:
-        """Takes the message and delivers it in the background; the result tells when it is done.
+        """Take a message and deliver it in the background; return a future of where it is stored.
 
-        A text is sent as UTF-8. Messages with the same key go to the same partition. A topic that
-        was not named before is registered on the way. While the buffer is full it waits for room,
-        up to a minute, then raises BufferFull.
+        topic: its name. A topic that was not named before is registered first.
+        value, key: bytes, or a text that is sent as UTF-8. Messages with the same key go to the
+            same partition.
+
+        While the buffer (64 MiB) is full this waits for room, up to a minute, then raises
+        BufferFull. Raises Closed after `stop`. `send(…).result(10)` waits for the delivery.
         """
         if self._stopped:
             raise Closed("this producer was stopped")
@@ -152,9 +160,9 @@ class MyProducer:
         return self._way.send(topic, as_bytes, its_key)
 
     def stop(self) -> None:
-        """Waits until everything that was sent is delivered or has expired, then ends.
+        """Wait until every message is delivered or has expired (two minutes), then end.
 
-        Raises DeliveryFailed, with each of them, if messages were not delivered.
+        Raises DeliveryFailed if messages were not delivered; its `failed` lists them.
         """
         if not self._stopped:
             self._stopped = True
@@ -168,24 +176,30 @@ class MyProducer:
 
 
 class MyConsumer:
-    """Reads all messages of topics, each partition in order, from the beginning on.
+    """Reads all messages of topics from the beginning on, each partition in order.
 
-    >>> consumer = MyConsumer(["orders"], "127.0.0.1:9092")  # doctest: +SKIP
+    >>> consumer = MyConsumer(["orders"], "127.0.0.1:9092", idle_timeout=5)  # doctest: +SKIP
     >>> for message in consumer.get_next():  # doctest: +SKIP
     ...     print(message.topic, message.value)
+    >>> consumer.stop()  # doctest: +SKIP
 
-    Topics must exist, else UnknownTopic. `get_next` waits while there is nothing; it ends after
-    `stop`, or after `idle_timeout` seconds without a message. A message that was returned is
-    consumed: positions are committed under this consumer's ids, and a consumer that is given the
-    `consumer_ids` of an earlier one goes on behind them. `broker` and `timeout` are as for
-    MyProducer.
+    topics: names of the topics. They must exist.
+    broker: managers or gateways, as for MyProducer.
+    idle_timeout: `get_next` ends after so many seconds without a message (default: never).
+    consumer_ids: the `consumer_ids` of an earlier consumer, by topic, to go on where it stopped.
+    on_out_of_range: "error" raises OffsetOutOfRange when retention removed the next message;
+        "earliest" or "latest" goes on at the start or the end. Gateways always go on at the start.
+    on_damaged: "raise" raises BatchUnreadable, in each call of `get_next`, for a batch that can't
+        be unpacked; "skip" logs and skips it, and counts it in `skipped`. Through a gateway each
+        error is about one message of the batch, one in each call of `get_next`.
+    timeout: seconds that the constructor may take (default: 10).
 
-    What retention took before it was read is not skipped in silence: OffsetOutOfRange, or with
-    `on_out_of_range` "earliest" or "latest" it goes on at the start or the end. A gateway always
-    goes on at the start, as the offsets tell. A batch that nobody can unpack is BATCH_UNREADABLE in
-    each call of `get_next`, or with `on_damaged="skip"` it is passed over: logged, and counted in
-    `skipped`. Through a gateway, where every request takes what it gets, each error is about one
-    message of the batch, so there are as many errors as it has messages, one for each `get_next`.
+    Every consumer reads every message. A message that was returned counts as consumed: `stop`
+    commits the positions under this consumer's ids, and so does each second.
+
+    Raises UnknownTopic, and Unreachable or TimedOut as MyProducer does.
+
+    Attributes: `consumer_ids`, the ids of this consumer by topic.
     """
 
     @named_arguments
@@ -245,20 +259,23 @@ class MyConsumer:
             raise
 
     def get_next(self) -> Iterator[Message]:
-        """Messages one after the other, with .topic .partition .offset .key .value .timestamp."""
+        """Yield each `Message`: .topic .partition .offset .key .value .headers .timestamp.
+
+        Waits while there is none; ends after `stop`, or `idle_timeout` seconds without a message.
+        """
         if self._http is not None:
             yield from self._http.get_next()
         elif not self._consumer.is_closed():
             yield from self._consumer
 
     def skipped(self) -> dict[TopicPartition, int]:
-        """Messages that were passed over with on_damaged="skip", by partition."""
+        """Return the number of messages skipped with on_damaged="skip", by partition."""
         if self._http is not None:
             return dict(self._http.skipped)
         return self._consumer.skipped()
 
     def stop(self) -> None:
-        """Ends `get_next`, from any thread, and commits what it returned."""
+        """End `get_next` and commit what it returned; may be called from any thread."""
         if self._http is not None:
             self._http.stop()
             return

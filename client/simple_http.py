@@ -1,13 +1,12 @@
-"""`MyProducer` and `MyConsumer` over the HTTP endpoints of gateways, for `http://` addresses (Q10).
+"""`MyProducer` and `MyConsumer` over the HTTP endpoints of gateways, for `http://` addresses.
 
-Nothing but the standard library's HTTP: connections that are kept, requests that are repeated. A
-repeat carries the `Idempotency-Key` of the first attempt, so an answer that was lost, a gateway
-that died in between, or another gateway that goes on change nothing: no message is stored or taken
-twice. What keeps the order: of each topic one request is under way at a time, and each names its
-partition.
+It uses only the standard library's HTTP, with kept connections and repeated requests. A repeat
+carries the `Idempotency-Key` of the first attempt, so no message is stored or taken twice, even if
+an answer is lost or another gateway takes over. Messages keep their order, because each topic has
+one unanswered request at a time, and each request names its partition.
 
-Compared with ZeroMQ it is slow, and a message that was taken by `get_next` counts as consumed at
-once. It is for places that only HTTP reaches.
+It is slow compared with ZeroMQ, and a message that `get_next` returned counts as consumed at once.
+It is for places that only HTTP reaches.
 """
 
 from __future__ import annotations
@@ -50,24 +49,24 @@ from myqueue.producer.partitioner import partition_of
 
 log = logging.getLogger("myqueue.client")
 
-REQUEST_S: Final = 20.0  # for one attempt, beyond the time that it may wait
+REQUEST_S: Final = 20.0  # for one attempt, added to the wait that it asks for
 TRY_S: Final = 120.0  # for one request with all its repeats
-REFUSED_S: Final = 2.0  # a cluster that starts again is away for longer than its ports refuse
+REFUSED_S: Final = 2.0  # a daemon that restarts refuses connections for less than this
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 1.0
 BATCH_MESSAGES, BATCH_BYTES = 500, 1 << 20
 BUFFER_BYTES: Final = 64 << 20
 BLOCK_S: Final = 60.0
 HEARTBEAT_S: Final = 10.0
 WAIT_MS: Final = 1_000  # of a consumer that finds nothing
-PARTITIONS_S: Final = 5.0  # how old the number of partitions may become
+PARTITIONS_S: Final = 5.0  # the number of partitions is asked for again after this
 _producers: WeakSet[HttpProducer] = WeakSet()
 
 
 class Gateways:
-    """One connection to one of several gateways; the next one if that fails. For one thread."""
+    """A connection to one of several gateways, or to the next one if it fails. For one thread."""
 
     def __init__(self, addresses: str, token: str = "") -> None:
-        """`http://host:port[,…]`; those behind the first comma may leave out http://."""
+        """`addresses` is `http://host:port[,…]`; later ones may leave out http://."""
         found = [part.strip().rstrip("/") for part in addresses.split(",") if part.strip()]
         scheme = "https" if found and found[0].startswith("https://") else "http"
         self._urls = [part if "://" in part else f"{scheme}://{part}" for part in found]
@@ -80,8 +79,8 @@ class Gateways:
             self._headers["Authorization"] = f"Bearer {token}"
         self._at = 0
         self._connection: HTTPConnection | None = None
-        self.ends_at = math.inf  # no request is begun or repeated after this moment
-        self._refused: dict[str, float] = {}  # url -> it has refused connections since then
+        self.ends_at = math.inf  # no request begins or is repeated after this
+        self._refused: dict[str, float] = {}  # url -> refuses connections since then
 
     def ask(
         self,
@@ -94,9 +93,11 @@ class Gateways:
         refused_s: float = math.inf,
         stopped: threading.Event | None = None,
     ) -> dict[str, Any]:
-        """What a success says; else the error. Repeats what is retriable: with a key or a GET
-        whatever happened, else only what was certainly not done. Unreachable before the time is
-        over if all addresses have refused connections for `refused_s`.
+        """Send a request; return the answer of a success, or raise its error.
+
+        Retriable errors are repeated for `try_s` seconds: always with a key or GET, else only if
+        the request was certainly not done. Raises Unreachable earlier if all addresses refuse
+        connections for `refused_s`.
         """
         end = time.monotonic() + try_s
         pause, doubt = PAUSE_S_MIN, False
@@ -123,8 +124,8 @@ class Gateways:
             return
         refused_s = time.monotonic() - max(self._refused.values())
         if refused_s >= limit_s:
-            told = "; ".join(f"{url}: connection refused" for url in self._urls)
-            raise Unreachable(f"every gateway refused connections for {refused_s:.1f} s: {told}")
+            reasons = "; ".join(f"{url}: connection refused" for url in self._urls)
+            raise Unreachable(f"every gateway refused connections for {refused_s:.1f} s: {reasons}")
 
     def _once(self, method: str, path: str, values: Mapping[str, Any], key: str) -> dict[str, Any]:
         url = self._urls[self._at]
@@ -181,7 +182,7 @@ def _open(url: str, status: int, data: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(data)
         if answer["status"] == "success" or answer.get("empty") is True:
-            return dict(answer)  # that nothing is left to consume is no error
+            return dict(answer)  # "nothing left to consume" is not an error
         code, text = int(answer["code"]), str(answer["message"])
     except (ValueError, TypeError, KeyError):
         raise TroubleError(f"{url}: status {status}, and no answer of a gateway") from None
@@ -195,7 +196,7 @@ def _open(url: str, status: int, data: bytes) -> dict[str, Any]:
 
 
 def _row(value: bytes, key: bytes | None) -> str | dict[str, str]:
-    """A message as JSON has it."""
+    """Return a message as JSON: text where it is UTF-8, else base64."""
     try:
         return value.decode() if key is None else {"message": value.decode(), "key": key.decode()}
     except UnicodeDecodeError:
@@ -204,7 +205,7 @@ def _row(value: bytes, key: bytes | None) -> str | dict[str, str]:
 
 
 class _Waiting(NamedTuple):
-    """A message on its way."""
+    """A message that is not delivered yet."""
 
     value: bytes
     key: bytes | None
@@ -212,7 +213,7 @@ class _Waiting(NamedTuple):
 
 
 class HttpProducerParting(Parting):
-    """Has the thread deliver what was accepted, and end."""
+    """Finalizer: has the thread deliver what was accepted, then end."""
 
     def __init__(self, producer: HttpProducer) -> None:
         super().__init__("MyProducer", "stop")
@@ -227,20 +228,20 @@ class HttpProducerParting(Parting):
 
 
 class HttpProducer:
-    """What `MyProducer` does over gateways. One thread sends, topic by topic."""
+    """`MyProducer` over gateways. One thread sends, topic by topic."""
 
     def __init__(self, broker: str) -> None:
         self.producer_ids: dict[str, int] = {}
         self._register_at = Gateways(broker)
         self._registering = threading.Lock()
         self._queues: dict[str, deque[_Waiting]] = {}
-        self._partitions: dict[str, tuple[int, float]] = {}  # how many, and as of when
+        self._partitions: dict[str, tuple[int, float]] = {}  # count, and when it is too old
         self._turns: dict[str, int] = {}
-        self._bytes = self.waiting = 0  # of what is not delivered yet; and how many messages
+        self._bytes = self.waiting = 0  # bytes and number of undelivered messages
         self._changed = threading.Condition()
         self._stopping = False
         self._failed: list[FailedRecord] = []
-        self._gateways = Gateways(broker)  # of the thread
+        self._gateways = Gateways(broker)  # for the thread
         self.parting = HttpProducerParting(self)
         self._thread = threading.Thread(target=self._run, name="myqueue-http", daemon=True)
         self._thread.start()
@@ -249,23 +250,23 @@ class HttpProducer:
     def register(self, topic: str, limit_s: float) -> None:
         with self._registering:
             if topic not in self.producer_ids:
-                found = _register(self._register_at, "producer", topic, limit_s)
-                self.producer_ids[topic] = int(found["producer_id"])
+                answer = _register(self._register_at, "producer", topic, limit_s)
+                self.producer_ids[topic] = int(answer["producer_id"])
 
     def can_send(self) -> bool:
         return self._bytes < BUFFER_BYTES
 
     def send(self, topic: str, value: bytes, key: bytes | None = None) -> Future[RecordMetadata]:
-        one = _Waiting(bytes(value), None if key is None else bytes(key), Future())
+        message = _Waiting(bytes(value), None if key is None else bytes(key), Future())
         with self._changed:
             room = self._changed.wait_for(lambda: self._bytes < BUFFER_BYTES, BLOCK_S)
             if not room:
                 raise BufferFull(f"{self._bytes} bytes wait to be delivered")
-            self._bytes += len(one.value)
+            self._bytes += len(message.value)
             self.waiting += 1
-            self._queues.setdefault(topic, deque()).append(one)
+            self._queues.setdefault(topic, deque()).append(message)
             self._changed.notify_all()
-        return one.future
+        return message.future
 
     def stop(self) -> None:
         self.parting.is_closed = True
@@ -280,9 +281,9 @@ class HttpProducer:
             raise DeliveryFailed(text, failed=failed)
 
     def end(self) -> None:
-        """What `stop` does, without waiting for it, and for DELIVER_S at most."""
+        """Stop without waiting for it; deliver for DELIVER_S at most."""
         self._gateways.ends_at = time.monotonic() + DELIVER_S
-        with self._changed:  # to be taken again by a thread that has it; held for moments only
+        with self._changed:  # reentrant, as a finalizer runs in any thread; held for moments only
             self._stopping = True
             self._changed.notify_all()
 
@@ -306,13 +307,13 @@ class HttpProducer:
         if not self.parting.is_closed:
             self._register_at.close()
             if self._failed:
-                told, first = unclosed("MyProducer", "stop"), self._failed[0].error
+                reason, first = unclosed("MyProducer", "stop"), self._failed[0].error
                 text = "%s: %d messages were not delivered; first: %s"
-                log.error(text, told, len(self._failed), first)
+                log.error(text, reason, len(self._failed), first)
             self.parting.finished()
 
     def _heartbeat(self, gateways: Gateways) -> None:
-        """While nothing is sent; every other request counts as one."""
+        """Send heartbeats while nothing is sent; every other request counts as one."""
         for number in tuple(self.producer_ids.values()):
             with contextlib.suppress(MyQueueError):
                 gateways.ask(
@@ -326,26 +327,27 @@ class HttpProducer:
             self._failed_all(topic, -1, self._cut(topic, -1, 0), error)
             return
         partition = self._partition(topic, self._queues[topic][0].key, count)
-        some = self._cut(topic, partition, count)
+        batch = self._cut(topic, partition, count)
         values = {
             "topic": topic,
             "producer_id": self.producer_ids[topic],
             "partition": partition,
-            "messages": [_row(one.value, one.key) for one in some],
+            "messages": [_row(message.value, message.key) for message in batch],
         }
         try:
-            found = gateways.ask("POST", "/producer/produce", values, key=token_hex(16))
+            answer = gateways.ask("POST", "/producer/produce", values, key=token_hex(16))
         except MyQueueError as error:
-            self._failed_all(topic, partition, some, error)
+            self._failed_all(topic, partition, batch, error)
             return
-        for one, offset in zip(some, found["offsets"], strict=True):
-            # When it was stored is not told over HTTP.
-            one.future.set_result(RecordMetadata(topic, partition, int(offset), 0))
-        self._make_room(some)
+        for message, offset in zip(batch, answer["offsets"], strict=True):
+            # HTTP does not report when a message was stored.
+            message.future.set_result(RecordMetadata(topic, partition, int(offset), 0))
+        self._make_room(batch)
 
     def _cut(self, topic: str, partition: int, count: int) -> list[_Waiting]:
-        """What goes into one request: messages up to its size, or up to a key of another partition.
-        `count` 0: how many partitions there are is not known.
+        """Remove and return messages for one request: up to its size, or another partition's key.
+
+        `count` is the number of partitions; 0: not known.
         """
         queue, some, size = self._queues[topic], list[_Waiting](), 0
         while queue and len(some) < BATCH_MESSAGES and size < BATCH_BYTES:
@@ -372,7 +374,7 @@ class HttpProducer:
             self._changed.notify_all()
 
     def _partition(self, topic: str, key: bytes | None, count: int) -> int:
-        """By the key, else the next one. A request names it, so its repeat can't go elsewhere."""
+        """Choose the partition by key, else the next one. A repeat names the same one."""
         if key is not None:
             return partition_of(key, count)
         self._turns[topic] = turn = (self._turns.get(topic, -1) + 1) % count
@@ -380,7 +382,7 @@ class HttpProducer:
 
 
 class HttpConsumerParting(Parting):
-    """Closes the connection."""
+    """Finalizer: closes the connection."""
 
     def __init__(self, gateways: Gateways) -> None:
         super().__init__("MyConsumer", "stop")
@@ -392,7 +394,7 @@ class HttpConsumerParting(Parting):
 
 
 class HttpConsumer:
-    """What `MyConsumer` does over gateways."""
+    """`MyConsumer` over gateways. One thread at a time."""
 
     def __init__(
         self,
@@ -423,26 +425,28 @@ class HttpConsumer:
             raise
 
     def _register(self, topic: str, end: float) -> int:
-        found = _register(self._gateways, "consumer", topic, end - time.monotonic())
-        return int(found["consumer_id"])
+        answer = _register(self._gateways, "consumer", topic, end - time.monotonic())
+        return int(answer["consumer_id"])
 
     def get_next(self) -> Iterator[Message]:
-        heard, got = time.monotonic(), True
+        """Yield messages of all partitions in turn, until `stop` or the idle timeout."""
+        last_at, got_any = time.monotonic(), True
         while not self._stopped.is_set():
-            # Who waited at an empty partition while another has messages would get them slowly.
-            idle, got = not got and time.monotonic() - heard > 0.1, False
+            # Wait at empty partitions only when all are empty: it would delay other messages.
+            idle, got_any = not got_any and time.monotonic() - last_at > 0.1, False
             for topic, partition, wait_ms in self._round(idle):
-                message = self._take(topic, partition, 0 if got else wait_ms)
+                message = self._take(topic, partition, 0 if got_any else wait_ms)
                 if message is not None:
                     yield message
-                    got, heard = True, time.monotonic()
+                    got_any, last_at = True, time.monotonic()
                 if self._stopped.is_set():
                     return
-            if not got and self._idle_s is not None and time.monotonic() - heard >= self._idle_s:
+            silent_s = time.monotonic() - last_at
+            if not got_any and self._idle_s is not None and silent_s >= self._idle_s:
                 return
 
     def _round(self, idle: bool) -> list[tuple[str, int, int]]:
-        """All partitions, one after the other; who found nothing in any waits at each."""
+        """Return (topic, partition, wait_ms) of all partitions; `idle` shares out a wait."""
         places = [
             (topic, partition)
             for topic in self.consumer_ids
@@ -454,6 +458,7 @@ class HttpConsumer:
         return [(*place, wait_ms) for place in places]
 
     def _take(self, topic: str, partition: int, wait_ms: int) -> Message | None:
+        """Take the next message of a partition; None: there is none."""
         values = {
             "topic": topic,
             "consumer_id": self.consumer_ids[topic],
@@ -465,14 +470,14 @@ class HttpConsumer:
             if self._stopped.is_set():
                 return None
             try:
-                found = self._gateways.ask(
+                answer = self._gateways.ask(
                     "GET", "/consumer/consume", values, key=token_hex(16), stopped=self._stopped
                 )
             except Closed:
                 return None
-        for one in found.get("skipped", ()):
-            place = TopicPartition(topic, int(one["partition"]))
-            first, count = int(one["offset"]), int(one["count"])
+        for run in answer.get("skipped", ()):
+            place = TopicPartition(topic, int(run["partition"]))
+            first, count = int(run["offset"]), int(run["count"])
             self.skipped[place] += count
             log.warning(
                 "passed over: %s/%d: offsets %d to %d can't be read",
@@ -480,22 +485,22 @@ class HttpConsumer:
                 first,
                 first + count - 1,
             )
-        if found.get("message") is None:
+        if answer.get("message") is None:
             return None
-        as_base64 = found.get("encoding") == "base64"
+        as_base64 = answer.get("encoding") == "base64"
 
         def plain(text: str) -> bytes:
             return base64.b64decode(text) if as_base64 else text.encode()
 
-        key = found.get("key")
+        key = answer.get("key")
         return Message(
             topic,
-            int(found["partition"]),
-            int(found["offset"]),
+            int(answer["partition"]),
+            int(answer["offset"]),
             None if key is None else plain(key),
-            plain(found["message"]),
+            plain(answer["message"]),
             None,
-            int(found["timestamp"]),
+            int(answer["timestamp"]),
         )
 
     def stop(self) -> None:
@@ -506,7 +511,7 @@ class HttpConsumer:
 
 
 def _register(gateways: Gateways, kind: str, topic: str, limit_s: float) -> dict[str, Any]:
-    """In this time, also where nobody answers: somebody waits for it."""
+    """Register within this time, whatever happens: a constructor waits for it."""
     before, gateways.ends_at = gateways.ends_at, time.monotonic() + limit_s
     try:
         return gateways.ask(
@@ -533,7 +538,7 @@ def _partitions(gateways: Gateways, topic: str, known: dict[str, tuple[int, floa
 
 
 def _at_exit() -> None:
-    """The program ends without `stop`."""
+    """Deliver what is left when the program ends without `stop`."""
     for producer in tuple(_producers):
         producer.parting.at_exit()
     wait_for_partings(time.monotonic() + DELIVER_S)

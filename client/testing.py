@@ -1,16 +1,16 @@
-"""A real cluster for tests of applications: real daemons, real disks, in a temporary folder.
+"""Start a real cluster for tests of applications: real daemons and disks, in a temporary folder.
 
     with myqueue.testing.cluster(brokers=3) as c:
         c.admin().create_topic("orders", partitions=3)
         c.producer().send("orders", b"17 apples").result(10)
-        c.kill("broker", 1)                     # SIGKILL; the agent starts it again
+        c.kill("broker", 1)                     # SIGKILL; the agent restarts it
         print([m.value for m in c.consumer(["orders"], idle_timeout=2)])
 
 and with pytest, in `conftest.py`: `from myqueue.testing import myqueue_cluster`.
 
 The cluster is the one of `myq up`, on free ports. It ends with the block, and also if this process
-dies on the way: a keeper process waits for the end of a pipe, which the kernel sees to, then runs
-`myq down` and removes the folder.
+dies: a keeper process reads from a pipe, which the kernel closes then, runs `myq down` and removes
+the folder.
 """
 
 from __future__ import annotations
@@ -43,30 +43,38 @@ _MYQ: Final = [sys.executable, "-P", "-m", "myqueue.cli"]
 
 
 class Cluster:
-    """A running cluster. Daemons are named by kind ("manager", "broker") and number, from 1."""
+    """A running cluster; `cluster()` makes it.
+
+    `address` names its managers, `gateway` its HTTP address (None without one), `data` its folder.
+    Daemons are named by kind ("manager", "broker") and number, from 1; a wrong name is
+    InvalidSetting.
+    """
 
     def __init__(self, data: str) -> None:
         self.data = data
         self._clients: list[Any] = []
         self._held = False
         status = self._status()
-        doors = [row["address"] for row in status["daemons"] if row["kind"] == "manager"]
-        self.address = ",".join(doors)
+        managers = [row["address"] for row in status["daemons"] if row["kind"] == "manager"]
+        self.address = ",".join(managers)
         self.gateway: str | None = status["gateway"]  # http://host:port
 
     # -- clients; closed with the cluster ---------------------------------------------------------
 
     def admin(self, **arguments: Any) -> Admin:
+        """Make an `Admin` of this cluster; the cluster closes it."""
         from myqueue.admin.client import Admin
 
         return self._keep(Admin(self.address, **arguments))
 
     def producer(self, **settings: Any) -> Producer:
+        """Make a `Producer` of this cluster, with these arguments; the cluster closes it."""
         from myqueue.producer.producer import Producer
 
         return self._keep(Producer(self.address, **settings))
 
     def consumer(self, topics: str | Iterable[str], **arguments: Any) -> Consumer:
+        """Make a `Consumer` of this cluster, with these arguments; the cluster closes it."""
         from myqueue.consumer.consumer import Consumer
 
         return self._keep(Consumer(self.address, topics, **arguments))
@@ -76,8 +84,9 @@ class Cluster:
         return client
 
     def close_clients(self) -> None:
+        """Close all clients that this cluster has made."""
         for client in reversed(self._clients):
-            # What a test left undelivered is for that test to look at, not for the end of it.
+            # Undelivered messages are for the test to check, not an error of its end.
             with contextlib.suppress(MyQueueError):
                 client.close(timeout=1.0)
         self._clients.clear()
@@ -85,43 +94,48 @@ class Cluster:
     # -- daemons ----------------------------------------------------------------------------------
 
     def daemons(self) -> list[dict[str, Any]]:
-        """`{"kind", "id", "state", "address", "pid"}` of each."""
+        """Return `{"kind", "id", "state", "address", "pid"}` of each daemon."""
         return list(self._status()["daemons"])
 
     def pid(self, kind: str, number: int) -> int:
+        """Return the process id of a running daemon."""
         for row in self.daemons():
             if (row["kind"], row["id"]) == (kind, number) and row["pid"]:
                 return int(row["pid"])
         raise InvalidSetting(f"no {kind} {number} runs here")
 
     def kill(self, kind: str, number: int) -> None:
-        """SIGKILL. The agent starts it again, after half a second or (repeated) somewhat more."""
+        """Send SIGKILL. The agent restarts it after half a second, or longer if it died before."""
         _end(self.pid(kind, number), signal.SIGKILL)
 
     def stop(self, kind: str, number: int, *, kill: bool = False) -> None:
-        """SIGTERM (or SIGKILL), and it stays down until `start`."""
+        """Send SIGTERM (or SIGKILL); the daemon stays down until `start`."""
         pid = self.pid(kind, number)
-        self._hold()  # an agent that stands still starts nothing
+        self._hold()  # a frozen agent restarts nothing
         _end(pid, signal.SIGKILL if kill else signal.SIGTERM)
 
     def start(self) -> None:
-        """All that were stopped run again; see `wait_healthy`."""
+        """Have all stopped daemons run again; `wait_healthy` waits for them."""
         self._release()
 
     def restart(self, kind: str, number: int) -> None:
-        """Stopped in order and started again; returns when the cluster is healthy."""
+        """Stop a daemon in order and start it again; return when the cluster is healthy."""
         _end(self.pid(kind, number), signal.SIGTERM)
         self.wait_healthy()
 
     def freeze(self, kind: str, number: int) -> None:
-        """SIGSTOP: its connections stay, and it says nothing, until `thaw`."""
+        """Send SIGSTOP: until `thaw` its connections stay open and it answers nothing."""
         os.kill(self.pid(kind, number), signal.SIGSTOP)
 
     def thaw(self, kind: str, number: int) -> None:
+        """End `freeze`."""
         os.kill(self.pid(kind, number), signal.SIGCONT)
 
     def wait_healthy(self, timeout: float = HEALTHY_S) -> None:
-        """Until all daemons run and every partition has a leader and all its replicas."""
+        """Wait until all daemons run and every partition has a leader and all its replicas.
+
+        Raises TimedOut after `timeout` seconds (default: 60), with the problems that are left.
+        """
         end = time.monotonic() + timeout
         while True:
             status = self._status()
@@ -132,9 +146,9 @@ class Cluster:
             time.sleep(0.1)
 
     def logs(self) -> dict[str, str]:
-        """What each daemon said, by name; for the message of a test that fails."""
-        found = sorted((Path(self.data) / "node").glob("*.log"))
-        return {path.stem: path.read_text("utf-8", "replace") for path in found}
+        """Return each daemon's log, by name; for the message of a test that fails."""
+        paths = sorted((Path(self.data) / "node").glob("*.log"))
+        return {path.stem: path.read_text("utf-8", "replace") for path in paths}
 
     def _status(self) -> dict[str, Any]:
         done = _myq("status", "--json", "--data", self.data)
@@ -167,10 +181,14 @@ def cluster(
     data: str | None = None,
     timeout: float = START_S,
 ) -> Iterator[Cluster]:
-    """Start a cluster, wait until it is healthy, and stop it in the end.
+    """Start a cluster, wait until it is healthy, and stop it at the end of the block.
 
-    `gateway`: with HTTP as well, at `.gateway`. It lives in a temporary folder that is removed,
-    unless `data` names one that stays.
+    brokers, managers: how many (default: 3 each).
+    gateway: start a gateway as well; its address is `.gateway`.
+    data: a folder for its data, which stays; None uses a temporary one, which is removed.
+    timeout: seconds to become healthy (default: 90).
+
+    Raises TroubleError with the last lines of the logs if it does not start.
     """
     folder = data or tempfile.mkdtemp(prefix="myqueue-")
     keeper = _start_keeper(folder, remove=data is None)
@@ -213,7 +231,7 @@ def _end(pid: int, number: signal.Signals, timeout: float = 20.0) -> None:
 
 
 def _has_ended(pid: int) -> bool:
-    """Gone, or a zombie that an agent that stands still has not buried."""
+    """Has the process ended? A zombie has: a frozen agent does not collect it."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -222,8 +240,8 @@ def _has_ended(pid: int) -> bool:
 
 
 def _last_words(folder: str) -> str:
-    found = sorted((Path(folder) / "node").glob("*.log"))
-    tails = [f"{path.name}: {path.read_text('utf-8', 'replace')[-500:]}" for path in found]
+    paths = sorted((Path(folder) / "node").glob("*.log"))
+    tails = [f"{path.name}: {path.read_text('utf-8', 'replace')[-500:]}" for path in paths]
     return "\n".join(tails) or "It wrote no log."
 
 
@@ -232,12 +250,12 @@ def _last_words(folder: str) -> str:
 
 def _start_keeper(folder: str, *, remove: bool) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "myqueue.testing", folder, *(["remove"] * remove)]
-    # A session of its own: Ctrl-C is for the test, and what follows is for the keeper.
+    # In a session of its own, so that Ctrl-C ends the test and not the keeper.
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _keep(folder: str, remove: bool) -> None:
-    """Waits until the process that started it closes the pipe or dies; then all ends."""
+    """Wait until the process that started us closes the pipe or dies; then end the cluster."""
     sys.stdin.buffer.read()
     path = Path(folder) / "node" / "cluster.json"
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
@@ -251,7 +269,7 @@ def _keep(folder: str, remove: bool) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """The fixture is made when somebody asks for it, so that pytest is needed by tests only."""
+    """Make the fixture when it is asked for, so that only tests need pytest."""
     if name != "myqueue_cluster":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     pytest = import_module("pytest")  # not a library of ours
@@ -260,7 +278,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _session_cluster() -> Iterator[Cluster]:
-    """A cluster of three managers and three brokers for all tests of the session."""
+    """Share a cluster of three managers and three brokers among all tests of the session."""
     with cluster() as running:
         yield running
 
