@@ -53,33 +53,41 @@ class Broker:
     def __init__(self, config: DaemonConfig, tell: Callable[..., None]) -> None:
         self._config, self._tell = config, tell
         self._queues: dict[int, ProposalQueue] = {}
-        self._leading: dict[int, ProposalQueue] = {}  # of these, which may be proposed to
-        self._asked: dict[ProposalQueue, None] = {}  # in this turn
+        self._led_queues: dict[int, ProposalQueue] = {}  # of these, which may be proposed to
+        self._queues_to_propose: dict[ProposalQueue, None] = {}  # in this turn
         self._settings: dict[int, dict[str, Any]] = {}  # of topics, by group; as last ordered
-        self._next_sweep_at = self._transfer_at = 0
+        self._next_sweep_at = self._next_transfer_at = 0
         self._is_stopping = self._is_rejected = False
 
     # -- the owner's side of the seam ----------------------------------------------------------
 
     def attach(self, engine: Engine) -> None:
         self._engine = engine
-        self.key_ageing = KeyAgeing(engine, self._leading)
+        self.key_ageing = KeyAgeing(engine, self._led_queues)
         self.produce_handler = ProduceHandler(
-            engine, self._leading, self._asked, self._hold_or_refuse, self._feed_of,
+            engine,
+            self._led_queues,
+            self._queues_to_propose,
+            self._refusal_unless_leader,
+            self._queue_for,
             self.key_ageing.first,
-        )  # fmt: skip
-        self.commit_take_handler = CommitTakeHandler(
-            engine, self._leading, self._asked, self._refusal
         )
-        self.fetching = FetchHandler(engine)
+        self.commit_take_handler = CommitTakeHandler(
+            engine, self._led_queues, self._queues_to_propose, self._refusal
+        )
+        self.fetch_handler = FetchHandler(engine)
         self.queries = BrokerQueries(engine, self._refusal)
         self.manager_link = ManagerLink(engine, self._config)
         self.retention = Retention(
-            engine, self._leading, self._settings, self._config.segment_bytes,
-            self.manager_link.has_current_orders, self.manager_link.agreed_wall_ms,
-        )  # fmt: skip
+            engine,
+            self._led_queues,
+            self._settings,
+            self._config.segment_bytes,
+            self.manager_link.has_current_orders,
+            self.manager_link.agreed_wall_ms,
+        )
         self.join_status = JoinStatus(engine, self.manager_link, self._tell)
-        self.members = MemberReconciler(engine)
+        self.member_reconciler = MemberReconciler(engine)
 
     def make_machine(self, group: int, about: bytes) -> PartitionMachine:
         return PartitionMachine()
@@ -99,7 +107,7 @@ class Broker:
         if kind == protocol.PRODUCE:
             self.produce_handler.request(client, envelope, frames)
         elif kind == protocol.FETCH:
-            self.fetching.request(client, envelope)
+            self.fetch_handler.request(client, envelope)
         elif kind == protocol.COMMIT:
             self.commit_take_handler.commit(client, envelope)
         elif kind == protocol.TAKE:
@@ -130,105 +138,107 @@ class Broker:
     def before_turn_ends(self, now: int) -> None:
         """Each group's requests of this turn become one proposal."""
         self.key_ageing.before_turn_ends(now)
-        if not self._asked:
+        if not self._queues_to_propose:
             return
         wall_ms = self._engine.wall_ms()
-        for feed in self._asked:
-            if feed.items or feed.rows:
-                self._propose(feed, wall_ms)
-        self._asked.clear()
+        for queue in self._queues_to_propose:
+            if queue.new_batches or queue.new_rows:
+                self._propose(queue, wall_ms)
+        self._queues_to_propose.clear()
 
-    def _propose(self, feed: ProposalQueue, wall_ms: int) -> None:
-        replica = feed.replica
-        if feed.term != replica.node.term or not replica.is_leader:
-            self._fail_unproposed(feed, *self._refusal(replica.uid))
+    def _propose(self, queue: ProposalQueue, wall_ms: int) -> None:
+        replica = queue.replica
+        if queue.term != replica.node.term or not replica.is_leader:
+            self._fail_unproposed(queue, *self._refusal(replica.uid))
             return
         try:
-            messages = bool(feed.items)
+            messages = bool(queue.new_batches)
             if not messages:
                 self._engine.disk.check_reserve()
-            items = feed.take_proposals(wall_ms)
+            items = queue.take_proposals(wall_ms)
             first = self._engine.propose(replica, items, urgent=not messages)
         except errors.NotLeader:
-            self._fail_unproposed(feed, *self._refusal(replica.uid))
+            self._fail_unproposed(queue, *self._refusal(replica.uid))
         except errors.MyQueueError as error:
             details = {"message": str(error), "retry_ms": 1000 if error.code == _DISK_FULL else 50}
-            if feed.items and feed.rows:  # positions go on where messages have no room (W15)
-                self.produce_handler.failed(feed.take_refused_batches(), error.code, details)
-                self._propose(feed, wall_ms)
+            if (
+                queue.new_batches and queue.new_rows
+            ):  # positions go on where messages have no room (W15)
+                self.produce_handler.fail(queue.take_refused_batches(), error.code, details)
+                self._propose(queue, wall_ms)
             else:
-                self._fail_unproposed(feed, error.code, details)
+                self._fail_unproposed(queue, error.code, details)
         else:
-            feed.proposed(first)
+            queue.mark_proposed(first)
 
-    def _fail_unproposed(self, feed: ProposalQueue, code: int, details: Details) -> None:
-        tickets, asked = feed.refused()
-        self.produce_handler.failed(tickets, code, details)
+    def _fail_unproposed(self, queue: ProposalQueue, code: int, details: Details) -> None:
+        tickets, asked = queue.take_refused()
+        self.produce_handler.fail(tickets, code, details)
         for one in asked:
-            one.failed(code, details)
+            one.fail(code, details)
 
     def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
         group = replica.uid
-        feed = self._queues.get(group)
-        if feed is not None:
-            if feed.waiting:
-                self.produce_handler.applied(feed, entries)
-            if feed.waiters_by_index:
-                self.commit_take_handler.applied(feed, entries, results)
-            if feed.term:
+        queue = self._queues.get(group)
+        if queue is not None:
+            if queue.tickets_by_index:
+                self.produce_handler.applied(queue, entries)
+            if queue.waiters_by_index:
+                self.commit_take_handler.applied(queue, entries, results)
+            if queue.term:
                 last = entries[-1]
                 self.manager_link.count(last[OFFSET] + last[COUNT] - entries[0][OFFSET])
-        self.fetching.applied(group)
+        self.fetch_handler.applied(group)
         self.manager_link.touch(group)
 
     def dropped(self, replica: Replica, first_index: int) -> None:
-        feed = self._queues.get(replica.uid)
-        if feed is None:
+        queue = self._queues.get(replica.uid)
+        if queue is None:
             return
-        tickets, asked = feed.lost(first_index)
-        self.produce_handler.failed(tickets, _OUTCOME_UNKNOWN, None)
+        tickets, asked = queue.take_lost(first_index)
+        self.produce_handler.fail(tickets, _OUTCOME_UNKNOWN, None)
         for one in asked:
-            one.failed(_OUTCOME_UNKNOWN, None)
+            one.fail(_OUTCOME_UNKNOWN, None)
 
     def changed(self, replica: Replica) -> None:
         group = replica.uid
         self.manager_link.note_leadership_changed(group)
-        self.members.changed(group)
-        feed = self._queues.get(group)
+        self.member_reconciler.changed(group)
+        queue = self._queues.get(group)
         term = replica.node.term
-        if feed is not None and feed.term and (not replica.is_leader or feed.term != term):
-            del self._leading[group]
-            feed.stop()
+        if queue is not None and queue.term and (not replica.is_leader or queue.term != term):
+            del self._led_queues[group]
+            queue.end_term()
         if replica.is_leader and replica.is_ready:
-            feed = self._feed_of(group)
-            if not feed.term:
-                feed.begin(term)
-                self._leading[group] = feed
-                if len(feed.machine.keys):
-                    self.key_ageing.first(feed)
-                self.produce_handler.release(feed, None)
+            queue = self._queue_for(group)
+            if not queue.term:
+                queue.start_term(term)
+                self._led_queues[group] = queue
+                if len(queue.machine.keys):
+                    self.key_ageing.first(queue)
+                self.produce_handler.release(queue, None)
         elif not replica.is_leader:
             self.queries.lost(group)
-            self.fetching.lost(group)
-            if feed is not None:
+            self.fetch_handler.lost(group)
+            if queue is not None:
                 refusal = self._refusal(group)
-                self._fail_unproposed(feed, *refusal)
-                self.produce_handler.release(feed, refusal)
+                self._fail_unproposed(queue, *refusal)
+                self.produce_handler.release(queue, refusal)
 
     def read_ready(self, context: int) -> None:
         self.queries.read_ready(context)
-        self.fetching.read_ready(context)
+        self.fetch_handler.read_ready(context)
 
     def tick(self, now: int) -> None:
-        self.fetching.tick(now)
+        self.fetch_handler.tick(now)
         self.retention.tick(now)
         self.key_ageing.tick(now)
         self._check_rejected(now)
         self.join_status.tick(now)
         if not (self._is_stopping or self._is_rejected):
-            self.members.tick(now)
-        elif now >= self._transfer_at:
-            self._hand_over(now)
+            self.member_reconciler.tick(now)
+        elif now >= self._next_transfer_at:
+            self._transfer_leaderships(now)
         if now >= self._next_sweep_at:
             self._next_sweep_at = now + SWEEP_INTERVAL_MS
             self._sweep()
@@ -239,23 +249,25 @@ class Broker:
         before, self._is_rejected = self._is_rejected, self.manager_link.is_rejected(now)
         if self._is_rejected and not before:
             self._tell(
-                "error", "cast-out", why=self.manager_link.rejection_reason,
+                "error",
+                "cast-out",
+                why=self.manager_link.rejection_reason,
                 hint="The managers do not hear this broker, so it hands its leaders over. If its"
                 " disk was replaced, wait: it is taken in when the old one was silent for ten"
                 " seconds. Else stop it.",
-            )  # fmt: skip
+            )
 
     def _sweep(self) -> None:
         self.produce_handler.drop_idle_clients()
-        for feed in self._leading.values():
-            if feed.in_flight or feed.keyed:
-                feed.drop_applied()
-        idle = [one for one, feed in self._queues.items() if not feed.term and feed.is_idle]
+        for queue in self._led_queues.values():
+            if queue.in_flight or queue.in_flight_by_key:
+                queue.drop_applied()
+        idle = [one for one, queue in self._queues.items() if not queue.term and queue.is_idle]
         for group in idle:
             del self._queues[group]
 
     def end_turn(self, now: int) -> None:
-        self.fetching.end_turn()
+        self.fetch_handler.end_turn()
         self.produce_handler.end_turn()
         self.commit_take_handler.end_turn()
         if self.manager_link.is_due(now):
@@ -267,35 +279,35 @@ class Broker:
 
     def stopping(self, now: int) -> None:
         self._is_stopping = True
-        self._hand_over(now)
+        self._transfer_leaderships(now)
 
-    def _hand_over(self, now: int) -> None:
+    def _transfer_leaderships(self, now: int) -> None:
         """Each group that is led here goes to the follower that has most of its log."""
-        self._transfer_at = now + TRANSFER_RETRY_MS
+        self._next_transfer_at = now + TRANSFER_RETRY_MS
         for replica in self._engine.replicas.values():
             follower = replica.best_follower(now) if replica.is_leader else 0
             if follower:
-                self._transfer(replica, follower)
+                self._try_transfer(replica, follower)
 
     # -- groups --------------------------------------------------------------------------------
 
-    def _feed_of(self, group: int) -> ProposalQueue:
-        feed = self._queues.get(group)
-        if feed is None:
+    def _queue_for(self, group: int) -> ProposalQueue:
+        queue = self._queues.get(group)
+        if queue is None:
             replica = self._engine.replicas[group]
-            feed = self._queues[group] = ProposalQueue(
+            queue = self._queues[group] = ProposalQueue(
                 replica, cast(PartitionMachine, replica.machine)
             )
-            self._apply_settings(feed)
-        return feed
+            self._apply_settings(queue)
+        return queue
 
-    def _apply_settings(self, feed: ProposalQueue) -> None:
-        settings = self._settings.get(feed.replica.uid, {})
+    def _apply_settings(self, queue: ProposalQueue) -> None:
+        settings = self._settings.get(queue.replica.uid, {})
         limit = settings.get("message_bytes_max", BATCH_BYTES_MAX)
         record = self._config.segment_bytes // RECORDS_PER_SEGMENT_MIN  # what the journal takes
-        feed.bytes_max = min(batch_bytes_limit(limit), BATCH_BYTES_MAX, record)
+        queue.batch_bytes_max = min(batch_bytes_limit(limit), BATCH_BYTES_MAX, record)
 
-    def _hold_or_refuse(self, group: int) -> tuple[int, Details] | None:
+    def _refusal_unless_leader(self, group: int) -> tuple[int, Details] | None:
         """For a group that can't be proposed to now; None: it leads and will be ready soon."""
         replica = self._engine.replicas.get(group)
         if replica is not None and replica.is_leader:
@@ -320,21 +332,21 @@ class Broker:
 
     def _follow_orders(self, orders: BrokerOrders) -> None:
         for group in orders.remove:
-            self._remove(group)
+            self._remove_replica(group)
         if orders.wanted is not None:
             for group, wanted in orders.wanted.items():
                 self._settings[group] = wanted.settings
-                feed = self._queues.get(group)
-                if feed is not None:
-                    self._apply_settings(feed)
-            self.members.set_wanted(
+                queue = self._queues.get(group)
+                if queue is not None:
+                    self._apply_settings(queue)
+            self.member_reconciler.set_wanted(
                 {group: wanted.members() for group, wanted in orders.wanted.items()}
             )
             self._create_missing_replicas()
         for group, node in orders.transfers:
             replica = self._engine.replicas.get(group)
             if replica is not None and replica.is_leader:
-                self._transfer(replica, node, at_once=True)
+                self._try_transfer(replica, node, at_once=True)
 
     def _create_missing_replicas(self) -> None:
         """What could not be made, because the old one was not gone yet or by a full disk, is tried
@@ -350,55 +362,59 @@ class Broker:
             else:
                 self._settings[wanted.group] = wanted.settings  # gone with the one before it
                 self._tell(
-                    "info", "replica-made", group=wanted.group, topic=wanted.topic,
+                    "info",
+                    "replica-made",
+                    group=wanted.group,
+                    topic=wanted.topic,
                     joins=bool(wanted.moved),
-                )  # fmt: skip
+                )
 
-    def _transfer(self, replica: Replica, node: int, *, at_once: bool = False) -> None:
+    def _try_transfer(self, replica: Replica, node: int, *, at_once: bool = False) -> None:
         try:
             self._engine.transfer(replica, node, at_once=at_once)
         except errors.MyQueueError:
             self._engine.counts["transfers_refused_total"] += 1  # it is asked for again
 
-    def _remove(self, group: int) -> None:
+    def _remove_replica(self, group: int) -> None:
         """Named by a committed entry; whoever waits for it is told."""
         if not self._engine.may_remove(group):
             return  # the order comes again
         replica = self._engine.replicas.get(group)
         self._engine.remove(group)
         self._settings.pop(group, None)
-        self._end(group)
+        self._drop_group(group)
         entries = replica.node.log.last_index if replica is not None else -1  # it took no part
         self._tell("info", "replica-removed", group=group, entries=entries)
 
     def closed(self, replica: Replica) -> None:
         """It takes no part any more; whoever waits for it is told, and the managers at once."""
-        self._end(replica.uid)
-        self.members.changed(replica.uid)
+        self._drop_group(replica.uid)
+        self.member_reconciler.changed(replica.uid)
         self.manager_link.closed(replica.uid)
 
-    def _end(self, group: int) -> None:
+    def _drop_group(self, group: int) -> None:
         """No replica of it takes part here."""
-        feed = self._queues.pop(group, None)
-        self._leading.pop(group, None)
+        queue = self._queues.pop(group, None)
+        self._led_queues.pop(group, None)
         self.queries.lost(group)
-        if feed is not None:
+        if queue is not None:
             refusal = self._refusal(group)
-            self._fail_unproposed(feed, *refusal)
-            self.produce_handler.release(feed, refusal)
-            self._asked.pop(feed, None)
-            tickets, asked = feed.lost(0)
-            self.produce_handler.failed(tickets, _OUTCOME_UNKNOWN, None)
+            self._fail_unproposed(queue, *refusal)
+            self.produce_handler.release(queue, refusal)
+            self._queues_to_propose.pop(queue, None)
+            tickets, asked = queue.take_lost(0)
+            self.produce_handler.fail(tickets, _OUTCOME_UNKNOWN, None)
             for one in asked:
-                one.failed(_OUTCOME_UNKNOWN, None)
-        self.fetching.removed(group)
+                one.fail(_OUTCOME_UNKNOWN, None)
+        self.fetch_handler.removed(group)
 
     def _gauges(self) -> dict[str, int]:
         return {
-            "groups": len(self._engine.replicas), "groups_led": len(self._leading),
-            "produce_inflight_bytes": self.produce_handler.inflight,
-            "fetches_waiting": self.fetching.waiting,
-        }  # fmt: skip
+            "groups": len(self._engine.replicas),
+            "groups_led": len(self._led_queues),
+            "produce_inflight_bytes": self.produce_handler.inflight_bytes,
+            "fetches_waiting": self.fetch_handler.waiting,
+        }
 
 
 _DISK_FULL: Final = errors.DiskFull.code

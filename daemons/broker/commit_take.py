@@ -66,54 +66,54 @@ class _CommitPart:
     def __init__(self, commit: _PendingCommit, place: int, group: int) -> None:
         self.commit, self.place, self.group = commit, place, group
 
-    def done(self, result: Any) -> None:
+    def succeed(self, result: Any) -> None:
         code, position = result
         self.commit.fill(self.place, [self.group, code, position, None])
 
-    def failed(self, code: int, details: Details) -> None:
+    def fail(self, code: int, details: Details) -> None:
         self.commit.fill(self.place, [self.group, code, 0, details])
 
 
 class _PendingTake:
-    __slots__ = ("client", "queue", "owner", "request")
+    __slots__ = ("client", "queue", "handler", "request")
 
     def __init__(self, owner: CommitTakeHandler, client: Client, request: int) -> None:
-        self.owner, self.client, self.request = owner, client, request
+        self.handler, self.client, self.request = owner, client, request
         self.queue: ProposalQueue | None = None
 
-    def done(self, result: Any) -> None:
-        code, first, behind = result
+    def succeed(self, result: Any) -> None:
+        code, first, next_offset = result
         if code == OK:
-            self.owner.give(self, first, behind)
+            self.handler.reply_with_messages(self, first, next_offset)
         else:
-            self.failed(code, None)
+            self.fail(code, None)
 
-    def failed(self, code: int, details: Details) -> None:
+    def fail(self, code: int, details: Details) -> None:
         details = details or {}
         told = details | {"message": str(details.get("message", errors.error_of(code)))}
-        self.owner.tell(self.client, [self.request, code, 0, 0, [], told])
+        self.handler.add_reply_row(self.client, [self.request, code, 0, 0, [], told])
 
 
 class _TakenReply:
     """What one client gets with the next TAKEN. Each batch is in it once, whoever got of it."""
 
-    __slots__ = ("bytes", "frames", "places", "rows")
+    __slots__ = ("payload_bytes", "frames", "frame_numbers", "rows")
 
     def __init__(self) -> None:
         self.rows: list[list[Any]] = []
         self.frames: list[bytes | memoryview] = []
-        self.places: dict[tuple[int, int], int] = {}  # (group, index) -> place in frames
-        self.bytes = 0
+        self.frame_numbers: dict[tuple[int, int], int] = {}  # (group, index) -> place in frames
+        self.payload_bytes = 0
 
     def add(self, group: int, entries: list[Entry]) -> list[list[int]]:
         batches = []
         for entry in entries:
             name = (group, entry[INDEX])
-            place = self.places.get(name)
+            place = self.frame_numbers.get(name)
             if place is None:
-                place = self.places[name] = len(self.frames)
+                place = self.frame_numbers[name] = len(self.frames)
                 self.frames.append(entry[PAYLOAD])
-                self.bytes += len(entry[PAYLOAD])
+                self.payload_bytes += len(entry[PAYLOAD])
             batches.append([entry[OFFSET], place])
         return batches
 
@@ -128,15 +128,17 @@ class CommitTakeHandler:
         asked: dict[ProposalQueue, None],
         refusal: RefusalOf,
     ) -> None:
-        self._engine, self._leading, self._asked = engine, leading, asked
+        self._engine, self._led_queues, self._queues_to_propose = engine, leading, asked
         self._refusal = refusal
-        self._taken: dict[Client, _TakenReply] = {}  # in this turn
-        self._found: dict[tuple[int, int, int], list[Entry]] = {}  # read in this turn, as wanted
+        self._replies: dict[Client, _TakenReply] = {}  # in this turn
+        self._entries_read: dict[
+            tuple[int, int, int], list[Entry]
+        ] = {}  # read in this turn, as wanted
         self.seen: set[int] = set()  # consumers whose text is a number, since somebody took them
 
     def commit(self, client: Client, envelope: protocol.Envelope) -> None:
         _, _, request, consumer, parts = envelope
-        self._check(consumer)
+        self._check_and_note_consumer(consumer)
         commit = _PendingCommit(self._engine, client, request, len(parts))
         if not parts:
             answer = protocol.encode(protocol.COMMITTED, request, [])
@@ -145,7 +147,7 @@ class CommitTakeHandler:
             row = [COMMIT, consumer, offset, member, assignment]
             if offset == protocol.FORGET:
                 row = [FORGET, consumer, member, assignment]
-            self._ask(group, row, _CommitPart(commit, place, group))
+            self._enqueue_row(group, row, _CommitPart(commit, place, group))
 
     def take(self, client: Client, envelope: protocol.Envelope) -> None:
         """The first of them is the request of this number, the others count on."""
@@ -155,71 +157,80 @@ class CommitTakeHandler:
         for number, row in enumerate(takes, request):
             one = _PendingTake(self, client, number)
             try:
-                self._take(one, *row)
+                self._take_or_enqueue(one, *row)
             except errors.MyQueueError as error:
-                one.failed(error.code, {"message": str(error)})
+                one.fail(error.code, {"message": str(error)})
 
-    def _take(
-        self, one: _PendingTake, group: int, consumer: str, key: bytes, most: int, nothing_too: bool
+    def _take_or_enqueue(
+        self,
+        one: _PendingTake,
+        group: int,
+        consumer: str,
+        key: bytes,
+        messages_max: int,
+        remember_empty: bool,
     ) -> None:
-        self._check(consumer)
-        if not most:
+        self._check_and_note_consumer(consumer)
+        if not messages_max:
             raise errors.InvalidRequest("a take of no messages")
-        feed = one.queue = self._leading.get(group)
-        if feed is None:
-            one.failed(*self._refusal(group))
+        queue = one.queue = self._led_queues.get(group)
+        if queue is None:
+            one.fail(*self._refusal(group))
             return
-        machine = feed.machine
+        machine = queue.machine
         before = machine.positions.taken(consumer, key)
         first = machine.positions.next_to_take(consumer, machine.start)
         if before is not None:
-            one.done((OK, *before))
-        elif first >= machine.end and not nothing_too:
-            one.done((OK, first, first))
+            one.succeed((OK, *before))
+        elif first >= machine.end and not remember_empty:
+            one.succeed((OK, first, first))
         else:
-            most = self._fitting_messages(feed, first, min(most, TAKE_MESSAGES_MAX))
-            self._ask(group, [TAKE, consumer, key, most, nothing_too], one)
+            messages_max = self._fitting_messages(
+                queue, first, min(messages_max, TAKE_MESSAGES_MAX)
+            )
+            self._enqueue_row(group, [TAKE, consumer, key, messages_max, remember_empty], one)
 
-    def give(self, one: _PendingTake, first: int, behind: int) -> None:
+    def reply_with_messages(self, one: _PendingTake, first: int, next_offset: int) -> None:
         """These messages are the asker's, as a replicated fact; here they come."""
-        if one.queue is None or behind <= first:
-            self.tell(one.client, [one.request, OK, first, behind, [], None])
+        if one.queue is None or next_offset <= first:
+            self.add_reply_row(one.client, [one.request, OK, first, next_offset, [], None])
             return
         replica, counts = one.queue.replica, self._engine.counts
-        wanted = (replica.uid, first, behind)
-        entries = self._found.get(wanted)
+        wanted = (replica.uid, first, next_offset)
+        entries = self._entries_read.get(wanted)
         if entries is None:
             try:
                 entries = read_batches(
-                    replica, first, behind, TAKE_BYTES_MAX, TAKE_MESSAGES_MAX, True
+                    replica, first, next_offset, TAKE_BYTES_MAX, TAKE_MESSAGES_MAX, True
                 )
             except errors.MyQueueError as error:
                 counts["reads_failed_total"] += 1
-                one.failed(error.code, {"message": str(error)})
+                one.fail(error.code, {"message": str(error)})
                 return
-            self._found[wanted] = entries
-        taken = self._of(one.client, len(entries))
-        before = taken.bytes
+            self._entries_read[wanted] = entries
+        taken = self._reply_for(one.client, len(entries))
+        before = taken.payload_bytes
         batches = taken.add(replica.uid, entries)
-        taken.rows.append([one.request, OK, first, behind, batches, None])
-        counts["fetched_messages_total"] += behind - first
+        taken.rows.append([one.request, OK, first, next_offset, batches, None])
+        counts["fetched_messages_total"] += next_offset - first
         counts["fetched_batches_total"] += len(batches)
-        counts["fetched_bytes_total"] += taken.bytes - before
+        counts["fetched_bytes_total"] += taken.payload_bytes - before
 
-    def tell(self, client: Client, row: list[Any]) -> None:
-        self._of(client, 0).rows.append(row)
+    def add_reply_row(self, client: Client, row: list[Any]) -> None:
+        self._reply_for(client, 0).rows.append(row)
 
-    def _of(self, client: Client, batches: int) -> _TakenReply:
+    def _reply_for(self, client: Client, batches: int) -> _TakenReply:
         """What this client gets next, with room for one more row that has so many batches."""
-        taken = self._taken.get(client)
+        taken = self._replies.get(client)
         if taken is not None and (
-            len(taken.rows) >= REPLY_ROWS_MAX or taken.bytes > TAKE_BYTES_MAX
+            len(taken.rows) >= REPLY_ROWS_MAX
+            or taken.payload_bytes > TAKE_BYTES_MAX
             or len(taken.frames) + batches > TAKE_MESSAGES_MAX
-        ):  # fmt: skip
+        ):
             self._send(client, taken)
             taken = None
         if taken is None:
-            taken = self._taken[client] = _TakenReply()
+            taken = self._replies[client] = _TakenReply()
         return taken
 
     def _send(self, client: Client, taken: _TakenReply) -> None:
@@ -228,49 +239,51 @@ class CommitTakeHandler:
 
     def end_turn(self) -> None:
         """One message a client, with all that it took in this turn."""
-        if self._taken:
-            answering, self._taken = self._taken, {}
-            self._found.clear()
+        if self._replies:
+            answering, self._replies = self._replies, {}
+            self._entries_read.clear()
             for client, taken in answering.items():
                 self._send(client, taken)
 
-    def _fitting_messages(self, feed: ProposalQueue, first: int, most: int) -> int:
+    def _fitting_messages(self, queue: ProposalQueue, first: int, messages_max: int) -> int:
         """How many messages one answer can carry, if they are taken from there."""
-        machine = feed.machine
-        behind = min(first + most, machine.end)
-        if behind - first <= 1 or machine.bytes_kept <= TAKE_BYTES_MAX:
-            return most
-        found = read_batches(feed.replica, first, behind, TAKE_BYTES_MAX, TAKE_MESSAGES_MAX, True)
-        return max(1, found[-1][OFFSET] + found[-1][COUNT] - first) if found else most
+        machine = queue.machine
+        next_offset = min(first + messages_max, machine.end)
+        if next_offset - first <= 1 or machine.bytes_kept <= TAKE_BYTES_MAX:
+            return messages_max
+        found = read_batches(
+            queue.replica, first, next_offset, TAKE_BYTES_MAX, TAKE_MESSAGES_MAX, True
+        )
+        return max(1, found[-1][OFFSET] + found[-1][COUNT] - first) if found else messages_max
 
-    def _check(self, consumer: str) -> None:
+    def _check_and_note_consumer(self, consumer: str) -> None:
         check_consumer_name(consumer)
         if consumer.isascii() and consumer.isdigit() and len(consumer) < 20:
             self.seen.add(int(consumer))
 
-    def _ask(self, group: int, row: list[Any], asks: _CommitPart | _PendingTake) -> None:
-        feed = self._leading.get(group)
-        if feed is None:
-            asks.failed(*self._refusal(group))
-        elif len(feed.rows) >= ROWS_PER_TURN_MAX:
-            asks.failed(errors.Busy.code, {"retry_ms": 50})
+    def _enqueue_row(self, group: int, row: list[Any], asks: _CommitPart | _PendingTake) -> None:
+        queue = self._led_queues.get(group)
+        if queue is None:
+            asks.fail(*self._refusal(group))
+        elif len(queue.new_rows) >= ROWS_PER_TURN_MAX:
+            asks.fail(errors.Busy.code, {"retry_ms": 50})
         else:
-            feed.rows.append(row)
-            feed.asked.append(asks)
-            self._asked[feed] = None
+            queue.new_rows.append(row)
+            queue.new_waiters.append(asks)
+            self._queues_to_propose[queue] = None
 
-    def applied(self, feed: ProposalQueue, entries: list[Entry], results: list[Any]) -> None:
-        commands = feed.waiters_by_index
+    def applied(self, queue: ProposalQueue, entries: list[Entry], results: list[Any]) -> None:
+        commands = queue.waiters_by_index
         for entry, result in zip(entries, results, strict=True):
             waiting = commands.pop(entry[INDEX], None)
             if waiting is None:
                 continue
-            if entry[TERM] > feed.newest_term_led:  # another leader's entry stands there (W11)
+            if entry[TERM] > queue.newest_term_led:  # another leader's entry stands there (W11)
                 for one in waiting:
-                    one.failed(errors.OutcomeUnknown.code, None)
+                    one.fail(errors.OutcomeUnknown.code, None)
                 continue
             for one, value in zip(waiting, result, strict=True):
-                one.done(value)
+                one.succeed(value)
 
     def take_seen(self) -> list[int]:
         seen, self.seen = self.seen, set()

@@ -82,9 +82,16 @@ class WaitingFetch:
     """One FETCH. `missing`: bytes that have to come before it is answered early."""
 
     __slots__ = (
-        "bytes_max", "bytes_min", "client", "confirmed", "deadline", "missing", "parts", "request",
+        "bytes_max",
+        "bytes_min",
+        "client",
+        "confirmed",
+        "deadline",
+        "missing",
+        "parts",
+        "request",
         "slot",
-    )  # fmt: skip
+    )
 
     def __init__(self, client: Client, envelope: protocol.Envelope, now: int) -> None:
         _, _, self.request, wait_ms, self.bytes_min, bytes_max, self.parts = envelope
@@ -114,12 +121,12 @@ class FetchHandler:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._room: dict[int, dict[WaitingFetch, None]] = {}  # by group
-        self._seen: dict[int, int] = {}  # group in the room -> its bytes when last looked at
+        self._waiters_by_group: dict[int, dict[WaitingFetch, None]] = {}  # by group
+        self._bytes_seen: dict[int, int] = {}  # group in the room -> its bytes when last looked at
         self._woken_groups: dict[int, None] = {}  # groups that gained something in this turn
         self._waiters_by_slot: dict[int, dict[WaitingFetch, None]] = {}  # by deadline
-        self._waiters: dict[Client, int] = {}
-        self._rounds: dict[int, tuple[WaitingFetch, int]] = {}  # context -> (who, group)
+        self._waiters_per_client: dict[Client, int] = {}
+        self._read_rounds: dict[int, tuple[WaitingFetch, int]] = {}  # context -> (who, group)
         self._contexts = FIRST_CONTEXT
         self.waiting = 0
 
@@ -130,15 +137,18 @@ class FetchHandler:
         waiter = WaitingFetch(client, envelope, now)
         if not 0 < len(waiter.parts) <= PARTS_MAX:
             raise errors.InvalidRequest(f"{len(waiter.parts)} parts; 1 to {PARTS_MAX} are allowed")
-        answer = self._look(waiter)
+        answer = self._collect(waiter)
         enough = answer.bytes >= waiter.bytes_min or len(answer.frames) == REPLY_FRAMES_MAX
         above = [] if enough or answer.failed else self._replicas_asked_beyond_end(waiter)
         if enough or answer.failed or (waiter.deadline <= now and not above):
             self._reply(waiter, answer)
             return
-        if self.waiting >= WAITERS_MAX or self._waiters.get(client, 0) >= WAITERS_PER_CLIENT_MAX:
+        if (
+            self.waiting >= WAITERS_MAX
+            or self._waiters_per_client.get(client, 0) >= WAITERS_PER_CLIENT_MAX
+        ):
             raise errors.Busy("too many requests wait for messages")
-        self._enter(waiter, waiter.bytes_min - answer.bytes)
+        self._add_waiter(waiter, waiter.bytes_min - answer.bytes)
         for replica in above:
             self._confirm_end(waiter, replica)
 
@@ -158,21 +168,21 @@ class FetchHandler:
             self._engine.read(replica, self._contexts)
         except errors.MyQueueError:
             return  # it leads no more; the request waits, as at any other replica
-        self._rounds[self._contexts] = waiter, replica.uid
+        self._read_rounds[self._contexts] = waiter, replica.uid
 
     def read_ready(self, context: int) -> None:
-        waiter, group = self._rounds.pop(context, (None, 0))
-        if waiter is not None and waiter in self._room.get(group, ()):
+        waiter, group = self._read_rounds.pop(context, (None, 0))
+        if waiter is not None and waiter in self._waiters_by_group.get(group, ()):
             waiter.confirmed.add(group)
             waiter.missing = 0
             self._woken_groups[group] = None
 
     def lost(self, group: int) -> None:
         """It leads no more: rounds that are under way will not end."""
-        for context in [one for one, (_, of) in self._rounds.items() if of == group]:
-            del self._rounds[context]
+        for context in [one for one, (_, of) in self._read_rounds.items() if of == group]:
+            del self._read_rounds[context]
 
-    def _look(self, waiter: WaitingFetch) -> _FetchReply:
+    def _collect(self, waiter: WaitingFetch) -> _FetchReply:
         answer = _FetchReply()
         for group, offset in waiter.parts:
             replica = self._engine.replicas.get(group)
@@ -201,11 +211,14 @@ class FetchHandler:
         machine: PartitionMachine,
         offset: int,
     ) -> None:
-        left, frames_left = waiter.bytes_max - answer.bytes, REPLY_FRAMES_MAX - len(answer.frames)
+        bytes_left, frames_left = (
+            waiter.bytes_max - answer.bytes,
+            REPLY_FRAMES_MAX - len(answer.frames),
+        )
         start, end = machine.start, machine.end
         details: dict[str, Any] | None = None
         try:
-            found = read_batches(replica, offset, end, left, frames_left, not answer.frames)
+            found = read_batches(replica, offset, end, bytes_left, frames_left, not answer.frames)
         except errors.EntryMissing:  # it is being filled, behind a state that a leader installed
             code, details = errors.NotReady.code, {"retry_ms": 50}
         except errors.MyQueueError as error:
@@ -232,48 +245,48 @@ class FetchHandler:
 
     # -- the room ------------------------------------------------------------------------------
 
-    def _enter(self, waiter: WaitingFetch, missing: int) -> None:
+    def _add_waiter(self, waiter: WaitingFetch, missing: int) -> None:
         waiter.missing = missing
         for group, _ in waiter.parts:
-            there = self._room.get(group)
-            if there is None:
-                there = self._room[group] = {}
+            waiters = self._waiters_by_group.get(group)
+            if waiters is None:
+                waiters = self._waiters_by_group[group] = {}
                 machine = cast(PartitionMachine, self._engine.replicas[group].machine)
-                self._seen[group] = machine.bytes_total
-            there[waiter] = None
+                self._bytes_seen[group] = machine.bytes_total
+            waiters[waiter] = None
         self._waiters_by_slot.setdefault(waiter.slot, {})[waiter] = None
-        self._waiters[waiter.client] = self._waiters.get(waiter.client, 0) + 1
+        self._waiters_per_client[waiter.client] = self._waiters_per_client.get(waiter.client, 0) + 1
         self.waiting += 1
 
-    def _leave(self, waiter: WaitingFetch) -> None:
+    def _remove_waiter(self, waiter: WaitingFetch) -> None:
         for group, _ in waiter.parts:
-            there = self._room.get(group)
-            if there is not None:
-                there.pop(waiter, None)
-                if not there:
-                    del self._room[group], self._seen[group]
+            waiters = self._waiters_by_group.get(group)
+            if waiters is not None:
+                waiters.pop(waiter, None)
+                if not waiters:
+                    del self._waiters_by_group[group], self._bytes_seen[group]
         slot = self._waiters_by_slot.get(waiter.slot)
         if slot is not None:
             slot.pop(waiter, None)
             if not slot:
                 del self._waiters_by_slot[waiter.slot]
-        left = self._waiters[waiter.client] - 1
-        if left:
-            self._waiters[waiter.client] = left
+        bytes_left = self._waiters_per_client[waiter.client] - 1
+        if bytes_left:
+            self._waiters_per_client[waiter.client] = bytes_left
         else:
-            del self._waiters[waiter.client]
+            del self._waiters_per_client[waiter.client]
         self.waiting -= 1
 
     def applied(self, group: int) -> None:
-        if group in self._room:
+        if group in self._waiters_by_group:
             self._woken_groups[group] = None
 
     def removed(self, group: int) -> None:
         """No longer here: its waiters are told at once."""
         self.lost(group)
-        for waiter in self._room.get(group, ()):
+        for waiter in self._waiters_by_group.get(group, ()):
             waiter.missing = 0
-        if group in self._room:
+        if group in self._waiters_by_group:
             self._woken_groups[group] = None
 
     def end_turn(self) -> None:
@@ -282,26 +295,26 @@ class FetchHandler:
             return
         woken, self._woken_groups = self._woken_groups, {}
         for group in woken:
-            there, replica = self._room.get(group), self._engine.replicas.get(group)
-            if there is None:
+            waiters, replica = self._waiters_by_group.get(group), self._engine.replicas.get(group)
+            if waiters is None:
                 continue
             gained = 0
             if replica is not None:
                 machine = cast(PartitionMachine, replica.machine)
-                gained = machine.bytes_total - self._seen[group]
-                self._seen[group] = machine.bytes_total
-            for waiter in list(there):
+                gained = machine.bytes_total - self._bytes_seen[group]
+                self._bytes_seen[group] = machine.bytes_total
+            for waiter in list(waiters):
                 waiter.missing -= gained
                 if waiter.missing <= 0:
-                    self._answer(waiter)
+                    self._reply_to_waiter(waiter)
 
     def tick(self, now: int) -> None:
         """Those who waited long enough get what there is."""
         for slot in [slot for slot in self._waiters_by_slot if slot * SLOT_MS <= now]:
             for waiter in self._waiters_by_slot.pop(slot):
-                self._answer(waiter)
+                self._reply_to_waiter(waiter)
 
-    def _answer(self, waiter: WaitingFetch) -> None:
-        answer = self._look(waiter)
-        self._leave(waiter)
+    def _reply_to_waiter(self, waiter: WaitingFetch) -> None:
+        answer = self._collect(waiter)
+        self._remove_waiter(waiter)
         self._reply(waiter, answer)

@@ -42,42 +42,42 @@ class KeyAgeing:
     """See the module's docstring. `leading` are the feeds that may be proposed to."""
 
     def __init__(self, engine: Engine, leading: dict[int, ProposalQueue]) -> None:
-        self._engine, self._leading = engine, leading
+        self._engine, self._led_queues = engine, leading
         self._timers: dict[int, _StepTimer] = {}
         self._due: dict[int, None] = {}
-        self._look_at = 0
+        self._next_check_at = 0
 
-    def first(self, feed: ProposalQueue) -> None:
+    def first(self, queue: ProposalQueue) -> None:
         """It has keys, or will with this turn: they age by steps from now on."""
-        if not feed.machine.keys.steps:
-            self._due[feed.replica.uid] = None
+        if not queue.machine.keys.steps:
+            self._due[queue.replica.uid] = None
 
     def tick(self, now: int) -> None:
-        if now < self._look_at:
+        if now < self._next_check_at:
             return
-        self._look_at = now + CHECK_INTERVAL_MS
-        for group in [one for one in self._timers if one not in self._leading]:
+        self._next_check_at = now + CHECK_INTERVAL_MS
+        for group in [one for one in self._timers if one not in self._led_queues]:
             del self._timers[group]
-        for group, feed in self._leading.items():
-            if not len(feed.machine.keys):
+        for group, queue in self._led_queues.items():
+            if not len(queue.machine.keys):
                 self._timers.pop(group, None)
-            elif self._update_timer(group, feed, now):
+            elif self._update_timer(group, queue, now):
                 self._due[group] = None
                 if len(self._due) >= STEPS_PER_CHECK_MAX:
                     break
 
-    def _update_timer(self, group: int, feed: ProposalQueue, now: int) -> bool:
-        pace, keys = self._timer_of(group, feed, now), feed.machine.keys
+    def _update_timer(self, group: int, queue: ProposalQueue, now: int) -> bool:
+        pace, keys = self._timer_of(group, queue, now), queue.machine.keys
         if pace.proposed:
-            if feed.machine.applied_index < pace.proposed:
+            if queue.machine.applied_index < pace.proposed:
                 return False
             pace.since, pace.proposed = now, 0
         return not keys.steps or now - pace.since >= KEY_STEP_MS
 
-    def _timer_of(self, group: int, feed: ProposalQueue, now: int) -> _StepTimer:
+    def _timer_of(self, group: int, queue: ProposalQueue, now: int) -> _StepTimer:
         pace = self._timers.get(group)
-        if pace is None or pace.term != feed.term:
-            pace = self._timers[group] = _StepTimer(feed.term, now)
+        if pace is None or pace.term != queue.term:
+            pace = self._timers[group] = _StepTimer(queue.term, now)
         return pace
 
     def before_turn_ends(self, now: int) -> None:
@@ -86,18 +86,18 @@ class KeyAgeing:
             return
         due, self._due = self._due, {}
         for group in due:
-            feed = self._leading.get(group)
-            if feed is not None:
-                self._propose(group, feed, now)
+            queue = self._led_queues.get(group)
+            if queue is not None:
+                self._propose(group, queue, now)
 
-    def _propose(self, group: int, feed: ProposalQueue, now: int) -> None:
-        pace = self._timer_of(group, feed, now)
+    def _propose(self, group: int, queue: ProposalQueue, now: int) -> None:
+        pace = self._timer_of(group, queue, now)
         if pace.proposed:
             return
-        feed.last_stamp_ms = max(self._engine.wall_ms(), feed.last_stamp_ms)
-        item = Item(0, feed.last_stamp_ms, COMMAND, key_step_command())
+        queue.last_stamp_ms = max(self._engine.wall_ms(), queue.last_stamp_ms)
+        item = Item(0, queue.last_stamp_ms, COMMAND, key_step_command())
         try:
-            pace.proposed = self._engine.propose(feed.replica, [item])
+            pace.proposed = self._engine.propose(queue.replica, [item])
         except errors.MyQueueError:
             return  # it leads no more, or has no room: looked at again
         self._engine.counts["key_steps_total"] += 1

@@ -197,15 +197,23 @@ class ManagerLink:
         load = self._messages * 1000 // max(passed, 1)
         self._last_heartbeat_at, self._messages = now, 0
         return {
-            "disk": engine.log.identity.disk, "incarnation": engine.incarnation,
-            "address": config.advertise, "peer": config.peer_advertise, "host": config.host,
-            "version": self.version, "producers": producers, "consumers": consumers,
-            "disk_low": engine.log.journal.space_low, "load": load,
+            "disk": engine.log.identity.disk,
+            "incarnation": engine.incarnation,
+            "address": config.advertise,
+            "peer": config.peer_advertise,
+            "host": config.host,
+            "version": self.version,
+            "producers": producers,
+            "consumers": consumers,
+            "disk_low": engine.log.journal.space_low,
+            "load": load,
             "used_bytes": engine.counts.get("disk_used_bytes", 0),
-            "free_bytes": engine.counts.get("disk_free_bytes", 0), "lost": self._lost_rows(),
-            "damaged": engine.repair.told(), "voteless": self._non_voting_rows(),
+            "free_bytes": engine.counts.get("disk_free_bytes", 0),
+            "lost": self._lost_rows(),
+            "damaged": engine.repair.told(),
+            "voteless": self._non_voting_rows(),
             **engine.closing.next_told(),
-        }  # fmt: skip
+        }
 
     def _held_rows(self) -> list[list[int]]:
         """[group, incarnation] of all that a start would find here. The managers forget a replica
@@ -244,14 +252,18 @@ class ManagerLink:
         """
         replicas, since, now = self._engine.replicas, self._waits, self._engine.now
         self._waits = {
-            uid: since.get(uid, now) for uid, one in replicas.items()
-            if one.node.recovering and one.leader_node and one.node.term == one.node.started_term
+            uid: since.get(uid, now)
+            for uid, one in replicas.items()
+            if one.node.recovering
+            and one.leader_node
+            and one.node.term == one.node.started_term
             and len(one.node.config.voters) == 2
-        }  # fmt: skip
+        }
         return {
             uid: replicas[uid].replica_id & INCARNATION_MASK
-            for uid, at in self._waits.items() if now - at >= RECOVERY_STALLED_AFTER_MS
-        }  # fmt: skip
+            for uid, at in self._waits.items()
+            if now - at >= RECOVERY_STALLED_AFTER_MS
+        }
 
     def _row(self, group: int) -> Row | None:
         replica = self._engine.replicas.get(group)
@@ -259,10 +271,16 @@ class ManagerLink:
             return None
         machine = cast(PartitionMachine, replica.machine)
         return [
-            group, replica.replica_id & INCARNATION_MASK, replica.is_leader, replica.node.term,
-            replica.leader_node, machine.start, machine.end, machine.bytes_kept,
+            group,
+            replica.replica_id & INCARNATION_MASK,
+            replica.is_leader,
+            replica.node.term,
+            replica.leader_node,
+            machine.start,
+            machine.end,
+            machine.bytes_kept,
             committed_members(replica),
-        ]  # fmt: skip
+        ]
 
     # -- orders --------------------------------------------------------------------------------
 
@@ -361,8 +379,10 @@ class ManagerLink:
             int(group): tuple((int(node), int(drawn)) for node, drawn in names)
             for group, names in orders.get("founders") or ()
         }
-        rows = [WantedReplica(*row)._replace(founders=founders.get(row[0], ()))
-                for row in orders["wanted"] or ()]  # fmt: skip
+        rows = [
+            WantedReplica(*row)._replace(founders=founders.get(row[0], ()))
+            for row in orders["wanted"] or ()
+        ]
         self._learn_addresses(version, orders["brokers"] or ())
         transfers = [(group, node) for group, node in orders["transfers"]]
         if orders["life"] != engine.incarnation or version < self.version:
@@ -436,9 +456,11 @@ class ManagerLink:
         return [
             row
             for group, row in self.wanted.items()
-            if group not in engine.replicas and group not in engine.refused
-            and group not in self._lost and row.incarnation(engine.node)
-        ]  # fmt: skip
+            if group not in engine.replicas
+            and group not in engine.refused
+            and group not in self._lost
+            and row.incarnation(engine.node)
+        ]
 
     def create(self, wanted: WantedReplica) -> Replica:
         """The replica that was drawn for this broker. Raises what create does.

@@ -57,16 +57,21 @@ class ProduceHandler:
     """`leading` has the feeds of groups that may be proposed to now; the broker keeps it."""
 
     def __init__(
-        self, engine: Engine, leading: dict[int, ProposalQueue], asked: dict[ProposalQueue, None],
-        elsewhere: RefusalUnlessLeader, feed_of: Callable[[int], ProposalQueue],
-        begins_keys: Callable[[ProposalQueue], None],
-    ) -> None:  # fmt: skip
-        self._engine, self._leading, self._asked = engine, leading, asked
-        self._refusal_unless_leader, self._feed_of = elsewhere, feed_of
-        self._start_key_ageing = begins_keys  # a batch with a key of its own comes
+        self,
+        engine: Engine,
+        leading: dict[int, ProposalQueue],
+        queues_to_propose: dict[ProposalQueue, None],
+        refusal_unless_leader: RefusalUnlessLeader,
+        queue_for: Callable[[int], ProposalQueue],
+        start_key_ageing: Callable[[ProposalQueue], None],
+    ) -> None:
+        self._engine, self._led_queues = engine, leading
+        self._queues_to_propose = queues_to_propose
+        self._refusal_unless_leader, self._queue_for = refusal_unless_leader, queue_for
+        self._start_key_ageing = start_key_ageing  # a batch with a key of its own comes
         self._accounts: dict[Client, ClientAccount] = {}
         self._accounts_with_results: list[ClientAccount] = []  # with results, in this turn
-        self.inflight = 0  # bytes
+        self.inflight_bytes = 0  # bytes
         self._seen: set[int] = set()  # producers
 
     # -- in ------------------------------------------------------------------------------------
@@ -78,17 +83,17 @@ class ProduceHandler:
         account = self._accounts.get(client)
         if account is None:
             account = self._accounts[client] = ClientAccount(client)
-        leading = self._leading
+        leading = self._led_queues
         for group, frame in zip(groups, frames, strict=True):
-            feed = leading.get(group)
-            if feed is not None:
-                self._accept_or_refuse(feed, account, request, frame)
+            queue = leading.get(group)
+            if queue is not None:
+                self._accept_or_refuse(queue, account, request, frame)
             else:
                 self._hold_or_refuse(group, account, request, frame)
             request += 1
 
     def _accept_or_refuse(
-        self, feed: ProposalQueue, account: ClientAccount, request: int, frame: Buffer
+        self, queue: ProposalQueue, account: ClientAccount, request: int, frame: Buffer
     ) -> None:
         """One batch for a group that this broker leads."""
         size = len(frame)
@@ -98,47 +103,47 @@ class ProduceHandler:
         except errors.BatchInvalid as error:
             self._refuse(account, request, error.code, {"message": str(error)})
             return
-        if max(size, body) > feed.bytes_max or count > body:
-            self._refuse(account, request, *_size_refusal(size, count, body, feed.bytes_max))
+        if max(size, body) > queue.batch_bytes_max or count > body:
+            self._refuse(account, request, *_size_refusal(size, count, body, queue.batch_bytes_max))
             return
         if (
-            account.inflight + size > CLIENT_INFLIGHT_BYTES_MAX
-            or self.inflight + size > DAEMON_INFLIGHT_BYTES_MAX
+            account.inflight_bytes + size > CLIENT_INFLIGHT_BYTES_MAX
+            or self.inflight_bytes + size > DAEMON_INFLIGHT_BYTES_MAX
         ):
             self._refuse(account, request, errors.Busy.code, _BUSY_DETAILS)
             return
         ticket: Ticket = [account, request, size, None]
         if epoch == KEYED_EPOCH:
             key = batch_key(producer, sequence)
-            verdict = feed.judge_key(key, count)
+            verdict = queue.judge_key(key, count)
             if verdict != NEW:
-                if verdict != KEY_REUSED and not _is_repeat(feed, verdict, frame):
+                if verdict != KEY_REUSED and not _is_repeat(queue, verdict, frame):
                     verdict = KEY_REUSED
-                self._answer_known_batch(feed, account, request, verdict)
+                self._answer_known_batch(queue, account, request, verdict)
                 return
-            feed.keyed[key] = count, ticket
-            if not feed.machine.keys.steps:
-                self._start_key_ageing(feed)
+            queue.in_flight_by_key[key] = count, ticket
+            if not queue.machine.keys.steps:
+                self._start_key_ageing(queue)
         elif producer:
-            ahead = feed.in_flight.get(producer)
+            ahead = queue.in_flight.get(producer)
             if ahead is not None and epoch == ahead.epoch and sequence == ahead.next_sequence:
                 ahead.add(sequence, count, ticket)
             else:
-                verdict = feed.judge(producer, epoch, sequence, count)
+                verdict = queue.judge(producer, epoch, sequence, count)
                 if verdict != NEW:
-                    self._answer_known_batch(feed, account, request, verdict)
+                    self._answer_known_batch(queue, account, request, verdict)
                     return
-                feed.record_new_batch(producer, epoch, sequence, count, ticket)
+                queue.record_new_batch(producer, epoch, sequence, count, ticket)
                 self._seen.add(producer)
-        account.inflight += size
-        self.inflight += size
-        feed.items.append((count, frame))
-        feed.new_tickets.append(ticket)
-        if len(feed.items) == 1:
-            self._asked[feed] = None
+        account.inflight_bytes += size
+        self.inflight_bytes += size
+        queue.new_batches.append((count, frame))
+        queue.new_tickets.append(ticket)
+        if len(queue.new_batches) == 1:
+            self._queues_to_propose[queue] = None
 
     def _answer_known_batch(
-        self, feed: ProposalQueue, account: ClientAccount, request: int, verdict: int | Ticket
+        self, queue: ProposalQueue, account: ClientAccount, request: int, verdict: int | Ticket
     ) -> None:
         if isinstance(verdict, list):  # its first sending is on its way: the same answer for both
             if verdict[REPEATS] is None:
@@ -151,7 +156,7 @@ class ProduceHandler:
         elif verdict == KEY_REUSED:
             self._refuse(account, request, errors.KeyReused.code, _KEY_REUSED_DETAILS)
         else:
-            self._result(account, [request, 0, verdict, _stored_time_ms(feed, verdict), None])
+            self._result(account, [request, 0, verdict, _stored_time_ms(queue, verdict), None])
 
     def _hold_or_refuse(
         self, group: int, account: ClientAccount, request: int, frame: Buffer
@@ -161,32 +166,32 @@ class ProduceHandler:
         if refusal is not None:
             self._refuse(account, request, *refusal)
         elif (
-            account.inflight + size > CLIENT_INFLIGHT_BYTES_MAX
-            or self.inflight + size > DAEMON_INFLIGHT_BYTES_MAX
+            account.inflight_bytes + size > CLIENT_INFLIGHT_BYTES_MAX
+            or self.inflight_bytes + size > DAEMON_INFLIGHT_BYTES_MAX
         ):
             self._refuse(account, request, errors.Busy.code, _BUSY_DETAILS)
         else:
-            account.inflight += size
-            self.inflight += size
-            self._feed_of(group).held.append((account, request, frame))
+            account.inflight_bytes += size
+            self.inflight_bytes += size
+            self._queue_for(group).held_batches.append((account, request, frame))
 
-    def release(self, feed: ProposalQueue, refusal: tuple[int, Details] | None) -> None:
+    def release(self, queue: ProposalQueue, refusal: tuple[int, Details] | None) -> None:
         """What was held: offered, now that the replica is ready, or refused."""
-        held, feed.held = feed.held, []
+        held, queue.held_batches = queue.held_batches, []
         for account, request, frame in held:
-            account.inflight -= len(frame)
-            self.inflight -= len(frame)
+            account.inflight_bytes -= len(frame)
+            self.inflight_bytes -= len(frame)
             if refusal is None:
-                self._accept_or_refuse(feed, account, request, frame)
+                self._accept_or_refuse(queue, account, request, frame)
             else:
                 self._refuse(account, request, *refusal)
 
     # -- out -----------------------------------------------------------------------------------
 
-    def applied(self, feed: ProposalQueue, entries: list[Entry]) -> None:
+    def applied(self, queue: ProposalQueue, entries: list[Entry]) -> None:
         """They are committed and applied: on disk on a majority."""
-        pop, answering = feed.waiting.pop, self._accounts_with_results
-        replaced = entries[-1][TERM] > feed.newest_term_led  # by entries of another leader (W11)
+        pop, answering = queue.tickets_by_index.pop, self._accounts_with_results
+        replaced = entries[-1][TERM] > queue.newest_term_led  # by entries of another leader (W11)
         done = 0
         for entry in entries:
             ticket = pop(entry[INDEX], None)
@@ -194,32 +199,32 @@ class ProduceHandler:
                 continue
             account, request, size, repeats = ticket
             if replaced or repeats is not None:
-                self._settle_unusual(feed, entry, ticket)
+                self._settle_unusual(queue, entry, ticket)
                 continue
             ticket[ACCOUNT] = None
-            account.inflight -= size
+            account.inflight_bytes -= size
             done += size
             if not account.results:
                 answering.append(account)
             account.results.append([request, 0, entry[OFFSET], entry[TIME], None])
-        self.inflight -= done
+        self.inflight_bytes -= done
         self._engine.counts["produced_bytes_total"] += done
 
-    def _settle_unusual(self, feed: ProposalQueue, entry: Entry, ticket: Ticket) -> None:
-        if entry[TERM] > feed.newest_term_led:
-            self.failed([ticket], _OUTCOME_UNKNOWN, None)
+    def _settle_unusual(self, queue: ProposalQueue, entry: Entry, ticket: Ticket) -> None:
+        if entry[TERM] > queue.newest_term_led:
+            self.fail([ticket], _OUTCOME_UNKNOWN, None)
         else:
             self._settle(ticket, [0, entry[OFFSET], entry[TIME], None])
 
-    def failed(self, tickets: list[Ticket], code: int, details: Details) -> None:
+    def fail(self, tickets: list[Ticket], code: int, details: Details) -> None:
         for ticket in tickets:
             self._settle(ticket, [code, 0, 0, details])
 
     def _settle(self, ticket: Ticket, result: list[Any]) -> None:
         account, request, size, repeats = ticket
         ticket[ACCOUNT] = None
-        account.inflight -= size
-        self.inflight -= size
+        account.inflight_bytes -= size
+        self.inflight_bytes -= size
         for one, number in ((account, request), *(repeats or ())):
             self._result(one, [number, *result])
 
@@ -246,7 +251,7 @@ class ProduceHandler:
 
     def drop_idle_clients(self) -> None:
         """Now and then: clients with nothing in flight are forgotten."""
-        idle = [one for one, account in self._accounts.items() if not account.inflight]
+        idle = [one for one, account in self._accounts.items() if not account.inflight_bytes]
         for client in idle:
             if not self._accounts[client].results:
                 del self._accounts[client]
@@ -254,8 +259,8 @@ class ProduceHandler:
     def take_seen(self) -> list[int]:
         """Producers that wrote since the last call."""
         seen, self._seen = self._seen, set()
-        for feed in self._leading.values():
-            seen.update(feed.in_flight)
+        for queue in self._led_queues.values():
+            seen.update(queue.in_flight)
         return sorted(seen)[:SEEN_PRODUCERS_MAX]
 
 
@@ -281,18 +286,18 @@ def _size_refusal(size: int, count: int, body: int, bytes_max: int) -> tuple[int
     return errors.BatchInvalid.code, {"message": message}
 
 
-def _is_repeat(feed: ProposalQueue, sent: int | Ticket, frame: Buffer) -> bool:
+def _is_repeat(queue: ProposalQueue, sent: int | Ticket, frame: Buffer) -> bool:
     """The same messages as what was sent with this key; so it is taken to be, if that is gone."""
-    first = feed.sent_batch(sent)
+    first = queue.sent_batch(sent)
     try:
         return first is None or batch.have_same_messages(first, frame)
     except errors.BatchInvalid:  # one of them can't be decompressed
         return False
 
 
-def _stored_time_ms(feed: ProposalQueue, offset: int) -> int:
+def _stored_time_ms(queue: ProposalQueue, offset: int) -> int:
     """When a batch that was sent before was stored; 0 if that can't be read any more."""
     try:
-        return feed.replica.entry_at_offset(offset)[TIME]
+        return queue.replica.entry_at_offset(offset)[TIME]
     except errors.MyQueueError:
         return 0

@@ -44,11 +44,11 @@ Ticket = list[Any]
 class ClientAccount:
     """One client: what it has in flight, and results that leave when the turn ends."""
 
-    __slots__ = ("client", "inflight", "results")
+    __slots__ = ("client", "inflight_bytes", "results")
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.inflight = 0
+        self.inflight_bytes = 0
         self.results: list[list[Any]] = []
 
 
@@ -59,44 +59,71 @@ class InFlightBatches:
     this epoch.
     """
 
-    __slots__ = ("epoch", "last", "next_sequence", "older", "where")
+    __slots__ = (
+        "epoch",
+        "newest_ticket",
+        "next_sequence",
+        "previous_epoch_ticket",
+        "tickets_by_sequence",
+    )
 
     def __init__(self, epoch: int, older: Ticket) -> None:
         self.epoch, self.next_sequence = epoch, 0
-        self.where: dict[int, Ticket] = {}  # first sequence -> ticket
-        self.last = self.older = older
+        self.tickets_by_sequence: dict[int, Ticket] = {}  # first sequence -> ticket
+        self.newest_ticket = self.previous_epoch_ticket = older
 
     def add(self, sequence: int, count: int, ticket: Ticket) -> None:
         self.next_sequence = sequence + count
-        self.where[sequence] = self.last = ticket
-        if len(self.where) > IN_FLIGHT_PER_PRODUCER_MAX:
-            self.where = {at: one for at, one in self.where.items() if one[ACCOUNT] is not None}
+        self.tickets_by_sequence[sequence] = self.newest_ticket = ticket
+        if len(self.tickets_by_sequence) > IN_FLIGHT_PER_PRODUCER_MAX:
+            self.tickets_by_sequence = {
+                at: one for at, one in self.tickets_by_sequence.items() if one[ACCOUNT] is not None
+            }
 
     def withdraw(self, refused: set[int]) -> None:
         """Tickets, by identity, whose batches were not proposed after all: the newest ones."""
-        out = [sequence for sequence, ticket in self.where.items() if id(ticket) in refused]
+        out = [
+            sequence
+            for sequence, ticket in self.tickets_by_sequence.items()
+            if id(ticket) in refused
+        ]
         if out:
             self.next_sequence = min(out)
             for sequence in out:
-                del self.where[sequence]
-            self.last = next(reversed(self.where.values()), self.older)
+                del self.tickets_by_sequence[sequence]
+            self.newest_ticket = next(
+                reversed(self.tickets_by_sequence.values()), self.previous_epoch_ticket
+            )
 
 
 class CommandWaiter(Protocol):
     """Who asked for one row of a command."""
 
-    def done(self, result: Any) -> None: ...
-    def failed(self, code: int, details: Details) -> None: ...
+    def succeed(self, result: Any) -> None: ...
+    def fail(self, code: int, details: Details) -> None: ...
 
 
 class ProposalQueue:
     """See the module's docstring. Invariant: `items` and `tickets` are of equal length."""
 
     __slots__ = (
-        "_made", "in_flight", "asked", "newest_term_led", "bytes_max", "waiters_by_index", "held",
-        "items", "keyed",
-        "machine", "replica", "rows", "last_stamp_ms", "term", "new_tickets", "waiting",
-    )  # fmt: skip
+        "_waiters_by_command",
+        "in_flight",
+        "new_waiters",
+        "newest_term_led",
+        "batch_bytes_max",
+        "waiters_by_index",
+        "held_batches",
+        "new_batches",
+        "in_flight_by_key",
+        "machine",
+        "replica",
+        "new_rows",
+        "last_stamp_ms",
+        "term",
+        "new_tickets",
+        "tickets_by_index",
+    )
 
     def __init__(self, replica: Replica, machine: PartitionMachine) -> None:
         self.replica, self.machine = replica, machine
@@ -105,33 +132,41 @@ class ProposalQueue:
             0  # the last one of these: of the newest entry that somebody waits for
         )
         self.last_stamp_ms = 0  # of the last entry
-        self.bytes_max = BATCH_BYTES_MAX  # of a batch, by the topic's settings
+        self.batch_bytes_max = BATCH_BYTES_MAX  # of a batch, by the topic's settings
         self.in_flight: dict[int, InFlightBatches] = {}
-        self.keyed: dict[BatchKey, tuple[int, Ticket]] = {}  # likewise: messages, ticket
-        self.held: list[tuple[ClientAccount, int, Buffer]] = []  # until it is ready
+        self.in_flight_by_key: dict[BatchKey, tuple[int, Ticket]] = {}  # likewise: messages, ticket
+        self.held_batches: list[tuple[ClientAccount, int, Buffer]] = []  # until it is ready
         # This turn's:
-        self.items: list[tuple[int, Buffer]] = []  # (messages, batch)
+        self.new_batches: list[tuple[int, Buffer]] = []  # (messages, batch)
         self.new_tickets: list[Ticket] = []
-        self.rows: list[list[Any]] = []  # of commands: [operation, …row]
-        self.asked: list[CommandWaiter] = []
-        self._made: list[list[CommandWaiter]] = []  # who asked for each of the commands
+        self.new_rows: list[list[Any]] = []  # of commands: [operation, …row]
+        self.new_waiters: list[CommandWaiter] = []
+        self._waiters_by_command: list[
+            list[CommandWaiter]
+        ] = []  # who asked for each of the commands
         # By index of their entries:
-        self.waiting: dict[int, Ticket] = {}
+        self.tickets_by_index: dict[int, Ticket] = {}
         self.waiters_by_index: dict[int, list[CommandWaiter]] = {}
 
     @property
     def is_idle(self) -> bool:
-        return not (self.waiting or self.waiters_by_index or self.held or self.items or self.rows)
+        return not (
+            self.tickets_by_index
+            or self.waiters_by_index
+            or self.held_batches
+            or self.new_batches
+            or self.new_rows
+        )
 
-    def begin(self, term: int) -> None:
+    def start_term(self, term: int) -> None:
         """It leads, and everything in the log before is applied."""
         self.term = self.newest_term_led = term
         self.last_stamp_ms = self.machine.time_ms
-        self.in_flight, self.keyed = {}, {}
+        self.in_flight, self.in_flight_by_key = {}, {}
 
-    def stop(self) -> None:
+    def end_term(self) -> None:
         self.term = 0
-        self.in_flight, self.keyed = {}, {}
+        self.in_flight, self.in_flight_by_key = {}, {}
 
     # -- judging batches -----------------------------------------------------------------------
 
@@ -147,11 +182,11 @@ class ProposalQueue:
             return FENCED
         if sequence == ahead.next_sequence:
             return NEW
-        ticket = ahead.where.get(sequence)
+        ticket = ahead.tickets_by_sequence.get(sequence)
         if ticket is not None and ticket[ACCOUNT] is not None:
             return ticket
-        known = self.machine.sessions.get(producer)
-        verdict = OUT_OF_SEQUENCE if known is None else known.judge(epoch, sequence, count)
+        session = self.machine.sessions.get(producer)
+        verdict = OUT_OF_SEQUENCE if session is None else session.judge(epoch, sequence, count)
         # What the applied state takes for new was proposed already, or has a gap before it.
         return OUT_OF_SEQUENCE if verdict == NEW else verdict
 
@@ -161,13 +196,13 @@ class ProposalQueue:
         """A batch that was judged as new will be proposed with this turn."""
         ahead = self.in_flight.get(producer)
         if ahead is None or epoch != ahead.epoch:
-            older = [None] if ahead is None else ahead.last
+            older = [None] if ahead is None else ahead.newest_ticket
             ahead = self.in_flight[producer] = InFlightBatches(epoch, older)
         ahead.add(sequence, count, ticket)
 
     def judge_key(self, key: BatchKey, count: int) -> int | Ticket:
         """The same for a batch that has a key of its own."""
-        messages, ticket = self.keyed.get(key, (0, None))
+        messages, ticket = self.in_flight_by_key.get(key, (0, None))
         if ticket is not None and ticket[ACCOUNT] is not None:
             return ticket if messages == count else KEY_REUSED
         return self.machine.keys.judge(key, count)
@@ -177,10 +212,10 @@ class ProposalQueue:
         try:
             if isinstance(sent, int):
                 return cast(Buffer, self.replica.entry_at_offset(sent)[PAYLOAD])
-            for (_, payload), ticket in zip(self.items, self.new_tickets, strict=True):
+            for (_, payload), ticket in zip(self.new_batches, self.new_tickets, strict=True):
                 if ticket is sent:
                     return payload
-            for index, ticket in self.waiting.items():
+            for index, ticket in self.tickets_by_index.items():
                 if ticket is sent:
                     return cast(Buffer, self.replica.read(index, index, 1)[0][PAYLOAD])
         except errors.MyQueueError:
@@ -189,8 +224,12 @@ class ProposalQueue:
 
     def drop_applied(self) -> None:
         """Producers and keys with nothing on its way: what is applied speaks for them."""
-        self.keyed = {key: one for key, one in self.keyed.items() if one[1][ACCOUNT] is not None}
-        done = [one for one, ahead in self.in_flight.items() if ahead.last[ACCOUNT] is None]
+        self.in_flight_by_key = {
+            key: one for key, one in self.in_flight_by_key.items() if one[1][ACCOUNT] is not None
+        }
+        done = [
+            one for one, ahead in self.in_flight.items() if ahead.newest_ticket[ACCOUNT] is None
+        ]
         for producer in done:
             del self.in_flight[producer]
 
@@ -199,35 +238,35 @@ class ProposalQueue:
     def take_proposals(self, now_ms: int) -> list[Item]:
         """Everything that this turn asked for, as proposals: batches first, then commands."""
         self.last_stamp_ms = stamp = max(now_ms, self.last_stamp_ms)
-        counts, batches = zip(*self.items, strict=True) if self.items else ((), ())
+        counts, batches = zip(*self.new_batches, strict=True) if self.new_batches else ((), ())
         # Plain tuples: an `Item` takes six times as long to make, and the log only unpacks it.
-        made = list(zip(counts, repeat(stamp), repeat(DATA), batches, strict=False))
-        items = cast("list[Item]", made)
+        proposals = list(zip(counts, repeat(stamp), repeat(DATA), batches, strict=False))
+        items = cast("list[Item]", proposals)
         for payload, asked in self._packed_commands():
             items.append(Item(0, stamp, COMMAND, payload))
-            self._made.append(asked)
+            self._waiters_by_command.append(asked)
         return items
 
     def _packed_commands(self) -> Iterator[tuple[bytes, list[CommandWaiter]]]:
         """Rows of one operation travel together; their order is kept."""
-        for operation in sorted({row[0] for row in self.rows}):
-            places = [at for at, row in enumerate(self.rows) if row[0] == operation]
-            for begin in range(0, len(places), COMMAND_ROWS_MAX):
-                part = places[begin : begin + COMMAND_ROWS_MAX]
-                rows = [self.rows[at][1:] for at in part]
-                yield protocol.pack([operation, rows]), [self.asked[at] for at in part]
+        for operation in sorted({row[0] for row in self.new_rows}):
+            row_numbers = [at for at, row in enumerate(self.new_rows) if row[0] == operation]
+            for begin in range(0, len(row_numbers), COMMAND_ROWS_MAX):
+                part = row_numbers[begin : begin + COMMAND_ROWS_MAX]
+                rows = [self.new_rows[at][1:] for at in part]
+                yield protocol.pack([operation, rows]), [self.new_waiters[at] for at in part]
 
-    def proposed(self, first: int) -> None:
+    def mark_proposed(self, first: int) -> None:
         """What `take_proposals` gave has the indexes from `first` on."""
         behind = first + len(self.new_tickets)
-        self.waiting.update(zip(range(first, behind), self.new_tickets, strict=True))
-        if self._made:
-            self.waiters_by_index.update(enumerate(self._made, behind))
+        self.tickets_by_index.update(zip(range(first, behind), self.new_tickets, strict=True))
+        if self._waiters_by_command:
+            self.waiters_by_index.update(enumerate(self._waiters_by_command, behind))
         self._clear()
 
-    def refused(self) -> tuple[list[Ticket], list[CommandWaiter]]:
+    def take_refused(self) -> tuple[list[Ticket], list[CommandWaiter]]:
         """This turn's, of which certainly nothing was done: they are as if never asked for."""
-        tickets, asked = self.take_refused_batches(), self.asked
+        tickets, asked = self.take_refused_batches(), self.new_waiters
         self._clear()
         return tickets, asked
 
@@ -237,16 +276,24 @@ class ProposalQueue:
         refused = set(map(id, tickets))
         for ahead in self.in_flight.values():
             ahead.withdraw(refused)
-        self.keyed = {key: one for key, one in self.keyed.items() if id(one[1]) not in refused}
-        self.items, self.new_tickets, self._made = [], [], []
+        self.in_flight_by_key = {
+            key: one for key, one in self.in_flight_by_key.items() if id(one[1]) not in refused
+        }
+        self.new_batches, self.new_tickets, self._waiters_by_command = [], [], []
         return tickets
 
     def _clear(self) -> None:
-        self.items, self.new_tickets, self.rows, self.asked, self._made = [], [], [], [], []
+        (
+            self.new_batches,
+            self.new_tickets,
+            self.new_rows,
+            self.new_waiters,
+            self._waiters_by_command,
+        ) = [], [], [], [], []
 
-    def lost(self, first: int) -> tuple[list[Ticket], list[CommandWaiter]]:
+    def take_lost(self, first: int) -> tuple[list[Ticket], list[CommandWaiter]]:
         """Nobody knows what became of the entries from `first` on."""
-        indexes = [index for index in self.waiting if index >= first]
-        tickets = [self.waiting.pop(index) for index in indexes]
+        indexes = [index for index in self.tickets_by_index if index >= first]
+        tickets = [self.tickets_by_index.pop(index) for index in indexes]
         late = [index for index in self.waiters_by_index if index >= first]
         return tickets, [one for index in late for one in self.waiters_by_index.pop(index)]

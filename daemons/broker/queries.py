@@ -55,57 +55,63 @@ class BrokerQueries:
     # -- OFFSETS -------------------------------------------------------------------------------
 
     def offsets(self, client: Client, envelope: protocol.Envelope) -> None:
-        asks, groups = _OffsetsRequest(client, envelope), envelope[5]
-        if asks.consumer is not None:
-            check_consumer_name(asks.consumer)
+        request_state, groups = _OffsetsRequest(client, envelope), envelope[5]
+        if request_state.consumer is not None:
+            check_consumer_name(request_state.consumer)
             if len(self._reads) + len(groups) > READS_WAITING_MAX:
                 raise errors.Busy("too many questions wait for a round of heartbeats")
         if not groups:
-            self._finish(asks)
+            self._finish(request_state)
         for place, group in enumerate(groups):
             replica = self._engine.replicas.get(group)
             if replica is None:
                 row = [group, errors.UnknownPartition.code, 0, 0, None, None, 0]
-                self._fill(asks, place, row)
-            elif asks.consumer is None:
-                self._fill(asks, place, self._row(asks, replica))
+                self._fill(request_state, place, row)
+            elif request_state.consumer is None:
+                self._fill(request_state, place, self._row(request_state, replica))
             else:
-                self._begin_read(asks, place, replica)
+                self._begin_read(request_state, place, replica)
 
-    def _begin_read(self, asks: _OffsetsRequest, place: int, replica: Replica) -> None:
+    def _begin_read(self, request_state: _OffsetsRequest, place: int, replica: Replica) -> None:
         self._contexts += 1
-        self._reads[self._contexts] = asks, place, replica.uid
+        self._reads[self._contexts] = request_state, place, replica.uid
         try:
             self._engine.read(replica, self._contexts)
         except errors.MyQueueError as error:
             del self._reads[self._contexts]
-            self._fill(asks, place, self._refused(replica, error.code))
+            self._fill(request_state, place, self._refused(replica, error.code))
 
     def read_ready(self, context: int) -> None:
         waiting = self._reads.pop(context, None)
         if waiting is None:
             return
-        asks, place, group = waiting
+        request_state, place, group = waiting
         replica = self._engine.replicas.get(group)
         if replica is not None:
-            self._fill(asks, place, self._row(asks, replica))
+            self._fill(request_state, place, self._row(request_state, replica))
 
     def lost(self, group: int) -> None:
         """It leads no more, or is gone: reads that wait will not become ready."""
         lost = [context for context, (_, _, of) in self._reads.items() if of == group]
         for context in lost:
-            asks, place, _ = self._reads.pop(context)
+            request_state, place, _ = self._reads.pop(context)
             code, _details = self._refusal(group)
             replica = self._engine.replicas.get(group)
             row = [group, code, 0, 0, None, None, 0]
-            self._fill(asks, place, row if replica is None else self._refused(replica, code))
+            self._fill(
+                request_state, place, row if replica is None else self._refused(replica, code)
+            )
 
-    def _row(self, asks: _OffsetsRequest, replica: Replica) -> list[Any]:
+    def _row(self, request_state: _OffsetsRequest, replica: Replica) -> list[Any]:
         machine, code, at_time = cast(PartitionMachine, replica.machine), 0, None
-        position = None if asks.consumer is None else machine.positions.offset(asks.consumer)
-        if asks.time_ms is not None:
+        position = (
+            None
+            if request_state.consumer is None
+            else machine.positions.offset(request_state.consumer)
+        )
+        if request_state.time_ms is not None:
             try:
-                at_time = replica.offset_at_time(asks.time_ms)
+                at_time = replica.offset_at_time(request_state.time_ms)
             except errors.MyQueueError as error:
                 code = error.code
         if at_time is not None:
@@ -124,15 +130,15 @@ class BrokerQueries:
         machine = cast(PartitionMachine, replica.machine)
         return [replica.uid, code, machine.start, machine.end, None, None, machine.bytes_kept]
 
-    def _fill(self, asks: _OffsetsRequest, place: int, row: list[Any]) -> None:
-        asks.rows[place] = row
-        asks.missing -= 1
-        if not asks.missing:
-            self._finish(asks)
+    def _fill(self, request_state: _OffsetsRequest, place: int, row: list[Any]) -> None:
+        request_state.rows[place] = row
+        request_state.missing -= 1
+        if not request_state.missing:
+            self._finish(request_state)
 
-    def _finish(self, asks: _OffsetsRequest) -> None:
-        answer = protocol.encode(protocol.POSITIONS, asks.request, asks.rows)
-        self._engine.reply(asks.client, [answer])
+    def _finish(self, request_state: _OffsetsRequest) -> None:
+        answer = protocol.encode(protocol.POSITIONS, request_state.request, request_state.rows)
+        self._engine.reply(request_state.client, [answer])
 
     # -- for people and for metrics ------------------------------------------------------------
 
@@ -164,15 +170,20 @@ class BrokerQueries:
             replica_summary(one) for one in islice(engine.replicas.values(), STATUS_GROUPS_MAX)
         ]
         self._reply_info(
-            client, request,
+            client,
+            request,
             {
-                "daemon": "broker", "node": engine.node, "incarnation": engine.incarnation,
-                "groups": groups, "groups_total": len(engine.replicas),
+                "daemon": "broker",
+                "node": engine.node,
+                "incarnation": engine.incarnation,
+                "groups": groups,
+                "groups_total": len(engine.replicas),
                 "refused": {str(one): why for one, why in islice(engine.refused.items(), 100)},
-                "repair": engine.repair.status(), "closed": engine.closing.told(),
+                "repair": engine.repair.status(),
+                "closed": engine.closing.told(),
                 "closed_total": engine.closing.total,
             },
-        )  # fmt: skip
+        )
 
     def stats(self, client: Client, envelope: protocol.Envelope, gauges: dict[str, int]) -> None:
         engine = self._engine
@@ -187,17 +198,27 @@ def replica_summary(replica: Replica) -> dict[str, Any]:
     """One group in a line, for lists."""
     machine, node = cast(PartitionMachine, replica.machine), replica.node
     return {
-        "group": replica.uid, "leads": replica.is_leader, "term": node.term,
-        "leader": replica.leader_node, "start": machine.start, "end": machine.end,
-        "bytes": machine.bytes_kept, "commit": node.commit_index, "applied": machine.applied_index,
-    }  # fmt: skip
+        "group": replica.uid,
+        "leads": replica.is_leader,
+        "term": node.term,
+        "leader": replica.leader_node,
+        "start": machine.start,
+        "end": machine.end,
+        "bytes": machine.bytes_kept,
+        "commit": node.commit_index,
+        "applied": machine.applied_index,
+    }
 
 
 def replica_details(replica: Replica) -> dict[str, Any]:
     """All about one group, for people."""
     machine = cast(PartitionMachine, replica.machine)
     return {
-        **raft_story(replica.node), **replica_summary(replica), "ready": replica.is_ready,
-        "role": replica.node.role.name.lower(), "producers": len(machine.sessions),
-        "consumers": len(machine.positions), "last_time_ms": machine.time_ms,
-    }  # fmt: skip
+        **raft_story(replica.node),
+        **replica_summary(replica),
+        "ready": replica.is_ready,
+        "role": replica.node.role.name.lower(),
+        "producers": len(machine.sessions),
+        "consumers": len(machine.positions),
+        "last_time_ms": machine.time_ms,
+    }

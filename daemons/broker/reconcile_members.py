@@ -117,7 +117,7 @@ class MemberReconciler:
         self._wanted: dict[int, tuple[int, ...]] = {}
         self._groups_to_reconcile: dict[int, None] = {}  # groups to look at
         self._transfer_retry_at: dict[int, int] = {}  # group -> when that may be tried again
-        self._look_at = 0
+        self._next_check_at = 0
 
     def set_wanted(self, wanted: dict[int, tuple[int, ...]]) -> None:
         """All that is wanted of this broker's groups, as the managers decided last."""
@@ -130,9 +130,9 @@ class MemberReconciler:
             self._groups_to_reconcile[group] = None
 
     def tick(self, now: int) -> None:
-        if not self._groups_to_reconcile or now < self._look_at:
+        if not self._groups_to_reconcile or now < self._next_check_at:
             return
-        self._look_at = now + CHECK_INTERVAL_MS
+        self._next_check_at = now + CHECK_INTERVAL_MS
         self._transfer_retry_at = {
             one: at for one, at in self._transfer_retry_at.items() if at > now
         }

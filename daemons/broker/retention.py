@@ -7,8 +7,7 @@ that entry at the same place, so starts agree, and only rise (`partition/machine
 back when the log has followed (`replication/log_prefix`) and its segments are removed
 (`replication/reclaim_pace`).
 
-    settings, bytes kept, time ─▶ `retention_goal` ─▶ rows of the index ─▶ `walk_rows` ─▶ Cut ─▶
-    START
+    settings, bytes kept, time ─▶ `retention_goal` ─▶ rows of the index ─▶ `walk_rows` ─▶ START
 
 Whole batches go, the oldest first, and never so many that less than `retention_bytes` would be
 kept. Not each for itself: a start is moved for an eighth of what is kept, or half a segment.
@@ -89,24 +88,28 @@ class _IndexWalk:
 
     __slots__ = ("begin", "cut", "goal", "next_index", "settings", "term")
 
-    def __init__(self, feed: ProposalQueue, goal: RetentionGoal, settings: dict[str, Any]) -> None:
-        self.term, self.goal, self.settings = feed.term, goal, dict(settings)
-        self.begin = self.next_index = feed.machine.start_index
-        self.cut = NewStart(feed.machine.start_index, feed.machine.start, 0)
+    def __init__(self, queue: ProposalQueue, goal: RetentionGoal, settings: dict[str, Any]) -> None:
+        self.term, self.goal, self.settings = queue.term, goal, dict(settings)
+        self.begin = self.next_index = queue.machine.start_index
+        self.cut = NewStart(queue.machine.start_index, queue.machine.start, 0)
 
 
 class Retention:
     """See the module's docstring. `leading` are the feeds that may be proposed to."""
 
     def __init__(
-        self, engine: Engine, leading: dict[int, ProposalQueue], settings: dict[int, dict[str,
-        Any]],
-        segment_bytes: int, is_current: Callable[[int], bool], agreed_wall_ms: Callable[[int], int],
-    ) -> None:  # fmt: skip
-        self._engine, self._leading, self._settings = engine, leading, settings
+        self,
+        engine: Engine,
+        leading: dict[int, ProposalQueue],
+        settings: dict[int, dict[str, Any]],
+        segment_bytes: int,
+        is_current: Callable[[int], bool],
+        agreed_wall_ms: Callable[[int], int],
+    ) -> None:
+        self._engine, self._led_queues, self._settings = engine, leading, settings
         self._segment_bytes, self._has_current_orders = segment_bytes, is_current
         self._agreed_wall_ms = agreed_wall_ms
-        self._look_at = 0
+        self._next_check_at = 0
         self._queue: deque[int] = deque()
         self._walks: dict[int, _IndexWalk] = {}
         self._oldest_stamps: dict[
@@ -115,47 +118,47 @@ class Retention:
         self._proposed: dict[int, tuple[int, int]] = {}  # group -> (term, index of the START)
 
     def tick(self, now: int) -> None:
-        if not self._queue and now >= self._look_at:
-            self._look_at = now + CHECK_INTERVAL_MS
-            self._queue.extend(one for one in self._leading if self._is_limited(one))
+        if not self._queue and now >= self._next_check_at:
+            self._next_check_at = now + CHECK_INTERVAL_MS
+            self._queue.extend(one for one in self._led_queues if self._is_limited(one))
             for known in (self._walks, self._oldest_stamps, self._proposed):
-                for group in [one for one in known if one not in self._leading]:
+                for group in [one for one in known if one not in self._led_queues]:
                     del known[group]
         if not self._queue or not self._has_current_orders(now):
             self._queue.clear()
             self._walks.clear()  # what was old by old settings need not be so any more
             return
-        left = ROWS_PER_TICK_MAX
-        while self._queue and left > 0:
+        rows_left = ROWS_PER_TICK_MAX
+        while self._queue and rows_left > 0:
             group = self._queue.popleft()
-            feed = self._leading.get(group)
-            if feed is not None and not self._waits(group, feed):
-                left -= 1 + self._look(group, feed, left)
+            queue = self._led_queues.get(group)
+            if queue is not None and not self._waits(group, queue):
+                rows_left -= 1 + self._walk_on(group, queue, rows_left)
 
     def _is_limited(self, group: int) -> bool:
         settings = self._settings.get(group, {})
         return bool(settings.get("retention_bytes") or settings.get("retention_ms"))
 
-    def _waits(self, group: int, feed: ProposalQueue) -> bool:
+    def _waits(self, group: int, queue: ProposalQueue) -> bool:
         """A START of this term is on its way: one after the other, each from where the last led."""
         term, index = self._proposed.get(group, (0, 0))
-        if term == feed.term and feed.machine.applied_index < index:
+        if term == queue.term and queue.machine.applied_index < index:
             return True
         self._proposed.pop(group, None)
         return False
 
-    def _look(self, group: int, feed: ProposalQueue, rows_max: int) -> int:
+    def _walk_on(self, group: int, queue: ProposalQueue, rows_max: int) -> int:
         """Go on with this partition; how many rows were looked at."""
-        machine, walk = feed.machine, self._walks.get(group)
+        machine, walk = queue.machine, self._walks.get(group)
         settings = self._settings.get(group, {})
-        if walk is not None and (walk.term, walk.settings) != (feed.term, settings):
+        if walk is not None and (walk.term, walk.settings) != (queue.term, settings):
             walk = None
         if walk is None or walk.begin != machine.start_index:
             goal = self._goal(group, machine)
             if goal is None:
                 self._walks.pop(group, None)
                 return 0
-            walk = self._walks[group] = _IndexWalk(feed, goal, settings)
+            walk = self._walks[group] = _IndexWalk(queue, goal, settings)
         last = min(machine.applied_index, walk.next_index + rows_max - 1)
         rows = self._engine.log.index.rows(group, walk.next_index, last, 1 << 62)
         if not rows or rows[0].index != walk.next_index:
@@ -167,7 +170,7 @@ class Retention:
         if is_over or much or walk.next_index > machine.applied_index:
             del self._walks[group]
             if walk.cut.offset > machine.start:
-                self._propose(group, feed, walk.cut)
+                self._propose(group, queue, walk.cut)
         else:
             self._queue.append(group)  # with the next tick
         return len(rows)
@@ -187,12 +190,14 @@ class Retention:
         now_ms = self._agreed_wall_ms(self._engine.now)
         return retention_goal(settings, machine.bytes_kept, oldest_ms, now_ms, self._segment_bytes)
 
-    def _propose(self, group: int, feed: ProposalQueue, cut: NewStart) -> None:
-        feed.last_stamp_ms = max(self._engine.wall_ms(), feed.last_stamp_ms)
-        item = Item(0, feed.last_stamp_ms, COMMAND, start_command(cut.offset, cut.index, cut.bytes))
+    def _propose(self, group: int, queue: ProposalQueue, cut: NewStart) -> None:
+        queue.last_stamp_ms = max(self._engine.wall_ms(), queue.last_stamp_ms)
+        item = Item(
+            0, queue.last_stamp_ms, COMMAND, start_command(cut.offset, cut.index, cut.bytes)
+        )
         try:
-            index = self._engine.propose(feed.replica, [item], urgent=True)
+            index = self._engine.propose(queue.replica, [item], urgent=True)
         except errors.MyQueueError:
             return  # it leads no more, or hands over: looked at again
-        self._proposed[group] = feed.term, index
+        self._proposed[group] = queue.term, index
         self._engine.counts["retention_starts_total"] += 1

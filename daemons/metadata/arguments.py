@@ -1,12 +1,12 @@
-"""What an operation on the metadata may be given: names, numbers, settings; and their limits.
+"""Arguments of operations on the metadata: names, numbers, settings, and their limits.
 
-An operation reads its arguments one by one and then calls `done`, which refuses any that nobody
-asked for: a misspelt argument is an error, never silently the default. All of this happens before
-anything is changed, so that a refused operation leaves nothing behind: nothing but its answer,
-which is kept for repeats, so it shows only the beginning of what it complains about.
+An operation reads its arguments one by one and then calls `done`, which refuses the ones that it
+did not read: a misspelt argument is an error, never silently the default. All of this happens
+before the operation changes anything. A refusal leaves only its answer, which is kept for repeats;
+so the answer shows only the beginning of a bad value.
 
 Limits of the cluster are settings inside the replicated state, not of a daemon's configuration:
-replicas that disagree about a limit would disagree about the state (R27).
+replicas that disagree about a limit would disagree about the state.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _JSON_INT_END: Final = 1 << 53  # numbers that every JSON reader holds exactly
 
 
 class NumberSetting(NamedTuple):
-    """A number with a range; `what` is for `myq config show`."""
+    """A number with a range; `what` is shown by `myq config show`."""
 
     default: int
     low: int
@@ -39,7 +39,7 @@ class NumberSetting(NamedTuple):
 
 TOPIC_SETTINGS: Final[dict[str, NumberSetting]] = {
     "message_bytes_max": NumberSetting(
-        8 << 20, 1, 15 << 20, "largest batch that is taken, in bytes"
+        8 << 20, 1, 15 << 20, "largest batch that is accepted, in bytes"
     ),
     "partition_growth": NumberSetting(
         0, 0, _JSON_INT_END, "messages per partition after which one is added; 0: never"
@@ -89,7 +89,7 @@ def default_settings(known: dict[str, NumberSetting]) -> dict[str, int]:
 def merge_settings(
     known: dict[str, NumberSetting], before: dict[str, int], given: dict[Any, Any]
 ) -> dict[str, int]:
-    """All settings after the change; nil brings a default back."""
+    """Return all settings after the change; None restores a default."""
     after = dict(before)
     for name, value in given.items():
         setting = known.get(name)
@@ -113,13 +113,14 @@ def checked_name(value: Any, what: str) -> str:
     return value
 
 
-def check_new_name(kind: str, name: Any, known: Container[str]) -> None:
-    """Refuse the names that URLs and paths take for "here" and "one up", for a "topic" or "group".
+def check_new_name(kind: str, name: Any, existing: Container[str]) -> None:
+    """Refuse "." and ".." as the name of a new "topic" or "group": URLs and paths give them a
+    meaning.
 
-    The leader asks before it proposes an entry. Entries of logs that are there already, which made
-    such a topic or group, are applied as ever; so it can be used, and deleted.
+    The leader checks this before it proposes an entry. Entries of existing logs that created such a
+    topic or group are applied as before, so it can be used and deleted.
     """
-    if name in FORBIDDEN_TOPIC_NAMES and name not in known:
+    if name in FORBIDDEN_TOPIC_NAMES and name not in existing:
         raise InvalidName(
             f"a {kind} can't be named {name!r}: in a URL that leads to another page",
             hint="Choose another name, of A-Z a-z 0-9 . _ -",
@@ -127,7 +128,7 @@ def check_new_name(kind: str, name: Any, known: Container[str]) -> None:
 
 
 class Arguments:
-    """The arguments of one call; see the module's docstring."""
+    """The arguments of one operation. Each method reads one and raises if it is not valid."""
 
     def __init__(self, call: str, given: dict[Any, Any]) -> None:
         self._call, self._left = call, dict(given)
@@ -141,7 +142,7 @@ class Arguments:
         return default
 
     def name(self, name: str, default: str | None = None) -> str:
-        """A topic's or a producer's name; "" only as the default."""
+        """Read the name of a topic or a producer; "" is valid only as the default."""
         value = self._take(name, default)
         return "" if value == "" and default == "" else checked_name(value, name)
 
@@ -169,7 +170,7 @@ class Arguments:
         return value
 
     def settings(self) -> dict[Any, Any]:
-        """As given; `merge_settings` says what they mean."""
+        """Read settings as given; `merge_settings` checks them."""
         value = self._take("settings", {})
         if type(value) is not dict:
             raise InvalidSetting(f"settings of {self._call} is a map of names to numbers")
@@ -195,7 +196,7 @@ class Arguments:
         return [(first, second) for first, second in value]
 
     def rows(self, name: str, width: int) -> list[list[int]]:
-        """Lists of so many numbers each."""
+        """Read a list of lists of `width` numbers each."""
         value = self._take(name, [])
         row = protocol.row(*[protocol.is_int] * width)
         if type(value) is not list or not all(map(row, value)):
@@ -203,7 +204,7 @@ class Arguments:
         return value
 
     def done(self) -> None:
-        """Nothing else was given."""
+        """Raise InvalidRequest if an argument was not read."""
         if self._left:
             names = ", ".join(sorted(map(str, self._left)))[:TEXT_MAX]
             raise InvalidRequest(f"{self._call} knows no argument {names}")

@@ -1,14 +1,15 @@
-"""Who of a consumer group should read which partition: even, sticky, the same everywhere. Pure.
+"""Assign the partitions of a consumer group to its members: even, sticky, deterministic. Pure.
 
-In: which topics each member wants, the partitions that there are, and what was decided before.
-Out: a member for each partition, 0 where nobody wants it; and whether that is all, or another
-decision has to go on, as a long one would keep the managers from all else. What is promised:
+Input: the topics each member wants, the existing partitions, and the previous assignment. Output: a
+member for each partition (0 if no member wants it), and whether the assignment is finished. A long
+one is cut short and goes on in another decision, since it would keep the managers from all other
+work. The promises:
 
 - *Even*: members that want the same topics differ by at most one partition. If they want different
   topics, no chain of moves brings two of them nearer that differ by two or more.
-- *Sticky*: with equal wishes as few partitions move as evenness allows; otherwise nothing moves
-  that does not make it more even.
-- *Deterministic*: ties go to the lowest member, partitions are looked at in the order given (R27).
+- *Sticky*: with equal subscriptions as few partitions move as evenness allows; otherwise nothing
+  moves that does not make the assignment more even.
+- *Deterministic*: ties go to the lowest member, and partitions are examined in the order given.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 
 MOVES_PER_DECISION_MAX: Final = 2000  # of one decision among different wishes
 EXAMINED_PER_DECISION_MAX: Final = (
-    200_000  # looks at members in search of them; some ten milliseconds
+    200_000  # members examined in search of moves; some ten milliseconds
 )
 
 Subscriptions = Mapping[int, frozenset[int]]  # member -> topics
@@ -29,7 +30,9 @@ Assignment = dict[int, int]  # partition -> member
 def assign_partitions(
     wishes: Subscriptions, partitions: Sequence[tuple[int, int]], before: Mapping[int, int]
 ) -> tuple[Assignment, bool]:
-    """`partitions`: (partition, topic). `before`: who had it by the last decision; may be gone."""
+    """Assign `partitions`, pairs of (partition, topic). `before` is the previous assignment; its
+    members may have left.
+    """
     spread, is_even = _AssignmentBuilder(wishes), True
     homeless = []
     for partition, topic in partitions:
@@ -48,12 +51,12 @@ def assign_partitions(
 
 
 class _AssignmentBuilder:
-    """Who has what while it is being decided. Newest last: what came last moves first."""
+    """An assignment in the making. Lists are newest last: the newest partition moves first."""
 
     def __init__(self, wishes: Subscriptions) -> None:
         self.counts = dict.fromkeys(sorted(wishes), 0)
         self.assignment: Assignment = {}
-        self._steps = 0  # looks at members so far
+        self._steps = 0  # members examined so far
         self._assigned: dict[int, dict[int, list[int]]] = {member: {} for member in self.counts}
         self._members_by_topic: dict[int, list[int]] = {}  # topic -> members
         for member in self.counts:
@@ -75,9 +78,10 @@ class _AssignmentBuilder:
     def release_above_quota(
         self, homeless: list[tuple[int, int]], total: int
     ) -> list[tuple[int, int]]:
-        """Whoever has more than an equal share gives the rest away; all that needs a home then.
+        """Take away what members have above an equal share; return all unassigned partitions.
 
-        Who has most keeps one more where it does not divide: so the fewest move.
+        Members with most partitions keep one more where the total does not divide: so the fewest
+        move.
         """
         if not any(self._members_by_topic.values()):
             return homeless
@@ -111,9 +115,7 @@ class _AssignmentBuilder:
             heapreplace(heap, (self.counts[member], member))
 
     def even_out(self) -> bool:
-        """Moves along chains of members, from one that has more to one that has less. False if
-        there may be more of them.
-        """
+        """Move partitions along chains of members. Return False if more moves may be needed."""
         for _ in range(MOVES_PER_DECISION_MAX):
             if self._steps > EXAMINED_PER_DECISION_MAX:
                 return False
@@ -125,11 +127,13 @@ class _AssignmentBuilder:
         return False
 
     def _find_chain(self) -> list[tuple[int, int, int]]:
-        """The first that brings two members nearer to each other; [] if there is none."""
+        """Return the first chain that brings two members nearer to each other; [] if there
+        is none.
+        """
         counts = self.counts
         self._steps += len(counts)
         least = min(counts.values(), default=0)
-        even: set[int] = set()  # who has more reaches them, and nobody that has less than they
+        even: set[int] = set()  # members with more reach these, and no member with less
         for giver in sorted(counts, key=lambda one: (-counts[one], one)):
             if counts[giver] - least < 2:
                 return []
@@ -149,7 +153,9 @@ class _AssignmentBuilder:
         return []
 
     def _reachable(self, giver: int) -> dict[int, tuple[int, int]]:
-        """Member -> (from whom, by a partition of which topic), the nearest first."""
+        """Map each reachable member to (previous member, topic of the moved partition), nearest
+        first.
+        """
         steps: dict[int, tuple[int, int]] = {}
         topics: set[int] = set()
         queue = [giver]

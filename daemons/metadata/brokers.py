@@ -1,10 +1,10 @@
-"""Operations on brokers and on replicas: register, drain, remove; move a replica, and settle it.
+"""Operations on brokers and replicas: register, drain, remove a broker; move and settle replicas.
 
-How an operation is made is told in `operations.py`. A move of a replica changes who *should* hold
-it: the new one is drawn, the old one is *leaving*. The rest is done by the group itself, step by
-step (`daemons/broker/reconcile_members.py`), and when its leader reports that a leaving one is no
-member any more, `settle_replicas` lets its broker remove it. Each of these names exactly what it
-means, so that a proposal that comes late, or twice, changes nothing.
+`operations.py` says how an operation is made. A move changes which brokers *should* hold a
+partition: the new replica gets a name, the old one is *leaving*. The raft group itself does the
+rest, step by step (`daemons/broker/reconcile_members.py`). When its leader reports that a leaving
+replica is no member any more, `settle_replicas` lets its broker remove it. Each operation names
+exactly the replica it means, so a proposal that comes late, or twice, changes nothing.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ REPORTED_MAX = 100  # in one result
 
 
 def read_daemon_identity(args: Arguments) -> tuple[int, str, str, str, str]:
-    """Which daemon it is, and where."""
+    """Read which daemon registers, and its addresses."""
     node, disk = args.number("node", low=1, high=(1 << 31) - 1), args.text("disk")
     address, peer, host = args.text("address"), args.text("peer"), args.text("host", "")
     return node, disk, address, peer, host
 
 
 def register_broker(call: OperationContext, args: Arguments) -> OperationResult:
-    """A broker that is new, began a new life, or is elsewhere. Its orders name this life.
+    """Register a broker that is new, restarted, or moved. Its orders name this life of its process.
 
-    With another disk it is the same broker without its replicas: what was drawn before is lost,
-    and is drawn anew, never used again under its old name (W7).
+    With another disk it is the same broker without its replicas: replicas made for the old disk are
+    lost, get new names, and are never used under the old ones.
     """
     new = BrokerRow(*read_daemon_identity(args), call.time_ms, version=call.index)
     new.life = args.number("life", 0)
@@ -46,7 +46,7 @@ def register_broker(call: OperationContext, args: Arguments) -> OperationResult:
     before, drawn = tables.brokers.get(new.node), tables.counters.incarnation
     new.process_first_incarnation = drawn
     if before is None or before.disk != new.disk:
-        # What is to leave may be wanted again, and would be made empty under a name that voted.
+        # A leaving replica may be wanted again, and would be empty under a name that voted.
         is_known = tables.held[new.node] or tables.left[new.node]
         new.disk_first_incarnation = drawn if is_known else 0
     else:
@@ -57,7 +57,9 @@ def register_broker(call: OperationContext, args: Arguments) -> OperationResult:
     tables.put_broker(new)
     here = (new.address, new.peer, new.host)
     if before is None or here != (before.address, before.peer, before.host):
-        tables.bump_orders_version(tables.brokers, call.index)  # all of them are told where it is
+        tables.bump_orders_version(
+            tables.brokers, call.index
+        )  # the orders of all brokers name its addresses
     return {"node": new.node}
 
 
@@ -69,9 +71,10 @@ def _get_broker(call: OperationContext, node: int) -> BrokerRow:
 
 
 def drain_broker(call: OperationContext, args: Arguments) -> OperationResult:
-    """From now on it gives its replicas away, as long as others can take them.
+    """Drain a broker: from now on it gives its replicas away, as long as others can take them.
 
-    Who asks again is not told of brokers that have fallen silent since: it goes on when they speak.
+    A repeated request ignores brokers that have fallen silent since: the drain goes on when they
+    are back.
     """
     node, avoid = args.number("node"), args.numbers("avoid")
     args.done()
@@ -106,8 +109,10 @@ def undrain_broker(call: OperationContext, args: Arguments) -> OperationResult:
 
 
 def remove_broker(call: OperationContext, args: Arguments) -> OperationResult:
-    """One that holds nothing; with `force` whatever it holds. What it alone holds is lost then; of
-    what is `stranded` others have replicas, which are no majority: they wait for more of them.
+    """Remove a broker that holds nothing, or with `force` any broker.
+
+    Partitions that only it holds are lost. For `stranded` partitions others have replicas, but no
+    majority: these partitions wait for more of them.
     """
     node, force, avoid = args.number("node"), args.flag("force", False), args.numbers("avoid")
     waiting = set(args.numbers("stranded"))
@@ -131,11 +136,14 @@ def remove_broker(call: OperationContext, args: Arguments) -> OperationResult:
         if partition is not None and group not in only:
             _replace_replica_on(call, partition, node, avoid)
     result = {
-        "node": node, "replicas": len(groups), "lost": len(only), "stranded": len(stranded),
+        "node": node,
+        "replicas": len(groups),
+        "lost": len(only),
+        "stranded": len(stranded),
         "lost_partitions": _partition_names(tables, only)[:REPORTED_MAX],
         "stranded_partitions": _partition_names(tables, stranded)[:REPORTED_MAX],
         "missed": _loss_summary(tables, only, stranded),
-    }  # fmt: skip
+    }
     tables.remove_broker(node)
     tables.bump_orders_version(tables.brokers, call.index)
     return result
@@ -175,12 +183,14 @@ def _partition_list_text(tables: Tables, groups: list[int]) -> str:
 def _replace_replica_on(
     call: OperationContext, partition: PartitionRow, node: int, avoid: list[int]
 ) -> None:
-    """Its replica there is made anew elsewhere, or is one fewer if there is no other broker."""
+    """Replace the partition's replica on `node`, or drop it if there is no other broker."""
     tables = call.tables
     for place, replica in enumerate(partition.replicas):
         if replica[0] != node:
             continue
-        if not partition.moved:  # it may not be founded yet, and then only its founders can
+        if (
+            not partition.moved
+        ):  # its group may not be founded yet, and only its founders can do that
             partition.founders = list(partition.replicas)
         to = _returning_node(tables, partition, node, avoid) or _best_other_broker(
             tables, partition, node, avoid
@@ -196,7 +206,7 @@ def _replace_replica_on(
 
 
 def _returning_node(tables: Tables, partition: PartitionRow, node: int, avoid: list[int]) -> int:
-    """Who was to leave and has not left, and may stay instead; 0: nobody."""
+    """Return a node whose leaving replica may stay instead; 0: none."""
     for one, drawn in partition.leaving:
         row = tables.brokers.get(one)
         is_here = row is not None and row.state == ACTIVE and row.disk_first_incarnation <= drawn
@@ -206,7 +216,7 @@ def _returning_node(tables: Tables, partition: PartitionRow, node: int, avoid: l
 
 
 def _best_other_broker(tables: Tables, partition: PartitionRow, node: int, avoid: list[int]) -> int:
-    """A broker that could take one more replica of it; 0: there is none."""
+    """Return a broker that could take one more replica of the partition; 0: none."""
     most, silent = tables.settings["replicas_per_broker_max"], set(avoid)
     taken = set(partition.all_node_ids)
     loads = [
@@ -225,7 +235,7 @@ def _best_other_broker(tables: Tables, partition: PartitionRow, node: int, avoid
 
 
 def forget_gone(call: OperationContext, args: Arguments) -> OperationResult:
-    """A broker that follows orders of this version no longer holds replicas that were to go."""
+    """Forget removals: a broker that follows this version of its orders no longer holds these."""
     node, groups, version = args.number("node"), args.numbers("groups"), args.number("version")
     args.done()
     tables = call.tables
@@ -241,10 +251,11 @@ def forget_gone(call: OperationContext, args: Arguments) -> OperationResult:
 
 
 def move_replicas(call: OperationContext, args: Arguments) -> OperationResult:
-    """`moves`: [group, node, incarnation, to]; `to` the same node: made anew there; node 0: one
-    more, for a partition that has fewer than its topic promises.
+    """Apply `moves`: [raft uid, node, incarnation, to].
 
-    A move of a replica that is not wanted any more, or to where one is already, is passed over.
+    `to` equal to node: a new replica on the same broker. Node 0: one more replica, for a partition
+    that has fewer than its topic promises. A move of a replica that is not wanted any more, or to a
+    broker that has one already, is skipped.
     """
     moves = args.rows("moves", 4)
     args.done()
@@ -272,8 +283,10 @@ def move_replicas(call: OperationContext, args: Arguments) -> OperationResult:
 
 
 def _replace_replica(call: OperationContext, partition: PartitionRow, place: int, to: int) -> None:
-    """One that was to leave and is wanted again keeps its name: its data were not removed, or it
-    would not be among those that leave.
+    """Replace one replica by another on `to`.
+
+    A leaving replica that is wanted again keeps its name: its data were not removed, or it would
+    not be among those that leave.
     """
     tables, before = call.tables, partition.replicas[place]
     # Of several there, the newest is the one that `_returning_node` and the plan mean.
@@ -298,7 +311,7 @@ def _add_replica(call: OperationContext, partition: PartitionRow, to: int) -> No
 
 
 def _allocate_replica(tables: Tables, node: int) -> tuple[int, int]:
-    """A replica that never was."""
+    """Name a new replica: a name that was never used."""
     tables.counters.incarnation += 1
     tables.mark_counters_changed()
     return node, tables.counters.incarnation - 1
@@ -318,10 +331,10 @@ def _set_preferred_leader(tables: Tables, partition: PartitionRow, node: int) ->
 
 
 def settle_replicas(call: OperationContext, args: Arguments) -> OperationResult:
-    """What the leader of a group reports of its members, as of the last move (`moved`).
+    """Note what the leader of a group reports of its members, as of the last move (`moved`).
 
-    `gone`: leaving replicas that are no members any more. `done`: the members are exactly those
-    that are wanted.
+    `gone`: leaving replicas that are no members any more. `done`: the members are exactly the
+    wanted ones.
     """
     group, moved, done = args.number("group"), args.number("moved"), args.flag("done", False)
     pairs = set(args.pairs("gone"))
@@ -345,7 +358,7 @@ def settle_replicas(call: OperationContext, args: Arguments) -> OperationResult:
 
 
 def prefer_replica(call: OperationContext, args: Arguments) -> OperationResult:
-    """Another of the wanted replicas should lead."""
+    """Make another of the wanted replicas the preferred leader."""
     group, node = args.number("group"), args.number("node")
     args.done()
     partition: Any = call.tables.partition(group)

@@ -1,14 +1,11 @@
-"""What stands in the tables of consumer groups; no behaviour.
+"""Records of the tables of consumer groups; they have no behaviour.
 
-In the daemons' code a consumer group is a *team*, since a group is one of Raft there. Users' words
-are group, member, partition.
+A member's id is the index of the entry by which it joined. An assignment epoch is the index of the
+entry by which a member got the partition. So both are never used twice and only rise, even if a
+group was forgotten meanwhile: they fence the commits to a partition's positions.
 
-A member is named by the index of the entry by which it joined, and an assignment epoch is the index
-of the entry by which a member got the partition. Both are therefore never used twice, and only
-rise, whatever is forgotten between: a partition's positions are fenced by them (C7).
-
-Invariants of a `GroupPartition`: `owner` and `wanted` are members of the team, or 0; it goes to
-another owner only through 0 or by the owner's own word (C8), and with another epoch each time.
+Invariants of a `GroupPartition`: `owner` and `wanted` are members of the group, or 0. It goes to
+another owner only through 0 or after the owner released it, and gets another epoch each time.
 """
 
 from __future__ import annotations
@@ -18,7 +15,9 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class GroupMember:
-    """Somebody who reads; `version` is the index of the last entry that is news for it."""
+    """A consumer in a group; `version` is the index of the last entry that changed something for
+    it.
+    """
 
     id: int
     name: str  # for people
@@ -31,23 +30,25 @@ class GroupMember:
 
 @dataclass(slots=True)
 class GroupPartition:
-    """A partition, as this team has it."""
+    """A partition, as this consumer group has it. `group` is its raft group."""
 
     group: int
     topic_uid: int
     number: int
-    owner: int = 0  # may read; 0: nobody
-    wanted: int = 0  # should
+    owner: int = 0  # the member that may read; 0: none
+    wanted: int = 0  # the member that should
     epoch: int = 0  # of the owner
 
 
 @dataclass(slots=True)
 class ConsumerGroup:
+    """A consumer group: its members and the partitions they read."""
+
     uid: int
     name: str
     version: int = 0  # index of the last entry that changed anything here
-    unbalanced: int = 0  # of the last join, or of a decision that has to go on; 0: decided
-    reset: int = 0  # its positions are being set under this epoch: nobody gets anything
+    unbalanced: int = 0  # index of the last join, or of an unfinished decision; 0: decided
+    reset: int = 0  # its positions are being set under this epoch: no member gets a partition
     members: dict[int, GroupMember] = field(default_factory=dict)
     # Topic uid -> how many partitions it had when a member first asked for it; 0 if it was made
     # later. Those added since are new to all, and read from their start.
@@ -55,29 +56,30 @@ class ConsumerGroup:
     shares: dict[int, GroupPartition] = field(default_factory=dict)  # by group
 
 
-def pack_group(team: ConsumerGroup) -> list[object]:
-    """A team without its shares, as a row."""
+def pack_group(group: ConsumerGroup) -> list[object]:
+    """Pack a group without its partitions into a row."""
     members = [
         [one.id, one.name, one.host, one.session_ms, one.joined_ms, one.topics, one.version]
-        for _, one in sorted(team.members.items())
+        for _, one in sorted(group.members.items())
     ]
-    known = [list(pair) for pair in sorted(team.known_partition_counts.items())]
-    return [team.uid, team.name, team.version, team.unbalanced, team.reset, members, known]
+    known = [list(pair) for pair in sorted(group.known_partition_counts.items())]
+    return [group.uid, group.name, group.version, group.unbalanced, group.reset, members, known]
 
 
-def pack_group_partitions(team: ConsumerGroup, topic_uid: int) -> list[list[int]] | None:
-    """Those of one topic; None if there are none."""
-    of = [one for one in team.shares.values() if one.topic_uid == topic_uid]
+def pack_group_partitions(group: ConsumerGroup, topic_uid: int) -> list[list[int]] | None:
+    """Pack the group's partitions of one topic; None if there are none."""
+    of = [one for one in group.shares.values() if one.topic_uid == topic_uid]
     of.sort(key=lambda one: one.number)
     return [[one.group, one.number, one.owner, one.wanted, one.epoch] for one in of] or None
 
 
 def unpack_group(row: list[object]) -> ConsumerGroup:
+    """Make a group, without its partitions, from its row."""
     uid, name, version, unbalanced, reset, members, known = row
-    team = ConsumerGroup(uid, name, version, unbalanced, reset)  # type: ignore[arg-type]
-    team.members = {
+    group = ConsumerGroup(uid, name, version, unbalanced, reset)  # type: ignore[arg-type]
+    group.members = {
         fields[0]: GroupMember(*fields)
         for fields in members  # type: ignore[attr-defined]
     }
-    team.known_partition_counts = dict(map(tuple, known))  # type: ignore[call-overload]
-    return team
+    group.known_partition_counts = dict(map(tuple, known))  # type: ignore[call-overload]
+    return group

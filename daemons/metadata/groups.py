@@ -1,20 +1,18 @@
-"""Operations on consumer groups: who is in, who should read what, and who may.
+"""Operations on consumer groups: members, the partitions they should read, and those they may read.
 
-How an operation is made is told in `operations.py`; what a team is, in `group_records.py`. Two
-steps are kept apart, and that is all there is to a rebalance:
+`operations.py` says how an operation is made, `group_records.py` what a group consists of. A
+rebalance has two independent steps:
 
-- *wanted*: who should read a partition, by `assignment.py`, decided anew when members come or go
-and
-  when partitions do. Joins are only noted; the leader asks for the decision when no more of them
-  come (`daemons/manager/group_sessions.py`), so that members that start together are dealt out
-  once.
-- *owner*: who may. A partition without one goes to whom it is wanted for, at once. One that has an
-  owner stays with it until it says that it let go, or is not a member any more (C8).
+- *wanted*: the member that should read a partition. `assignment.py` decides it again when members
+  or partitions come or go. Joins are only noted; the leader asks for the decision when no more of
+  them come (`daemons/manager/group_sessions.py`), so members that start together are served once.
+- *owner*: the member that may read it. A partition without an owner goes to the wanted member at
+  once. A partition with an owner stays until the owner releases it or leaves the group.
 
-Each time a partition goes to somebody it gets a new epoch, the index of that entry.
+Each time a partition goes to a member it gets a new epoch, the index of that entry.
 
-A reset of positions is an owner of its own kind: from `begin_reset` to `end_reset` nobody has
-anything, and its epoch lies between those of the owners before and after it.
+A reset of positions is an owner of its own kind: from `begin_reset` to `end_reset` no member owns a
+partition, and the epoch of the reset lies between those of the owners before and after it.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ SESSION_MS_MIN, SESSION_MS_MAX = 1000, 3_600_000
 
 
 def join_group(call: OperationContext, args: Arguments) -> OperationResult:
-    """The member's id is the index of this entry."""
+    """Add a member; its id is the index of this entry."""
     name, topics = args.name("group"), args.texts("topics")
     session_ms = args.number("session_ms", 10_000, SESSION_MS_MIN, SESSION_MS_MAX)
     label, host = args.text("name", ""), args.text("host", "")
@@ -44,37 +42,40 @@ def join_group(call: OperationContext, args: Arguments) -> OperationResult:
     if not 0 < len(topics) <= TOPICS_MAX:
         raise InvalidRequest(f"a member reads 1 to {TOPICS_MAX} topics")
     topics = sorted({checked_name(one, "topic") for one in topics})
-    known = call.tables.consumer_groups.get(name)
-    if known is not None and len(known.members) >= MEMBERS_MAX:
+    existing = call.tables.consumer_groups.get(name)
+    if existing is not None and len(existing.members) >= MEMBERS_MAX:
         raise Busy(f"group {name} has {MEMBERS_MAX} members already")
-    team = known or _make_group(call, name)
+    group = existing or _make_group(call, name)
     member = GroupMember(call.index, label, host, session_ms, call.time_ms, topics, call.index)
-    _note_known_partitions(call, team, topics)
-    team.members[member.id] = member
-    team.unbalanced = team.version = call.index
-    call.tables.put_consumer_group(team)
+    _note_known_partitions(call, group, topics)
+    group.members[member.id] = member
+    group.unbalanced = group.version = call.index
+    call.tables.put_consumer_group(group)
     return {"member": member.id, "session_ms": session_ms}
 
 
 def _note_known_partitions(
-    call: OperationContext, team: ConsumerGroup, topics: Iterable[str]
+    call: OperationContext, group: ConsumerGroup, topics: Iterable[str]
 ) -> None:
-    """What is there of these topics is old to the team, but for what a member waited for; all that
-    comes later is new to it.
+    """Note how many partitions each new topic has: later ones are new to the group.
+
+    Existing partitions count as known, except those of a topic that a member was waiting for.
     """
     tables = call.tables
     there = [tables.topics[name] for name in topics if name in tables.topics]
-    first = [topic for topic in there if topic.uid not in team.known_partition_counts]
+    first = [topic for topic in there if topic.uid not in group.known_partition_counts]
     if first:
-        awaited = {name for member in team.members.values() for name in member.topics}
+        awaited = {name for member in group.members.values() for name in member.topics}
         for topic in first:
-            team.known_partition_counts[topic.uid] = (
+            group.known_partition_counts[topic.uid] = (
                 0 if topic.name in awaited else len(topic.partitions)
             )
 
 
 def _make_group(call: OperationContext, name: str) -> ConsumerGroup:
-    """One without members makes room, the one that rests for longest (S4)."""
+    """Make a group. If there are too many, the empty one that is unchanged for longest is
+    removed.
+    """
     tables = call.tables
     if len(tables.consumer_groups) >= tables.settings["groups_max"]:
         empty = [
@@ -87,87 +88,90 @@ def _make_group(call: OperationContext, name: str) -> ConsumerGroup:
 
 
 def leave_group(call: OperationContext, args: Arguments) -> OperationResult:
+    """Remove one member at its own request."""
     name, member = args.name("group"), args.number("member")
     args.done()
-    team = _get_group(call.tables, name)
-    if member not in team.members:
+    group = _get_group(call.tables, name)
+    if member not in group.members:
         raise UnknownMember(f"{name} has no member {member}")
-    _remove_members(call, team, [member])
-    return {"members": len(team.members)}
+    _remove_members(call, group, [member])
+    return {"members": len(group.members)}
 
 
 def expire_members(call: OperationContext, args: Arguments) -> OperationResult:
-    """Their sessions ended, says the leader. Those that are gone already are no news."""
+    """Remove members whose sessions ended, as the leader says. Members that left already are
+    ignored.
+    """
     name, members = args.name("group"), args.numbers("members")
     args.done()
-    team = call.tables.consumer_groups.get(name)
-    gone = sorted({one for one in members if team is not None and one in team.members})
-    if team is not None and gone:
-        _remove_members(call, team, gone)
+    group = call.tables.consumer_groups.get(name)
+    gone = sorted({one for one in members if group is not None and one in group.members})
+    if group is not None and gone:
+        _remove_members(call, group, gone)
     return {"gone": gone}
 
 
-def _remove_members(call: OperationContext, team: ConsumerGroup, members: list[int]) -> None:
+def _remove_members(call: OperationContext, group: ConsumerGroup, members: list[int]) -> None:
     for member in members:
-        del team.members[member]
-    for share in team.shares.values():
-        share.owner = share.owner if share.owner in team.members else 0
-    rebalance(call, team)
+        del group.members[member]
+    for partition in group.shares.values():
+        partition.owner = partition.owner if partition.owner in group.members else 0
+    rebalance(call, group)
 
 
 # -- who reads what -------------------------------------------------------------------------------
 
 
 def balance_groups(call: OperationContext, args: Arguments) -> OperationResult:
-    """Decided anew, since members joined, or partitions came or went."""
+    """Decide again after members joined, or partitions came or went."""
     names = args.texts("groups")
     args.done()
     for name in names:
-        team = call.tables.consumer_groups.get(name)
-        if team is not None:
-            rebalance(call, team)
+        group = call.tables.consumer_groups.get(name)
+        if group is not None:
+            rebalance(call, group)
     return {}
 
 
-def rebalance(call: OperationContext, team: ConsumerGroup) -> None:
-    """Who should read what, and whatever has no owner goes there."""
+def rebalance(call: OperationContext, group: ConsumerGroup) -> None:
+    """Decide which member should read each partition, and give it the ones without an owner."""
     tables = call.tables
-    partitions = _subscribed_partitions(tables, team)
-    _drop_unsubscribed(call, team, {group for group, _, _ in partitions})
-    for group, uid, number in partitions:
-        if group not in team.shares:
-            team.shares[group] = GroupPartition(group, uid, number)
-        team.known_partition_counts.setdefault(
+    partitions = _subscribed_partitions(tables, group)
+    _drop_unsubscribed(call, group, {raft_uid for raft_uid, _, _ in partitions})
+    for raft_uid, uid, number in partitions:
+        if raft_uid not in group.shares:
+            group.shares[raft_uid] = GroupPartition(raft_uid, uid, number)
+        group.known_partition_counts.setdefault(
             uid, 0
         )  # made while a member waited for a topic of this name
-    team.known_partition_counts = {
-        uid: count for uid, count in team.known_partition_counts.items() if uid in tables.by_uid
+    group.known_partition_counts = {
+        uid: count for uid, count in group.known_partition_counts.items() if uid in tables.by_uid
     }
     uids = {name: topic.uid for name, topic in tables.topics.items()}
     wishes = {
         one.id: frozenset(uids[name] for name in one.topics if name in uids)
-        for one in team.members.values()
+        for one in group.members.values()
     }
     before = {
-        group: share.wanted if share.wanted in team.members else share.owner
-        for group, share in team.shares.items()
+        raft_uid: partition.wanted if partition.wanted in group.members else partition.owner
+        for raft_uid, partition in group.shares.items()
     }
-    wanted = [(group, uid) for group, uid, _ in partitions]
+    wanted = [(raft_uid, uid) for raft_uid, uid, _ in partitions]
     decided, is_even = assign_partitions(wishes, wanted, before)
-    for group, member in decided.items():
-        share = team.shares[group]
-        if share.wanted != member:
-            share.wanted = member
-            _mark_member_changed(call, team, share.owner)
-        if not share.owner:
-            _give_to_wanted(call, team, share)
-    team.unbalanced, team.version = 0 if is_even else call.index, call.index
-    tables.put_consumer_group(team)
+    for raft_uid, member in decided.items():
+        partition = group.shares[raft_uid]
+        if partition.wanted != member:
+            partition.wanted = member
+            _mark_member_changed(call, group, partition.owner)
+        if not partition.owner:
+            _give_to_wanted(call, group, partition)
+    group.unbalanced, group.version = 0 if is_even else call.index, call.index
+    tables.put_consumer_group(group)
 
 
-def _subscribed_partitions(tables: Tables, team: ConsumerGroup) -> list[tuple[int, int, int]]:
-    """(group, topic uid, number) of all that somebody wants."""
-    names = sorted({name for member in team.members.values() for name in member.topics})
+def _subscribed_partitions(tables: Tables, group: ConsumerGroup) -> list[tuple[int, int, int]]:
+    """Return (raft uid, topic uid, number) of all partitions that a member wants."""
+    names = sorted({name for member in group.members.values() for name in member.topics})
     return [
         (partition.group, topic.uid, number)
         for name in names
@@ -176,41 +180,49 @@ def _subscribed_partitions(tables: Tables, team: ConsumerGroup) -> list[tuple[in
     ]
 
 
-def _drop_unsubscribed(call: OperationContext, team: ConsumerGroup, wanted: set[int]) -> None:
-    """Partitions that were deleted, or that nobody wants any more."""
-    for share in [one for one in team.shares.values() if one.group not in wanted]:
-        _mark_member_changed(call, team, share.owner)
-        call.tables.remove_group_partition(team, share)
+def _drop_unsubscribed(call: OperationContext, group: ConsumerGroup, wanted: set[int]) -> None:
+    """Remove partitions that were deleted, or that no member wants now."""
+    for partition in [one for one in group.shares.values() if one.group not in wanted]:
+        _mark_member_changed(call, group, partition.owner)
+        call.tables.remove_group_partition(group, partition)
 
 
-def _give_to_wanted(call: OperationContext, team: ConsumerGroup, share: GroupPartition) -> None:
-    """To whom it is wanted for, if that is anybody: a new epoch in any case."""
-    share.owner = 0 if team.reset else share.wanted
-    share.epoch = call.index
-    _mark_member_changed(call, team, share.owner)
+def _give_to_wanted(
+    call: OperationContext, group: ConsumerGroup, partition: GroupPartition
+) -> None:
+    """Make the wanted member, if there is one, the owner. The epoch is new in any case."""
+    partition.owner = 0 if group.reset else partition.wanted
+    partition.epoch = call.index
+    _mark_member_changed(call, group, partition.owner)
 
 
-def _mark_member_changed(call: OperationContext, team: ConsumerGroup, member: int) -> None:
-    if member in team.members:
-        team.members[member].version = call.index
+def _mark_member_changed(call: OperationContext, group: ConsumerGroup, member: int) -> None:
+    if member in group.members:
+        group.members[member].version = call.index
 
 
 def release_shares(call: OperationContext, args: Arguments) -> OperationResult:
-    """A member let go of (group, epoch); what it does not have in this epoch is no news."""
+    """Release (raft uid, epoch) pairs of a member. Pairs that it does not own in this epoch are
+    ignored.
+    """
     name, member, pairs = args.name("group"), args.number("member"), args.pairs("shares")
     args.done()
-    team = call.tables.consumer_groups.get(name)
+    group = call.tables.consumer_groups.get(name)
     released = []
-    for group, epoch in pairs:
-        share = team.shares.get(group) if team is not None else None
-        if team is None or share is None or (share.owner, share.epoch) != (member, epoch):
+    for raft_uid, epoch in pairs:
+        partition = group.shares.get(raft_uid) if group is not None else None
+        if (
+            group is None
+            or partition is None
+            or (partition.owner, partition.epoch) != (member, epoch)
+        ):
             continue
-        released.append(group)
-        _mark_member_changed(call, team, member)
-        _give_to_wanted(call, team, share)
-    if team is not None and released:
-        team.version = call.index
-        call.tables.put_consumer_group(team)
+        released.append(raft_uid)
+        _mark_member_changed(call, group, member)
+        _give_to_wanted(call, group, partition)
+    if group is not None and released:
+        group.version = call.index
+        call.tables.put_consumer_group(group)
     return {"released": released}
 
 
@@ -218,46 +230,48 @@ def release_shares(call: OperationContext, args: Arguments) -> OperationResult:
 
 
 def begin_reset(call: OperationContext, args: Arguments) -> OperationResult:
-    """An epoch under which positions may be set to anything; nobody reads until `end_reset`."""
+    """Begin an epoch under which positions may be set; no member reads until `end_reset`."""
     name, force = args.name("group"), args.flag("force", False)
     topics = [checked_name(one, "topic") for one in args.texts("topics")]
     args.done()
-    team = call.tables.consumer_groups.get(name)
-    if team is not None and team.members and not force:
-        raise GroupInUse(f"group {name} has {len(team.members)} members")
-    team = team or _make_group(call, name)
-    _note_known_partitions(call, team, topics)  # it is told of what it has positions in
-    team.reset = call.index
-    for share in team.shares.values():
-        _mark_member_changed(call, team, share.owner)
-        share.owner, share.epoch = 0, call.index
-    team.version = call.index
-    call.tables.put_consumer_group(team)
+    group = call.tables.consumer_groups.get(name)
+    if group is not None and group.members and not force:
+        raise GroupInUse(f"group {name} has {len(group.members)} members")
+    group = group or _make_group(call, name)
+    _note_known_partitions(call, group, topics)  # the topics in which it has positions
+    group.reset = call.index
+    for partition in group.shares.values():
+        _mark_member_changed(call, group, partition.owner)
+        partition.owner, partition.epoch = 0, call.index
+    group.version = call.index
+    call.tables.put_consumer_group(group)
     return {"epoch": call.index}
 
 
 def end_reset(call: OperationContext, args: Arguments) -> OperationResult:
-    """Members go on, from where they are now. A reset that was ended by another is no news."""
+    """Let members go on from the new positions. If another reset ended this one, nothing
+    changes.
+    """
     name, epoch = args.name("group"), args.number("epoch")
     args.done()
-    team = _get_group(call.tables, name)
-    ended = team.reset == epoch
+    group = _get_group(call.tables, name)
+    ended = group.reset == epoch
     if ended:
-        team.reset = 0
-        rebalance(call, team)
+        group.reset = 0
+        rebalance(call, group)
     return {"ended": ended}
 
 
 def remove_group(call: OperationContext, args: Arguments) -> OperationResult:
-    """After its positions were forgotten under this reset."""
+    """Remove a group after its positions were forgotten under this reset."""
     name, epoch = args.name("group"), args.number("epoch")
     args.done()
-    team = _get_group(call.tables, name)
-    if team.members:
-        raise GroupInUse(f"group {name} has {len(team.members)} members")
-    if team.reset != epoch:
-        raise GroupInUse(f"group {name} is being changed by somebody else")
-    call.tables.remove_consumer_group(team)
+    group = _get_group(call.tables, name)
+    if group.members:
+        raise GroupInUse(f"group {name} has {len(group.members)} members")
+    if group.reset != epoch:
+        raise GroupInUse(f"group {name} is being changed by another reset")
+    call.tables.remove_consumer_group(group)
     return {}
 
 

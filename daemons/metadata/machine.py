@@ -1,15 +1,15 @@
 """The managers' state machine: what the cluster consists of, decided by the managers' log.
 
 A command is an entry with the packed `[key, operation, arguments]`. `apply` runs it on the tables:
-the entry's time is the time, its index is the version; results and refusals alike are handed back,
-and kept under the request's key, so that a repeat gets what the first one got. Not kept are
-refusals that did nothing and may succeed later. An empty key marks what managers do by themselves;
-these operations may be repeated without harm and are not kept either.
+the entry's time is the time, its index is the version. Results and refusals are returned and kept
+under the request's key, so that a repeated request gets the first answer. A refusal that changed
+nothing and may succeed later is not kept. An empty key marks operations that managers start
+themselves; these may be repeated without harm and are not kept.
 
-    entry ─▶ unpack ─▶ known key? ─▶ operations.run ─▶ tables (rows that changed) ─▶ result
+    entry ─▶ unpack ─▶ known key? ─▶ run_operation ─▶ tables (changed rows) ─▶ result
 
-Deterministic (R27): the same entries give the same rows, byte by byte, on every replica, whenever
-it saved, loaded, or took the state from another one.
+Deterministic: the same entries give the same rows, byte by byte, on every replica, no matter when
+it saved, loaded, or installed a snapshot.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from myqueue.wire import protocol
 
 SNAPSHOT_VERSION: Final = 1
 LOG_ENTRIES_MAX: Final = 20_000
-LEADER_ARGUMENTS: Final = frozenset(("avoid", "stranded"))  # which the leader adds
+LEADER_ARGUMENTS: Final = frozenset(("avoid", "stranded"))  # the leader adds these
 LOG_BYTES_MAX: Final = 64 << 20
 KEPT_ENTRIES_MIN: Final = 100  # kept if their bytes were too many
 Outcome = dict[str, Any] | MyQueueError
 
 
 class AuditRecord(NamedTuple):
-    """What an entry did. A refusal did nothing, and neither did a repeat."""
+    """An entry that changed something. Refusals and repeats are not recorded."""
 
     operation: str
     arguments: dict[str, Any]
@@ -43,28 +43,29 @@ class AuditRecord(NamedTuple):
 
 
 def pack_command(key: bytes, operation: str, arguments: dict[str, Any]) -> bytes:
-    """The payload of an entry."""
+    """Pack the payload of an entry."""
     return protocol.pack([key, operation, arguments])
 
 
 def requested_operation(payload: bytes) -> tuple[str, dict[str, Any]]:
-    """What a client asked for with this command, without what the leader added."""
+    """Return what a client asked for with this command, without the leader's arguments."""
     _, operation, arguments = protocol.unpack(payload)
     return operation, {k: v for k, v in arguments.items() if k not in LEADER_ARGUMENTS}
 
 
 class MetadataMachine:
-    """A `Machine`; see the module's docstring. `tables` is another object after a restore.
+    """The managers' `Machine`. `tables` is another object after a restore.
 
-    The state is all there is, so any applied entry may leave the log. Some thousand stay for
-    managers that were away for a moment; who was away for longer gets the state.
+    The tables are the whole state, so any applied entry may leave the log. Some thousand entries
+    stay for managers that were away for a moment; a manager that was away for longer gets a
+    snapshot.
     """
 
     def __init__(self, cluster: str, log_entries_max: int = LOG_ENTRIES_MAX) -> None:
         self.applied_index = self.bytes_gone = 0
         self.cluster = cluster
         self.tables = Tables()
-        self.done: list[AuditRecord] = []  # until somebody takes it
+        self.done: list[AuditRecord] = []  # until the manager takes them
         self._step = max(1, log_entries_max // 2)
         self._bytes = self._heavy_until_index = (
             0  # entries applied by this process; the last too many
@@ -72,7 +73,9 @@ class MetadataMachine:
 
     @property
     def start_index(self) -> int:
-        """In steps, as each one costs a snapshot: between one and two of them are kept."""
+        """First entry to keep. It moves in steps, as each move costs a snapshot: 1 to 2 steps are
+        kept.
+        """
         whole = (self.applied_index // self._step - 1) * self._step + 1
         return max(1, whole, self._heavy_until_index - KEPT_ENTRIES_MIN)
 
@@ -118,7 +121,7 @@ class MetadataMachine:
         self.applied_index = applied_index
 
     def snapshot(self) -> bytes:
-        """All rows, in the order of their keys: equal states give equal bytes."""
+        """Pack all rows in the order of their keys: equal states give equal bytes."""
         rows = [(key, self.tables.row(key)) for key in sorted(self.tables.row_keys())]
         return protocol.pack([SNAPSHOT_VERSION, self.applied_index, rows])
 
@@ -131,7 +134,7 @@ class MetadataMachine:
 
 
 def _may_succeed_later(outcome: Outcome) -> bool:
-    """A refusal that did nothing, and that asks for a repeat: the repeat must not get it again."""
+    """True for a refusal that changed nothing and asks for a retry, which must not get it again."""
     return isinstance(outcome, MyQueueError) and outcome.retriable and outcome.outcome == NONE
 
 

@@ -1,13 +1,14 @@
-"""What the entries of the managers' log do to the tables, one function for each operation.
+"""What the entries of the managers' log do to the tables: one function for each operation.
 
-An operation gets a `OperationContext` (the tables, the entry's index and time, who asks) and its
-arguments. It first looks at everything, refusing by an error of `myqueue.errors`, and only then
-changes anything: a refusal leaves no trace. It returns a map, the result. There is no clock and no
-random here; uids come from a hash over the entry, replicas' incarnations from a counter (R27).
+An operation gets an `OperationContext` (tables, index and time of the entry, key of the request)
+and its arguments. It first checks everything and raises an error of `myqueue.errors` to refuse;
+only then it changes the tables. So a refusal changes nothing. The result is a map. Operations use
+no clock and no random number: uids come from a hash over the entry, incarnations of replicas from a
+counter, so every manager computes the same.
 
-`CLIENT_OPERATIONS` may be asked for by clients; all others are made by the managers themselves.
-Those on topics are in `topics.py`, on brokers and replicas in `brokers.py`, on consumer groups in
-`groups.py`.
+Clients may ask for `CLIENT_OPERATIONS`; only managers make the others. `topics.py` has the
+operations on topics, `brokers.py` those on brokers and replicas, `groups.py` those on consumer
+groups.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from myqueue.errors import (
     Unsupported,
 )
 
-UNUSED_PRODUCER_MS: Final = 3_600_000  # one without name and topic that may make room
+UNUSED_PRODUCER_MS: Final = (
+    3_600_000  # idle time after which one without name and topic may be removed
+)
 
 # -- producers and consumers ----------------------------------------------------------------------
 
@@ -48,18 +51,23 @@ def register_producer(call: OperationContext, args: Arguments) -> OperationResul
     _remove_producers(tables, unused)
     producer = _add_producer(call, "", topic.uid, 0, partition)
     return {
-        "producer_id": producer.id, "epoch": 0, "topic_uid": topic.uid, "created": created,
-    }  # fmt: skip
+        "producer_id": producer.id,
+        "epoch": 0,
+        "topic_uid": topic.uid,
+        "created": created,
+    }
 
 
 def _check_partition(topic: str, partition: int, count: int) -> None:
-    """The partition that a client is registered with has to be there."""
+    """Refuse a registration for a partition that does not exist."""
     if partition >= count:
         raise UnknownPartition(f"{topic} has partitions 0 to {count - 1}, not {partition}")
 
 
 def open_producer(call: OperationContext, args: Arguments) -> OperationResult:
-    """A session: by id, by name, or a new one. Its epoch fences all sessions before (C4)."""
+    """Open a session by id, by name, or for a new producer. Its epoch fences all earlier
+    sessions.
+    """
     number, name = args.number("producer_id", 0), args.name("name", "")
     args.done()
     tables = call.tables
@@ -91,19 +99,21 @@ def _add_producer(
 
 
 def _removable_producers(call: OperationContext) -> list[Producer]:
-    """Nothing while there is room; else some that nobody misses. Busy if there are none.
+    """Return producers that may be removed: none while there is room. Raises Busy if there are
+    none.
 
-    Each start of an application opens a producer, most never come back: without an end, state
-    would grow for ever (S4). Brokers know their sessions by themselves.
+    Each start of an application opens a producer, and most never come back: without a limit the
+    state would grow forever. Brokers keep their own sessions.
     """
     tables = call.tables
     most = tables.settings["producers_max"]
     if len(tables.producers) < most:
         return []
     old = [
-        one for one in tables.producers.values()
+        one
+        for one in tables.producers.values()
         if not one.name and not one.topic_uid and one.seen_ms + UNUSED_PRODUCER_MS < call.time_ms
-    ]  # fmt: skip
+    ]
     old.sort(key=lambda one: (one.seen_ms, one.id))
     old = old[: max(1, most // 100, len(tables.producers) - most + 1)]
     if len(tables.producers) - len(old) >= most:
@@ -128,19 +138,21 @@ def register_consumer(call: OperationContext, args: Arguments) -> OperationResul
     tables.mark_counters_changed()
     tables.put_consumer(consumer)
     return {
-        "consumer_id": consumer.id, "topic_uid": topic.uid,
+        "consumer_id": consumer.id,
+        "topic_uid": topic.uid,
         "partitions": list(range(len(topic.partitions))),
-    }  # fmt: skip
+    }
 
 
 def seen(call: OperationContext, args: Arguments) -> OperationResult:
-    """Activity of clients, in batches; ids that are not known are no news."""
+    """Note when clients were last seen, in batches. Unknown ids are ignored."""
     producers, consumers = args.pairs("producers"), args.pairs("consumers")
     args.done()
     tables = call.tables
     for kind, table, pairs in (
-        (PRODUCER, tables.producers, producers), (CONSUMER, tables.consumers, consumers),
-    ):  # fmt: skip
+        (PRODUCER, tables.producers, producers),
+        (CONSUMER, tables.consumers, consumers),
+    ):
         clients: Any = table
         for number, time_ms in pairs:
             client = clients.get(number)
@@ -154,7 +166,7 @@ def seen(call: OperationContext, args: Arguments) -> OperationResult:
 
 
 def register_manager(call: OperationContext, args: Arguments) -> OperationResult:
-    """Never one with another disk (W7): it may have forgotten votes."""
+    """Register a manager. A known one with another disk is refused: it may have forgotten votes."""
     new = ManagerRow(*brokers.read_daemon_identity(args), call.time_ms)
     args.done()
     before = call.tables.managers.get(new.node)
@@ -189,7 +201,7 @@ _FOR_MANAGERS: tuple[Operation, ...] = (
 )  # fmt: skip
 _BY_NAME: Final = {one.__name__: one for one in _FOR_CLIENTS + _FOR_MANAGERS}
 CLIENT_OPERATIONS: Final = tuple(one.__name__ for one in _FOR_CLIENTS)
-# These may make a topic or a group, by a name that a client gives.
+# These may create a topic or a group by a name that a client gives.
 TOPIC_CREATING_OPERATIONS: Final = {
     "create_topic": "topic", "register_producer": "topic",
     "join_group": "group", "begin_reset": "group",
@@ -201,7 +213,7 @@ REPLICA_PLACING_OPERATIONS: Final = (
 
 
 def run_operation(call: OperationContext, operation: Any, arguments: Any) -> OperationResult:
-    """The result; a refusal is raised, and nothing was changed then."""
+    """Run an operation and return its result. A refusal is raised and changes nothing."""
     found = _BY_NAME.get(operation) if type(operation) is str else None
     if found is None:
         raise Unsupported(f"there is no operation {operation!r}")

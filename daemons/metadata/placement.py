@@ -1,18 +1,18 @@
-"""Where new partitions go: which brokers hold their replicas, and who should lead them.
+"""Placement of new partitions: which brokers hold their replicas, and which should lead them.
 
-Pure: loads in, choices out, the same on every replica that applies the same entry (R27). Rules, the
-first that decides counts:
+Pure: loads in, choices out, the same on every replica that applies the same entry. The first rule
+that decides counts:
 
-1. no two replicas on one host if that can be avoided; if not, as few on one host as possible;
-2. the broker that holds the fewest replicas;
-3. the host that holds the fewest for each of its brokers, so that hosts fill up evenly as well and
-   rule 1 leaves enough choice for the next partition;
-4. the first replica, the preferred leader, is one that is preferred seldom; for the others those
-   come first that are preferred often. It sounds the wrong way round and is what keeps the leaders
-   even: brokers that should lead next are not used up as followers now.
+1. No two replicas on one host if that can be avoided; otherwise as few on one host as possible.
+2. The broker that holds the fewest replicas.
+3. The host that holds the fewest for each of its brokers, so that hosts fill up evenly as well and
+   rule 1 leaves enough choice for the next partition.
+4. The first replica, the preferred leader, goes to a broker that is seldom preferred; the others go
+   first to brokers that are often preferred. This keeps the leaders even: brokers that should lead
+   the next partitions are not used up as followers now.
 
-So between equal brokers the numbers of replicas held, and of partitions they should lead, differ
-by at most 1 as long as all partitions have as many replicas (by 2 for leaders where these mix).
+So between equal brokers the numbers of replicas held, and of partitions they should lead, differ by
+at most 1 as long as all partitions have as many replicas (by 2 for leaders where these mix).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class BrokerLoad:
-    """A broker as placement sees it: how much it has already."""
+    """The load of one broker, as placement sees it."""
 
     node: int
     host: str
@@ -32,7 +32,7 @@ class BrokerLoad:
 
 
 class _HostLoad:
-    """What is placed on one host label."""
+    """The load of all brokers with one host label."""
 
     __slots__ = ("brokers", "leaders", "replicas", "used")
 
@@ -83,7 +83,7 @@ def _place_partition(
 
 
 def best_broker_for_replica(brokers: Iterable[BrokerLoad], hosts: Iterable[str]) -> int:
-    """The broker that gets one more replica, when the others are on these hosts; 0: none can."""
+    """Return the broker for one more replica, given the hosts of the others; 0: none can."""
     taken = list(hosts)
     best = min(
         brokers, key=lambda one: (taken.count(one.host), one.replicas, one.node), default=None
@@ -93,9 +93,12 @@ def best_broker_for_replica(brokers: Iterable[BrokerLoad], hosts: Iterable[str])
 
 def _leader_rank(one: BrokerLoad, host: _HostLoad) -> tuple[float, ...]:
     return (
-        one.replicas, host.replicas / host.brokers, host.leaders / host.brokers, one.leaders,
+        one.replicas,
+        host.replicas / host.brokers,
+        host.leaders / host.brokers,
+        one.leaders,
         one.node,
-    )  # fmt: skip
+    )
 
 
 def _follower_rank(one: BrokerLoad, host: _HostLoad) -> tuple[float, ...]:

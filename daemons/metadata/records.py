@@ -1,7 +1,7 @@
-"""What stands in the tables of the metadata: topics, partitions, daemons, clients; no behaviour.
+"""Records of the metadata's tables: topics, partitions, daemons, clients. They have no behaviour.
 
-A *replica* is named by (node, incarnation): incarnations are drawn from one counter and used once,
-for one group on one disk, so that whoever lost its data never speaks under its old name (R2, W7).
+A *replica* is named by (node, incarnation). Incarnations come from one counter and are used once,
+for one group on one disk, so that a replica that lost its data never speaks under its old name.
 
 Invariants of a `PartitionRow`: no node is twice among its replicas; no replica is both wanted and
 leaving; `is_moving` as long as any is leaving.
@@ -14,12 +14,14 @@ from typing import Final
 
 ACTIVE: Final = "active"
 NO_PARTITION: Final = -1
-DRAINING: Final = "draining"  # it gives its replicas away, and gets none
+DRAINING: Final = "draining"  # it gives its replicas away and gets none
 
 
 @dataclass(slots=True)
 class PartitionRow:
-    """Who should hold it. Who does is what its own Raft group says, and its leader reports."""
+    """The replicas a partition should have. Its Raft group knows its real members; its leader
+    reports them.
+    """
 
     group: int
     replicas: list[tuple[int, int]]  # (node, incarnation); the first should lead
@@ -36,7 +38,7 @@ class PartitionRow:
 
     @property
     def all_node_ids(self) -> list[int]:
-        """Those that are to go included, each once."""
+        """Nodes of all replicas, the leaving ones included, each once."""
         return sorted({node for node, _ in (*self.replicas, *self.leaving)})
 
 
@@ -54,8 +56,8 @@ class Topic:
 class BrokerRow:
     node: int
     disk: str
-    address: str  # of its clients' door
-    peer: str  # of its peers' door
+    address: str  # of its client listener
+    peer: str  # of its peer listener
     host: str
     since_ms: int
     state: str = ACTIVE
@@ -99,8 +101,10 @@ class Consumer:
 
 @dataclass(slots=True)
 class PendingRemoval:
-    """Replicas of a group that are to be removed, until no broker holds them: of a deleted group,
-    or such as left their group. `index` is of the entry that said so.
+    """Replicas of a group that brokers still have to remove: its topic was deleted, or they left
+    it.
+
+    `index` is that of the entry which says so.
     """
 
     group: int
@@ -120,7 +124,7 @@ class ResultRow:
 
 @dataclass(slots=True)
 class NextNumbers:
-    """The next numbers; none is ever given twice."""
+    """The next numbers to give out; none is ever given twice."""
 
     producer: int = 1
     consumer: int = 1

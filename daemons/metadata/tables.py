@@ -1,18 +1,18 @@
-"""The tables of the metadata, and each of them as rows for the store.
+"""The tables of the metadata, and each record as a row for the store.
 
-Topics with their partitions, brokers, managers, producers, consumers, the replicas that brokers
-still have to remove, counters and settings, and the results of the last requests. Operations
-(`operations.py`) change them only through the methods here, which note the row that changed, so
-that `changes` hands over just these.
+There are topics with their partitions, brokers, managers, producers, consumers, consumer groups,
+replicas that brokers still have to remove, counters and settings, and the results of the last
+requests. Operations (`operations.py`) change them only through the methods here. These note each
+changed row, so that `take_changes` returns just these.
 
 A row's key is a letter and one or two numbers, big-endian; its value is packed fields. Partitions
 are in rows of 64, so that a big topic that grows by one writes one small row. A snapshot is all
-rows. What can be counted from the rows (who holds what, names to ids) is kept beside them and
-never saved.
+rows. Whatever can be derived from the rows (replicas by node, names to ids) is kept in memory only.
 
-Invariants: every partition's group is in `groups`, and in `held` of each broker that has a replica;
-`led[node]` counts the partitions whose first replica is on the node; results are in the order of
-their entries. Nothing that goes out may depend on the order of a dict that was loaded (R27).
+Invariants: every partition's raft group is in `topic_by_raft_uid`, and counted for each broker that
+has a replica; `preferred_leader_counts[node]` counts the partitions whose first replica is on the
+node; results are in the order of their entries. No output depends on the order of a dict that was
+loaded.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def row_key(kind: bytes, *numbers: int) -> bytes:
 
 
 class Tables:
-    """See the module's docstring."""
+    """All tables of the metadata, and what is derived from them."""
 
     def __init__(self) -> None:
         self.counters = NextNumbers()
@@ -69,8 +69,8 @@ class Tables:
         self.results: dict[int, ResultRow] = {}  # by index, oldest first
         self.consumer_groups: dict[str, ConsumerGroup] = {}  # consumer groups
         self.consumer_groups_by_uid: dict[int, ConsumerGroup] = {}
-        self.unbalanced: set[str] = set()  # teams
-        # Counted from the above.
+        self.unbalanced: set[str] = set()  # consumer groups whose decision is due
+        # Derived from the above.
         self.groups: dict[int, tuple[Topic, int]] = {}
         self.held: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups
         self.left: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups it is to leave
@@ -102,34 +102,34 @@ class Tables:
         self.touch(PARTITIONS, topic.uid, number // PARTITIONS_PER_ROW)
 
     def _count(self, partition: PartitionRow) -> None:
-        group = partition.group
+        raft_uid = partition.group
         for node, _ in partition.replicas:
-            self.held[node].add(group)
+            self.held[node].add(raft_uid)
         for node, _ in partition.leaving:
-            self.left[node].add(group)
+            self.left[node].add(raft_uid)
         self.led[partition.nodes[0]] += 1
         if partition.is_moving:
-            self.moving.add(group)
-        if len(partition.replicas) < self.groups[group][0].replication:
-            self.under_replicated.add(group)
+            self.moving.add(raft_uid)
+        if len(partition.replicas) < self.groups[raft_uid][0].replication:
+            self.under_replicated.add(raft_uid)
 
     def _remove_from_counts(self, partition: PartitionRow) -> None:
-        group = partition.group
+        raft_uid = partition.group
         for node, _ in partition.replicas:
-            self.held[node].discard(group)
+            self.held[node].discard(raft_uid)
         for node, _ in partition.leaving:
-            self.left[node].discard(group)
+            self.left[node].discard(raft_uid)
         self.led[partition.nodes[0]] -= 1
-        self.moving.discard(group)
-        self.under_replicated.discard(group)
+        self.moving.discard(raft_uid)
+        self.under_replicated.discard(raft_uid)
 
-    def partition(self, group: int) -> PartitionRow | None:
-        found = self.groups.get(group)
+    def partition(self, raft_uid: int) -> PartitionRow | None:
+        found = self.groups.get(raft_uid)
         return found[0].partitions[found[1]] if found else None
 
     @contextmanager
     def change_partition(self, partition: PartitionRow) -> Iterator[None]:
-        """Within, its replicas may be changed; what is counted follows."""
+        """Within this context the partition's replicas may be changed; derived counts follow."""
         topic, number = self.groups[partition.group]
         self._remove_from_counts(partition)
         yield
@@ -137,7 +137,7 @@ class Tables:
         self.touch(PARTITIONS, topic.uid, number // PARTITIONS_PER_ROW)
 
     def remove_topic(self, topic: Topic) -> None:
-        """The topic, its partitions, and the clients that were registered for it."""
+        """Remove the topic, its partitions, and the clients that were registered for it."""
         del self.topics[topic.name], self.by_uid[topic.uid]
         self.layout_version += 1
         self.touch(TOPIC, topic.uid)
@@ -156,7 +156,7 @@ class Tables:
         self.touch(BROKER, broker.node)
 
     def remove_broker(self, node: int) -> None:
-        """It is known as removed from now on; other daemons of this number are welcome."""
+        """Remove a broker and remember its disk; another daemon may take the number."""
         self.removed[node] = self.brokers.pop(node).disk
         for gone in [one for one in self.gone.values() if node in one.nodes]:
             gone.replicas = [one for one in gone.replicas if one[0] != node]
@@ -185,15 +185,15 @@ class Tables:
         self.touch(CONSUMER, consumer.id)
 
     def add_pending_removal(
-        self, group: int, replicas: Iterable[tuple[int, int]], index: int
+        self, raft_uid: int, replicas: Iterable[tuple[int, int]], index: int
     ) -> None:
-        """These are to be removed as well."""
-        gone = self.gone.get(group) or PendingRemoval(group, [])
+        """Add replicas that are to be removed."""
+        gone = self.gone.get(raft_uid) or PendingRemoval(raft_uid, [])
         gone.replicas += [(node, incarnation, index) for node, incarnation in sorted(replicas)]
         self.put_pending_removal(gone)
 
     def put_pending_removal(self, gone: PendingRemoval) -> None:
-        """Forgotten when nobody is left."""
+        """Store the record, or delete it if no replica remains."""
         if gone.replicas:
             self.gone[gone.group] = gone
         else:
@@ -201,29 +201,29 @@ class Tables:
         self.touch(PENDING_REMOVAL, gone.group)
 
     def bump_orders_version(self, nodes: Iterable[int], index: int) -> None:
-        """What these brokers are ordered is another thing now."""
+        """Note that the orders of these brokers changed with this entry."""
         for node in nodes:
             broker = self.brokers.get(node)
             if broker is not None and broker.version != index:
                 broker.version = index
                 self.touch(BROKER, node)
 
-    def put_consumer_group(self, team: ConsumerGroup) -> None:
-        """With all its shares."""
-        self.consumer_groups[team.name] = self.consumer_groups_by_uid[team.uid] = team
-        (self.unbalanced.add if team.unbalanced else self.unbalanced.discard)(team.name)
-        self.touch(CONSUMER_GROUP, team.uid)
-        for topic in {one.topic_uid for one in team.shares.values()}:
-            self.touch(GROUP_PARTITIONS, team.uid, topic)
+    def put_consumer_group(self, group: ConsumerGroup) -> None:
+        """Store a group with all its partitions."""
+        self.consumer_groups[group.name] = self.consumer_groups_by_uid[group.uid] = group
+        (self.unbalanced.add if group.unbalanced else self.unbalanced.discard)(group.name)
+        self.touch(CONSUMER_GROUP, group.uid)
+        for topic in {one.topic_uid for one in group.shares.values()}:
+            self.touch(GROUP_PARTITIONS, group.uid, topic)
 
-    def remove_group_partition(self, team: ConsumerGroup, share: GroupPartition) -> None:
-        del team.shares[share.group]
-        self.touch(GROUP_PARTITIONS, team.uid, share.topic_uid)
+    def remove_group_partition(self, group: ConsumerGroup, partition: GroupPartition) -> None:
+        del group.shares[partition.group]
+        self.touch(GROUP_PARTITIONS, group.uid, partition.topic_uid)
 
-    def remove_consumer_group(self, team: ConsumerGroup) -> None:
-        self.put_consumer_group(team)
-        del self.consumer_groups[team.name], self.consumer_groups_by_uid[team.uid]
-        self.unbalanced.discard(team.name)
+    def remove_consumer_group(self, group: ConsumerGroup) -> None:
+        self.put_consumer_group(group)
+        del self.consumer_groups[group.name], self.consumer_groups_by_uid[group.uid]
+        self.unbalanced.discard(group.name)
 
     def mark_counters_changed(self) -> None:
         self.touch(COUNTERS)
@@ -261,20 +261,24 @@ class Tables:
             yield row_key(TOPIC, topic.uid)
             for chunk in range(-(-len(topic.partitions) // PARTITIONS_PER_ROW)):
                 yield row_key(PARTITIONS, topic.uid, chunk)
-        for team in self.consumer_groups.values():
-            yield row_key(CONSUMER_GROUP, team.uid)
-            for uid in {one.topic_uid for one in team.shares.values()}:
-                yield row_key(GROUP_PARTITIONS, team.uid, uid)
+        for group in self.consumer_groups.values():
+            yield row_key(CONSUMER_GROUP, group.uid)
+            for uid in {one.topic_uid for one in group.shares.values()}:
+                yield row_key(GROUP_PARTITIONS, group.uid, uid)
         for kind, numbers in (
-            (BROKER, self.brokers), (MANAGER, self.managers), (PRODUCER, self.producers),
-            (CONSUMER, self.consumers), (PENDING_REMOVAL, self.gone), (RESULT, self.results),
+            (BROKER, self.brokers),
+            (MANAGER, self.managers),
+            (PRODUCER, self.producers),
+            (CONSUMER, self.consumers),
+            (PENDING_REMOVAL, self.gone),
+            (RESULT, self.results),
             (REMOVED_BROKER, self.removed),
-        ):  # fmt: skip
+        ):
             for number in numbers:
                 yield row_key(kind, number)
 
     def row(self, key: bytes) -> bytes | None:
-        """The value of a row; None if there is no such row (any more)."""
+        """Return the value of a row; None if there is no such row (any more)."""
         fields = self._fields(key[:1], *_numbers(key))
         return None if fields is None else pack(fields)
 
@@ -292,24 +296,29 @@ class Tables:
             part = topic.partitions[chunk * PARTITIONS_PER_ROW : (chunk + 1) * PARTITIONS_PER_ROW]
             return [
                 [one.group, one.replicas, one.leaving, one.moved, one.is_moving]
-                + ([one.founders] if one.founders else []) for one in part
-            ] or None  # fmt: skip
+                + ([one.founders] if one.founders else [])
+                for one in part
+            ] or None
         if kind in (CONSUMER_GROUP, GROUP_PARTITIONS):
-            team = self.consumer_groups_by_uid.get(number)
-            if team is None:
+            group = self.consumer_groups_by_uid.get(number)
+            if group is None:
                 return None
             return (
-                group_records.pack_group(team)
+                group_records.pack_group(group)
                 if kind == CONSUMER_GROUP
-                else group_records.pack_group_partitions(team, chunk)
+                else group_records.pack_group_partitions(group, chunk)
             )
         if kind == REMOVED_BROKER:
             disk = self.removed.get(number)
             return None if disk is None else [number, disk]
         table: Any = {
-            BROKER: self.brokers, MANAGER: self.managers, PRODUCER: self.producers,
-            CONSUMER: self.consumers, PENDING_REMOVAL: self.gone, RESULT: self.results,
-        }[kind]  # fmt: skip
+            BROKER: self.brokers,
+            MANAGER: self.managers,
+            PRODUCER: self.producers,
+            CONSUMER: self.consumers,
+            PENDING_REMOVAL: self.gone,
+            RESULT: self.results,
+        }[kind]
         found = table.get(number)
         if found is None:
             return None
@@ -320,7 +329,7 @@ class Tables:
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[bytes, bytes]]) -> Tables:
-        """What the rows say, in whatever order they come."""
+        """Make tables from rows, in any order."""
         tables = cls()
         kinds: defaultdict[bytes, list[tuple[bytes, list[Any]]]] = defaultdict(list)
         for key, value in sorted(rows):
@@ -333,12 +342,12 @@ class Tables:
             tables.add_topic(Topic(uid, name, replication, created_ms, settings))
         for key, partitions in kinds[PARTITIONS]:
             topic = tables.by_uid[_numbers(key)[0]]
-            for group, replicas, leaving, moved, is_moving, *more in partitions:
+            for raft_uid, replicas, leaving, moved, is_moving, *more in partitions:
                 wanted, going, founders = (
                     [(node, drawn) for node, drawn in names]
                     for names in (replicas, leaving, more[0] if more else ())
                 )
-                known = PartitionRow(group, wanted, going, moved, is_moving, founders)
+                known = PartitionRow(raft_uid, wanted, going, moved, is_moving, founders)
                 tables.add_partition(topic, known)
         for _, fields in kinds[BROKER]:
             tables.put_broker(BrokerRow(*fields))
@@ -348,15 +357,15 @@ class Tables:
             tables.put_producer(Producer(*fields))
         for _, fields in kinds[CONSUMER]:
             tables.put_consumer(Consumer(*fields))
-        for _, (group, gone) in kinds[PENDING_REMOVAL]:
-            tables.put_pending_removal(PendingRemoval(group, [tuple(one) for one in gone]))
+        for _, (raft_uid, gone) in kinds[PENDING_REMOVAL]:
+            tables.put_pending_removal(PendingRemoval(raft_uid, [tuple(one) for one in gone]))
         for _, fields in kinds[CONSUMER_GROUP]:
             tables.put_consumer_group(group_records.unpack_group(fields))
         for key, rows in kinds[GROUP_PARTITIONS]:
             uid, topic_uid = _numbers(key)
             shares = tables.consumer_groups_by_uid[uid].shares
-            for group, *rest in rows:
-                shares[group] = GroupPartition(group, topic_uid, *rest)
+            for raft_uid, *rest in rows:
+                shares[raft_uid] = GroupPartition(raft_uid, topic_uid, *rest)
         tables.removed = dict(fields for _, fields in kinds[REMOVED_BROKER])
         for _, fields in kinds[RESULT]:
             tables.put_result(ResultRow(*fields))
@@ -365,7 +374,7 @@ class Tables:
 
 
 def add_default_settings(known: Any, saved: dict[str, int]) -> dict[str, int]:
-    """Settings that this version added get their defaults."""
+    """Add the defaults of settings that this version introduced."""
     return default_settings(known) | saved
 
 

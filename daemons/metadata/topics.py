@@ -1,12 +1,11 @@
-"""Operations on topics: create, delete, alter, grow; and `OperationContext`, what every operation
-is given.
+"""Operations on topics: create, delete, alter, grow; and the context that every operation gets.
 
-How an operation is made is told in `operations.py`. What the brokers have to do comes of it by
-itself: each broker's row carries the index of the last entry that changed something for it
+`operations.py` says how an operation is made. Brokers learn of a change by themselves: each
+broker's row has the index of the last entry that changed something for it
 (`Tables.bump_orders_version`), and its orders are made from the tables.
 
-`avoid` is put among the arguments by the leader: brokers that are silent right now, which get no
-new replicas as long as the others suffice.
+The leader adds the argument `avoid`: brokers that are silent right now. They get no new replicas as
+long as the others suffice.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class OperationContext:
     uids_drawn: int = 0
 
     def uid(self) -> int:
-        """63 bits that no other entry draws, not even one of an earlier cluster of this name.
+        """Draw 63 bits that no other entry draws, not even in an earlier cluster of this name.
 
         At least 2^62, so that they never meet numbers that are given by hand, like the managers'
         own group.
@@ -102,14 +101,14 @@ def add_topic(
 def _choose_nodes(
     tables: Tables, count: int, replication: int, avoid: list[int]
 ) -> list[list[int]]:
-    """Nodes for new partitions; changes nothing."""
+    """Choose nodes for new partitions; changes nothing."""
     if not count:
         return []
     room = tables.settings["partitions_max"] - len(tables.groups)
     if count > room:
         raise InvalidRequest(
             f"{count} more partitions; the cluster has room for {max(0, room)}",
-            hint="Delete topics that nobody needs, or raise partitions_max.",
+            hint="Delete topics that are not needed, or raise partitions_max.",
         )
     most = tables.settings["replicas_per_broker_max"]
     loads = [
@@ -140,7 +139,7 @@ def _choose_nodes(
 
 
 def host_label(broker: BrokerRow) -> str:
-    """A broker without a label stands for itself: nothing is known of where it is."""
+    """Return the broker's host label. Without one each broker counts as its own host."""
     return broker.host or f"broker {broker.node}"
 
 
@@ -182,7 +181,7 @@ def alter_topic(call: OperationContext, args: Arguments) -> OperationResult:
 
 
 def grow_topic(call: OperationContext, args: Arguments) -> OperationResult:
-    """By `count`, or to `to` partitions in all; that many already: nothing is added."""
+    """Add `count` partitions, or as many as are missing to `to` in all."""
     name = args.name("topic")
     count = args.number("count", 1, 1, PARTITIONS_PER_CALL)
     to = args.number("to", 0)
@@ -201,7 +200,9 @@ def grow_topic(call: OperationContext, args: Arguments) -> OperationResult:
 
 
 def grow_by_threshold(call: OperationContext, args: Arguments) -> OperationResult:
-    """One more, if it has still as many as when the leader saw that it is due."""
+    """Add one partition, if the topic still has as many as when the leader decided that it
+    is due.
+    """
     uid, seen, avoid = args.number("topic_uid"), args.number("partitions"), args.numbers("avoid")
     args.done()
     topic = call.tables.by_uid.get(uid)

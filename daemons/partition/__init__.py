@@ -1,11 +1,10 @@
-"""A partition as a state machine: what the committed entries of its log mean. Pure.
+"""The state machine of a partition: the meaning of the committed entries of its log. Pure.
 
-The messages themselves are the log; `machine` keeps what has to be known beside them, in four
-tables: `producers` (sequences, so that a repeat is stored once), `keyed_batches` (batches that
-carry a key of their own), `positions` (how far consumers are), `old_takes` (takes that may be
-repeated).
+The log holds the messages. `machine` keeps what else has to be known, in four tables: `producers`
+(sequences, so that a repeated batch is stored once), `keyed_batches` (batches with a key of their
+own), `positions` (how far consumers are), `old_takes` (takes that may be repeated).
 
-Comes in: committed entries, in order, each once. Goes out: a result for each, changed rows for the
-store, snapshots. It reads no clock, no file and no random number: each replica computes the same.
-The broker reads it; replication sees the interface of `daemons/state_machine` only.
+Input: committed entries, in order, each once. Output: a result for each entry, changed rows for the
+store, and snapshots. The machine reads no clock, no file and no random number, so every replica
+computes the same. Brokers use this package; replication sees only `daemons/state_machine`.
 """

@@ -1,22 +1,21 @@
-"""Batches that carry a key of their own: stored once, whoever sends them how often.
+"""Batches with a key of their own: each is stored once, however often it is sent.
 
-A producer's sequences (`producers.py`) tell repeats of one client that lives. A request of somebody
-who has no session, through whichever gateway (H4), is told by a key of 16 bytes instead: it stands
-in the batch's header, in the fields of producer and sequence, and the epoch says so (PROTOCOL.md,
-section 4). A partition remembers where such a batch went: the last `KEYS_MAX` of them, each for
-`KEY_AGE_MS` at least.
+A producer's sequences (`producers.py`) recognise repeats within one session. A request without a
+session, through any gateway, carries a key of 16 bytes instead. The key stands in the batch's
+header, in the fields of producer and sequence, and the epoch marks it (PROTOCOL.md, section 4). A
+partition remembers where the last `KEYS_MAX` of such batches went, each for at least `KEY_AGE_MS`.
 
-How old a key is, no wall clock decides: a key that is forgotten too early lets its batch be stored
-twice, and any clock may be set forward. The log itself counts: a KEY_STEP entry says that its
-leader waited for `KEY_STEP_MS` since the step before, by its steady clock
+No wall clock decides how old a key is: a key that is forgotten too early lets its batch be stored
+twice, and any clock may be set forward. Entries of the log count time instead. A KEY_STEP entry
+says that its leader waited for `KEY_STEP_MS` since the step before, by its monotonic clock
 (`daemons/broker/key_ageing.py`). A key is forgotten when `KEY_AGE_STEPS` steps came after the first
-one that follows it: each of them stands for a whole `KEY_STEP_MS` in which the key was there. Steps
-that come late only keep keys for longer.
+step that follows it. Each of them stands for a whole `KEY_STEP_MS` in which the key was remembered.
+Late steps only keep keys for longer.
 
-A log begins without steps if an older version wrote it. Until its first step the older rule holds,
-so that its entries mean what they meant: keys that are `KEY_AGE_MS` behind the newest stamp go.
+A log that an older version wrote begins without steps. Until its first step the older rule holds,
+so that its entries keep their meaning: keys older than the newest stamp by `KEY_AGE_MS` go.
 
-Part of the replicated state: made from applied entries alone. Pure; no clock, no hashing order.
+Part of the replicated state: made from applied entries alone. Pure: no clock, no order by hashes.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ KEYS_MAX: Final = 50_000
 KEY_AGE_STEPS: Final = 15
 KEY_STEP_MS: Final = 60 * 1000
 KEY_AGE_MS: Final = KEY_AGE_STEPS * KEY_STEP_MS
-KEY_REUSED: Final = -4  # a verdict beside those of `producers`
+KEY_REUSED: Final = -4  # a verdict, in addition to those of `producers`
 
 BatchKey = int  # of 128 bits
 _PRODUCER_SHIFT: Final = 64
 
 
 def batch_key(producer: int, sequence: int) -> BatchKey:
-    """From the two fields of the header."""
+    """Make the key of a batch from the two fields of its header."""
     return producer << _PRODUCER_SHIFT | sequence
 
 
 class KeyedBatches:
-    """Where the batches of the last keys went: key -> (first offset, messages, stamp).
+    """Remember where the batches of the last keys went: key -> (first offset, messages, stamp).
 
     `steps`: the end of the partition at each of the last `KEY_AGE_STEPS` + 1 steps, oldest first.
     """
@@ -62,7 +61,7 @@ class KeyedBatches:
         return len(self._by_key)
 
     def judge(self, key: BatchKey, count: int) -> int:
-        """NEW, KEY_REUSED, or the offset that this batch already has, if it is the same one."""
+        """Return NEW, KEY_REUSED, or the offset of this batch if it is stored already."""
         known = self._by_key.get(key)
         if known is None:
             return NEW
@@ -70,7 +69,7 @@ class KeyedBatches:
         return offset if messages == count else KEY_REUSED
 
     def record(self, key: BatchKey, count: int, offset: int, time_ms: int) -> None:
-        """An applied batch; the leader judged it before it was proposed."""
+        """Record an applied batch. The leader judged it before it proposed it."""
         if key in self._by_key:
             return  # no leader proposes it; if one did, all replicas keep the first
         self._by_key[key] = offset, count, time_ms
@@ -83,7 +82,7 @@ class KeyedBatches:
                 self._forget_oldest()
 
     def step(self, end: int) -> None:
-        """`KEY_STEP_MS` are over since the step before; the partition ends at this offset."""
+        """Count one step: `KEY_STEP_MS` passed since the last; the partition ends at `end`."""
         self.steps.append(end)
         self._has_new_steps = True
         if len(self.steps) <= KEY_AGE_STEPS:
@@ -100,7 +99,7 @@ class KeyedBatches:
     # -- saving --------------------------------------------------------------------------------
 
     def take_changes(self) -> tuple[dict[BatchKey, bytes], list[BatchKey]]:
-        """Keys that are new since the last call, and those that were forgotten."""
+        """Return rows of keys that are new since the last call, and forgotten keys."""
         known = self._by_key
         rows = {key: protocol.pack(known[key]) for key in self._changed}
         gone = list(self._forgotten)
@@ -108,18 +107,20 @@ class KeyedBatches:
         return rows, gone
 
     def take_steps(self) -> list[int] | None:
-        """If they changed since the last call; empty: there are none any more."""
+        """Return the steps if they changed since the last call; empty: there are none now."""
         has_stepped, self._has_new_steps = self._has_new_steps, False
         return self.steps if has_stepped else None
 
     def packed(self) -> list[list[Any]]:
-        """All of them, oldest first."""
+        """Return all keys, oldest first."""
         return [[key_row_name(key), *where] for key, where in self._by_key.items()]
 
     def become(
         self, packed: Iterable[list[Any]], steps: Iterable[int] = (), *, changed: bool
     ) -> None:
-        """These and no others. `changed`: hand all of it over to the store, and what it replaces"""
+        """Replace everything by `packed`. `changed`: the store gets all of it, and the
+        deletions.
+        """
         before = self._by_key
         had_steps, self.steps = bool(self.steps), list(steps)
         self._has_new_steps = changed and (had_steps or bool(self.steps))

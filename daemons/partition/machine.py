@@ -1,23 +1,23 @@
-"""A partition as a state machine: what its entries mean. The messages themselves are the log.
+"""The state machine of a partition: the meaning of its entries. The log holds the messages.
 
-A DATA entry is one batch: it takes the offsets that the log gave it, and its header says which
-producer sent it. A COMMAND entry is `pack([operation, …])` and takes no offsets; several requests
-of one turn travel in one entry:
+A DATA entry is one batch: it takes the offsets that the log gave it, and its header names the
+producer that sent it. A COMMAND entry is `pack([operation, …])` and takes no offsets. Requests of
+one turn share one entry:
 
 | operation | fields | result |
 |---|---|---|
 | COMMIT | rows of [consumer, offset, member epoch, assignment epoch] | [(code, position)…] |
-| TAKE | rows of [consumer, key, most, remember nothing too?] | [(code, first, next)…] |
-| START | offset, index of its entry, bytes before it that go | (code, start) |
+| TAKE | rows of [consumer, key, messages max, also remember nothing?] | [(code, first, next)…] |
+| START | offset, index of its entry, bytes removed before it | (code, start) |
 | FORGET | rows of [consumer, member epoch, assignment epoch] | [(code, no position)…] |
 | KEY_STEP | – (`keyed_batches.py`) | None |
 
-The state is small: how far the log is, producers' sequences, batches' own keys and the steps by
-which they age, consumers' positions, older takes. It is saved in rows, one for each of these, and
-only those that changed.
+The state is small: the ends of the log, producers' sequences, keys of batches and the steps by
+which they age, consumers' positions, older takes. Each of these is one row of the store; only
+changed rows are saved.
 
-Invariant: `start <= end`; `end` is the offset behind the last applied message; offsets are dense,
-so each DATA entry begins at `end`, and a gap stops the replica before it harms the data (C5).
+Invariant: `start <= end`; `end` is the offset after the last applied message. Offsets are dense:
+each DATA entry begins at `end`, and a gap stops the replica before it harms the data.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from myqueue.wire.batch import KEYED_EPOCH
 COMMIT, TAKE, START, FORGET, KEY_STEP = 1, 2, 3, 4, 5
 
 _STATE_VERSION: Final = 1  # of rows and snapshots
-# Keys of rows; with an id behind.
+# First bytes of rows' keys; an id follows.
 _META, _PRODUCER, _CONSUMER, _KEY, _TAKE, _STEPS = b"m", b"p", b"c", b"k", b"t", b"s"
 
 
@@ -54,22 +54,33 @@ def forget_command(rows: list[list[Any]]) -> bytes:
 
 
 def start_command(offset: int, index: int, bytes_gone: int) -> bytes:
-    """Retention: messages before `offset`, which begins the entry at `index`, may go."""
+    """Pack a START: retention removes messages before `offset`, which begins the entry at
+    `index`.
+    """
     return protocol.pack([START, offset, index, bytes_gone])
 
 
 def key_step_command() -> bytes:
-    """Keys grow older by one step."""
+    """Pack a KEY_STEP: keys of batches grow older by one step."""
     return protocol.pack([KEY_STEP])
 
 
 class PartitionMachine:
-    """See the module's docstring; the seam is `state_machine.Machine`."""
+    """The state machine of one partition; implements `state_machine.Machine`."""
 
     __slots__ = (
-        "_touched", "applied_index", "bytes_gone", "bytes_total", "end", "keys", "positions",
-        "sessions", "start", "start_index", "time_ms",
-    )  # fmt: skip
+        "_touched",
+        "applied_index",
+        "bytes_gone",
+        "bytes_total",
+        "end",
+        "keys",
+        "positions",
+        "sessions",
+        "start",
+        "start_index",
+        "time_ms",
+    )
 
     def __init__(self) -> None:
         self.sessions, self.keys, self.positions = Sessions(), KeyedBatches(), ConsumerPositions()
@@ -79,28 +90,33 @@ class PartitionMachine:
 
     def _set_meta(self, *meta: int) -> None:
         (
-            self.end,  # the offset behind the last message
+            self.end,  # the offset after the last message
             self.start,  # the first offset that is kept
             self.start_index,  # the entry of that message
-            self.bytes_total,  # of all batches that there ever were
+            self.bytes_total,  # of all batches ever appended
             self.bytes_gone,  # of those that retention removed
             self.time_ms,  # the last entry's stamp
         ) = meta
 
     def _meta(self) -> list[int]:
         return [
-            self.end, self.start, self.start_index, self.bytes_total, self.bytes_gone, self.time_ms,
-        ]  # fmt: skip
+            self.end,
+            self.start,
+            self.start_index,
+            self.bytes_total,
+            self.bytes_gone,
+            self.time_ms,
+        ]
 
     @property
     def bytes_kept(self) -> int:
-        """Of the batches from `start` on."""
+        """Bytes of the batches from `start` on."""
         return self.bytes_total - self.bytes_gone
 
     # -- applying ------------------------------------------------------------------------------
 
     def apply(self, entries: list[Entry]) -> list[Any]:
-        """Results: of a batch None (its offset stands in the entry), of commands see above."""
+        """Apply entries in order. Results: None for a batch, a command's as in the table above."""
         results: list[Any] = [None] * len(entries)
         end, stamp, total = self.end, self.time_ms, self.bytes_total
         identity, record = IDENTITY.unpack_from, self.sessions.record
@@ -130,23 +146,24 @@ class PartitionMachine:
         operation, *fields = command
         if operation == COMMIT:
             commit = self.positions.commit
-            return [commit(who, offset, m, a, end) for who, offset, m, a in fields[0]]
+            return [commit(consumer, offset, m, a, end) for consumer, offset, m, a in fields[0]]
         if operation == TAKE:
             take = self.positions.take
             return [
-                take(who, key, most, self.start, end, *more) for who, key, most, *more in fields[0]
+                take(consumer, key, most, self.start, end, *more)
+                for consumer, key, most, *more in fields[0]
             ]
         if operation == START:
             return self._move_start(end, *fields)
         if operation == FORGET:
-            return [self.positions.forget(who, m, a) for who, m, a in fields[0]]
+            return [self.positions.forget(consumer, m, a) for consumer, m, a in fields[0]]
         if operation == KEY_STEP:
             return self.keys.step(end)
         # Ignoring it would let this replica differ from newer ones in silence.
         raise errors.Unsupported(f"operation {operation} of a newer version stands in the log")
 
     def _move_start(self, end: int, offset: int, index: int, bytes_gone: int) -> tuple[int, int]:
-        """Forward only; the same again changes nothing."""
+        """Move the start forward; a repeated command changes nothing."""
         if offset > end:
             return errors.OffsetOutOfRange.code, self.start
         if offset > self.start:
@@ -166,7 +183,7 @@ class PartitionMachine:
         steps = self.keys.take_steps()
         if steps:
             puts[_STEPS] = protocol.pack(steps)
-        takes, repeated_no_more = self.positions.older.take_changes()
+        takes, forgotten_takes = self.positions.older.take_changes()
         puts.update((_TAKE + one, row) for one, row in takes.items())
         if self._touched:
             puts[_META] = protocol.pack([_STATE_VERSION, *self._meta()])
@@ -174,7 +191,7 @@ class PartitionMachine:
         gone = [_producer_key(one) for one in forgotten]
         gone += [_consumer_key(one) for one in removed]
         gone += [_KEY + key_row_name(one) for one in outdated]
-        gone += [_TAKE + one for one in repeated_no_more]
+        gone += [_TAKE + one for one in forgotten_takes]
         if steps == []:
             gone.append(_STEPS)
         return puts, gone
@@ -206,11 +223,16 @@ class PartitionMachine:
     def snapshot(self) -> bytes:
         return protocol.pack(
             [
-                _STATE_VERSION, self.applied_index, self._meta(), list(self.sessions.packed()),
-                self.positions.packed(), self.keys.packed(), self.positions.older.packed(),
+                _STATE_VERSION,
+                self.applied_index,
+                self._meta(),
+                list(self.sessions.packed()),
+                self.positions.packed(),
+                self.keys.packed(),
+                self.positions.older.packed(),
                 *([self.keys.steps] if self.keys.steps else []),
             ]
-        )  # fmt: skip
+        )
 
     def restore(self, snapshot: bytes) -> None:
         form, *rest = protocol.unpack(snapshot)
@@ -218,10 +240,17 @@ class PartitionMachine:
         self._become(*rest, changed=True)
 
     def _become(
-        self, applied_index: int, meta: list[int], sessions: list[list[Any]],
-        positions: list[list[Any]], keys: Iterable[list[Any]] = (),
-        takes: Iterable[list[Any]] = (), steps: Iterable[int] = (), *, changed: bool,
-    ) -> None:  # fmt: skip
+        self,
+        applied_index: int,
+        meta: list[int],
+        sessions: list[list[Any]],
+        positions: list[list[Any]],
+        keys: Iterable[list[Any]] = (),
+        takes: Iterable[list[Any]] = (),
+        steps: Iterable[int] = (),
+        *,
+        changed: bool,
+    ) -> None:
         self.applied_index = applied_index
         self._set_meta(*meta)
         self.sessions.become(sessions, changed=changed)

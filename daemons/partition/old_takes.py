@@ -1,12 +1,12 @@
-"""Takes that are not the last ones of their consumers any more, and may still be repeated.
+"""Older takes of all consumers of a partition, which may still be repeated.
 
-A take whose answer was lost is asked for again with its key, and has to get the same messages: they
-are nobody else's. Each consumer keeps its last few keys in its own row (`positions.py`), so a quiet
-one keeps them for ever. Where many share a consumer, as requests over HTTP do, others take hundreds
-of times before the one that waits asks again; so what leaves a consumer's row is remembered here:
-the last `OLDER_TAKES_MAX` of a partition, whoever's they are.
+A client that lost the answer to a take asks again with the same key. It must get the same messages,
+since no other client gets them. Each consumer keeps its last few keys in its own row
+(`positions.py`), so a quiet consumer keeps them forever. Where many clients share one consumer, as
+requests over HTTP do, hundreds of other takes may come before the repeat. So a key that leaves its
+consumer's row is remembered here: the last `OLDER_TAKES_MAX` of a partition, of all consumers.
 
-Part of the replicated state: made from applied entries alone. Pure; no clock, no hashing order.
+Part of the replicated state: made from applied entries alone. Pure: no clock, no order by hashes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEY_BYTES: Final = 16
 
 
 class OlderTakes:
-    """(key, consumer) -> (first, next, number); numbers count on, so the order can be restored."""
+    """Map (key, consumer) to (first, next, number). Numbers rise, so the order can be restored."""
 
     __slots__ = ("_by_take", "_changed", "_forgotten")
 
@@ -52,7 +52,7 @@ class OlderTakes:
             self._forgotten[oldest] = None
 
     def forget(self, consumer: str) -> None:
-        """All of this consumer."""
+        """Forget all takes of this consumer."""
         for take in [one for one in self._by_take if one[1] == consumer]:
             del self._by_take[take]
             self._changed.pop(take, None)
@@ -61,7 +61,7 @@ class OlderTakes:
     # -- saving --------------------------------------------------------------------------------
 
     def take_changes(self) -> tuple[dict[bytes, bytes], list[bytes]]:
-        """Rows that are new since the last call, and names of those that were forgotten."""
+        """Return rows that are new since the last call, and names of forgotten rows."""
         known = self._by_take
         rows = {take_row_name(take): protocol.pack(known[take]) for take in self._changed}
         gone = [take_row_name(take) for take in self._forgotten]
@@ -69,11 +69,13 @@ class OlderTakes:
         return rows, gone
 
     def packed(self) -> list[list[Any]]:
-        """All of them, oldest first."""
+        """Return all takes, oldest first."""
         return [[take_row_name(take), *where] for take, where in self._by_take.items()]
 
     def become(self, packed: Iterable[list[Any]], *, changed: bool) -> None:
-        """These and no others. `changed`: hand all of it over to the store, and what it replaces"""
+        """Replace everything by `packed`. `changed`: the store gets all of it, and the
+        deletions.
+        """
         before = self._by_take
         rows = sorted(packed, key=lambda row: row[3])
         self._by_take = OrderedDict(

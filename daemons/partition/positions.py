@@ -1,23 +1,23 @@
-"""How far each consumer of a partition is: commits, takes, and who may move what.
+"""How far each consumer of a partition is: commits, takes, and which members may move a position.
 
-A position is the offset of the next message that a consumer wants. It stands in the partition's
-own state, next to the data, and moves by replicated commands only. The rules (C7, PROTOCOL.md
-section 5), applied alike on every replica:
+A position is the offset of the next message that a consumer wants. It is part of the partition's
+own state, next to the data, and only replicated commands move it. The rules (PROTOCOL.md, section
+5) are applied alike on every replica:
 
-- A commit carries the assignment epoch of the partition and the epoch of the member. Lower than
-  what is known is FENCED: its sender lost the partition. They are compared in this order, since a
-  new assignment may go to a member with a lower epoch of its own.
-- Within one assignment a position never goes back: a lower offset is answered with the current
-  one. A higher assignment epoch may set any offset (reset).
-- A commit of NO_OFFSET moves nothing: it only makes its epochs known, so that those who had the
-  partition before are fenced from then on. Its sender learns the position, NO_OFFSET if none.
-- What is forgotten is as if it had never been, epochs and takes too; who is fenced can't ask for
-  it.
-- Nobody may be past the end of the partition.
-- A take moves the position over the next messages and remembers, by the request's key, which they
-  were: the last `TAKE_KEYS_PER_CONSUMER_MAX` keys per consumer, and of all consumers the last that
-  are older (`old_takes.py`). A take that found nothing is not remembered, unless it asks for that:
-  who looks into several partitions with one key goes the same way again.
+- A commit carries the assignment epoch of the partition and the epoch of the member. A commit with
+  lower epochs than the known ones is FENCED: its sender lost the partition. The assignment epoch is
+  compared first, since a new assignment may go to a member with a lower epoch of its own.
+- Within one assignment a position never goes back: a lower offset is answered with the current one.
+  A higher assignment epoch may set any offset (reset).
+- A commit of NO_OFFSET moves nothing. It only makes its epochs known, so that earlier owners of the
+  partition are fenced from then on. Its answer is the position, or NO_OFFSET if there is none.
+- A forgotten consumer is as if it had never existed, epochs and takes included. A fenced member
+  can't have a consumer forgotten.
+- No position is past the end of the partition.
+- A take moves the position over the next messages and remembers by the request's key which ones
+  these were: the last `TAKE_KEYS_PER_CONSUMER_MAX` keys of each consumer, and the last older keys
+  of all consumers (`old_takes.py`). A take that got nothing is remembered only if it asks for that.
+  A client that tries several partitions with one key then takes the same path when it repeats.
 
 Pure; the callers give the partition's start and end.
 """
@@ -41,14 +41,17 @@ _BUSY: Final = errors.Busy.code
 
 
 class ConsumerPosition:
-    """One consumer. `taken`: key -> (first, next), oldest first."""
+    """The position of one consumer. `taken`: key -> (first, next), oldest first."""
 
     __slots__ = ("assignment", "member", "offset", "taken")
 
     def __init__(
-        self, offset: int | None, member: int = 0, assignment: int = 0,
+        self,
+        offset: int | None,
+        member: int = 0,
+        assignment: int = 0,
         taken: Iterable[list[Any]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.offset, self.member, self.assignment = offset, member, assignment
         self.taken: dict[bytes, tuple[int, int]] = {
             key: (first, behind) for key, first, behind in taken
@@ -60,7 +63,7 @@ class ConsumerPosition:
 
 
 class ConsumerPositions:
-    """All consumers of one partition."""
+    """The positions of all consumers of one partition."""
 
     __slots__ = ("_by_consumer", "_changed", "_forgotten", "older")
 
@@ -74,12 +77,12 @@ class ConsumerPositions:
         return len(self._by_consumer)
 
     def offset(self, consumer: str) -> int | None:
-        """None: it never committed nor took."""
+        """Return the consumer's position; None if it never committed nor took."""
         known = self._by_consumer.get(consumer)
         return None if known is None else known.offset
 
     def consumers_past(self, offset: int, most: int) -> dict[str, int]:
-        """Consumers that are done with this message, at most so many."""
+        """Return consumers whose position is after `offset`, at most `most` of them."""
         found: dict[str, int] = {}
         for consumer, known in self._by_consumer.items():
             if known.offset is not None and known.offset > offset:
@@ -91,7 +94,7 @@ class ConsumerPositions:
     def commit(
         self, consumer: str, offset: int, member: int, assignment: int, end: int
     ) -> tuple[int, int]:
-        """(code, the position afterwards)"""
+        """Apply a commit. Return (code, the position afterwards)."""
         known = self._by_consumer.get(consumer)
         current = 0 if known is None else known.offset or 0
         fences = offset == protocol.NO_OFFSET
@@ -117,7 +120,7 @@ class ConsumerPositions:
         return known
 
     def forget(self, consumer: str, member: int, assignment: int) -> tuple[int, int]:
-        """(code, no position)"""
+        """Forget a consumer. Return (code, NO_OFFSET), or (FENCED, its position)."""
         known = self._by_consumer.get(consumer)
         if known is not None:
             if (assignment, member) < (known.assignment, known.member):
@@ -129,20 +132,22 @@ class ConsumerPositions:
         return OK, protocol.NO_OFFSET
 
     def taken(self, consumer: str, key: bytes) -> tuple[int, int] | None:
-        """What a take with this key got before."""
+        """Return (first, next) of an earlier take with this key."""
         known = self._by_consumer.get(consumer)
         found = None if known is None else known.taken.get(key)
         return found or self.older.find(consumer, key)
 
     def next_to_take(self, consumer: str, start: int) -> int:
-        """A consumer without a position begins at the start; so does one that fell behind it."""
+        """Return the offset where the next take begins: the position, or the start if that is
+        higher.
+        """
         known = self._by_consumer.get(consumer)
         return start if known is None or known.offset is None else max(known.offset, start)
 
     def take(
         self, consumer: str, key: bytes, most: int, start: int, end: int, nothing_too: bool = False
     ) -> tuple[int, int, int]:
-        """(code, first, next): the messages first … next - 1 are the asker's now."""
+        """Apply a take. Return (code, first, next): the client owns messages first … next - 1."""
         before = self.taken(consumer, key)
         if before is not None:
             return OK, *before
@@ -166,7 +171,7 @@ class ConsumerPositions:
     # -- saving --------------------------------------------------------------------------------
 
     def take_changes(self) -> tuple[dict[str, bytes], list[str]]:
-        """Consumers that moved since the last call, and those that are no more."""
+        """Return rows of consumers that moved since the last call, and forgotten ones."""
         known = self._by_consumer
         rows = {one: protocol.pack(known[one].packed()) for one in self._changed}
         gone = list(self._forgotten)
@@ -177,7 +182,9 @@ class ConsumerPositions:
         return [[one, *self._by_consumer[one].packed()] for one in sorted(self._by_consumer)]
 
     def become(self, packed: list[list[Any]], *, changed: bool) -> None:
-        """These and no others. `changed`: hand all of it over to the store, and what it replaces"""
+        """Replace everything by `packed`. `changed`: the store gets all of it, and the
+        deletions.
+        """
         before = self._by_consumer
         self._by_consumer = {consumer: ConsumerPosition(*rest) for consumer, *rest in packed}
         if changed:

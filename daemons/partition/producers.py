@@ -1,20 +1,20 @@
-"""Producers' sequences: is this batch new, a repeat, out of order, or of an old session?
+"""Producers' sequences: is a batch new, a repeat, out of order, or of an older session?
 
 A producer numbers its messages per partition and epoch, from 0. A partition remembers for each
 producer where its last batches went, so that a batch that is sent again gets its first offset
-instead of being stored twice (C2, R32). This memory is part of the replicated state: it is made
-from applied entries alone, and equal on all replicas at equal index.
+instead of being stored twice. This memory is part of the replicated state: it is made from applied
+entries alone, and is equal on all replicas at equal index.
 
-Where batches went is kept as *runs* (first sequence, first offset, count): a batch that continues
-both the sequence and the offset of the run before lengthens it. A producer that is alone in its
-partition is one run, however much it sends; the 64 runs that are kept hold its last 64 batches
-at least.
+Positions of batches are kept as *runs* (first sequence, first offset, count): a batch that
+continues both the sequence and the offset of the run before lengthens that run. A producer that is
+alone in its partition is one run, however much it sends. `RUNS_MAX` runs are kept, so at least its
+last 64 batches are remembered.
 
 At most `PRODUCERS_MAX` producers are remembered; the least recently written one, by index, is
 forgotten first. A forgotten producer has to begin again at sequence 0, with a new epoch.
 
-Pure: no clock, no order that depends on hashes (R27). Numbers instead of objects for verdicts, and
-lists instead of classes for runs, since `record` runs for every batch on every replica.
+Pure: no clock, no order by hashes. Verdicts are numbers instead of objects, and runs are lists
+instead of classes, because `record` runs for every batch on every replica.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ NEW: Final = -1
 OUT_OF_SEQUENCE: Final = -2
 FENCED: Final = -3
 
-# Producer, epoch and sequence in the header of a batch (PROTOCOL.md, section 4), and nothing else
-# of it: the leader checked all of it before it was proposed.
+# Producer, epoch and sequence in the header of a batch (PROTOCOL.md, section 4). The other fields
+# are not read: the leader checked the whole header before it proposed the batch.
 IDENTITY: Final = Struct("<8xQI4xQ")
 
 FIRST_SEQUENCE, FIRST_OFFSET, COUNT = 0, 1, 2
@@ -43,7 +43,9 @@ Run = list[int]
 
 
 class Session:
-    """One producer: its epoch, its runs (oldest first, never empty), and its last entry."""
+    """The state of one producer: epoch, runs (oldest first, never empty), index of its
+    last entry.
+    """
 
     __slots__ = ("epoch", "index", "runs")
 
@@ -66,7 +68,7 @@ class Session:
             del self.runs[0]
 
     def judge(self, epoch: int, sequence: int, count: int) -> int:
-        """See `Sessions.judge`."""
+        """Judge a batch of this producer, as `Sessions.judge` does."""
         if epoch != self.epoch:
             if epoch < self.epoch:
                 return FENCED
@@ -77,7 +79,7 @@ class Session:
             if first_sequence <= sequence:
                 if sequence + count <= first_sequence + length:
                     return first_offset + sequence - first_sequence
-                break  # half of it is known: not a batch that was sent before
+                break  # only a part of it is stored: it is not a repeat
         return OUT_OF_SEQUENCE
 
     def packed(self) -> list[Any]:
@@ -85,7 +87,7 @@ class Session:
 
 
 class Sessions:
-    """All producers of one partition. `judge` asks, `record` tells."""
+    """All producers of one partition. `judge` changes nothing; `record` changes the state."""
 
     __slots__ = ("_by_producer", "_changed", "_forgotten", "_newest")
 
@@ -102,7 +104,7 @@ class Sessions:
         return self._by_producer.get(producer)
 
     def judge(self, producer: int, epoch: int, sequence: int, count: int) -> int:
-        """NEW, OUT_OF_SEQUENCE, FENCED, or the offset that this batch already has."""
+        """Return NEW, OUT_OF_SEQUENCE, FENCED, or the offset that this batch already has."""
         session = self._by_producer.get(producer)
         if session is None:
             return NEW if sequence == 0 else OUT_OF_SEQUENCE
@@ -111,7 +113,9 @@ class Sessions:
     def record(
         self, producer: int, epoch: int, sequence: int, count: int, offset: int, index: int
     ) -> None:
-        """An applied batch of a producer (not 0); the leader judged it before it was proposed."""
+        """Record an applied batch of a producer (not 0). The leader judged it before
+        proposing it.
+        """
         session = self._by_producer.get(producer)
         if session is None:
             session = self._begin(producer, epoch, [sequence, offset, count])
@@ -139,7 +143,7 @@ class Sessions:
     # -- saving --------------------------------------------------------------------------------
 
     def take_changes(self) -> tuple[dict[int, bytes], list[int]]:
-        """Producers that were written since the last call, and those that were forgotten."""
+        """Return rows of producers written since the last call, and forgotten producers."""
         by_producer = self._by_producer
         rows = {one: protocol.pack(by_producer[one].packed()) for one in self._changed}
         gone = list(self._forgotten)
@@ -147,12 +151,14 @@ class Sessions:
         return rows, gone
 
     def packed(self) -> Iterator[list[Any]]:
-        """All of them, least recently written first."""
+        """Yield all producers, least recently written first."""
         for producer, session in self._by_producer.items():
             yield [producer, *session.packed()]
 
     def become(self, packed: list[list[Any]], *, changed: bool) -> None:
-        """These and no others. `changed`: hand all of it over to the store, and what it replaces"""
+        """Replace everything by `packed`. `changed`: the store gets all of it, and the
+        deletions.
+        """
         before = self._by_producer
         # Rows of the store come by producer; each entry has one producer, so indexes differ.
         packed.sort(key=lambda row: row[2])

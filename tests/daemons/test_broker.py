@@ -45,7 +45,7 @@ def test_a_turn_is_one_proposal_and_one_answer_a_client(world: World) -> None:
         [one, 0, 0, WALL_MS, None], [one + 1, 0, 3, WALL_MS, None], [two, 0, 5, WALL_MS, None],
     ]  # fmt: skip
     assert found["client-2"][3] == [[three, 0, 6, WALL_MS, None]]
-    assert len(world.engine.replies) == 2 and world.broker.produce_handler.inflight == 0
+    assert len(world.engine.replies) == 2 and world.broker.produce_handler.inflight_bytes == 0
 
 
 def test_payload_is_passed_on_as_it_came(world: World) -> None:
@@ -178,7 +178,7 @@ def test_a_repeat_of_what_is_on_its_way_waits_for_it(world: World) -> None:
     ((envelope, _),) = world.turn()
     found = {row[0]: row[1:3] for row in envelope[3]}
     assert found == {one: [0, 0], one + 1: [0, 3], one + 2: [0, 0], two: [0, 3]}
-    assert world.broker.produce_handler.inflight == 0
+    assert world.broker.produce_handler.inflight_bytes == 0
 
 
 def test_gaps_and_old_epochs(world: World) -> None:
@@ -215,7 +215,7 @@ def test_held_until_ready(world: World) -> None:
     world.engine.apply_at_once = False
     first, second = make_batch(1, producer=9), make_batch(1, producer=9, sequence=1)
     world.ask(protocol.PRODUCE, [GROUP], frames=[first])
-    assert world.turn() == [] and world.broker.produce_handler.inflight == len(first)
+    assert world.turn() == [] and world.broker.produce_handler.inflight_bytes == len(first)
     world.engine.apply(world.replica)
     world.engine.apply_at_once = True
     rows = world.produce(second)
@@ -230,7 +230,7 @@ def test_held_until_leadership_is_lost(world: World) -> None:
     world.engine.depose(world.replica, leader=2)
     ((envelope, _),) = world.turn()
     assert codes(envelope[3]) == [errors.NotLeader.code]
-    assert world.broker.produce_handler.inflight == 0
+    assert world.broker.produce_handler.inflight_bytes == 0
 
 
 def test_dropped_is_unknown_committed_is_not(world: World) -> None:
@@ -247,7 +247,7 @@ def test_dropped_is_unknown_committed_is_not(world: World) -> None:
     rows = sorted(found[protocol.PRODUCED][3])
     assert [row[:2] for row in rows] == [[asked, 0], [asked + 1, unknown], [asked + 2, unknown]]
     assert found[protocol.COMMITTED][3] == [[GROUP, unknown, 0, None]]
-    assert world.broker.produce_handler.inflight == 0
+    assert world.broker.produce_handler.inflight_bytes == 0
 
 
 def test_an_entry_of_another_leader_is_no_answer(world: World) -> None:
@@ -290,7 +290,7 @@ def test_what_the_engine_refuses(world: World, refusal: errors.MyQueueError, det
     assert all(row[4]["retry_ms"] == details for row in rows)
     world.engine.refusal = None
     assert [row[1:3] for row in sorted(world.produce(batches[1], batches[2]))] == [[0, 1], [0, 2]]
-    assert world.broker.produce_handler.inflight == 0
+    assert world.broker.produce_handler.inflight_bytes == 0
 
 
 def test_an_epoch_that_was_refused_leaves_the_older_one_fenced(world: World) -> None:
@@ -321,7 +321,7 @@ def test_bytes_in_flight_are_bounded(world: World, monkeypatch: pytest.MonkeyPat
     assert codes(envelope[3]) == [errors.Busy.code]
     world.engine.apply(world.replica)
     world.turn()
-    assert world.broker.produce_handler.inflight == 0
+    assert world.broker.produce_handler.inflight_bytes == 0
     assert codes(world.produce(make_batch())) == []  # taken; waits to be applied
 
 
@@ -342,7 +342,7 @@ def test_a_producer_in_full_flow_takes_little_memory(world: World) -> None:
         world.engine.end_turn()
         world.engine.apply(world.replica, max(2, world.replica.log.last_index - 3))
     assert (
-        len(world.broker._queues[GROUP].in_flight[9].where)
+        len(world.broker._queues[GROUP].in_flight[9].tickets_by_sequence)
         <= proposals.IN_FLIGHT_PER_PRODUCER_MAX + 1
     )
 
@@ -386,7 +386,7 @@ def test_w15_positions_go_on_beside_batches_that_are_refused(
     found = {envelope[1]: envelope[3] for envelope, _ in world.turn()}
     assert codes(found[protocol.PRODUCED]) == codes(found[protocol.COMMITTED]) == [refusal.code]
     world.engine.refusal = None
-    assert codes(world.produce(again)) == [0] and world.broker.produce_handler.inflight == 0
+    assert codes(world.produce(again)) == [0] and world.broker.produce_handler.inflight_bytes == 0
 
 
 # -- questions ------------------------------------------------------------------------------------

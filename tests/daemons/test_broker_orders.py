@@ -118,7 +118,7 @@ def test_gone_groups_are_removed_and_all_are_told(world: World) -> None:
     unknown, gone = errors.OutcomeUnknown.code, errors.UnknownPartition.code
     assert sorted(row[1] for row in found[protocol.PRODUCED][3]) == sorted((unknown, gone))
     assert found[protocol.POSITIONS][3][0][1] == gone == found[protocol.COMMITTED][3][0][1]
-    assert not world.engine.replicas and world.broker.produce_handler.inflight == 0
+    assert not world.engine.replicas and world.broker.produce_handler.inflight_bytes == 0
 
 
 def test_transfers(world: World) -> None:

@@ -105,7 +105,7 @@ def test_every_batch_once_and_in_order(seed: int) -> None:
         world.engine.end_turn()
         deliver(world, senders, None)
     check(world, list(senders.values()))
-    assert world.broker.produce_handler.inflight == 0
+    assert world.broker.produce_handler.inflight_bytes == 0
 
 
 def check(world: World, senders: list[Sender]) -> None:

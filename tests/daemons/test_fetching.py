@@ -143,11 +143,13 @@ def test_what_is_below_the_start_is_out_of_range(world: World) -> None:
 
 def test_long_poll_is_woken_by_what_comes(world: World) -> None:
     asked = world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 0], [GROUP, 0]])
-    assert world.turn() == [] and world.broker.fetching.waiting == 1
+    assert world.turn() == [] and world.broker.fetch_handler.waiting == 1
     world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch(2)])
     (one, frames), _ = world.turn()
     assert one[1:3] == [protocol.FETCHED, asked] and one[3][0][3] == 2 and len(frames) == 2
-    assert world.broker.fetching.waiting == 0 and not world.broker.fetching._waiters_by_slot
+    assert (
+        world.broker.fetch_handler.waiting == 0 and not world.broker.fetch_handler._waiters_by_slot
+    )
 
 
 def test_long_poll_waits_for_min_bytes_in_all_parts(world: World) -> None:
@@ -174,20 +176,23 @@ def test_long_poll_ends(world: World) -> None:
     world.broker.tick(world.engine.now)
     ((envelope, frames),) = world.turn()
     assert len(frames) == 1 and envelope[3][0][3] == 1
-    assert not world.broker.fetching._room and not world.broker.fetching._waiters_by_slot
+    assert (
+        not world.broker.fetch_handler._waiters_by_group
+        and not world.broker.fetch_handler._waiters_by_slot
+    )
 
 
 def test_waiters_of_a_removed_group_are_told(world: World) -> None:
     world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 0]])
-    world.broker._remove(GROUP)
+    world.broker._remove_replica(GROUP)
     assert world.turn()[0][0][3][0][1] == errors.UnknownPartition.code
 
 
 def test_rounds_of_a_removed_group_are_forgotten(world: World) -> None:
     world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 2]])
-    assert world.broker.fetching._rounds
-    world.broker._remove(GROUP)
-    assert not world.broker.fetching._rounds
+    assert world.broker.fetch_handler._read_rounds
+    world.broker._remove_replica(GROUP)
+    assert not world.broker.fetch_handler._read_rounds
     assert world.turn()[0][0][3][0][1] == errors.UnknownPartition.code
 
 

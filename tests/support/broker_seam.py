@@ -96,7 +96,7 @@ class FakeEngine:
             journal=SimpleNamespace(
                 space_low=False, recovered=SimpleNamespace(unknown_loss=False)
             ),
-            sure=lambda: setattr(self, "is_sure", True),
+            clear_unknown_loss=lambda: setattr(self, "is_sure", True),
         )  # fmt: skip
         self.is_sure = False
         self.names: dict[int, int] = {}  # replicas that can't take part, by group
