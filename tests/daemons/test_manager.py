@@ -388,7 +388,7 @@ def test_r2_a_manager_that_is_there_is_sure() -> None:
         manager = Manager(config_of(1, 3), lambda *_a, **_k: None)
         engine, calls = FakeEngine(1, manager), list[str]()
         engine.log.journal.recovered.unknown_loss = True
-        engine.log.sure = lambda calls=calls: calls.append("sure")
+        engine.log.clear_unknown_loss = lambda calls=calls: calls.append("sure")
         if is_there:
             engine.create(MANAGERS_RAFT_UID, 1, [1], [], b"")
         manager.started(0)
