@@ -1,8 +1,8 @@
-"""`myq demo`: shows the promise. Leaders are killed, and what was acknowledged is all there.
+"""`myq demo`: kill leaders, and show that no acknowledged message is lost.
 
-A producer sends numbered messages and keeps a ledger of what was acknowledged, with its offset.
-Meanwhile the daemon that leads the partition gets SIGKILL, twice; the agent starts it again. Then
-everything is read back and held against the ledger.
+A producer sends numbered messages and notes each acknowledged one with its offset. While it sends,
+the broker that leads the partition gets SIGKILL, twice, and the agent restarts it. Then all
+messages are read back and compared with the notes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Found = TypeVar("Found")
 
 @dataclass
 class Ledger:
-    """What was acknowledged: value by offset; and the longest time without an acknowledgement."""
+    """Acknowledged values by offset, and the longest time without an acknowledgement."""
 
     stored: dict[int, bytes] = field(default_factory=dict)
     failed: list[BaseException] = field(default_factory=list)
@@ -67,18 +67,19 @@ class Ledger:
 
 
 @click.command()
-@click.option("--kills", default=2, show_default=True, help="How often the leader is killed.")
+@click.option("--kills", default=2, show_default=True, help="How many times the leader is killed.")
 @click.option(
-    "--acks", metavar="FILE",
-    help="Note each acknowledgement, for 'spark verify'. The topic is kept then.",
-)  # fmt: skip
+    "--acks",
+    metavar="FILE",
+    help="Write acknowledged messages to this file, for 'spark verify', and keep the topic.",
+)
 @options.data_option
 @output.json_option
 def demo(kills: int, acks: str | None, data: str | None, as_json: bool) -> None:
     """Kill leaders of the cluster that 'myq up' runs here, and show that nothing is lost.
 
-    It makes a topic of its own and deletes it in the end. The exit code is 1 if the promise does
-    not hold.
+    The demo creates a topic and deletes it at the end. The exit code is 1 if a message was lost,
+    doubled or out of order.
     """
     folder = ClusterFolder(data or options.DATA)
     if not folder.holder():
@@ -105,7 +106,7 @@ def demo(kills: int, acks: str | None, data: str | None, as_json: bool) -> None:
             time.sleep(PAUSE_S)
         told(f"All daemons run again. {ledger.sent:,} sent, {len(ledger.stored):,} acknowledged.")
         problems = verify(list(everything(session, topic, ledger)), ledger)
-        if not problems and not acks:  # who keeps a ledger keeps the messages
+        if not problems and not acks:  # the ledger is checked against the messages later
             admin.delete_topic(topic)
         elif not problems:
             told(f"Kept the topic {topic}.")
@@ -113,10 +114,14 @@ def demo(kills: int, acks: str | None, data: str | None, as_json: bool) -> None:
         output.write_json(
             "myq.demo/1",
             {
-                "ok": not problems, "problems": problems, "sent": ledger.sent, "kills": kills,
-                "acknowledged": len(ledger.stored), "longest_gap_s": ledger.gap_s,
+                "ok": not problems,
+                "problems": problems,
+                "sent": ledger.sent,
+                "kills": kills,
+                "acknowledged": len(ledger.stored),
+                "longest_gap_s": ledger.gap_s,
             },
-        )  # fmt: skip
+        )
     elif problems:
         click.echo("\n".join(["BROKEN:", *problems, f"The topic {topic} was kept."]))
     else:
@@ -159,7 +164,7 @@ class producing:
 
 
 def kill_leader(admin: Admin, folder: ClusterFolder, topic: str) -> str:
-    """SIGKILL to the broker that leads the partition; its name."""
+    """Send SIGKILL to the broker that leads the partition; return its name."""
     leader = until(lambda: leader_of(admin, topic), f"no leader of {topic}")
     cluster = folder.load()
     for daemon in cluster.of_kind(cluster_folder.BROKER) if cluster else ():
@@ -170,14 +175,14 @@ def kill_leader(admin: Admin, folder: ClusterFolder, topic: str) -> str:
 
 
 def leader_of(admin: Admin, topic: str) -> int:
-    """By what the replicas say themselves; routes may still name the one that was killed before."""
+    """Ask the replicas who leads: routes may still name the leader that was killed before."""
     members = admin.raft_status(topic, 0)["members"]
     leading = [row for row in members if row.get("leads")]
     return int(max(leading, key=lambda row: int(row["term"]))["node"]) if leading else 0
 
 
 def back_again(folder: ClusterFolder, name: str) -> None:
-    """Wait until the agent has started it again."""
+    """Wait until the agent has restarted this daemon."""
     time.sleep(PAUSE_S)  # the agent looks ten times a second
 
     def runs() -> bool:
@@ -204,7 +209,10 @@ def until(look: Callable[[], Found], what: str) -> Found:
 
 
 def everything(session: Session, topic: str, ledger: Ledger) -> Iterator[Message]:
-    """Up to what the ledger knows at least: whoever tells the end may not have heard of all."""
+    """Read all messages, at least up to the last acknowledged one.
+
+    A new leader may report an older end for a moment.
+    """
     end = max(ranges(session, topic)[0].end, max(ledger.stored, default=-1) + 1)
     with Consumer(session, [topic], start="earliest") as consumer:
         deadline = time.monotonic() + WAIT_S
@@ -218,7 +226,7 @@ def everything(session: Session, topic: str, ledger: Ledger) -> Iterator[Message
 
 
 def verify(messages: list[Message], ledger: Ledger) -> list[str]:
-    """What breaks the promise; nothing, as a rule."""
+    """Return what contradicts the acknowledgements; empty if no message was lost."""
     problems: list[str] = []
     found = {message.offset: message.value for message in messages}
     if [message.offset for message in messages] != sorted(found):

@@ -1,4 +1,4 @@
-"""`myq doctor`: is this machine fit for it? Each check says how to mend what it found."""
+"""`myq doctor`: check whether this machine can run a cluster; each check says how to fix it."""
 
 from __future__ import annotations
 
@@ -45,14 +45,13 @@ class Found(NamedTuple):
     metavar="DIR",
     default=options.DATA,
     show_default=True,
-    help="Where data will be kept.",
+    help="Where the data will be stored.",
 )
 @output.json_option
 def doctor(data: str, as_json: bool) -> None:
     """Check Python, packages, ports, clock, disk, limits, Java and browser of this machine.
 
-    The exit code is 1 if something is bad. A warning is about speed, or about a part that is not
-    needed for everything.
+    The exit code is 1 if a check is bad. A warning is about speed, or about an optional part.
     """
     found = [row for check in CHECKS for row in check(data)]
     bad = any(row.verdict == BAD for row in found)
@@ -102,12 +101,15 @@ def ports(data: str) -> Iterator[Found]:
 
 
 def clock(data: str) -> Iterator[Found]:
-    """Nothing that is promised rests on the wall clock; people read its times, though."""
+    """Check the wall clock. No guarantee depends on it, but message times do."""
     try:
         done = subprocess.run(
             ["timedatectl", "show", "--property=NTPSynchronized", "--value"],
-            capture_output=True, text=True, timeout=5, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
         said = done.stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         said = ""
@@ -121,7 +123,7 @@ def clock(data: str) -> Iterator[Found]:
 
 
 def disk(data: str) -> Iterator[Found]:
-    """On the file system of the data: how long a small write takes to be durable."""
+    """Check room, and how long a small durable write takes, on the data's file system."""
     parent = os.path.abspath(data)
     while not os.path.isdir(parent):
         parent = os.path.dirname(parent)
@@ -159,7 +161,7 @@ def sync_times_ms(parent: str) -> list[float]:
 
 
 def file_system(path: str) -> str:
-    """The kind of the file system that holds a path."""
+    """Return the kind of the file system that holds a path."""
     best, kind = "", "unknown"
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
@@ -211,5 +213,11 @@ def browser(data: str) -> Iterator[Found]:
 
 
 CHECKS: tuple[Callable[[str], Iterator[Found]], ...] = (
-    python, ports, clock, disk, limits, java, browser,
-)  # fmt: skip
+    python,
+    ports,
+    clock,
+    disk,
+    limits,
+    java,
+    browser,
+)

@@ -18,7 +18,11 @@ STOP_S = 20.0
 
 @click.command()
 @click.option(
-    "--data", metavar="DIR", default=options.DATA, show_default=True, help="Its data folder."
+    "--data",
+    metavar="DIR",
+    default=options.DATA,
+    show_default=True,
+    help="The cluster's data folder.",
 )
 def down(data: str) -> None:
     """Stop the cluster on this machine: brokers first, then managers. The data stays."""
@@ -45,7 +49,7 @@ def down(data: str) -> None:
 
 
 def ask_to_stop(folder: ClusterFolder, pid: int) -> None:
-    """SIGTERM to the process that holds the lock, and to no other that got its number since."""
+    """Send SIGTERM to the process that holds the lock, never to another with its old number."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

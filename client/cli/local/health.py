@@ -1,4 +1,4 @@
-"""`myq health` and `myq check`: is the cluster well, for people, scripts and monitoring."""
+"""`myq health` and `myq check`: list the problems of a cluster, for people and for monitoring."""
 
 from __future__ import annotations
 
@@ -17,28 +17,33 @@ from myqueue.errors import MyQueueError
 
 TIMEOUT_S = 5.0
 WATCH_S = 1.0
-# What Nagios and its relatives expect.
+# Exit codes that Nagios and similar tools expect.
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
 NAMES = {OK: "OK", WARNING: "WARNING", CRITICAL: "CRITICAL", UNKNOWN: "UNKNOWN"}
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Look every second, print when it changed.")
-@click.option("--exit-when-healthy", is_flag=True, help="Wait until all is well.")
+@click.option("--watch", is_flag=True, help="Look every second; print when something changed.")
+@click.option("--exit-when-healthy", is_flag=True, help="Wait until the cluster is healthy.")
 @click.option(
-    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up waiting after so long."
+    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Stop waiting after this time."
 )
 @options.options
 @output.json_option
 def health(
-    watch: bool, exit_when_healthy: bool, timeout_s: float | None, cluster: str | None,
-    data: str | None, as_json: bool,
-) -> None:  # fmt: skip
-    """Show what is not well, and every broker, producer and consumer with its last sign of life.
+    watch: bool,
+    exit_when_healthy: bool,
+    timeout_s: float | None,
+    cluster: str | None,
+    data: str | None,
+    as_json: bool,
+) -> None:
+    """Show problems, and every broker, producer and consumer with the time of its last heartbeat.
 
-    Healthy: the managers have a leader, all managers and brokers are heard and have room on their
-    disks, every partition has a leader and all its replicas, no disk is damaged, and no broker
-    keeps replicas that no topic has. The exit code is 1 if it is not healthy at the end.
+    Healthy: the managers have a leader, all managers and brokers send heartbeats and have room on
+    their disks, every partition has a leader and all its replicas, no disk is damaged, and no
+    broker keeps replicas that no topic has. The exit code is 1 if the cluster is not healthy at the
+    end.
     """
     where, known = options.find(cluster, data), expected(cluster, data)
     end = None if timeout_s is None else time.monotonic() + timeout_s
@@ -54,7 +59,7 @@ def health(
 
 
 def expected(cluster: str | None, data: str | None) -> LocalCluster | None:
-    """Which daemons there ought to be, if it is a cluster that `myq up` runs here."""
+    """Return the daemons that should run, if `myq up` runs this cluster here."""
     folder = ClusterFolder(data or options.DATA)
     found = folder.load() if folder.holder() else None
     return found if found and found.address == options.find(cluster, data) else None
@@ -72,13 +77,13 @@ def looks(
 
 
 def actors(where: str) -> dict[str, Any]:
-    """Who was heard when; nothing if nobody can be asked."""
+    """Return daemons and clients with their last heartbeats; nothing if no manager answers."""
     try:
         with Admin(where) as admin:
-            found: dict[str, Any] = connect.facts_of(admin.health())
+            answer: dict[str, Any] = connect.facts_of(admin.health())
     except MyQueueError:
         return {}
-    return found
+    return answer
 
 
 def tell(problems: list[Problem], found: dict[str, Any], as_json: bool) -> None:
@@ -97,16 +102,20 @@ def tell(problems: list[Problem], found: dict[str, Any], as_json: bool) -> None:
 
 @click.command()
 @click.option(
-    "--timeout", "timeout_s", default=TIMEOUT_S, show_default=True, metavar="SECONDS",
+    "--timeout",
+    "timeout_s",
+    default=TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
     help="How long the managers may take to answer.",
-)  # fmt: skip
+)
 @options.options
 @output.json_option
 def check(timeout_s: float, cluster: str | None, data: str | None, as_json: bool) -> None:
-    """Check health in the manner of Nagios: one line, and an exit code that says it.
+    """Check health for Nagios and similar tools: print one line, and set the exit code.
 
     0 OK; 1 WARNING: all works, but something is missing; 2 CRITICAL: something can't be read or
-    written now, or no manager leads; 3 UNKNOWN: it is not known which cluster is meant.
+    written now, or no manager leads; 3 UNKNOWN: no cluster was named or found.
     """
     begin = time.monotonic()
     try:

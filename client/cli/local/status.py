@@ -1,4 +1,4 @@
-"""`myq status`: what runs on this machine, and whether it is well."""
+"""`myq status`: list the daemons that run on this machine, and the cluster's problems."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ TIMEOUT_S = 3.0
 
 @click.command()
 @click.option(
-    "--data", metavar="DIR", default=options.DATA, show_default=True, help="Its data folder."
+    "--data",
+    metavar="DIR",
+    default=options.DATA,
+    show_default=True,
+    help="The cluster's data folder.",
 )
 @output.json_option
 def status(data: str, as_json: bool) -> None:
     """Show the daemons of the cluster on this machine, and whether it is healthy.
 
-    Healthy: all daemons run and are heard, the managers have a leader, brokers have room on their
-    disks, and every partition has a leader and all its replicas. The exit code is 3 if no cluster
-    is running here; 'myq health' has one for not being healthy, and asks clusters elsewhere.
+    Healthy: all daemons run and send heartbeats, the managers have a leader, brokers have room on
+    their disks, and every partition has a leader and all its replicas. The exit code is 3 if no
+    cluster is running here. 'myq health' also asks clusters elsewhere, and its exit code tells
+    whether the cluster is healthy.
     """
     folder = ClusterFolder(data)
     running = folder.holder() is not None
@@ -65,9 +70,11 @@ def write_json(cluster: LocalCluster, problems: list[str]) -> None:
         for daemon in cluster.daemons
     ]
     answer = {
-        "healthy": not problems, "daemons": daemons, "gateway": cluster.gateway,
+        "healthy": not problems,
+        "daemons": daemons,
+        "gateway": cluster.gateway,
         "problems": problems,
-    }  # fmt: skip
+    }
     output.write_json("myq.status/1", answer)
 
 

@@ -1,8 +1,8 @@
-"""`myq up`: a cluster on this machine, from nothing to healthy.
+"""`myq up`: start a cluster on this machine and wait until it is healthy.
 
-The work is done by the agent (`daemons/agent/agent.py`), a process of its own: this one has
-clients, and threads with them, and whoever ties children to its life must have none. In the
-foreground the agent ends with this process, however that ends; with --detach it stays.
+A separate process, the agent (`daemons/agent/agent.py`), starts the daemons: a process whose
+children die with it must have no threads, and this one has clients with threads. In the foreground
+the agent ends with this process, however that ends; with --detach it stays.
 """
 
 from __future__ import annotations
@@ -45,36 +45,51 @@ print(next(MyConsumer(["hello"], "{door}").get_next()).value)"""
 
 @click.command()
 @click.option(
-    "--data", metavar="DIR", default=options.DATA, show_default=True, help="Where the data is kept."
+    "--data",
+    metavar="DIR",
+    default=options.DATA,
+    show_default=True,
+    help="Where the data is stored.",
 )
-@click.option("--managers", type=int, help="How many. [default: as the data has, or 3]")
-@click.option("--brokers", type=int, help="How many. [default: as the data has, or 3]")
+@click.option("--managers", type=int, help="Number of managers. [default: as in the data, or 3]")
+@click.option("--brokers", type=int, help="Number of brokers. [default: as in the data, or 3]")
 @click.option(
-    "--port-base", type=int,
-    help="Managers' ports begin here, brokers' 200 later, peers' 100 after each, the gateway's 1012"
-    " before; 0: any that are free. [default: as the data has, or 9092]",
-)  # fmt: skip
+    "--port-base",
+    type=int,
+    help="First port of managers. Brokers' begin 200 later, peer ports 100 after each;"
+    " the gateway's is 1012 before. 0: any free ports. [default: as in the data, or 9092]",
+)
 @click.option(
     "--gateway/--no-gateway", default=True, show_default=True, help="HTTP and the web console."
 )
 @click.option("--detach", is_flag=True, help="Return when it is healthy; 'myq down' stops it.")
 @click.option(
-    "--wait", "wait_s", type=float, default=60, show_default=True, metavar="SECONDS",
-    help="How long it may take to be healthy.",
-)  # fmt: skip
+    "--wait",
+    "wait_s",
+    type=float,
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the cluster may take to become healthy.",
+)
 def up(
-    data: str, managers: int | None, brokers: int | None, port_base: int | None, gateway: bool,
-    detach: bool, wait_s: float,
-) -> None:  # fmt: skip
+    data: str,
+    managers: int | None,
+    brokers: int | None,
+    port_base: int | None,
+    gateway: bool,
+    detach: bool,
+    wait_s: float,
+) -> None:
     """Start a cluster on this machine and wait until it is healthy; Ctrl-C stops it in order.
 
-    Data that is there already is continued, with its ports and its name. A daemon that dies is
-    started again. If all daemons run and something else is amiss when the time is over, such as a
-    partition that was lost, it says so and they go on.
+    If DIR has data of a cluster, that cluster is started again, with its ports and its name. A
+    daemon that dies is restarted. If all daemons run when the time is over but the cluster is not
+    healthy, for example because a partition is lost, 'up' prints the problem and they go on.
 
     DIR gets a folder for each daemon (manager-1 …, broker-1 …), and node/: cluster.json (name,
-    addresses, pids, states), the daemons' settings (.toml) and what they said (.log). Nothing
-    is written anywhere else.
+    addresses, pids, states), the daemons' settings (.toml) and logs (.log). Nothing is written
+    anywhere else.
     """
     folder = ClusterFolder(data)
     gateway = gateway and can_run_gateway()
@@ -103,7 +118,7 @@ def up(
 
 
 class Stopped(BaseException):
-    """Ctrl-C, SIGTERM, or the terminal's end: not a failure of anything."""
+    """Raised by Ctrl-C, SIGTERM, or the end of the terminal; not a failure."""
 
 
 @contextlib.contextmanager
@@ -129,10 +144,13 @@ def can_run_gateway() -> bool:
 
 
 def refuse(
-    folder: ClusterFolder, managers: int | None, brokers: int | None, port_base: int | None,
+    folder: ClusterFolder,
+    managers: int | None,
+    brokers: int | None,
+    port_base: int | None,
     gateway: bool,
-) -> None:  # fmt: skip
-    """Say at once what the agent would find as well: it is running, a port is taken."""
+) -> None:
+    """Refuse at once what the agent would refuse: a cluster that runs already, a taken port."""
     holder = folder.holder()
     if holder:
         raise DirectoryLocked(
@@ -170,9 +188,9 @@ def check_room(folder: ClusterFolder, managers: int | None, brokers: int | None)
     if free - needed < setting("soft_limit_bytes"):
         limit = output.human_bytes(setting("soft_limit_bytes"))
         click.echo(
-            f"{has}. Brokers take no messages while less than {limit} are free"
-            " (soft_limit_bytes).", err=True,
-        )  # fmt: skip
+            f"{has}. Brokers take no messages while less than {limit} are free (soft_limit_bytes).",
+            err=True,
+        )
 
 
 def start_agent(folder: ClusterFolder, words: list[str], detach: bool) -> subprocess.Popen[bytes]:
@@ -193,8 +211,10 @@ def start_agent(folder: ClusterFolder, words: list[str], detach: bool) -> subpro
 def wait_until_healthy(
     folder: ClusterFolder, agent: subprocess.Popen[bytes], end: float
 ) -> tuple[LocalCluster, str]:
-    """The cluster; and what is not well, if it did not become healthy in time but can be used: one
-    partition that nobody can read must not keep all others from everybody.
+    """Return the cluster and its problems, which are "" if it is healthy.
+
+    A cluster that can be used is returned with its problems when the time is over: one unreadable
+    partition must not make all others unavailable.
     """
     line = Line()
     try:
@@ -214,16 +234,17 @@ def wait_until_healthy(
                     said = what_they_say(folder, cluster)
                     raise TroubleError(
                         f"not healthy in time: {waits_for}{said}",
-                        hint=look(folder) if said else "Give it more time with --wait. "
-                        + look(folder),
-                    )  # fmt: skip
+                        hint=look(folder)
+                        if said
+                        else "Give it more time with --wait. " + look(folder),
+                    )
             time.sleep(0.1)
     finally:
         line.clear()
 
 
 def what_is_missing(cluster: LocalCluster, end: float) -> str:
-    """What is waited for now; nothing if all is well."""
+    """Return what the start waits for now; "" if the cluster is healthy."""
     down = [daemon.name for daemon in cluster.daemons if daemon.state != supervisor.RUNNING]
     if down:
         return f"waiting for {', '.join(down)}"
@@ -233,7 +254,7 @@ def what_is_missing(cluster: LocalCluster, end: float) -> str:
 
 
 def can_be_used(cluster: LocalCluster) -> bool:
-    """All daemons run, and a manager leads: what is amiss can be looked at and mended."""
+    """Do all daemons run, and does a manager lead? Then an operator can find and fix problems."""
     if any(daemon.state != supervisor.RUNNING for daemon in cluster.daemons):
         return False
     try:
@@ -256,7 +277,7 @@ def give_up_on_the_dying(folder: ClusterFolder, cluster: LocalCluster) -> None:
 
 
 def what_they_say(folder: ClusterFolder, cluster: LocalCluster) -> str:
-    """The last warning or error of the first daemon that does not run, if it has one."""
+    """Return the last warning or error of the first daemon that does not run, if it has one."""
     for daemon in cluster.daemons:
         if daemon.state != supervisor.RUNNING and (said := last_warning(folder, daemon.name)):
             return f"; {daemon.name} says: {said}"
@@ -264,7 +285,7 @@ def what_they_say(folder: ClusterFolder, cluster: LocalCluster) -> str:
 
 
 def last_warning(folder: ClusterFolder, name: str) -> str:
-    """The newest line of a daemon's log that is worth a person's attention."""
+    """Return the newest warning or error of a daemon's log."""
     try:
         lines = (folder.node / f"{name}.log").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -280,7 +301,7 @@ def look(folder: ClusterFolder) -> str:
 
 
 def tell(cluster: LocalCluster, data: str, detach: bool, amiss: str) -> None:
-    """Where it is, and what to do with it."""
+    """Print the cluster's addresses and what to do next."""
     managers, brokers = (
         cluster.of_kind(cluster_folder.MANAGER),
         cluster.of_kind(cluster_folder.BROKER),
@@ -302,10 +323,10 @@ def tell(cluster: LocalCluster, data: str, detach: bool, amiss: str) -> None:
 
 
 def stop(agent: subprocess.Popen[bytes]) -> None:
-    """The agent stops the daemons; a second Ctrl-C does not make that any safer."""
+    """Have the agent stop the daemons; ignore a second Ctrl-C meanwhile."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    with contextlib.suppress(OSError):  # the terminal may be gone
+    with contextlib.suppress(OSError):  # the terminal may be closed
         if agent.poll() is None:
             click.echo("\nStopping the gateway, brokers, then managers …", err=True)
     agent.terminate()
@@ -313,9 +334,9 @@ def stop(agent: subprocess.Popen[bytes]) -> None:
     try:
         agent.wait(STOP_S)
     except subprocess.TimeoutExpired:
-        agent.kill()  # and the kernel its children
+        agent.kill()  # the kernel then kills its children
         agent.wait()
-        how = "Killed what did not stop; nothing that was acknowledged is lost by that."
+        how = "Killed what did not stop; no acknowledged message is lost."
     with contextlib.suppress(OSError):
         click.echo(how, err=True)
     for number, handler in before.items():

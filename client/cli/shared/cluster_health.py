@@ -1,8 +1,9 @@
-"""Is a cluster well? Asked of the managers' leader, who has heard of every broker lately.
+"""List the problems of a cluster in sentences. Comes in: rows of the managers' leader.
 
-Well means: the managers have a leader that a majority follows, every daemon is heard, every broker
-has its replicas and nothing that nobody knows, and every partition has a leader. What a newer
-manager tells beside that is shown as it is told: what it does not call well, we do not.
+A cluster is healthy if the managers have a leader that a majority follows, every daemon sends
+heartbeats and has room on its disk, every partition has a leader and all its replicas, and no
+broker keeps replicas that no topic has. A kind of problem that only a newer manager knows is shown
+as it came, and counts as a problem.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ KNOWN = {*OF_DAEMONS, "rival", "damaged", "closed", "leaderless", "under-replica
 
 
 class Problem(NamedTuple):
-    """Critical: something can't be read or written now."""
+    """One problem. `critical`: something can't be read or written now."""
 
     critical: bool
     text: str
@@ -36,13 +37,15 @@ class Problem(NamedTuple):
 def problems(
     address: str, cluster: LocalCluster | None, timeout_s: float, *, lasting: bool = True
 ) -> list[Problem]:
-    """What is not well. `cluster` says which brokers there ought to be. Without `lasting`, only
-    what is worth waiting for.
+    """Ask the managers' leader for all problems.
+
+    `cluster` names the brokers that should exist. Without `lasting`, leave out problems that do not
+    end by waiting.
     """
     with Admin(address, timeout=timeout_s) as admin:
         try:
-            # Only a leader whose followers have just confirmed it may answer this.
-            told, brokers = admin.problems(), admin.brokers()
+            # Only a leader that a majority has just confirmed answers this.
+            rows, brokers = admin.problems(), admin.brokers()
         except MyQueueError as error:
             return [Problem(True, f"no manager leads: {error}")]
     expected = (
@@ -51,33 +54,33 @@ def problems(
     missing = sorted(expected - {row["node"] for row in brokers})
     return [
         *(Problem(False, f"broker {node} is not registered") for node in missing),
-        *of_daemons(told),
-        *of_partitions(told),
-        *(of_others(told) if lasting else ()),
+        *of_daemons(rows),
+        *of_partitions(rows),
+        *(of_others(rows) if lasting else ()),
     ]
 
 
-def of(told: list[dict[str, Any]]) -> list[Problem]:
-    """All of it, in words."""
-    return [*of_daemons(told), *of_partitions(told), *of_others(told)]
+def of(rows: list[dict[str, Any]]) -> list[Problem]:
+    """Return all problems of the managers' rows."""
+    return [*of_daemons(rows), *of_partitions(rows), *of_others(rows)]
 
 
-def of_daemons(told: list[dict[str, Any]]) -> list[Problem]:
-    """In the order in which they were told."""
-    found = []
-    for row in told:
+def of_daemons(rows: list[dict[str, Any]]) -> list[Problem]:
+    """Return the problems of daemons, in the order of the rows."""
+    problems = []
+    for row in rows:
         if row["problem"] in OF_DAEMONS:
             critical, text = OF_DAEMONS[row["problem"]]
-            found.append(Problem(critical, text.format(node=row.get("node"))))
+            problems.append(Problem(critical, text.format(node=row.get("node"))))
         elif row["problem"] == "rival":
-            found.append(Problem(False, rival(row)))
+            problems.append(Problem(False, rival(row)))
         elif row["problem"] == "damaged":
-            found.append(Problem(False, damage(row)))
-    return found
+            problems.append(Problem(False, damage(row)))
+    return problems
 
 
 def rival(row: dict[str, Any]) -> str:
-    """Two processes with one number."""
+    """Describe two processes that use one node number."""
     who = f"{row['kind']} {row['node']}"
     return (
         f"another process says that it is {who}, at {row['address']}, and is refused while {who} is"
@@ -87,7 +90,7 @@ def rival(row: dict[str, Any]) -> str:
 
 
 def damage(row: dict[str, Any]) -> str:
-    """What can't be read somewhere, and how far its repair is."""
+    """Describe damage in a segment, and the state of its repair."""
     at = ", ".join(row["partitions"][:NAMED_MAX])
     return (
         f"{row['kind']} {row['node']}: damage in {row['segment']} at position {row['position']}"
@@ -96,7 +99,7 @@ def damage(row: dict[str, Any]) -> str:
 
 
 def closed(row: dict[str, Any]) -> str:
-    """A replica that contradicts the others of its group; or what its daemon keeps of one."""
+    """Describe a replica that was closed because it contradicts others, or the log kept of one."""
     who = f"{row['kind']} {row['node']}"
     if row["kept"]:
         return (
@@ -119,25 +122,23 @@ def closed(row: dict[str, Any]) -> str:
     )
 
 
-def of_partitions(told: list[dict[str, Any]]) -> list[Problem]:
-    """Those of a kind in one sentence."""
-    found = []
+def of_partitions(rows: list[dict[str, Any]]) -> list[Problem]:
+    """Return the problems of partitions, all of a kind in one sentence."""
+    problems = []
     for kind, critical, text in (
         ("leaderless", True, "no leader"),
         ("under-replicated", False, "replicas are missing"),
     ):
-        at = [f"{row['topic']}/{row['partition']}" for row in told if row["problem"] == kind]
+        at = [f"{row['topic']}/{row['partition']}" for row in rows if row["problem"] == kind]
         if at:
             more = f" and {len(at) - NAMED_MAX:,} more" if len(at) > NAMED_MAX else ""
-            found.append(Problem(critical, f"{text}: {', '.join(at[:NAMED_MAX])}{more}"))
-    return found + [
-        Problem(True, without_vote(row)) for row in told
-        if row["problem"] == "leaderless" and row.get("voteless")
-    ][:NAMED_MAX]  # fmt: skip
+            problems.append(Problem(critical, f"{text}: {', '.join(at[:NAMED_MAX])}{more}"))
+    voteless = [row for row in rows if row["problem"] == "leaderless" and row.get("voteless")]
+    return problems + [Problem(True, without_vote(row)) for row in voteless[:NAMED_MAX]]
 
 
 def without_vote(row: dict[str, Any]) -> str:
-    """Why a partition can't elect a leader, though its brokers are there."""
+    """Describe a partition that can't elect a leader although its brokers are connected."""
     brokers = ", ".join(map(str, row["voteless"]))
     return (
         f"{row['topic']}/{row['partition']}: its replica on broker {brokers} lost entries, and does"
@@ -146,19 +147,19 @@ def without_vote(row: dict[str, Any]) -> str:
     )
 
 
-def of_others(told: list[dict[str, Any]]) -> list[Problem]:
-    """Replicas that no topic has, by broker; what is closed; and what this client does not know."""
-    strays = Counter(row["node"] for row in told if row["problem"] == "stray-group")
-    found = [
+def of_others(rows: list[dict[str, Any]]) -> list[Problem]:
+    """Return stray replicas by broker, closed replicas, and problems of unknown kinds."""
+    strays = Counter(row["node"] for row in rows if row["problem"] == "stray-group")
+    problems = [
         Problem(False, f"broker {node} keeps {count:,} {_replicas(count)} that no topic has")
         for node, count in sorted(strays.items())
     ]
-    found += [Problem(False, closed(row)) for row in told if row["problem"] == "closed"]
-    for row in told:
+    problems += [Problem(False, closed(row)) for row in rows if row["problem"] == "closed"]
+    for row in rows:
         if row["problem"] not in KNOWN:
             rest = ", ".join(f"{key} {value}" for key, value in row.items() if key != "problem")
-            found.append(Problem(False, f"{row['problem']}: {rest}" if rest else row["problem"]))
-    return found
+            problems.append(Problem(False, f"{row['problem']}: {rest}" if rest else row["problem"]))
+    return problems
 
 
 def _replicas(count: int) -> str:

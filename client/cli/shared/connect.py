@@ -1,4 +1,4 @@
-"""The client that a command talks through, and answers as people read them."""
+"""Connect a command to its cluster, and print answers as people read them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ UIDS = ("group", "topic_uid")
 
 @contextmanager
 def admin(cluster: str | None, data: str | None) -> Iterator[Admin]:
-    """A connection for one command, to the cluster that its options mean."""
+    """Connect one command to the cluster that its options name."""
     with Admin(options.find(cluster, data)) as connected:
         yield connected
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Of a person, before what can't be undone; a program says --yes."""
+    """Ask the operator before a step that can't be undone; programs pass --yes."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -34,7 +34,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def facts_of(answer: Any) -> Any:
-    """An answer as JSON shows it: uids are texts of 16 hex digits, as those of `myq wal` are."""
+    """Return an answer as JSON shows it: uids are 16 hex digits, as `myq wal` prints them."""
     match output.plain(answer):
         case dict() as facts:
             return {
@@ -50,7 +50,7 @@ def facts_of(answer: Any) -> Any:
 
 
 def somebody_answered(rows: list[dict[str, Any]]) -> None:
-    """Several daemons were asked: if all of them refused, that is an error and no answer."""
+    """Raise the first error if every daemon that was asked refused."""
     if rows and all("error" in row for row in rows):
         by_name = {kind.name: kind for kind in TABLE.values()}
         first = rows[0]
@@ -58,7 +58,7 @@ def somebody_answered(rows: list[dict[str, Any]]) -> None:
 
 
 def write_rows(rows: list[dict[str, Any]], heads: Sequence[str] = ()) -> None:
-    """A table of maps that have the same keys; of all keys, or of these."""
+    """Print a table of maps, with a column for each key, or for these `heads`."""
     heads = heads or (list(dict.fromkeys(name for row in rows for name in row)))
     output.write_table(
         [head.removesuffix("_ms").replace("_", " ") for head in heads],
@@ -67,9 +67,9 @@ def write_rows(rows: list[dict[str, Any]], heads: Sequence[str] = ()) -> None:
 
 
 def write_facts(facts: dict[str, Any], heads: Sequence[str]) -> None:
-    """Names and values, then a table for each list of maps among them.
+    """Print names and values, then a table for each list of maps among them.
 
-    Of `heads`, and of errors, a table has those columns that are not empty.
+    Tables show the columns of `heads`, and "error", that are not empty.
     """
     tables = {
         name: value
@@ -89,7 +89,7 @@ def write_facts(facts: dict[str, Any], heads: Sequence[str]) -> None:
 
 
 def cell(head: str, value: Any) -> output.Cell:
-    """Times and sizes as people read them."""
+    """Return a table's cell, with times and sizes as people read them."""
     if isinstance(value, int) and not isinstance(value, bool):
         if head.endswith("_ms"):
             return when(value) if value else None
@@ -99,7 +99,7 @@ def cell(head: str, value: Any) -> output.Cell:
 
 
 def words(value: Any) -> str:
-    """Without separators: indexes and terms are names rather than amounts."""
+    """Return a value as text. Numbers have no separators: indexes and terms are not amounts."""
     match value:
         case None:
             return "-"

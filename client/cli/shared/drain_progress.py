@@ -1,7 +1,7 @@
-"""How far it is with a broker that is being emptied or filled, how long it may take, what is amiss.
+"""Progress of a drain or fill of a broker: how much is left, for how long, what holds it up. Pure.
 
-Pure: rows of `Admin.brokers` and times in, sentences out. No rows: the managers were electing their
-leader just then, and nobody can tell.
+Comes in: rows of `Admin.brokers`, and times. Goes out: sentences. No rows mean that the managers
+are electing their leader, so the progress is not known.
 """
 
 from __future__ import annotations
@@ -12,32 +12,36 @@ from typing import Any, Final, NamedTuple
 
 from myqueue.errors import BrokerInUse, UnknownBroker
 
-STILL_S: Final = 10.0  # nothing moved for so long: then it says what may be the reason
+STILL_S: Final = 10.0  # without progress for this time, the reason is shown
 Rows = list[dict[str, Any]]
 
 
 class Left(NamedTuple):
-    """What there is still to do."""
+    """The work that is left."""
 
     what: str  # "Draining broker 2"
-    todo: int  # replicas that are to move still; 0: it is done
-    amiss: str = ""  # which other brokers can't take or give any
+    todo: int  # replicas that still have to move; 0: done
+    amiss: str = ""  # other brokers that can't take or give replicas
 
 
 def of_draining(rows: Rows, number: int) -> Left | None:
+    """Return what is left of a drain; None: not known now. BrokerInUse if it was undrained."""
     row = _row(rows, number)
     if row is None:
         return None
     if not row["draining"]:
         raise BrokerInUse(f"somebody undrained broker {number}", hint="Ask who, and why.")
     left = row["replicas"] + row["leaving"]
-    # One that is silent can't say that it deleted what is elsewhere by now.
+    # A silent broker can't report that it deleted replicas that moved away.
     is_done = row["state"] == "drained" or (not left and not row["alive"])
     return Left(f"Draining broker {number}", 0 if is_done else max(1, left), _amiss(rows, number))
 
 
 def of_spreading(rows: Rows, number: int) -> Left | None:
-    """Until nothing moves, and the new one has as many as the others, within a tenth or one."""
+    """Return what is left until no replica moves and the broker has about as many as others.
+
+    That is within a tenth, or one replica.
+    """
     row = _row(rows, number)
     if row is None:
         return None
@@ -52,10 +56,10 @@ def of_spreading(rows: Rows, number: int) -> Left | None:
 
 
 def _row(rows: Rows, number: int) -> dict[str, Any] | None:
-    found = next((row for row in rows if row["node"] == number), None)
-    if rows and found is None:
+    broker = next((row for row in rows if row["node"] == number), None)
+    if rows and broker is None:
         raise UnknownBroker(f"broker {number} was removed meanwhile")
-    return found
+    return broker
 
 
 def _amiss(rows: Rows, number: int) -> str:
@@ -69,13 +73,13 @@ def _amiss(rows: Rows, number: int) -> str:
 
 
 class Pace:
-    """What was seen so far, and what may be expected of that."""
+    """The progress seen so far, and an estimate of the rest."""
 
     def __init__(self) -> None:
         self._most = 0
         self._began_at = self._moved_at = 0.0
         self._last = -1
-        self.reason = ""  # why nothing moves, as far as can be told
+        self.reason = ""  # why nothing moves, if that is known
 
     def told(self, left: Left, now_s: float) -> str:
         if left.todo > self._most:

@@ -1,7 +1,7 @@
-"""How to add an optional part (an extra) to this installation.
+"""Name the command that adds an optional part (an extra) to this installation.
 
-It names the folder that myqueue was installed from. The bare name must never be named: a public
-index gives it to a project of other people.
+It names the folder that myqueue was installed from, never the bare name, which may be another
+project's in a public index.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PACKAGE: Final = "myqueue"
 
 
 def install_command(extra: str = "") -> str:
-    """What to type.
+    """Return the command to type.
 
     >>> install_command("server")  # doctest: +SKIP
     "pip install '/srv/queue[server]'"
@@ -29,7 +29,7 @@ def install_command(extra: str = "") -> str:
 
 
 def _source() -> str:
-    """The folder or URL that was installed from, as pip noted it; "": it did not."""
+    """Return the folder or URL of the installation, as pip noted it; "" if it did not."""
     try:
         noted = metadata.distribution(PACKAGE).read_text("direct_url.json")
         found = json.loads(noted or "{}")

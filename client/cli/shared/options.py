@@ -29,17 +29,17 @@ data_option = click.option(
 
 
 def options(function: AnyFunction) -> AnyFunction:
-    """Gives a command `--cluster` and `--data`, as arguments `cluster` and `data`."""
+    """Give a command the options `--cluster` and `--data`, as arguments `cluster` and `data`."""
     option = click.option(
         "--cluster",
         metavar="ADDRESS",
-        help="tcp://host:port[,…] of managers; before --data, MYQ_CLUSTER, and the context in use.",
+        help="tcp://host:port[,…] of managers; used before --data, MYQ_CLUSTER and the context.",
     )
     return option(data_option(function))
 
 
 def find(cluster: str | None, data: str | None) -> str:
-    """The address of the cluster that is meant."""
+    """Return the address of the cluster that these options, or the environment, name."""
     if cluster:
         return cluster
     if data:
@@ -51,7 +51,7 @@ def find(cluster: str | None, data: str | None) -> str:
 
 
 def find_gateway(data: str | None) -> str:
-    """Where the gateway of a running 'myq up' is."""
+    """Return the gateway's address of a running 'myq up'."""
     folder = ClusterFolder(data or DATA)
     found = folder.load() if folder.holder() else None
     if found is None or found.gateway is None:
@@ -90,7 +90,7 @@ class Contexts:
             ) from None
 
     def address(self) -> str | None:
-        """The cluster of the context in use."""
+        """Return the cluster of the context in use."""
         return self.clusters.get(self.current) if self.current else None
 
     def save(self) -> None:

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, progress for whoever waits.
+"""Print for commands: tables for people, JSON for programs, and progress on a terminal.
 
 Numbers get separators and units in tables only; JSON has plain numbers and a schema name with a
 version. Nothing is cut or drawn unless a terminal is on the other side.
@@ -24,12 +24,12 @@ json_option = click.option(
 
 
 def write_json(schema: str, value: dict[str, Any]) -> None:
-    """One JSON object, with the name and version of its shape ("myq.noun.verb/1") in front."""
+    """Print one JSON object that begins with its schema, as "myq.noun.verb/1"."""
     click.echo(json.dumps({"schema": schema, **value}, ensure_ascii=False))
 
 
 def write_table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """Columns under their heads; a column that holds only numbers is aligned to the right."""
+    """Print columns under their heads; align columns of numbers to the right."""
     cells = [list(row) for row in rows]
     right = [
         bool(cells) and all(row[at] is None or is_number(row[at]) for row in cells)
@@ -47,7 +47,7 @@ def write_table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What the client returned, as dicts, lists and texts that JSON can hold."""
+    """Return what the client returned as dicts, lists and texts that JSON can hold."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -67,7 +67,7 @@ def is_number(cell: Cell) -> bool:
 
 
 def text(cell: Cell) -> str:
-    """How a table shows one value."""
+    """Return one value as a table shows it."""
     match cell:
         case None:
             return "-"
@@ -82,7 +82,7 @@ def text(cell: Cell) -> str:
 
 
 def human_bytes(count: int) -> str:
-    """1023 -> "1,023 B", 1536 -> "1.5 KiB"."""
+    """Return a size as text: 1023 -> "1,023 B", 1536 -> "1.5 KiB"."""
     if count < 1024:
         return f"{count:,} B"
     size = float(count)
@@ -94,7 +94,7 @@ def human_bytes(count: int) -> str:
 
 
 def progress(length: int, label: str) -> Any:
-    """A bar for work of `length` steps, drawn on stderr if that is a terminal.
+    """Return a bar for work of `length` steps, drawn on stderr if that is a terminal.
 
     with progress(len(files), "Verifying") as bar:
         bar.update(1)
@@ -104,7 +104,7 @@ def progress(length: int, label: str) -> Any:
 
 
 def when(time_ms: int | None) -> str | None:
-    """A time as tables show it: UTC, with milliseconds. 0 is what records without a time have."""
+    """Return a time as tables show it: UTC, with milliseconds; 0 means that there is none."""
     if not time_ms:
         return None
     try:

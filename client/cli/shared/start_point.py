@@ -1,4 +1,4 @@
-"""Where partitions begin and end, and what `--from` means."""
+"""Parse `--from`, and find the offset that it means in each partition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Range(NamedTuple):
-    """A partition's first offset, the one behind its last message, and the one at a time."""
+    """A partition's first offset, the offset after its last message, and the one at a time."""
 
     start: int
     end: int
@@ -24,9 +24,9 @@ class Range(NamedTuple):
 
 
 def ranges(session: Session, topic: str, time_ms: int | None = None) -> dict[int, Range]:
-    """Of each partition, as its leader knows it; waits for leaders that are being elected."""
-    [found] = session.wait(session.ensure_topics([topic]))
-    groups = {partition.group: partition.number for partition in found.partitions}
+    """Ask the leader of each partition for its range; wait for leaders that are being elected."""
+    [routes] = session.wait(session.ensure_topics([topic]))
+    groups = {partition.group: partition.number for partition in routes.partitions}
     rows = read_offsets(session, groups, time_ms=time_ms)
     return {
         groups[group]: Range(row.start, row.end, row.at_time)
@@ -35,19 +35,18 @@ def ranges(session: Session, topic: str, time_ms: int | None = None) -> dict[int
 
 
 class From(NamedTuple):
-    """A point to read from: of the start, of the end, an offset, or a time."""
+    """A point to read from: the start, the end, an offset, or a time."""
 
     kind: str  # "earliest", "latest", "offset", "before_end", "time"
     number: int = 0
 
     def offset(self, of: Range) -> int:
+        """Return the offset that this point means in a partition with this range."""
         match self.kind:
             case "latest":
                 return of.end
             case "offset":
-                return min(
-                    max(self.number, of.start), of.end
-                )  # behind it is nothing to be asked for
+                return min(max(self.number, of.start), of.end)
             case "before_end":
                 return max(of.start, of.end - self.number)
             case "time":
@@ -55,8 +54,9 @@ class From(NamedTuple):
         return of.start
 
     def missed(self, known: dict[int, Range]) -> dict[int, str]:
-        """Where the offset that was asked for is gone, or in no partition there so far; of each
-        what to say about it.
+        """Return a sentence for each partition in which the chosen offset does not exist.
+
+        That is one before the start, or after the end of every partition.
         """
         if self.kind != "offset":
             return {}
@@ -69,7 +69,7 @@ class From(NamedTuple):
 
 
 def read_from(ctx: click.Context, parameter: click.Parameter, value: str) -> From:
-    """Callback of --from."""
+    """Parse the value of --from (a click callback)."""
     if value in ("earliest", "latest"):
         return From(value)
     if re.fullmatch(r"-?\d{1,19}", value):

@@ -1,4 +1,4 @@
-"""A line on the terminal that says what a command waits for. Off a terminal there is none."""
+"""Show on the terminal what a command waits for. Without a terminal, show nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 class Line:
-    """One line of stderr, written over again and again."""
+    """One line of stderr that is overwritten by each new text."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()

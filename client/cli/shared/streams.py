@@ -1,7 +1,7 @@
-"""The process's own stdin, stdout and stderr: closed, full, or read by a program that stopped.
+"""Guard the process's stdin, stdout and stderr: closed, full, or a pipe whose reader has stopped.
 
-`prepare` runs before a command does anything. The numbers 0 to 2 are never left free: the next
-socket would get one of them, and what is printed would go to a daemon.
+`prepare` runs before a command does anything. File descriptors 0 to 2 are never left free: the next
+socket would get one of them, and printed text would go to a daemon.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODES = {0: os.O_RDONLY, 1: os.O_WRONLY, 2: os.O_WRONLY}
 
 
 def prepare() -> None:
-    """Raise if the answer could not be printed; make every text printable."""
+    """Raise TroubleError if nothing can be printed; make every text printable."""
     for number, mode in _MODES.items():
         try:
             os.fstat(number)
@@ -40,14 +40,14 @@ def prepare() -> None:
 
 
 def give_up_output() -> None:
-    """Send buffered output nowhere, or the interpreter would complain at its end."""
+    """Discard buffered output; otherwise the interpreter prints an error when it ends."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
 def quiet_pipe() -> Iterator[None]:
-    """The reader of our output may stop (`| head`): then we stop too, and that is no failure."""
+    """End quietly if the reader of our output stops (`| head`): that is no failure."""
     try:
         yield
         sys.stdout.flush()
@@ -73,7 +73,7 @@ class Input(click.File):
 
 
 def unwritable(error: OSError) -> str | None:
-    """The line for an error of our own output; None if it is of something else."""
+    """Return the message for an error of our own output; None for any other error."""
     if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
         reason = os.strerror(error.errno)
         return f"could not write the output: {reason}. Make room where it goes, or choose another."
@@ -81,7 +81,7 @@ def unwritable(error: OSError) -> str | None:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Text of others, such as names and messages, without what moves a terminal's cursor.
+    """Escape characters that control a terminal, in names and messages that users sent.
 
     >>> printable("3 apples\\x1b[2J")
     '3 apples\\\\x1b[2J'
@@ -89,7 +89,8 @@ def printable(text: str, kept: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        each if each.isprintable() or each in kept
+        each
+        if each.isprintable() or each in kept
         else each.encode("unicode_escape", "surrogatepass").decode()
         for each in text
-    )  # fmt: skip
+    )
