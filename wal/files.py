@@ -64,7 +64,7 @@ class _OpenFile:
 
 
 class RealFiles:
-    """`Files` over a real directory."""
+    """`Files` in a real directory; each method does what `Files` says."""
 
     def __init__(
         self, directory: str, read_only: bool = False, open_max: int = OPEN_FILES_MAX

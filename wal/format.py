@@ -118,6 +118,7 @@ def segment_seed(uid: int) -> int:
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
+    """Return the first 512 bytes of a segment."""
     number, uid, capacity, created_ms, owner = header
     raw = bytearray(SEGMENT_HEADER_BYTES)
     fields = (SEGMENT_MAGIC, VERSION, 0, number, uid, capacity, created_ms, owner)
@@ -224,6 +225,7 @@ def footer_bits(kind: int, flags: int) -> int:
 
 
 def encode_footer(rows: list[FooterRow]) -> bytes:
+    """Return the payload of a FOOTER with these rows."""
     return b"".join(_FOOTER_ROW.pack(*row, 0) for row in sorted(rows))
 
 
@@ -235,6 +237,7 @@ def decode_footer(payload: bytes) -> list[FooterRow]:
 
 
 def segment_name(number: int, uid: int) -> str:
+    """Return the file name of a segment."""
     return f"{number:012d}-{uid:016x}.seg"
 
 

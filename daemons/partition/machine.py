@@ -41,18 +41,6 @@ _STATE_VERSION: Final = 1  # of rows and snapshots
 _META, _PRODUCER, _CONSUMER, _KEY, _TAKE, _STEPS = b"m", b"p", b"c", b"k", b"t", b"s"
 
 
-def commit_command(rows: list[list[Any]]) -> bytes:
-    return protocol.pack([COMMIT, rows])
-
-
-def take_command(rows: list[list[Any]]) -> bytes:
-    return protocol.pack([TAKE, rows])
-
-
-def forget_command(rows: list[list[Any]]) -> bytes:
-    return protocol.pack([FORGET, rows])
-
-
 def start_command(offset: int, index: int, bytes_gone: int) -> bytes:
     """Pack a START: retention removes messages before `offset`, which begins the entry at
     `index`.

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.forging import segments, spots
+from support.partition_commands import commit_command, forget_command, take_command
 from support.plain_spread import PlainSpread
 from support.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
 from support.verifying import A, verified
@@ -19,10 +20,7 @@ from myqueue.analytics.verify.report import Report
 from myqueue.analytics.verify.verify import Asked, verify
 from myqueue.daemons.partition import old_takes
 from myqueue.daemons.partition.machine import (
-    commit_command,
-    forget_command,
     key_step_command,
-    take_command,
 )
 from myqueue.wal import format as f
 from myqueue.wal.store.dump import lines

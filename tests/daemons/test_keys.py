@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from support.batches import WALL_MS, make_batch
 from support.broker_seam import GROUP, World
+from support.partition_commands import take_command
 
 from myqueue import errors
 from myqueue.daemons.broker import produce
 from myqueue.daemons.partition import keyed_batches
 from myqueue.daemons.partition import old_takes as taken
 from myqueue.daemons.partition.keyed_batches import KEY_REUSED, KeyedBatches, batch_key
-from myqueue.daemons.partition.machine import PartitionMachine, take_command
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.partition.positions import ConsumerPositions
 from myqueue.daemons.partition.producers import NEW
 from myqueue.daemons.raft import types as t

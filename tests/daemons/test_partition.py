@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 from support.batches import make_batch
+from support.partition_commands import commit_command, forget_command, take_command
 
 from myqueue import errors
 from myqueue.daemons.partition import keyed_batches, old_takes, positions
 from myqueue.daemons.partition.machine import (
     PartitionMachine,
-    commit_command,
-    forget_command,
     start_command,
-    take_command,
 )
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import RaftLog

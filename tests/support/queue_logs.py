@@ -14,7 +14,9 @@ from random import Random
 from time import monotonic, sleep
 from typing import Any
 
-from myqueue.daemons.partition.machine import PartitionMachine, commit_command
+from support.partition_commands import commit_command
+
+from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import chained
 from myqueue.daemons.replication.open_group import describe

@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.batches import forged
 from support.metadata_rig import Script
+from support.partition_commands import commit_command, forget_command, take_command
 from support.queue_logs import WALL_MS, Broker, Topic, make_entry
 
 from myqueue import cli
@@ -183,10 +184,10 @@ def test_a_batch_that_its_producer_did_not_make() -> None:
 
 def test_commands_of_a_partition(dump) -> None:
     commands = [
-        machine.commit_command([["c1", 12, 3, 4], ["c2", protocol.NO_OFFSET, 5, 6]]),
-        machine.take_command([["c1", KEY, 10, True], ["c2", KEY, 1]]),
+        commit_command([["c1", 12, 3, 4], ["c2", protocol.NO_OFFSET, 5, 6]]),
+        take_command([["c1", KEY, 10, True], ["c2", KEY, 1]]),
         machine.start_command(100, 20, 4096),
-        machine.forget_command([["c1", 3, 4]]),
+        forget_command([["c1", 3, 4]]),
         machine.key_step_command(),
     ]
     payloads = [(t.COMMAND, one, 0) for one in commands]
@@ -219,7 +220,7 @@ def test_commands_of_a_partition(dump) -> None:
 
 
 def test_rows_are_shown_whole_or_not() -> None:
-    command = machine.commit_command([[f"consumer-{one}", one, 1, 1] for one in range(100)])
+    command = commit_command([[f"consumer-{one}", one, 1, 1] for one in range(100)])
     found = shown(t.COMMAND, command, most=20)
     assert found["cut"] is True and found["command"]["count"] == 100
     assert [row["consumer"] for row in found["command"]["rows"]] == ["consumer-0", "consumer-1"]
@@ -324,7 +325,7 @@ def test_a_batch_of_nothing_but_lists_or_maps_says_why_it_is_not_opened(item: by
 
 REAL = [
     KEYED, batch.make([[b"abc"] * 3, [b"k"] * 3, None, None], WALL_MS, codec=batch.ZLIB),
-    machine.commit_command([["c1", 12, 3, 4]]), machine.take_command([["c1", KEY, 10, True]]),
+    commit_command([["c1", 12, 3, 4]]), take_command([["c1", KEY, 10, True]]),
     machine.start_command(1, 2, 3), machine.key_step_command(),
     Script().entry("seen", producers=[[1, 2]])[t.PAYLOAD],
     describe(5, t.Config((5, 6), (7,)), protocol.pack(["orders", 0, 9, {}])),

@@ -391,6 +391,7 @@ class Journal:
 
     @property
     def segments(self) -> dict[int, SegmentFile]:
+        """The segments by number, the open one included."""
         return self._segments.by_number
 
     def segment_name(self, number: int) -> tuple[str, int] | None:
@@ -399,6 +400,7 @@ class Journal:
         return None if segment is None else (segment.name, segment.uid)
 
     def forget_segment(self, number: int) -> None:
+        """Stop listing a segment that is about to be removed, so that no reader opens it."""
         del self.segments[number]
 
     def close(self) -> bool:

@@ -110,9 +110,11 @@ class Signal:
         self._is_set = False
 
     def fileno(self) -> int:
+        """The event descriptor, readable while the flag is set."""
         return self._fd
 
     def set(self) -> None:
+        """Set the flag; safe in any thread."""
         if not self._is_set:
             self._is_set = True
             os.eventfd_write(self._fd, 1)
@@ -127,6 +129,7 @@ class Signal:
             self._is_set = False
 
     def close(self) -> None:
+        """Close the descriptor."""
         os.close(self._fd)
 
 
