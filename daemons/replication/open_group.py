@@ -148,12 +148,28 @@ def _load(log: Log, group: Group, machine: Machine, configs: Configs) -> t.Confi
         machine.load(applied, rows.items())
     if group.snapshot_parts and group.snapshot_index > applied:
         raw = b"".join(log.reader.snapshot(group))
-        voters, learners, state = protocol.unpack(raw)
+        voters, learners, state, *start = protocol.unpack(raw)
         with of_one_group("its snapshot can't be loaded"):
             machine.restore(state)
         configs.installed(group.snapshot_index, t.Config(tuple(voters), tuple(learners)))
+        if start:  # else of an older program
+            _finish_install(log, group, *start)
         return None
     return saved
+
+
+def _finish_install(log: Log, group: Group, index: int, term: int, offset: int, chain: int) -> None:
+    """A crash may leave the snapshot of an install without the START behind it. The log of before
+    does not belong to that state: what was not committed in it would pass for committed (R25).
+    """
+    before = index - 1
+    if before < group.first_index:
+        return
+    if before <= group.last_index:
+        row = log.index.row(group.uid, before)
+        if group.damaged or row is None or row.term == term:
+            return
+    log.journal.start(group.uid, index, term, offset, chain, reset=True)
 
 
 def _catch_up(log: Log, group: Group, machine: Machine, configs: Configs) -> None:
@@ -250,7 +266,10 @@ def _cut(log: Log, group: Group, index: int) -> None:
 
 
 def snapshot_parts(snapshot: t.Snapshot) -> list[bytes]:
-    """A snapshot as the journal keeps it."""
+    """A snapshot as the journal keeps it, with the start of the log that goes with it."""
     config = snapshot.config
-    raw = protocol.pack([config.voters, config.learners, snapshot.state])
+    start = (
+        snapshot.start_index, snapshot.start_term, snapshot.start_offset, snapshot.start_chain
+    )  # fmt: skip
+    raw = protocol.pack([config.voters, config.learners, snapshot.state, *start])
     return [raw[at : at + SNAPSHOT_PART_BYTES] for at in range(0, len(raw), SNAPSHOT_PART_BYTES)]

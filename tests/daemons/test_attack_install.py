@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.engine_rig import Net, Node
@@ -166,12 +167,7 @@ def test_a_leader_that_was_replaced_makes_no_state_for_a_follower(tmp_path: Path
         start_log_behind(new, end - 2)
         assert old.replica(GROUP).is_leader, "it hears one of them"
         net.cut = set()
-        net.clock.now += 100
-        old.turn()  # its beat
-        while not brings_state(old.inbox):
-            net.clock.now += 10
-            near.turn()
-            new.turn()
+        await_state(net, old)
         old.turn()
         assert old.replica(GROUP).node.applied_index == end
         net.write(5, GROUP)
@@ -179,6 +175,66 @@ def test_a_leader_that_was_replaced_makes_no_state_for_a_follower(tmp_path: Path
         assert not old.engine.refused
 
 
-def brings_state(inbox: list[tuple[int, list[bytes]]]) -> bool:
-    packets = [peerwire.decode(protocol.decode(frames[0]), frames[1:]) for _, frames in inbox]
-    return any(isinstance(one, t.InstallSnapshot) for got in packets for one in got.messages)
+class PowerLoss(Exception):
+    """The process ends here."""
+
+
+def test_a_start_finishes_an_install_that_a_crash_left_without_its_end(tmp_path: Path) -> None:
+    """R25: the snapshot is on the disk, the START behind it is not. The log of before holds entries
+    that were never committed, and the state is at an index beyond them.
+    """
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create(GROUP)
+        net.write(5, GROUP)
+        net.settled(GROUP)
+        old = net.leader(GROUP)
+        near, new = (node for node in net.nodes.values() if node is not old)
+        net.cut = {(old.number, near.number), (old.number, new.number)}
+        item = t.Item(1, net.clock.wall, t.DATA, bytes(100))
+        old.engine.propose(old.replica(GROUP), [item] * 4)
+        net.until("nobody leads", lambda: not near.replica(GROUP).leader_node)
+        new.engine.campaign_soon(new.replica(GROUP))
+        net.until("the new one leads", lambda: new.replica(GROUP).is_ready)
+        theirs = new.replica(GROUP)
+        new.engine.propose(theirs, [item] * 20)
+        end = theirs.node.log.last_index
+        net.until("applied", lambda: theirs.node.applied_index == end)
+        start_log_behind(new, end - 2)
+
+        def start(*_: Any, **__: Any) -> int:
+            raise PowerLoss
+
+        journal: Any = old.log.journal
+        journal.start, net.cut = start, set()
+        with pytest.raises(PowerLoss):
+            net.until("the end of its snapshot", lambda: False)
+        old.engine._saver.hold(old.replica(GROUP))  # so nothing of the state gets into the store
+        net.cut = {way for way in net.ways() if old.number in way}
+        old.restart()
+        node = old.replica(GROUP).node
+        assert (node.applied_index, node.commit_index) == (end, end - 2)
+        assert (node.log.first_index, node.log.last_index) == (end - 1, end - 2)
+        net.cut = set()
+        net.write(5, GROUP)
+        net.settled(GROUP)
+        assert old.replica(GROUP).machine.snapshot() == theirs.machine.snapshot()
+        old.restart()
+        assert old.replica(GROUP).node.log.last_index == theirs.node.log.last_index
+
+
+def await_state(net: Net, node: Node) -> None:
+    """All but this one take turns, until a state for it stands in its inbox."""
+    net.clock.now += 100
+    node.turn()  # its beat
+    for _ in range(1000):
+        packets = [
+            peerwire.decode(protocol.decode(frames[0]), frames[1:]) for _, frames in node.inbox
+        ]
+        if any(isinstance(one, t.InstallSnapshot) for got in packets for one in got.messages):
+            return
+        net.clock.now += 10
+        for other in net.nodes.values():
+            if other is not node:
+                other.turn()
+        time.sleep(0.0005)
+    raise AssertionError("no state comes")
