@@ -50,7 +50,7 @@ class Starts:
     def snapshot_again(self, replica: Replica) -> bool:
         """A newer snapshot, so that the one in the log is needed no more; False: not now."""
         log, applied = replica.node.log, replica.node.applied_index
-        if not log.first_index - 1 <= applied <= log.persisted_index:
+        if replica.is_half_installed or not log.first_index - 1 <= applied <= log.persisted_index:
             return False
         snapshot = self._snapshot(replica)
         if snapshot is None:

@@ -82,6 +82,13 @@ class Replica:
     def replica_id(self) -> int:
         return self.node.replica
 
+    @property
+    def is_half_installed(self) -> bool:
+        """A snapshot came in this turn: the core speaks of its index already, and the machine gets
+        its state with the turn's end. What one has must not be saved as what the other is at (W13).
+        """
+        return self.machine.applied_index != self.node.applied_index
+
     # -- reading -------------------------------------------------------------------------------
 
     def read(self, first: int, last: int, max_bytes: int) -> list[t.Entry]:

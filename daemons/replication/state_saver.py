@@ -64,7 +64,7 @@ class Saver:
         states, later = {}, dict[int, None]()
         for uid in self._dirty:
             replica = self._of(uid)
-            if uid in self._held or (replica is not None and _is_half_installed(replica)):
+            if uid in self._held or (replica is not None and replica.is_half_installed):
                 later[uid] = None
             elif replica is not None:
                 try:
@@ -96,7 +96,7 @@ class Saver:
             replica = self._of(uid)
             if replica is None or replica.node.applied_index <= replica.commit_saved:
                 continue
-            if _is_half_installed(replica):  # in the log it would stand before the snapshot
+            if replica.is_half_installed:  # in the log it would stand before the snapshot
                 self._hints[uid] = None
                 continue
             replica.commit_saved = replica.node.applied_index
@@ -110,10 +110,3 @@ class Saver:
             node = replica.node
             done = min(node.applied_index, node.commit_index, node.log.persisted_index)
             node.log.shrink(KEEP_BYTES, done)
-
-
-def _is_half_installed(replica: Replica) -> bool:
-    """A snapshot came in this turn: the core speaks of its index already, and the machine gets its
-    state with the turn's end. What one has must not be saved as what the other is at (W13).
-    """
-    return replica.machine.applied_index != replica.node.applied_index

@@ -222,6 +222,34 @@ def test_a_start_finishes_an_install_that_a_crash_left_without_its_end(tmp_path:
         assert old.replica(GROUP).node.log.last_index == theirs.node.log.last_index
 
 
+def test_no_snapshot_is_made_of_a_state_that_is_being_taken_over(tmp_path: Path) -> None:
+    """W13: the log that an install left is empty and begins behind the state, which looks whole;
+    the machine has its state of before until the turn ends.
+    """
+    with Net(tmp_path, 3, CONFIG) as net:
+        net.create(GROUP)
+        net.write(5, GROUP)
+        net.settled(GROUP)
+        leader = net.leader(GROUP)
+        late, third = (node for node in net.nodes.values() if node is not leader)
+        net.cut = {way for way in net.ways() if late.number in way}
+        net.write(5, GROUP)
+        end = leader.replica(GROUP).node.applied_index
+        net.until("applied", lambda: third.replica(GROUP).node.applied_index == end)
+        for node in (leader, third):
+            start_log_behind(node, end)
+        net.cut = set()
+        await_state(net, late)
+        ours, engine = late.replica(GROUP), late.engine
+        for source, frames in late.inbox:
+            engine.packet(source, protocol.decode(frames[0]), frames[1:])
+        late.inbox.clear()
+        assert ours.node.applied_index == ours.node.log.persisted_index == end
+        assert not engine.starts.snapshot_again(ours)
+        net.until("installed", lambda: ours.machine.applied_index == end)
+        assert engine.starts.snapshot_again(ours)
+
+
 def await_state(net: Net, node: Node) -> None:
     """All but this one take turns, until a state for it stands in its inbox."""
     net.clock.now += 100
