@@ -1,12 +1,12 @@
-"""A broker: it stores messages for clients, and does what the managers order.
+"""A broker: it stores messages for clients and follows the managers' orders.
 
-`broker` says which request goes where and what an event means for those who wait. `produce`,
-`fetch`, `commit_take` and `queries` serve clients; `proposals` is the leader's side of a group.
-`retention` and `key_ageing` let old things go. `manager_link` sends heartbeats and receives orders;
-`reconcile_members` brings a group to the members that are wanted; `join_status` says whether the
-broker belongs to its cluster.
+`broker` routes requests and events. `produce`, `fetch`, `commit_take` and `queries` serve clients;
+`proposals` is the leader's side of a raft group. `retention` removes old messages, `key_ageing`
+counts the age of batches' keys. `manager_link` sends heartbeats and receives orders;
+`reconcile_members` brings a group to its wanted members; `join_status` says whether the broker
+belongs to its cluster.
 
-Comes in: requests of clients, orders of managers, events of the engine. Goes out: proposals, and
-answers after these are committed. It does not know managers but by their messages. Only
-`daemons/main` imports this package.
+Input: requests of clients, orders of managers, events of the engine. Output: proposals, and answers
+after these are committed. The broker knows managers only by their messages. Only `daemons/main`
+imports this package.
 """

@@ -1,16 +1,16 @@
-"""The broker: which request goes where, and what an event means for those who wait.
+"""The broker: it routes requests and decides what each event of a group means for waiting clients.
 
-An owner in the sense of `engine.Owner`. It keeps one feed for each group that it was asked to
-write to (`proposals.py`) and hands the rest to its parts: `produce`, `commit_take`, `fetch`,
-`queries`, `manager_link`. Nothing here waits for anything; whoever has to wait is kept in one of
-these parts until an event settles it:
+An owner in the sense of `interfaces.Owner`. It keeps one `ProposalQueue` for each group that
+clients write to, and passes the rest to its parts: `produce`, `commit_take`, `fetch`, `queries`,
+`manager_link`. Nothing here blocks; a waiting request is kept in one of these parts until an event
+settles it:
 
 | event | settles |
 |---|---|
 | applied | results of batches and commands; waiting fetches |
-| changed: ready | what was held for a replica that was elected a moment ago |
-| changed: leads no more | what was not proposed (NOT_LEADER), reads |
-| dropped | what was proposed and is not committed: OUTCOME_UNKNOWN |
+| changed: ready | batches held for a replica that was elected a moment ago |
+| changed: leads no more | requests that were not proposed (NOT_LEADER), reads |
+| dropped | proposals that are not committed: OUTCOME_UNKNOWN |
 | removed by an order, or closed | everything of the group |
 """
 
@@ -48,14 +48,14 @@ Buffer = bytes | memoryview
 
 
 class Broker:
-    """See the module's docstring. `attach` completes it; nothing else is called before."""
+    """Serve clients and managers' orders. Call `attach` first; it completes the object."""
 
     def __init__(self, config: DaemonConfig, tell: Callable[..., None]) -> None:
         self._config, self._tell = config, tell
         self._queues: dict[int, ProposalQueue] = {}
-        self._led_queues: dict[int, ProposalQueue] = {}  # of these, which may be proposed to
+        self._led_queues: dict[int, ProposalQueue] = {}  # those of them that may be proposed to
         self._queues_to_propose: dict[ProposalQueue, None] = {}  # in this turn
-        self._settings: dict[int, dict[str, Any]] = {}  # of topics, by group; as last ordered
+        self._settings: dict[int, dict[str, Any]] = {}  # of topics, by raft group, as last ordered
         self._next_sweep_at = self._next_transfer_at = 0
         self._is_stopping = self._is_rejected = False
 
@@ -93,13 +93,13 @@ class Broker:
         return PartitionMachine()
 
     def started(self, now: int) -> None:
-        """Every group that was here before is open."""
+        """Take over the settings of groups that were on disk; all of them are open now."""
         for replica in self._engine.replicas.values():
             _, _, _, settings, *_ = protocol.unpack(replica.about)
             self._settings[replica.uid] = settings
 
     def greeted(self, kind: str, node: int, disk: str) -> str:
-        """Which disks are whose is for the managers to judge; they don't give their addresses."""
+        """Accept every daemon: managers decide which disk belongs to which number."""
         return ""
 
     def request(self, client: Client, envelope: protocol.Envelope, frames: list[Buffer]) -> None:
@@ -136,7 +136,7 @@ class Broker:
     # -- the turn ------------------------------------------------------------------------------
 
     def before_turn_ends(self, now: int) -> None:
-        """Each group's requests of this turn become one proposal."""
+        """Propose the requests of this turn, one proposal for each group."""
         self.key_ageing.before_turn_ends(now)
         if not self._queues_to_propose:
             return
@@ -163,7 +163,7 @@ class Broker:
             details = {"message": str(error), "retry_ms": 1000 if error.code == _DISK_FULL else 50}
             if (
                 queue.new_batches and queue.new_rows
-            ):  # positions go on where messages have no room (W15)
+            ):  # positions may still move when messages have no room
                 self.produce_handler.fail(queue.take_refused_batches(), error.code, details)
                 self._propose(queue, wall_ms)
             else:
@@ -245,15 +245,15 @@ class Broker:
             self._create_missing_replicas()
 
     def _check_rejected(self, now: int) -> None:
-        """Whoever leads and is not heard by the managers keeps its groups from everybody."""
+        """Log once if the managers reject this broker: its groups have no reachable leader then."""
         before, self._is_rejected = self._is_rejected, self.manager_link.is_rejected(now)
         if self._is_rejected and not before:
             self._tell(
                 "error",
                 "cast-out",
                 why=self.manager_link.rejection_reason,
-                hint="The managers do not hear this broker, so it hands its leaders over. If its"
-                " disk was replaced, wait: it is taken in when the old one was silent for ten"
+                hint="The managers reject this broker, so it transfers its leaderships. If its"
+                " disk was replaced, wait: it is accepted when the old one was silent for ten"
                 " seconds. Else stop it.",
             )
 
@@ -282,7 +282,7 @@ class Broker:
         self._transfer_leaderships(now)
 
     def _transfer_leaderships(self, now: int) -> None:
-        """Each group that is led here goes to the follower that has most of its log."""
+        """Transfer each group led here to the follower that has most of its log."""
         self._next_transfer_at = now + TRANSFER_RETRY_MS
         for replica in self._engine.replicas.values():
             follower = replica.best_follower(now) if replica.is_leader else 0
@@ -308,14 +308,16 @@ class Broker:
         queue.batch_bytes_max = min(batch_bytes_limit(limit), BATCH_BYTES_MAX, record)
 
     def _refusal_unless_leader(self, group: int) -> tuple[int, Details] | None:
-        """For a group that can't be proposed to now; None: it leads and will be ready soon."""
+        """Return None if the group is led here and will be ready soon, else why it can't be written
+        to.
+        """
         replica = self._engine.replicas.get(group)
         if replica is not None and replica.is_leader:
             return None
         return self._refusal(group)
 
     def _refusal(self, group: int) -> tuple[int, Details]:
-        """Why this group can't be written to here, and where it can."""
+        """Return why this group can't be written to here, and which broker leads it."""
         replica = self._engine.replicas.get(group)
         if replica is None:
             return errors.UnknownPartition.code, None
@@ -349,8 +351,10 @@ class Broker:
                 self._try_transfer(replica, node, at_once=True)
 
     def _create_missing_replicas(self) -> None:
-        """What could not be made, because the old one was not gone yet or by a full disk, is tried
-        again and again.
+        """Create replicas that the orders want.
+
+        Creation fails while the old replica is not removed yet, or on a full disk; it is tried
+        again.
         """
         for wanted in self.manager_link.missing():
             try:
@@ -360,7 +364,9 @@ class Broker:
             except errors.MyQueueError as error:
                 self._tell("error", "replica-not-made", group=wanted.group, error=str(error))
             else:
-                self._settings[wanted.group] = wanted.settings  # gone with the one before it
+                self._settings[wanted.group] = (
+                    wanted.settings
+                )  # removed together with the replica before it
                 self._tell(
                     "info",
                     "replica-made",
@@ -373,27 +379,29 @@ class Broker:
         try:
             self._engine.transfer(replica, node, at_once=at_once)
         except errors.MyQueueError:
-            self._engine.counts["transfers_refused_total"] += 1  # it is asked for again
+            self._engine.counts["transfers_refused_total"] += 1  # managers order it again
 
     def _remove_replica(self, group: int) -> None:
-        """Named by a committed entry; whoever waits for it is told."""
+        """Remove a replica that a committed entry names; its waiting requests are answered."""
         if not self._engine.may_remove(group):
             return  # the order comes again
         replica = self._engine.replicas.get(group)
         self._engine.remove(group)
         self._settings.pop(group, None)
         self._drop_group(group)
-        entries = replica.node.log.last_index if replica is not None else -1  # it took no part
+        entries = replica.node.log.last_index if replica is not None else -1  # it was not open
         self._tell("info", "replica-removed", group=group, entries=entries)
 
     def closed(self, replica: Replica) -> None:
-        """It takes no part any more; whoever waits for it is told, and the managers at once."""
+        """Answer the waiting requests of a replica that is closed, and report it to the managers at
+        once.
+        """
         self._drop_group(replica.uid)
         self.member_reconciler.changed(replica.uid)
         self.manager_link.closed(replica.uid)
 
     def _drop_group(self, group: int) -> None:
-        """No replica of it takes part here."""
+        """Answer everything that waits for this group: no replica of it takes part here."""
         queue = self._queues.pop(group, None)
         self._led_queues.pop(group, None)
         self.queries.lost(group)

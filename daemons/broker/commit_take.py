@@ -1,12 +1,12 @@
-"""COMMIT and TAKE: positions of consumers, moved by commands in the partition's own log.
+"""COMMIT and TAKE: commands in the partition's own log that move consumers' positions.
 
-Both become rows of a command that the group's feed proposes with the turn. A COMMIT may name many
-partitions; it is answered when the last of them is known. A TAKE is answered with the batches that
-hold the messages which it got; that they are its own is replicated before they are read, so a
-reader that dies loses them to nobody: the same key gets the same messages again. Takes of one turn
-share an entry of the log, and those of one client an answer, with each batch in it once.
+Both become rows of a command that the group's queue proposes with the turn. A COMMIT may name many
+partitions; it is answered when the last result is known. A TAKE is answered with the batches that
+hold its messages. Its ownership of them is replicated before they are read, so no message is lost
+if the client dies: a request with the same key gets the same messages. Takes of one turn share an
+entry of the log, and takes of one client an answer, with each batch in it once.
 
-A take that can only find nothing, or whose key is known, needs no entry in the log.
+A take that can find no message, or whose key is known, needs no entry in the log.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
 
 TAKE_MESSAGES_MAX: Final = 4096  # messages; as many batches fit into one answer
-TAKE_BYTES_MAX: Final = 32 << 20  # the rest is fetched by offset: it is the asker's already
-ROWS_PER_TURN_MAX: Final = 1 << 16  # of one group in one turn
+TAKE_BYTES_MAX: Final = 32 << 20  # the client fetches the rest by offset: it owns it already
+ROWS_PER_TURN_MAX: Final = 1 << 16  # of one raft group in one turn
 REPLY_ROWS_MAX: Final = 4096  # in one TAKEN
 _CONSUMER_PATTERN = re.compile(r"(?:group/)?[A-Za-z0-9._-]{1,200}")
 
@@ -43,7 +43,7 @@ def check_consumer_name(consumer: str) -> None:
 
 
 class _PendingCommit:
-    """A COMMIT: one row for each of its parts, filled in as they become known."""
+    """A COMMIT that waits: one row for each of its parts, filled in as results come."""
 
     __slots__ = ("client", "engine", "missing", "request", "rows")
 
@@ -95,7 +95,9 @@ class _PendingTake:
 
 
 class _TakenReply:
-    """What one client gets with the next TAKEN. Each batch is in it once, whoever got of it."""
+    """The next TAKEN of one client. A batch is in it once, even if several takes got messages of
+    it.
+    """
 
     __slots__ = ("payload_bytes", "frames", "frame_numbers", "rows")
 
@@ -119,7 +121,7 @@ class _TakenReply:
 
 
 class CommitTakeHandler:
-    """See the module's docstring."""
+    """Serve COMMIT and TAKE."""
 
     def __init__(
         self,
@@ -131,10 +133,8 @@ class CommitTakeHandler:
         self._engine, self._led_queues, self._queues_to_propose = engine, leading, asked
         self._refusal = refusal
         self._replies: dict[Client, _TakenReply] = {}  # in this turn
-        self._entries_read: dict[
-            tuple[int, int, int], list[Entry]
-        ] = {}  # read in this turn, as wanted
-        self.seen: set[int] = set()  # consumers whose text is a number, since somebody took them
+        self._entries_read: dict[tuple[int, int, int], list[Entry]] = {}  # read in this turn
+        self.seen: set[int] = set()  # numeric consumer ids, since the last `take_seen`
 
     def commit(self, client: Client, envelope: protocol.Envelope) -> None:
         _, _, request, consumer, parts = envelope
@@ -150,7 +150,7 @@ class CommitTakeHandler:
             self._enqueue_row(group, row, _CommitPart(commit, place, group))
 
     def take(self, client: Client, envelope: protocol.Envelope) -> None:
-        """The first of them is the request of this number, the others count on."""
+        """Serve a TAKE. Its first row has this request number, the others count on."""
         _, _, request, takes = envelope
         if len(takes) > protocol.TAKES_MAX:
             raise errors.InvalidRequest(f"{len(takes)} takes; {protocol.TAKES_MAX} at most")
@@ -191,7 +191,7 @@ class CommitTakeHandler:
             self._enqueue_row(group, [TAKE, consumer, key, messages_max, remember_empty], one)
 
     def reply_with_messages(self, one: _PendingTake, first: int, next_offset: int) -> None:
-        """These messages are the asker's, as a replicated fact; here they come."""
+        """Add the messages to the client's reply: they are its own, as a replicated fact."""
         if one.queue is None or next_offset <= first:
             self.add_reply_row(one.client, [one.request, OK, first, next_offset, [], None])
             return
@@ -220,7 +220,7 @@ class CommitTakeHandler:
         self._reply_for(client, 0).rows.append(row)
 
     def _reply_for(self, client: Client, batches: int) -> _TakenReply:
-        """What this client gets next, with room for one more row that has so many batches."""
+        """Return the client's next reply, with room for one more row of so many batches."""
         taken = self._replies.get(client)
         if taken is not None and (
             len(taken.rows) >= REPLY_ROWS_MAX
@@ -238,7 +238,7 @@ class CommitTakeHandler:
         self._engine.reply(client, [head, *taken.frames])
 
     def end_turn(self) -> None:
-        """One message a client, with all that it took in this turn."""
+        """Send each client one message with everything it took in this turn."""
         if self._replies:
             answering, self._replies = self._replies, {}
             self._entries_read.clear()
@@ -246,7 +246,7 @@ class CommitTakeHandler:
                 self._send(client, taken)
 
     def _fitting_messages(self, queue: ProposalQueue, first: int, messages_max: int) -> int:
-        """How many messages one answer can carry, if they are taken from there."""
+        """Return how many messages from `first` on fit into one answer."""
         machine = queue.machine
         next_offset = min(first + messages_max, machine.end)
         if next_offset - first <= 1 or machine.bytes_kept <= TAKE_BYTES_MAX:
@@ -278,7 +278,7 @@ class CommitTakeHandler:
             waiting = commands.pop(entry[INDEX], None)
             if waiting is None:
                 continue
-            if entry[TERM] > queue.newest_term_led:  # another leader's entry stands there (W11)
+            if entry[TERM] > queue.newest_term_led:  # another leader's entry is at this index
                 for one in waiting:
                     one.fail(errors.OutcomeUnknown.code, None)
                 continue

@@ -1,16 +1,16 @@
-"""FETCH: committed batches out of the log, and the room where those wait who found nothing.
+"""FETCH: committed batches out of the log, and the requests that wait for more.
 
-Only what is applied is served: it is committed, and on our own disk. Any replica may serve, so
-nobody asks here who leads (C5). Batches go out as they came in; fresh ones are in the memory of
-the group's log, old ones are read from disk and verified: a batch that fails its checksum is an
-error of its part, never data (W16). An offset that is not in the partition is an error as well,
-never silently another one (C6). But who is behind, or leads no more and does not know it, must not
-call an offset wrong that it has only not heard of: above the end it waits, and just a leader says
-no, after a round of heartbeats that began when it was asked (R10).
+Only applied entries are served: they are committed, and on this broker's disk. Any replica may
+serve them; it need not lead. Batches go out as they came in. Fresh ones are in the memory of the
+group's log, old ones are read from disk and verified: a batch that fails its checksum is an error
+of its part, never data. An offset outside the partition is an error as well, never silently another
+offset. But a replica that lags, or lost leadership without knowing it, must not reject an offset
+that it only has not seen yet. So above the end a request waits, and only a leader rejects it, after
+a round of heartbeats that began after the request came.
 
-A request that finds less than it wants waits in the room, under each group that it asked for. What
-a group gains is subtracted from what its waiters still miss; who misses nothing is answered when
-the turn ends, by reading again.
+A request that finds less than it wants waits under each of its groups. Bytes that a group gains are
+subtracted from what its waiters still miss. A waiter that misses nothing more is answered when the
+turn ends, by reading again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ REPLY_FRAMES_MAX: Final = protocol.FRAMES_MAX - 1
 PARTS_MAX: Final = 4096
 WAITERS_MAX: Final = 16_384
 WAITERS_PER_CLIENT_MAX: Final = 1024
-SLOT_MS: Final = 50  # deadlines are looked at so often
-FIRST_CONTEXT: Final = 1 << 48  # of read rounds; smaller ones are of other questions
+SLOT_MS: Final = 50  # deadlines are checked so often
+FIRST_CONTEXT: Final = 1 << 48  # of read rounds; smaller numbers are of other reads
 
 Buffer = bytes | memoryview
 
@@ -42,9 +42,9 @@ Buffer = bytes | memoryview
 def read_batches(
     replica: Replica, offset: int, end: int, bytes_max: int, frames_max: int, at_least_one: bool
 ) -> list[Entry]:
-    """Entries with messages offset … end - 1, the first of which may begin before `offset`.
+    """Return entries with messages offset … end - 1; the first may begin before `offset`.
 
-    Raises EntryMissing or CorruptData if not even the first can be had.
+    Raises EntryMissing or CorruptData if not even the first can be read.
     """
     index = replica.index_at_offset(offset)
     if index is None:
@@ -63,7 +63,7 @@ def read_batches(
         except errors.MyQueueError:
             if not out:
                 raise
-            break  # what is whole is served; who asks for the next gets the error
+            break  # intact batches are served; the next request gets the error
         index = entries[-1][INDEX] + 1
         for entry in entries:
             if entry[TYPE] != DATA:
@@ -105,7 +105,7 @@ class WaitingFetch:
 
 
 class _FetchReply:
-    """What was found for a request: rows of parts, and their batches."""
+    """The reply to one FETCH: rows of its parts, and their batches."""
 
     __slots__ = ("bytes", "failed", "frames", "messages", "rows")
 
@@ -117,16 +117,16 @@ class _FetchReply:
 
 
 class FetchHandler:
-    """See the module's docstring."""
+    """Serve FETCH, and keep the requests that wait."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiters_by_group: dict[int, dict[WaitingFetch, None]] = {}  # by group
-        self._bytes_seen: dict[int, int] = {}  # group in the room -> its bytes when last looked at
+        self._bytes_seen: dict[int, int] = {}  # group -> its bytes when last checked
         self._woken_groups: dict[int, None] = {}  # groups that gained something in this turn
         self._waiters_by_slot: dict[int, dict[WaitingFetch, None]] = {}  # by deadline
         self._waiters_per_client: dict[Client, int] = {}
-        self._read_rounds: dict[int, tuple[WaitingFetch, int]] = {}  # context -> (who, group)
+        self._read_rounds: dict[int, tuple[WaitingFetch, int]] = {}  # context -> (waiter, group)
         self._contexts = FIRST_CONTEXT
         self.waiting = 0
 
@@ -153,7 +153,7 @@ class FetchHandler:
             self._confirm_end(waiter, replica)
 
     def _replicas_asked_beyond_end(self, waiter: WaitingFetch) -> list[Replica]:
-        """What it asks for that is not there, of groups that we lead, as far as we know."""
+        """Return ready leaders here whose end is below the requested offset."""
         return [
             replica
             for group, offset in waiter.parts
@@ -162,12 +162,12 @@ class FetchHandler:
         ]
 
     def _confirm_end(self, waiter: WaitingFetch, replica: Replica) -> None:
-        """Above our end: is this still the end of all?"""
+        """Ask for a round of heartbeats: is our end still the end of the partition?"""
         self._contexts += 1
         try:
             self._engine.read(replica, self._contexts)
         except errors.MyQueueError:
-            return  # it leads no more; the request waits, as at any other replica
+            return  # not the leader now; the request waits, as at any other replica
         self._read_rounds[self._contexts] = waiter, replica.uid
 
     def read_ready(self, context: int) -> None:
@@ -178,7 +178,7 @@ class FetchHandler:
             self._woken_groups[group] = None
 
     def lost(self, group: int) -> None:
-        """It leads no more: rounds that are under way will not end."""
+        """Forget rounds of a group that is not led here any more: they will not end."""
         for context in [one for one, (_, of) in self._read_rounds.items() if of == group]:
             del self._read_rounds[context]
 
@@ -219,7 +219,7 @@ class FetchHandler:
         details: dict[str, Any] | None = None
         try:
             found = read_batches(replica, offset, end, bytes_left, frames_left, not answer.frames)
-        except errors.EntryMissing:  # it is being filled, behind a state that a leader installed
+        except errors.EntryMissing:  # it is being filled after a leader's snapshot
             code, details = errors.NotReady.code, {"retry_ms": 50}
         except errors.MyQueueError as error:
             self._engine.counts["reads_failed_total"] += 1
@@ -243,7 +243,7 @@ class FetchHandler:
         head = protocol.encode(protocol.FETCHED, waiter.request, answer.rows)
         self._engine.reply(waiter.client, [head, *answer.frames])
 
-    # -- the room ------------------------------------------------------------------------------
+    # -- waiting requests ----------------------------------------------------------------------
 
     def _add_waiter(self, waiter: WaitingFetch, missing: int) -> None:
         waiter.missing = missing
@@ -282,7 +282,7 @@ class FetchHandler:
             self._woken_groups[group] = None
 
     def removed(self, group: int) -> None:
-        """No longer here: its waiters are told at once."""
+        """Answer all waiters of a group that is not here any more."""
         self.lost(group)
         for waiter in self._waiters_by_group.get(group, ()):
             waiter.missing = 0
@@ -290,7 +290,7 @@ class FetchHandler:
             self._woken_groups[group] = None
 
     def end_turn(self) -> None:
-        """Answer those for whom enough came."""
+        """Answer the waiters that got enough."""
         if not self._woken_groups:
             return
         woken, self._woken_groups = self._woken_groups, {}
@@ -309,7 +309,7 @@ class FetchHandler:
                     self._reply_to_waiter(waiter)
 
     def tick(self, now: int) -> None:
-        """Those who waited long enough get what there is."""
+        """Answer the waiters whose deadline has come, with what there is."""
         for slot in [slot for slot in self._waiters_by_slot if slot * SLOT_MS <= now]:
             for waiter in self._waiters_by_slot.pop(slot):
                 self._reply_to_waiter(waiter)

@@ -1,11 +1,10 @@
-"""Whether this broker belongs to its cluster, and if not, why: said until somebody mends it.
+"""Whether this broker has joined its cluster, and if not, why; logged until an operator mends it.
 
-A broker has joined when a manager answers its beats with orders for this life of the process: then
-it is registered. Until then nothing is asked of it, so "ready" would be a lie. As long as no
-manager knows it, it logs `not-joined` with what is known of each manager, after five seconds and
-then ever more seldom (`daemons/repeated_warnings.py`): no answer, keys that do not fit, another
-cluster, a refusal, or no word of being registered. It also says if the managers name some that its
-settings do not.
+A broker has joined when a manager answers its heartbeats with orders for this life of its process:
+then it is registered. Until then no client uses it, so "ready" would be wrong. As long as no
+manager knows it, it logs `not-joined` with the state of each manager, after five seconds and then
+ever more seldom (`daemons/repeated_warnings.py`): no answer, keys that do not fit, another cluster,
+a refusal, or no registration. It also logs managers that the managers name and its settings do not.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _UNCONFIGURED_HINT: Final = "Name all managers by --managers at this broker, and
 
 
 class JoinStatus:
-    """See the module's docstring."""
+    """Watch whether managers know this broker, and log it."""
 
     def __init__(self, engine: Engine, reports: ManagerLink, tell: Callable[..., None]) -> None:
         self._engine, self._reports, self._tell = engine, reports, tell
         self._pauses = Pauses()
-        self._unknown_since = -1  # -1: not looked yet
+        self._unknown_since = -1  # -1: not checked yet
         self.has_joined = False
         self._was_ready = False
 
@@ -65,7 +64,7 @@ class JoinStatus:
     def _of(self, node: int, now: int) -> str:
         refusal = self._reports.refusal_of(node)
         if refusal:
-            return f"it refuses us: {refusal}"
+            return f"it refuses this broker: {refusal}"
         trouble = self._engine.link_trouble(("manager", node))
         if trouble:
             return trouble

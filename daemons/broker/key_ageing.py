@@ -1,15 +1,15 @@
-"""Ageing: the leader's KEY_STEP entries, by which a partition knows how old its keys are.
+"""The leader's KEY_STEP entries, by which a partition knows how old its keys are.
 
-A key of a batch is kept for a quarter of an hour at least (`daemons/partition/keyed_batches.py`).
+A key of a batch is kept for at least a quarter of an hour (`daemons/partition/keyed_batches.py`).
 Time comes into the log as steps: each says that `KEY_STEP_MS` passed at its leader since that
-leader saw the step before applied, or since it began to lead. Only the steady clock is asked, which
-nobody can set, and no step says more than `KEY_STEP_MS`. So no clock that is wrong makes a
-partition forget too early; leaders that change, and hours without a leader, only make it forget
+leader saw the step before applied, or since it began to lead. Only the monotonic clock is used,
+which nobody can set, and no step stands for more than `KEY_STEP_MS`. So a wrong clock never makes a
+partition forget a key too early; changes of leader, and hours without a leader, only make it forget
 later.
 
-A partition steps as long as it has keys: once a minute, and until a quarter of an hour after its
-last one. The first step of a log comes at once, before any other keys of its turn: from then on the
-stamps of entries, which are the wall clocks of leaders, say nothing about keys any more.
+A partition steps as long as it has keys: once a minute, until a quarter of an hour after its last
+key. The first step of a log comes at once, before any other keys of its turn: from then on the
+stamps of entries, which are the wall clocks of leaders, do not matter for keys.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
 
 CHECK_INTERVAL_MS: Final = 1000
-STEPS_PER_CHECK_MAX: Final = 100  # in one look; the others come with the next
+STEPS_PER_CHECK_MAX: Final = 100  # in one check; the others come with the next
 
 
 class _StepTimer:
-    """One partition in one term: since when its next step counts, and the one on its way."""
+    """Timer of one partition in one term: when its next step began to count, and the
+    proposed step.
+    """
 
     __slots__ = ("proposed", "since", "term")
 
@@ -39,7 +41,7 @@ class _StepTimer:
 
 
 class KeyAgeing:
-    """See the module's docstring. `leading` are the feeds that may be proposed to."""
+    """Propose the steps. `leading` has the queues that may be proposed to."""
 
     def __init__(self, engine: Engine, leading: dict[int, ProposalQueue]) -> None:
         self._engine, self._led_queues = engine, leading
@@ -48,7 +50,7 @@ class KeyAgeing:
         self._next_check_at = 0
 
     def first(self, queue: ProposalQueue) -> None:
-        """It has keys, or will with this turn: they age by steps from now on."""
+        """Make the first step due: the group has keys, or will have with this turn."""
         if not queue.machine.keys.steps:
             self._due[queue.replica.uid] = None
 
@@ -81,7 +83,7 @@ class KeyAgeing:
         return pace
 
     def before_turn_ends(self, now: int) -> None:
-        """Before the batches of this turn are proposed."""
+        """Propose due steps, before the batches of this turn."""
         if not self._due:
             return
         due, self._due = self._due, {}
@@ -99,5 +101,5 @@ class KeyAgeing:
         try:
             pace.proposed = self._engine.propose(queue.replica, [item])
         except errors.MyQueueError:
-            return  # it leads no more, or has no room: looked at again
+            return  # not the leader now, or no room: tried again
         self._engine.counts["key_steps_total"] += 1

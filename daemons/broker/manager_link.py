@@ -1,20 +1,21 @@
-"""BEAT and ORDERS: what this broker tells every manager, and what they want of it.
+"""Heartbeats (BEAT) of this broker to every manager, and the managers' ORDERS.
 
-Each manager hears from each broker every 450 ms, and at once when leadership changed; so it knows
-by itself who lives and who leads. A beat carries the groups that changed since the last one that
-this manager answered, or all of them if it asks (`more`). Nothing here is remembered over a
-restart: the first beat to each manager is full.
+Every broker sends each manager a heartbeat every 450 ms, and at once when leadership changed. So
+each manager knows by itself which brokers live and which replica leads. A heartbeat carries the
+groups that changed since the last one that this manager answered, or all groups if it asks
+(`more`). Nothing is remembered over a restart: the first heartbeat to each manager is full.
 
-Orders state what managers have committed. A broker follows those of the highest version that it
-has seen, of managers that have applied the registration of this process (`life`): so it never
-follows what is older than what an earlier life of it followed. It makes replicas that it should
-hold, and removes those that a committed entry names (group and incarnation) as gone. A group that
-is neither wanted nor gone stays, and is reported (W6). Only addresses of brokers are taken from
-anybody: without them a restarted broker could reach nobody as long as the managers have no leader.
+Orders state what managers have committed. A broker follows those of the highest version that it has
+seen, of managers that have applied the registration of this process (`life`). So it never follows
+orders older than those that an earlier life of it followed. It creates replicas that it should
+hold, and removes those that a committed entry names (group and incarnation). A group that is
+neither wanted nor to be removed stays, and is reported. Addresses of brokers alone are accepted
+from any manager: without them a restarted broker could reach no other as long as the managers have
+no leader.
 
-A replica's name is used once (R2, W7). If recovery found a hole in the log that may have held any
-group, a wanted replica that is not there may have been in it: one that was drawn in an earlier life
-is not made, but reported as lost, and gets a new name.
+A replica's name is used once. If recovery found a hole in the log that may have held any group, a
+wanted replica that is not on disk may have been in it. If it was named in an earlier life, it is
+not created but reported as lost, and gets a new name.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.replica import Replica
 
 HEARTBEAT_INTERVAL_MS: Final = 450
-GROUPS_PER_HEARTBEAT_MAX: Final = 8192  # in one beat; the rest goes with the next
+GROUPS_PER_HEARTBEAT_MAX: Final = 8192  # in one heartbeat; the rest goes with the next
 RECOVERY_STALLED_AFTER_MS: Final = (
-    30_000  # a leader that can hand over to somebody else does so at once
+    30_000  # a leader that can transfer to another voter does so at once
 )
-NON_VOTING_REPORTED_MAX: Final = 1000  # told in one beat
+NON_VOTING_REPORTED_MAX: Final = 1000  # reported in one heartbeat
 ANSWER_CURRENT_MS: Final = 5000  # an answer older than that may be of another time
 _IDENTITY_MISMATCH: Final = IdentityMismatch.code
 Row = list[Any]
@@ -60,11 +61,11 @@ class WantedReplica(NamedTuple):
     founders: tuple[tuple[int, int], ...] = ()  # as it was created, if it may not be founded yet
 
     def incarnation(self, node: int) -> int:
-        """Of the replica that this node should hold; 0: none."""
+        """Return the incarnation of the replica that this node should hold; 0: none."""
         return next((drawn for at, drawn in self.replicas if at == node), 0)
 
     def members(self) -> tuple[int, ...]:
-        """Replica ids of all that are wanted."""
+        """Return the replica ids of all that are wanted."""
         return tuple(replica_id(node, incarnation) for node, incarnation in self.replicas)
 
     def about(self) -> bytes:
@@ -72,7 +73,7 @@ class WantedReplica(NamedTuple):
 
 
 class _ManagerState:
-    """What one manager was told."""
+    """What this broker knows of one manager, and the manager of it."""
 
     __slots__ = (
         *(
@@ -108,7 +109,7 @@ class BrokerOrders(NamedTuple):
 
 
 class ManagerLink:
-    """See the module's docstring. It sends beats; what orders ask for is the broker's to do."""
+    """Send heartbeats and read orders; the broker carries the orders out."""
 
     def __init__(self, engine: Engine, config: DaemonConfig) -> None:
         self._engine, self._config = engine, config
@@ -126,8 +127,8 @@ class ManagerLink:
         self._is_loss_cleared = (
             False  # nothing is missing any more that a hole in the log may have held
         )
-        self.brokers: dict[int, str] = {}  # node -> address of its clients' door
-        self.rejection_reason = ""  # as a manager said it last
+        self.brokers: dict[int, str] = {}  # node -> address of its client listener
+        self.rejection_reason = ""  # the last manager's text
 
     # -- beats ---------------------------------------------------------------------------------
 
@@ -139,7 +140,7 @@ class ManagerLink:
         self._is_heartbeat_urgent = True
 
     def closed(self, group: int) -> None:
-        """It takes no part any more: that goes with the next beats, and nothing else of it."""
+        """Report a closed group with the next heartbeats, and nothing else of it."""
         self._touched.pop(group, None)
         for manager in self._managers.values():
             manager.unanswered_groups.pop(group, None)
@@ -151,7 +152,9 @@ class ManagerLink:
         self._engine.counts["messages_stored_total"] += messages
 
     def is_due(self, now: int) -> bool:
-        """At once to who can be reached only now: their orders name the other brokers."""
+        """True if heartbeats are due: at once if a manager became reachable, as its orders name the
+        brokers.
+        """
         return (
             self._is_heartbeat_urgent
             or now >= self._due
@@ -162,7 +165,7 @@ class ManagerLink:
         return not self._engine.link_trouble(("manager", manager))
 
     def beat(self, now: int, producers: list[int], consumers: list[int]) -> None:
-        """One beat to each manager."""
+        """Send one heartbeat to each manager."""
         common = self._take_common_fields(now, producers, consumers)
         touched, self._touched = self._touched, {}
         self._due, self._is_heartbeat_urgent = now + HEARTBEAT_INTERVAL_MS, False
@@ -216,15 +219,16 @@ class ManagerLink:
         }
 
     def _held_rows(self) -> list[list[int]]:
-        """[group, incarnation] of all that a start would find here. The managers forget a replica
-        that was to go once it is not told any more; killed before its removal is on the disk, we
-        would have it for ever (W6).
+        """Return [group, incarnation] of all that a restart would find here.
+
+        The managers forget a pending removal once its replica is not reported any more. If the
+        broker is killed before the removal is on disk, it would keep the replica forever.
         """
         found = self._engine.going | self._engine.held()
         return [[group, name & INCARNATION_MASK] for group, name in found.items()]
 
     def _lost_rows(self) -> list[list[int]]:
-        """[group, incarnation] of replicas that can't take part any more."""
+        """Return [group, incarnation] of replicas that can't take part any more."""
         engine, going, waiting = self._engine, self._engine.going, self._update_stalled_recoveries()
         if not (engine.refused or self._lost or going or waiting):
             return []
@@ -236,7 +240,7 @@ class ManagerLink:
         return [[group, number] for group, number in sorted((self._lost | out | waiting).items())]
 
     def _non_voting_rows(self) -> list[list[int]]:
-        """[group, incarnation] of replicas that take part, and miss something: they don't vote."""
+        """Return [group, incarnation] of open replicas that lack entries: they don't vote."""
         found = (
             one for one in self._engine.replicas.values() if one.node.recovering or one.node.lacking
         )
@@ -246,9 +250,10 @@ class ManagerLink:
         ]
 
     def _update_stalled_recoveries(self) -> dict[int, int]:
-        """Group -> incarnation of replicas that wait for a newer term (R2) which does not come: of
-        two voters the other one leads, and can't be elected again without this one. Under another
-        name it counts as soon as it is filled.
+        """Return group -> incarnation of replicas that wait in vain for a newer term.
+
+        Of two voters the other one leads and can't be elected again without this one. Under another
+        name the replica counts as soon as it is filled.
         """
         replicas, since, now = self._engine.replicas, self._waits, self._engine.now
         self._waits = {
@@ -285,7 +290,7 @@ class ManagerLink:
     # -- orders --------------------------------------------------------------------------------
 
     def answered(self, node: int, envelope: protocol.Envelope) -> BrokerOrders | None:
-        """A manager's answer on its link; None if there is nothing to do."""
+        """Read a manager's answer; None if there is nothing to do."""
         manager = self._managers.get(node)
         if manager is None:
             return None
@@ -319,8 +324,9 @@ class ManagerLink:
         return done
 
     def has_current_orders(self, now: int) -> bool:
-        """A majority of managers that know this life answered lately: what we follow is what they
-        have committed.
+        """True if a majority of managers that know this life answered lately.
+
+        The orders that this broker follows are then what the managers have committed.
         """
         lately = sum(now - one.followed_at < ANSWER_CURRENT_MS for one in self._managers.values())
         return lately > len(self._managers) // 2
@@ -328,11 +334,11 @@ class ManagerLink:
     # -- whether managers know this broker -----------------------------------------------------
 
     def managers(self) -> tuple[tuple[int, str], ...]:
-        """Number and address of each, as the settings name them."""
+        """Return number and address of each manager in the settings."""
         return self._config.managers
 
     def managers_knowing_us(self, now: int) -> list[int]:
-        """Managers whose orders for this life of the process came lately."""
+        """Return the managers whose orders for this life of the process came lately."""
         return [
             node
             for node, one in self._managers.items()
@@ -340,22 +346,24 @@ class ManagerLink:
         ]
 
     def has_recent_reply(self, node: int, now: int) -> bool:
-        """This manager sends orders, be it for a life of before, or for none."""
+        """True if this manager sends orders, even for an earlier life or for none."""
         return now - self._managers[node].last_seen_at < ANSWER_CURRENT_MS
 
     def refusal_of(self, node: int) -> str:
-        """What it answered last, if that was an error; else ""."""
+        """Return the error in its last answer; "" if that was none."""
         return self._managers[node].refusal_text
 
     def unconfigured_managers(self) -> list[int]:
-        """Managers that others name, and our settings do not."""
+        """Return managers that other managers name and our settings do not."""
         return sorted(
             {one for manager in self._managers.values() for one in manager.unconfigured_managers}
         )
 
     def agreed_wall_ms(self, now: int) -> int:
-        """Since 1970, by this machine's clock, but not ahead of what managers say: the lower median
-        of those that answered lately. One clock that is wrong can't bring this forward.
+        """Return ms since 1970 by this machine's clock, but not ahead of the managers' clocks.
+
+        Their time is the lower median of those that answered lately, so one wrong clock can't
+        advance it.
         """
         told = sorted(
             one.wall_ms + now - one.followed_at
@@ -366,14 +374,16 @@ class ManagerLink:
         return min(own, told[(len(told) - 1) // 2]) if told else own
 
     def is_rejected(self, now: int) -> bool:
-        """A majority of managers does not hear this broker: it was removed, or its number is
-        another one's by now. No client is sent here, and no orders come any more.
+        """True if a majority of managers rejects this broker.
+
+        It was removed, or another broker has its number now. No client is sent here, and no orders
+        come.
         """
         refused = sum(now - one.refused_at < ANSWER_CURRENT_MS for one in self._managers.values())
         return refused > len(self._managers) // 2
 
     def _follow(self, orders: dict[str, Any]) -> BrokerOrders:
-        """What is not true yet. Malformed orders raise before anything was changed."""
+        """Return what is not true yet. Malformed orders raise before anything is changed."""
         engine, version = self._engine, int(orders["version"])
         founders = {
             int(group): tuple((int(node), int(drawn)) for node, drawn in names)
@@ -388,7 +398,7 @@ class ManagerLink:
         if orders["life"] != engine.incarnation or version < self.version:
             return BrokerOrders([], None, [])
         if orders["wanted"] is None:
-            # Who thinks that we follow newer orders than we do has more to say than removals.
+            # A manager that believes we follow newer orders has more to say than removals.
             gone = orders["gone"] if version == self.version else []
             return BrokerOrders(self._gone(gone), None, transfers)
         self.version = version
@@ -433,12 +443,14 @@ class ManagerLink:
         return unsure and not is_there and 0 < drawn < life_from
 
     def _clear_unknown_loss(self, rows: list[WantedReplica], life_from: int) -> None:
-        """Until then a later start has to be as careful: it does not see the hole again."""
+        """Clear the note of an unknown loss when all is known; a later start can't see the hole
+        again.
+        """
         engine = self._engine
         if self._is_loss_cleared or self._lost or not engine.log.journal.recovered.unknown_loss:
             return
         if engine.refused.keys() - engine.replicas.keys():
-            return  # in doubt themselves; without a store nothing else would tell of that
+            return  # in doubt themselves; without a store nothing else would say so
         held = engine.held()
         for row in rows:  # one that is to leave and is wanted again keeps its name
             there = held.get(row.group, -1)
@@ -451,7 +463,7 @@ class ManagerLink:
             self._is_loss_cleared = True
 
     def missing(self) -> list[WantedReplica]:
-        """What this broker should hold and does not."""
+        """Return the replicas that this broker should hold and does not."""
         engine = self._engine
         return [
             row
@@ -463,12 +475,12 @@ class ManagerLink:
         ]
 
     def create(self, wanted: WantedReplica) -> Replica:
-        """The replica that was drawn for this broker. Raises what create does.
+        """Create the replica that was named for this broker. Raises what `Engine.create` raises.
 
         Founders know each other. A replica that comes later, or finds the group changed already,
-        is told by its log who votes; until then it neither votes for itself nor counts. But a
-        founder that is made late, of a group that may not be founded yet, founds it with the
-        others of its time: it was never made, so it is what a founder is that heard nothing yet.
+        learns from its log which members vote; until then it neither votes for itself nor counts.
+        But a founder that is made late, of a group that may not be founded yet, founds it with the
+        others of its time: it was never made, so it is like a founder that received nothing yet.
         """
         engine = self._engine
         names = [replica_id(node, number) for node, number in (*wanted.replicas, *wanted.leaving)]

@@ -1,16 +1,16 @@
-"""PRODUCE: from the clients' door into the log, and the results back. The hot path.
+"""PRODUCE: from the client listener into the log, and the results back. The hot path.
 
 Work is per batch and per turn, never per message. A batch is checked (CRC, header, size), judged
 against what its producer sent before (`proposals.py`), and waits until the turn ends; then each
 group's batches are proposed together. Results that become known in a turn leave together, in one
 PRODUCED for each client.
 
-What is refused is refused with what is known about its outcome (C1): before it was proposed,
-certainly nothing was done; afterwards, if the leader is lost, nobody knows. A replica that was
-elected a moment ago holds batches until it is ready (R9) instead of refusing them.
+A refusal says what is known about the outcome: before the proposal, certainly nothing was stored;
+afterwards, if leadership is lost, the outcome is unknown. A replica that was elected a moment ago
+holds batches until it is ready instead of refusing them.
 
-Memory is bounded by bytes in flight, per client and for the daemon: beyond that, BUSY. Whatever a
-batch takes is given back with its result, so the sums are those of the batches that wait.
+Memory is bounded by bytes in flight, per client and for the daemon: beyond that, BUSY. A batch is
+counted until its result is known, so the sums are those of the batches that wait.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OUTCOME_UNKNOWN: Final = errors.OutcomeUnknown.code
 
 
 class ProduceHandler:
-    """`leading` has the feeds of groups that may be proposed to now; the broker keeps it."""
+    """Serve PRODUCE. `leading` has the queues that may be proposed to now; the broker keeps it."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ProduceHandler:
     def _accept_or_refuse(
         self, queue: ProposalQueue, account: ClientAccount, request: int, frame: Buffer
     ) -> None:
-        """One batch for a group that this broker leads."""
+        """Queue or refuse one batch for a group that this broker leads."""
         size = len(frame)
         try:
             codec, count, producer, epoch, body, sequence, _, _ = batch.check(frame)
@@ -145,7 +145,8 @@ class ProduceHandler:
     def _answer_known_batch(
         self, queue: ProposalQueue, account: ClientAccount, request: int, verdict: int | Ticket
     ) -> None:
-        if isinstance(verdict, list):  # its first sending is on its way: the same answer for both
+        """Answer a batch that is not new."""
+        if isinstance(verdict, list):  # the first one is in flight: both get the same answer
             if verdict[REPEATS] is None:
                 verdict[REPEATS] = []
             verdict[REPEATS].append((account, request))
@@ -161,6 +162,7 @@ class ProduceHandler:
     def _hold_or_refuse(
         self, group: int, account: ClientAccount, request: int, frame: Buffer
     ) -> None:
+        """Hold a batch until its new leader here is ready, or refuse it."""
         refusal = self._refusal_unless_leader(group)
         size = len(frame)
         if refusal is not None:
@@ -176,7 +178,7 @@ class ProduceHandler:
             self._queue_for(group).held_batches.append((account, request, frame))
 
     def release(self, queue: ProposalQueue, refusal: tuple[int, Details] | None) -> None:
-        """What was held: offered, now that the replica is ready, or refused."""
+        """Accept the held batches now that the replica is ready, or refuse them with `refusal`."""
         held, queue.held_batches = queue.held_batches, []
         for account, request, frame in held:
             account.inflight_bytes -= len(frame)
@@ -189,9 +191,11 @@ class ProduceHandler:
     # -- out -----------------------------------------------------------------------------------
 
     def applied(self, queue: ProposalQueue, entries: list[Entry]) -> None:
-        """They are committed and applied: on disk on a majority."""
+        """Settle the batches of these entries: they are committed, on disk on a majority."""
         pop, answering = queue.tickets_by_index.pop, self._accounts_with_results
-        replaced = entries[-1][TERM] > queue.newest_term_led  # by entries of another leader (W11)
+        replaced = (
+            entries[-1][TERM] > queue.newest_term_led
+        )  # by entries of another leader: ours are not committed
         done = 0
         for entry in entries:
             ticket = pop(entry[INDEX], None)
@@ -237,7 +241,7 @@ class ProduceHandler:
         account.results.append(result)
 
     def end_turn(self) -> None:
-        """One message a client, with all its results of this turn."""
+        """Send each client one message with all its results of this turn."""
         engine = self._engine
         if not self._accounts_with_results:
             return
@@ -250,14 +254,14 @@ class ProduceHandler:
                 engine.reply(account.client, [protocol.encode(protocol.PRODUCED, 0, part)])
 
     def drop_idle_clients(self) -> None:
-        """Now and then: clients with nothing in flight are forgotten."""
+        """Forget clients with nothing in flight."""
         idle = [one for one, account in self._accounts.items() if not account.inflight_bytes]
         for client in idle:
             if not self._accounts[client].results:
                 del self._accounts[client]
 
     def take_seen(self) -> list[int]:
-        """Producers that wrote since the last call."""
+        """Return the producers that wrote since the last call."""
         seen, self._seen = self._seen, set()
         for queue in self._led_queues.values():
             seen.update(queue.in_flight)
@@ -265,14 +269,16 @@ class ProduceHandler:
 
 
 def batch_bytes_limit(limit: int) -> int:
-    """Of a batch with one message that is as large as its topic allows: packing adds to it, and so
-    does compressing what can't be compressed (five bytes for each sixteen thousand).
+    """Return the size of a batch with one message that is as large as its topic allows.
+
+    Packing adds to it, and so does compressing incompressible data (five bytes for each sixteen
+    thousand).
     """
     return limit + OVERHEAD_BYTES + limit // 1024
 
 
 def _size_refusal(size: int, count: int, body: int, bytes_max: int) -> tuple[int, Details]:
-    """What is wrong with a batch whose bytes are as they were sent."""
+    """Say what is wrong with the size of a batch whose checksum is right."""
     if body > bytes_max >= size:
         message = (
             f"a batch of {size} bytes has {body} bytes when it is decompressed; this partition"
@@ -287,7 +293,9 @@ def _size_refusal(size: int, count: int, body: int, bytes_max: int) -> tuple[int
 
 
 def _is_repeat(queue: ProposalQueue, sent: int | Ticket, frame: Buffer) -> bool:
-    """The same messages as what was sent with this key; so it is taken to be, if that is gone."""
+    """True if the batch has the same messages as the one stored with its key, or that one can't be
+    read.
+    """
     first = queue.sent_batch(sent)
     try:
         return first is None or batch.have_same_messages(first, frame)
@@ -296,7 +304,7 @@ def _is_repeat(queue: ProposalQueue, sent: int | Ticket, frame: Buffer) -> bool:
 
 
 def _stored_time_ms(queue: ProposalQueue, offset: int) -> int:
-    """When a batch that was sent before was stored; 0 if that can't be read any more."""
+    """Return when a repeated batch was stored; 0 if that can't be read any more."""
     try:
         return queue.replica.entry_at_offset(offset)[TIME]
     except errors.MyQueueError:

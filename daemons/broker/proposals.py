@@ -1,9 +1,9 @@
-"""The leader's side of one group: what waits to be proposed, and who waits for what was.
+"""The leader's side of one group: requests to propose, and requests that wait for a proposal.
 
-A *feed* exists for each group that this broker was asked to write to. While its replica leads and
-is ready (R9), the feed knows everything that stands in the log: what is applied (the machine's
-sessions), and what was proposed and is not applied yet (`ahead`). So a batch is judged when it
-comes, and entries that are proposed need no second judgement when they are applied (C2).
+A `ProposalQueue` exists for each group that clients write to at this broker. While its replica
+leads and is ready, it knows everything in the log: the applied entries (the machine's sessions),
+and those proposed and not applied yet (`in_flight`). So a batch is judged when it comes, and
+proposed entries need no second judgement when they are applied.
 
 Requests of one turn collect here, and one `engine.propose` takes them all. A *ticket* is a list,
 not an object, because one is made for every batch: [account, request, bytes, repeats].
@@ -42,7 +42,7 @@ Ticket = list[Any]
 
 
 class ClientAccount:
-    """One client: what it has in flight, and results that leave when the turn ends."""
+    """One client: its bytes in flight, and results that leave when the turn ends."""
 
     __slots__ = ("client", "inflight_bytes", "results")
 
@@ -55,8 +55,8 @@ class ClientAccount:
 class InFlightBatches:
     """One producer's batches that were proposed and may not be applied yet.
 
-    `last` is the newest ticket; with it everything before is applied. `older` is the one before
-    this epoch.
+    Once `newest_ticket` is applied, everything before it is. `previous_epoch_ticket` is the last
+    one before this epoch.
     """
 
     __slots__ = (
@@ -81,7 +81,9 @@ class InFlightBatches:
             }
 
     def withdraw(self, refused: set[int]) -> None:
-        """Tickets, by identity, whose batches were not proposed after all: the newest ones."""
+        """Forget the newest batches: those with these tickets, by identity, were not proposed after
+        all.
+        """
         out = [
             sequence
             for sequence, ticket in self.tickets_by_sequence.items()
@@ -97,14 +99,14 @@ class InFlightBatches:
 
 
 class CommandWaiter(Protocol):
-    """Who asked for one row of a command."""
+    """The request that waits for the result of one row of a command."""
 
     def succeed(self, result: Any) -> None: ...
     def fail(self, code: int, details: Details) -> None: ...
 
 
 class ProposalQueue:
-    """See the module's docstring. Invariant: `items` and `tickets` are of equal length."""
+    """Requests of one group. Invariant: `new_batches` and `new_tickets` are of equal length."""
 
     __slots__ = (
         "_waiters_by_command",
@@ -128,9 +130,7 @@ class ProposalQueue:
     def __init__(self, replica: Replica, machine: PartitionMachine) -> None:
         self.replica, self.machine = replica, machine
         self.term = 0  # in which this replica leads and is ready; else 0
-        self.newest_term_led = (
-            0  # the last one of these: of the newest entry that somebody waits for
-        )
+        self.newest_term_led = 0  # the last such term: of the newest entry that a request waits for
         self.last_stamp_ms = 0  # of the last entry
         self.batch_bytes_max = BATCH_BYTES_MAX  # of a batch, by the topic's settings
         self.in_flight: dict[int, InFlightBatches] = {}
@@ -141,9 +141,7 @@ class ProposalQueue:
         self.new_tickets: list[Ticket] = []
         self.new_rows: list[list[Any]] = []  # of commands: [operation, …row]
         self.new_waiters: list[CommandWaiter] = []
-        self._waiters_by_command: list[
-            list[CommandWaiter]
-        ] = []  # who asked for each of the commands
+        self._waiters_by_command: list[list[CommandWaiter]] = []  # for each of the commands
         # By index of their entries:
         self.tickets_by_index: dict[int, Ticket] = {}
         self.waiters_by_index: dict[int, list[CommandWaiter]] = {}
@@ -159,7 +157,7 @@ class ProposalQueue:
         )
 
     def start_term(self, term: int) -> None:
-        """It leads, and everything in the log before is applied."""
+        """Begin to accept requests: the replica leads, and everything before is applied."""
         self.term = self.newest_term_led = term
         self.last_stamp_ms = self.machine.time_ms
         self.in_flight, self.in_flight_by_key = {}, {}
@@ -171,8 +169,7 @@ class ProposalQueue:
     # -- judging batches -----------------------------------------------------------------------
 
     def judge(self, producer: int, epoch: int, sequence: int, count: int) -> int | Ticket:
-        """A verdict of `partition/producers`, or the ticket of the same batch, which is on its
-        way."""
+        """Return a verdict of `partition/producers`, or the ticket of the same batch in flight."""
         ahead = self.in_flight.get(producer)
         if ahead is None or epoch > ahead.epoch:
             if ahead is not None:
@@ -193,7 +190,7 @@ class ProposalQueue:
     def record_new_batch(
         self, producer: int, epoch: int, sequence: int, count: int, ticket: Ticket
     ) -> None:
-        """A batch that was judged as new will be proposed with this turn."""
+        """Note a batch that was judged as new; it will be proposed with this turn."""
         ahead = self.in_flight.get(producer)
         if ahead is None or epoch != ahead.epoch:
             older = [None] if ahead is None else ahead.newest_ticket
@@ -201,14 +198,16 @@ class ProposalQueue:
         ahead.add(sequence, count, ticket)
 
     def judge_key(self, key: BatchKey, count: int) -> int | Ticket:
-        """The same for a batch that has a key of its own."""
+        """Judge a batch that has a key of its own, like `judge`."""
         messages, ticket = self.in_flight_by_key.get(key, (0, None))
         if ticket is not None and ticket[ACCOUNT] is not None:
             return ticket if messages == count else KEY_REUSED
         return self.machine.keys.judge(key, count)
 
     def sent_batch(self, sent: int | Ticket) -> Buffer | None:
-        """What has this offset, or this ticket and is on its way; None if it can't be read."""
+        """Return the batch at this offset, or in flight with this ticket; None if it can't
+        be read.
+        """
         try:
             if isinstance(sent, int):
                 return cast(Buffer, self.replica.entry_at_offset(sent)[PAYLOAD])
@@ -223,7 +222,7 @@ class ProposalQueue:
         return None
 
     def drop_applied(self) -> None:
-        """Producers and keys with nothing on its way: what is applied speaks for them."""
+        """Forget producers and keys with nothing in flight: the applied state knows them."""
         self.in_flight_by_key = {
             key: one for key, one in self.in_flight_by_key.items() if one[1][ACCOUNT] is not None
         }
@@ -236,7 +235,7 @@ class ProposalQueue:
     # -- proposing -----------------------------------------------------------------------------
 
     def take_proposals(self, now_ms: int) -> list[Item]:
-        """Everything that this turn asked for, as proposals: batches first, then commands."""
+        """Return all requests of this turn as proposals: batches first, then commands."""
         self.last_stamp_ms = stamp = max(now_ms, self.last_stamp_ms)
         counts, batches = zip(*self.new_batches, strict=True) if self.new_batches else ((), ())
         # Plain tuples: an `Item` takes six times as long to make, and the log only unpacks it.
@@ -248,7 +247,7 @@ class ProposalQueue:
         return items
 
     def _packed_commands(self) -> Iterator[tuple[bytes, list[CommandWaiter]]]:
-        """Rows of one operation travel together; their order is kept."""
+        """Yield commands with their waiters. Rows of one operation share a command, in order."""
         for operation in sorted({row[0] for row in self.new_rows}):
             row_numbers = [at for at, row in enumerate(self.new_rows) if row[0] == operation]
             for begin in range(0, len(row_numbers), COMMAND_ROWS_MAX):
@@ -257,7 +256,7 @@ class ProposalQueue:
                 yield protocol.pack([operation, rows]), [self.new_waiters[at] for at in part]
 
     def mark_proposed(self, first: int) -> None:
-        """What `take_proposals` gave has the indexes from `first` on."""
+        """Note that the items of `take_proposals` have the indexes from `first` on."""
         behind = first + len(self.new_tickets)
         self.tickets_by_index.update(zip(range(first, behind), self.new_tickets, strict=True))
         if self._waiters_by_command:
@@ -265,13 +264,13 @@ class ProposalQueue:
         self._clear()
 
     def take_refused(self) -> tuple[list[Ticket], list[CommandWaiter]]:
-        """This turn's, of which certainly nothing was done: they are as if never asked for."""
+        """Return all requests of this turn, as if never made: certainly none was carried out."""
         tickets, asked = self.take_refused_batches(), self.new_waiters
         self._clear()
         return tickets, asked
 
     def take_refused_batches(self) -> list[Ticket]:
-        """The same of the batches alone; commands may be proposed without them."""
+        """Return the batches of this turn alone; commands may be proposed without them."""
         tickets = self.new_tickets
         refused = set(map(id, tickets))
         for ahead in self.in_flight.values():
@@ -292,7 +291,7 @@ class ProposalQueue:
         ) = [], [], [], [], []
 
     def take_lost(self, first: int) -> tuple[list[Ticket], list[CommandWaiter]]:
-        """Nobody knows what became of the entries from `first` on."""
+        """Return requests whose entries have indexes from `first` on: their outcome is unknown."""
         indexes = [index for index in self.tickets_by_index if index >= first]
         tickets = [self.tickets_by_index.pop(index) for index in indexes]
         late = [index for index in self.waiters_by_index if index >= first]

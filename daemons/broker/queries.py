@@ -1,8 +1,8 @@
-"""What can be asked of a broker without changing anything: OFFSETS, WHERE, STATUS, STATS.
+"""Requests that change nothing: OFFSETS, WHERE, STATUS, STATS.
 
-Start, end and bytes of a partition are told by any replica, as it knows them. A consumer's
-position is told by the leader alone, after a round of heartbeats that began when it was asked
-(R10): a position that a consumer once saw never seems to have gone back.
+Any replica answers for start, end and bytes of a partition, as it knows them. Only the leader
+answers for a consumer's position, after a round of heartbeats that began after the request came: a
+position that a consumer once saw never seems to have gone back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RefusalOf = Callable[[int], tuple[int, Details]]
 
 
 class _OffsetsRequest:
-    """An OFFSETS: one row for each of its groups, filled in as they become known."""
+    """An OFFSETS that waits: one row for each of its groups, filled in as answers come."""
 
     __slots__ = ("client", "consumer", "missing", "request", "rows", "time_ms")
 
@@ -43,13 +43,13 @@ class _OffsetsRequest:
 
 
 class BrokerQueries:
-    """See the module's docstring."""
+    """Answer requests that change nothing."""
 
     def __init__(self, engine: Engine, refusal: RefusalOf) -> None:
         self._engine, self._refusal = engine, refusal
         self._reads: dict[
             int, tuple[_OffsetsRequest, int, int]
-        ] = {}  # context -> (who, place, group)
+        ] = {}  # context -> (request, row number, group)
         self._contexts = 0  # never used twice in the life of the process
 
     # -- OFFSETS -------------------------------------------------------------------------------
@@ -91,7 +91,9 @@ class BrokerQueries:
             self._fill(request_state, place, self._row(request_state, replica))
 
     def lost(self, group: int) -> None:
-        """It leads no more, or is gone: reads that wait will not become ready."""
+        """Answer reads of a group that is not led or not here any more: they will not
+        become ready.
+        """
         lost = [context for context, (_, _, of) in self._reads.items() if of == group]
         for context in lost:
             request_state, place, _ = self._reads.pop(context)
@@ -195,7 +197,7 @@ class BrokerQueries:
 
 
 def replica_summary(replica: Replica) -> dict[str, Any]:
-    """One group in a line, for lists."""
+    """Describe one group in a line, for lists."""
     machine, node = cast(PartitionMachine, replica.machine), replica.node
     return {
         "group": replica.uid,
@@ -211,7 +213,7 @@ def replica_summary(replica: Replica) -> dict[str, Any]:
 
 
 def replica_details(replica: Replica) -> dict[str, Any]:
-    """All about one group, for people."""
+    """Describe everything about one group, for people."""
     machine = cast(PartitionMachine, replica.machine)
     return {
         **raft_story(replica.node),

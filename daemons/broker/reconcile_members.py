@@ -1,21 +1,22 @@
-"""A group becomes what the managers want it to be, one member at a time; its leader sees to that.
+"""The leader of a group brings it to the members that the managers want, one at a time.
 
-In: the group's configuration, the replicas that are wanted, how each member fares. Out: the next
-configuration to propose, or who should lead instead. `next_step` is pure, knows no step before and
-assumes nothing: whatever state a group was left in, by a leader that died or by orders that
-changed, the next step leads from there. The rules, the first that applies counts:
+Input: the group's configuration, the wanted replicas, the status of each member. Output: the next
+configuration to propose, or the replica that should lead instead. `next_step` is pure and keeps no
+memory: in whatever state a dead leader or changed orders left a group, the next step leads on from
+there. The first rule that applies counts:
 
-1. a learner that is not wanted goes;
-2. a member whose node shall hold another replica of this group is lost, and goes: a node can't
-   hold both;
-3. a wanted replica that is no member becomes a learner;
-4. a member that is not wanted goes when there are more voters than wanted; or, if it is silent, as
-   soon as a learner can take its place: so a group is never without a voter that it could have;
-5. if that member leads, leadership goes to a wanted voter first;
-6. a learner that has everything becomes a voter.
+1. A learner that is not wanted is removed.
+2. A member whose node shall hold another replica of this group is lost and is removed: a node can't
+   hold both.
+3. A wanted replica that is no member becomes a learner.
+4. A member that is not wanted is removed when there are more voters than wanted; or, if it is
+   silent, as soon as a learner can take its place: so a group is never without a voter that it
+   could have.
+5. If that member leads, leadership goes to a wanted voter first.
+6. A learner that has everything becomes a voter.
 
-No step leaves a group in which those who are there and whole are no majority. A member that was
-removed is not asked to remove its data: the managers say so when they know it from us.
+After no step the reachable and caught-up members are less than a majority. A removed member is not
+asked to remove its data: the managers order that when the leader reported its removal.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.replica import Replica
 
 CHECK_INTERVAL_MS: Final = 50
-STEPS_PER_CHECK_MAX: Final = 64  # groups changed at one look
+STEPS_PER_CHECK_MAX: Final = 64  # groups changed in one check
 TRANSFER_RETRY_MS: Final = 5000  # who did not take over; a group takes nothing while it is asked
 
 
@@ -40,7 +41,7 @@ class MemberStatus(NamedTuple):
     """A member as its leader knows it."""
 
     is_heard: bool  # its node speaks
-    is_whole: bool  # it has everything that is committed, or almost (`leader.is_whole`)
+    is_whole: bool  # it has all committed entries, or almost (`leader.is_whole`)
 
 
 UNREACHABLE: Final = MemberStatus(False, False)
@@ -49,7 +50,9 @@ UNREACHABLE: Final = MemberStatus(False, False)
 def next_step(
     config: Config, me: int, wanted: Sequence[int], standing: Mapping[int, MemberStatus]
 ) -> Config | int | None:
-    """The configuration to propose; or the replica to hand over to; None: wait, or all is done."""
+    """Return the configuration to propose, or the replica to transfer to; None: wait, or all is
+    done.
+    """
     voters, learners = config
     group = _Quorum(me, standing)
     for one in learners:
@@ -82,7 +85,7 @@ def next_step(
 
 
 def _usable_voter(wanted: Sequence[int], voters: Sequence[int], group: _Quorum) -> int | None:
-    """Who can lead instead."""
+    """Return a voter that can lead instead."""
     return next((one for one in wanted if one in voters and group.is_usable(one)), None)
 
 
@@ -110,7 +113,7 @@ def member_statuses(replica: Replica, now: int) -> dict[int, MemberStatus]:
 
 
 class MemberReconciler:
-    """The groups that are led here and are not as they should be."""
+    """Reconcile the groups that are led here and do not have their wanted members."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -142,12 +145,12 @@ class MemberReconciler:
             if replica is None or wanted is None or not replica.is_leader:
                 del self._groups_to_reconcile[
                     group
-                ]  # whoever leads sees to it; if that is us again: `changed`
+                ]  # its leader does it; `changed` adds it if that is us again
             elif replica.is_ready and steps < STEPS_PER_CHECK_MAX:
                 steps += self._step(replica, wanted, now)
 
     def _step(self, replica: Replica, wanted: tuple[int, ...], now: int) -> bool:
-        """True if something was asked of the group."""
+        """Take one step. True if something was proposed or transferred."""
         node = replica.node
         if node.role != Role.LEADER or node.configs.current_index > node.commit_index:
             return False  # a change is under way
@@ -166,12 +169,14 @@ class MemberReconciler:
                 self._engine.transfer(replica, node_of(step))
                 self._transfer_retry_at[replica.uid] = now + TRANSFER_RETRY_MS
         except MyQueueError:
-            self._engine.counts["members_postponed_total"] += 1  # not now: at another look
+            self._engine.counts["members_postponed_total"] += 1  # tried again at another check
         return step is not None
 
 
 def committed_members(replica: Replica) -> list[list[int | bool]] | None:
-    """[node, incarnation, votes] of each, for who leads; None while a change is under way."""
+    """Return [node, incarnation, votes] of each member; None if not led here or a change is under
+    way.
+    """
     node = replica.node
     if not replica.is_ready or node.configs.current_index > node.commit_index:
         return None

@@ -1,24 +1,25 @@
-"""Retention: which of the oldest messages of a partition go; its leader decides, all follow.
+"""Retention: the leader of a partition decides which of its oldest messages go; all replicas
+follow.
 
 A topic's `retention_bytes` and `retention_ms` say how much of each partition is kept. The leader
-looks once a second, walks over the oldest rows of the index as far as they have to go, and proposes
-the new start as a START entry: offset, index of its entry, bytes before it. Every replica applies
-that entry at the same place, so starts agree, and only rise (`partition/machine`); the space comes
-back when the log has followed (`replication/log_prefix`) and its segments are removed
+checks once a second, walks over the oldest rows of the index as far as they have to go, and
+proposes the new start as a START entry: offset, index of its entry, bytes before it. Every replica
+applies that entry at the same place, so starts agree, and only rise (`partition/machine`). The
+space is free when the log has followed (`replication/log_prefix`) and its segments are removed
 (`replication/reclaim_pace`).
 
     settings, bytes kept, time ─▶ `retention_goal` ─▶ rows of the index ─▶ `walk_rows` ─▶ START
 
 Whole batches go, the oldest first, and never so many that less than `retention_bytes` would be
-kept. Not each for itself: a start is moved for an eighth of what is kept, or half a segment.
+kept. They do not go one by one: a start is moved for an eighth of what is kept, or half a segment.
 
 Old settings must not delete what new ones keep. A broker that was started a moment ago knows the
-settings of a time when its groups were made, and one that hears no manager may follow those of
-yesterday. So nothing goes unless a majority of managers answered within the last seconds
-(`ManagerLink.has_current_orders`). Nor must a wrong clock: time is the leader's wall clock, but
-never ahead of what managers say (`ManagerLink.agreed_wall_ms`), and stamps that are ahead of it
-only keep messages. A leader whose clock is behind gives its messages stamps that are too old, as in
-any such queue.
+settings of the time when its groups were made, and one that reaches no manager may follow those of
+yesterday. So nothing is deleted unless a majority of managers answered within the last seconds
+(`ManagerLink.has_current_orders`). A wrong clock must not delete either: time is the leader's wall
+clock, but never ahead of the managers' (`ManagerLink.agreed_wall_ms`), and stamps ahead of it only
+keep messages. A leader whose clock is slow gives its messages stamps that are too old, as in any
+such queue.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
 
 CHECK_INTERVAL_MS: Final = 1000
-ROWS_PER_TICK_MAX: Final = 1000  # looked at in one tick, in all groups together
-ENTRIES_PER_START_MAX: Final = 20_000  # that one START lets go
+ROWS_PER_TICK_MAX: Final = 1000  # examined in one tick, in all groups together
+ENTRIES_PER_START_MAX: Final = 20_000  # removed by one START
 STEP_DIVISOR: Final = 8  # a start is moved for an eighth of what is kept …
 AGE_STEP_MS_MAX: Final = 60_000  # … or a minute; and half a segment
 
 
 class RetentionGoal(NamedTuple):
-    """Until when messages go: so many bytes, and all that are older."""
+    """What has to go: so many bytes, and all batches that are older."""
 
     bytes: int
     before_ms: int
@@ -61,7 +62,7 @@ class NewStart(NamedTuple):
 def retention_goal(
     settings: dict[str, Any], kept: int, oldest_ms: int, now_ms: int, segment_bytes: int
 ) -> RetentionGoal | None:
-    """What has to go of a partition that keeps so many bytes; None: nothing, for now."""
+    """Return what has to go of a partition that keeps so many bytes; None: nothing, for now."""
     limit, age_ms = settings.get("retention_bytes", 0), settings.get("retention_ms", 0)
     excess, before_ms = 0, 0
     if limit and kept - limit >= max(1, min(limit // STEP_DIVISOR, segment_bytes // 2)):
@@ -84,7 +85,7 @@ def walk_rows(cut: NewStart, rows: list[Row], goal: RetentionGoal) -> tuple[NewS
 
 
 class _IndexWalk:
-    """One partition, on the way to its new start."""
+    """One partition on the way to its new start."""
 
     __slots__ = ("begin", "cut", "goal", "next_index", "settings", "term")
 
@@ -95,7 +96,7 @@ class _IndexWalk:
 
 
 class Retention:
-    """See the module's docstring. `leading` are the feeds that may be proposed to."""
+    """Propose new starts. `leading` has the queues that may be proposed to."""
 
     def __init__(
         self,
@@ -126,21 +127,21 @@ class Retention:
                     del known[group]
         if not self._queue or not self._has_current_orders(now):
             self._queue.clear()
-            self._walks.clear()  # what was old by old settings need not be so any more
+            self._walks.clear()  # the settings may have changed
             return
         rows_left = ROWS_PER_TICK_MAX
         while self._queue and rows_left > 0:
             group = self._queue.popleft()
             queue = self._led_queues.get(group)
-            if queue is not None and not self._waits(group, queue):
+            if queue is not None and not self._check_pending_start(group, queue):
                 rows_left -= 1 + self._walk_on(group, queue, rows_left)
 
     def _is_limited(self, group: int) -> bool:
         settings = self._settings.get(group, {})
         return bool(settings.get("retention_bytes") or settings.get("retention_ms"))
 
-    def _waits(self, group: int, queue: ProposalQueue) -> bool:
-        """A START of this term is on its way: one after the other, each from where the last led."""
+    def _check_pending_start(self, group: int, queue: ProposalQueue) -> bool:
+        """True while a START of this term is not applied yet: only one at a time is proposed."""
         term, index = self._proposed.get(group, (0, 0))
         if term == queue.term and queue.machine.applied_index < index:
             return True
@@ -148,7 +149,7 @@ class Retention:
         return False
 
     def _walk_on(self, group: int, queue: ProposalQueue, rows_max: int) -> int:
-        """Go on with this partition; how many rows were looked at."""
+        """Go on with this partition; return how many rows were examined."""
         machine, walk = queue.machine, self._walks.get(group)
         settings = self._settings.get(group, {})
         if walk is not None and (walk.term, walk.settings) != (queue.term, settings):
@@ -162,7 +163,7 @@ class Retention:
         last = min(machine.applied_index, walk.next_index + rows_max - 1)
         rows = self._engine.log.index.rows(group, walk.next_index, last, 1 << 62)
         if not rows or rows[0].index != walk.next_index:
-            del self._walks[group]  # not on disk yet, or damaged: looked at again
+            del self._walks[group]  # not on disk yet, or damaged: tried again
             return 1
         walk.cut, is_over = walk_rows(walk.cut, rows, walk.goal)
         walk.next_index = rows[-1].index + 1
@@ -198,6 +199,6 @@ class Retention:
         try:
             index = self._engine.propose(queue.replica, [item], urgent=True)
         except errors.MyQueueError:
-            return  # it leads no more, or hands over: looked at again
+            return  # not the leader now, or transferring: tried again
         self._proposed[group] = queue.term, index
         self._engine.counts["retention_starts_total"] += 1

@@ -76,7 +76,7 @@ CLUSTER_SETTINGS: Final[dict[str, NumberSetting]] = {
         300_000,
         2000,
         _JSON_INT_END,
-        "a broker silent for so long is dead: its replicas are made anew",
+        "a broker silent for so long is dead: its replicas are replaced",
     ),
     "replicas_per_broker_max": NumberSetting(2500, 1, 2500, "replicas that one broker holds"),
 }

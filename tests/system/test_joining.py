@@ -60,7 +60,8 @@ def counted(cluster: Cluster, name: str) -> int:
 
 def test_a_broker_of_another_cluster(cluster: Cluster, logs: dict[str, Path]) -> None:
     said = line_of(logs["foreign"], "not-joined")
-    assert f"manager 1 at 127.0.0.1:{cluster.ports['manager', 1][1]}: it refuses us" in said
+    address = f"127.0.0.1:{cluster.ports['manager', 1][1]}"
+    assert f"manager 1 at {address}: it refuses this broker" in said
     assert "this is cluster 'test', not 'other'" in said and "--cluster" in said
     assert " ready" not in logs["foreign"].read_text()
     assert " listening " in logs["foreign"].read_text()
