@@ -164,7 +164,7 @@ class Log:
         try:
             self.index.poll()
         except OSError as error:
-            why = str(error) if self.is_there() else "somebody removed the data folder"
+            why = str(error) if self.is_there() else "the data folder was removed"
             raise JournalStopped(f"the disk failed: {why}") from error
         events = self.journal.poll()
         for event in events:

@@ -51,7 +51,7 @@ class DiskWatch:
         if engine.now >= self._next_check:
             self._next_check = engine.now + CHECK_MS
             if not engine.log.is_there():
-                engine.failure = errors.DirectoryUnusable("somebody removed the data folder")
+                engine.failure = errors.DirectoryUnusable("the data folder was removed")
         if engine.now >= self._next_look:
             self._next_look = engine.now + LOOK_MS
             engine.counts["disk_free_bytes"] = engine.log.files.free_bytes()

@@ -229,7 +229,7 @@ def test_a_folder_that_is_removed_while_the_store_commits_stops_the_log(tmp_path
     log.journal.create_group(NEW, b"new")
     write(log, NEW, 3)
     shutil.rmtree(directory)
-    with pytest.raises(JournalStopped, match="somebody removed the data folder"):
+    with pytest.raises(JournalStopped, match="the data folder was removed"):
         write(log, NEW, 50)
         until(log, lambda _: False)
     assert log.close()

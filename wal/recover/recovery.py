@@ -235,7 +235,7 @@ class _Walk:
             self._ops.append((record, group.hard_state_at, b""))
 
     def _is_used(self, number: int) -> bool:
-        """Whether anything valid stands in the segment."""
+        """Whether the segment holds any valid record, or the store's watermark."""
         segment = self._out.segments[number]
         if segment.sealed or number == self._watermark[0]:
             return True

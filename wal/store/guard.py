@@ -3,8 +3,8 @@
 LMDB maps its file and trusts what it reads. A file that is shorter than its own meta page says
 ends the process with SIGBUS, a page of zeros ends it with SIGABRT; neither is an exception. So
 
-- the two meta pages are read first, with plain reads. No environment is open yet: closing the file
-  later would drop the POSIX locks that LMDB holds on it;
+- the two meta pages are read first, with plain reads. Once LMDB has the file open, this would be
+  wrong, because closing the file would drop LMDB's POSIX locks;
 - a child process reads every value in three cases: after the machine was restarted (it may have
   lost power), after two starts in a row without a clean close (the store may be what ends the
   process), and after a value could not be read. If the child dies, the store is broken, and the
@@ -38,7 +38,7 @@ _MAGIC = 0xBEEFC0DE
 
 
 def check_before_opening(directory: str) -> None:
-    """Raise StoreBroken unless it is safe to let LMDB open what is there."""
+    """Raise StoreBroken unless LMDB can safely open the store in this directory."""
     check_file(directory)
     opens = _opens_since_close(directory)
     if not os.path.exists(os.path.join(directory, "data.mdb")):

@@ -259,9 +259,10 @@ class Store:
         return StoreBroken(f"{self._directory}: {error}")
 
     def sync(self) -> None:
-        """Make the last commit durable, with its meta page. Reclaim relies on synced commits only.
+        """Make the last commit durable, with its meta page.
 
-        A segment may be deleted only if the store will never, even after a power loss, need it.
+        Reclaim counts only synced commits: otherwise a power loss could bring back an older store
+        that still needs a deleted segment.
         """
         try:
             self._env.sync(True)
