@@ -60,7 +60,7 @@ def test_a_group_is_set_back_after_its_plan_was_seen(
         page.go_for(f"{gateway.console}/groups/billing/reset?from=offset&offset=4", "#force")
         page.click("#force")
         page.leave_by("form.danger button")
-        assert "positions were set" in page.text(".done")
+        assert "positions were reset" in page.text(".done")
     page.wait("nobody is in it", "/empty/.test(document.querySelector('.tile').innerText)")
     assert cluster.admin.describe_group("billing")["lag"] in range(13)
 
@@ -75,7 +75,7 @@ def test_a_group_is_set_back_without_script(
         page.leave_by(".heading .button")
         page.leave_by("main form button")
         page.leave_by("form.danger button")
-        assert "positions were set" in page.text(".done")
+        assert "positions were reset" in page.text(".done")
         assert cluster.admin.describe_group("plain")["lag"] == 20
         page.go(f"{gateway.console}/groups/plain/reset?from=offset&offset=x")
         assert "offset is a number" in page.text(".trouble")
