@@ -151,13 +151,13 @@ class ClusterClient:
         if name != topic:
             of = f"the topic {name!r}" if name else "a topic that was deleted"
             raise WrongTopic(f"{kind} {number} is registered for {of}, not for {topic!r}")
-        known = Registration(
+        registration = Registration(
             uid, topic, client.get("partition")
         )  # older managers report no partition
-        self._remember(kind, number, known)
+        self._remember(kind, number, registration)
         routes = self.session.routes
         self._await_routes(topic, lambda: (at := routes.topic(topic)) is not None and at.uid == uid)
-        return known
+        return registration
 
     def client(self, kind: str, number: int) -> dict[str, Any]:
         """Return all facts about a producer or a consumer."""

@@ -30,7 +30,9 @@ TOPICS_AT_ONCE: Final = 16
 
 @dataclass(slots=True)
 class ClusterSnapshot:
-    """What was learned. `errors`: of requests that nobody answered, the first one first."""
+    """Everything that one look found. `errors` has those of requests that nobody answered, in
+    order.
+    """
 
     took_s: float = 0.0
     brokers: list[Facts] = field(default_factory=list)
@@ -111,8 +113,8 @@ class SnapshotReader:
         for first in range(0, len(names), TOPICS_AT_ONCE):
             chunk = names[first : first + TOPICS_AT_ONCE]
             with ThreadPoolExecutor(TOPICS_AT_ONCE, "myqueue-topics") as pool:
-                found = list(pool.map(self._describe, chunk))
-            topics_read += [topic for topic in found if topic is not None]
+                descriptions = list(pool.map(self._describe, chunk))
+            topics_read += [topic for topic in descriptions if topic is not None]
             total = sum(len(topic["partitions"]) for topic in topics_read)
             if total >= partitions_max or time.monotonic() > end_s:
                 break
@@ -142,7 +144,7 @@ class SnapshotReader:
         `Admin.groups`.
         """
         rows = list(groups)
-        found = _at_once(
+        lags_by_topic = _at_once(
             {
                 (row["group"], topic): partial(self._left, topic, group=row["group"])
                 for row in rows
@@ -151,11 +153,11 @@ class SnapshotReader:
         )
         out: dict[str, dict[str, int]] = {}
         for row in rows:
-            of = {topic: found.get((row["group"], topic)) for topic in row["topics"]}
+            lags = {topic: lags_by_topic.get((row["group"], topic)) for topic in row["topics"]}
             # A member may name a topic that does not exist yet: nothing of it is left.
-            known = {t: lag for t, lag in of.items() if not isinstance(lag, UnknownTopic)}
-            numbers = {t: lag for t, lag in known.items() if isinstance(lag, int)}
-            if len(numbers) == len(known):
+            existing = {t: lag for t, lag in lags.items() if not isinstance(lag, UnknownTopic)}
+            numbers = {t: lag for t, lag in existing.items() if isinstance(lag, int)}
+            if len(numbers) == len(existing):
                 out[row["group"]] = numbers
         return out
 

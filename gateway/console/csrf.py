@@ -58,8 +58,8 @@ class Tokens:
         return fresh and same
 
     def _sign(self, made: int, user: str) -> str:
-        said = f"{made}\0{user}".encode()
-        return f"{made}.{hmac.new(self._secret, said, 'sha256').hexdigest()}"
+        signed = f"{made}\0{user}".encode()
+        return f"{made}.{hmac.new(self._secret, signed, 'sha256').hexdigest()}"
 
 
 def limit_form() -> None:

@@ -59,10 +59,10 @@ def read(
     """Return messages from the offsets `at` up to those of `upto`. If there are none: the first
     ones that arrive within `wait_s`.
     """
-    left = {number: end for number, end in upto.items() if at[number] < end}
-    if not left and wait_s <= 0:
+    ends = {number: end for number, end in upto.items() if at[number] < end}
+    if not ends and wait_s <= 0:
         return Found([], None)
-    bounded = bool(left)
+    bounded = bool(ends)
     out: list[Message] = []
     end_s = time.monotonic() + (LIMIT_S if bounded else wait_s)
     size = 0
@@ -78,16 +78,16 @@ def read(
         ) as consumer:
             for number in at:
                 consumer.seek(TopicPartition(topic, number), at[number])
-            following = iter(list(left)[AT_ONCE:])
+            following = iter(list(ends)[AT_ONCE:])
             if bounded:
-                first = set(islice(left, AT_ONCE))
+                first = set(islice(ends, AT_ONCE))
                 idle = [TopicPartition(topic, number) for number in at if number not in first]
                 consumer.pause(idle)
             while (rest_s := end_s - time.monotonic()) > 0 and size < BYTES_MAX:
                 for message in consumer.poll(max_messages=1, timeout=min(POLL_S, rest_s)):
                     number = message.partition
                     is_last = bounded and message.offset + 1 >= upto.get(number, 0)
-                    if is_last and left.pop(number, None) is not None:
+                    if is_last and ends.pop(number, None) is not None:
                         place = TopicPartition(topic, number)
                         consumer.pause([place])
                         consumer.seek(place, upto[number])  # drops its unpacked batch
@@ -96,7 +96,7 @@ def read(
                         continue  # newer than the request; the next request gets it
                     out.append(message)
                     size += len(message.value) + MESSAGE_BYTES
-                if not left and (out or bounded):
+                if not ends and (out or bounded):
                     break
     except MyQueueError as error:
         return Found(out, error)

@@ -52,8 +52,8 @@ class Crumb(NamedTuple):
 
 
 def console() -> Console:
-    found: Console = flask.current_app.extensions[NAME]
-    return found
+    shared: Console = flask.current_app.extensions[NAME]
+    return shared
 
 
 def admin() -> Admin:
@@ -67,8 +67,8 @@ def admin() -> Admin:
 
 
 def name_of() -> Callable[[str], str]:
-    found: Callable[[str], str] = flask.current_app.extensions["myqueue"].name_of
-    return found
+    naming: Callable[[str], str] = flask.current_app.extensions["myqueue"].name_of
+    return naming
 
 
 def link(endpoint: str, **values: Any) -> str:
@@ -102,11 +102,11 @@ def draw(
 def _block(template: str, block: str, context: dict[str, Any]) -> str:
     app = flask.current_app
     app.update_template_context(context)
-    found = app.jinja_env.get_template(template if block == "live" else "console/_health.html")
+    loaded = app.jinja_env.get_template(template if block == "live" else "console/_health.html")
     if block != "live":
-        return found.render(context)
-    draws = found.blocks.get(block)  # a page with a form has none
-    return "" if draws is None else "".join(draws(found.new_context(context)))
+        return loaded.render(context)
+    draws = loaded.blocks.get(block)  # a page with a form has none
+    return "" if draws is None else "".join(draws(loaded.new_context(context)))
 
 
 def user() -> str:
@@ -137,12 +137,12 @@ class Health(NamedTuple):
 
 
 def health_of(look: ClusterSnapshot) -> Health:
-    found = troubles(look)
-    if not found:
+    problems = troubles(look)
+    if not problems:
         return Health(format.OK, "Healthy", [])
-    critical = any(one.is_critical for one in found)
+    critical = any(one.is_critical for one in problems)
     text = "Down" if not look.is_reachable else "Failing" if critical else "Degraded"
-    return Health(format.BAD, text, found)
+    return Health(format.BAD, text, problems)
 
 
 # -- values from addresses ------------------------------------------------------------------------

@@ -251,11 +251,11 @@ class Server:
         self._epoll.register(connection.number, IN)
 
     def _free_connection(self) -> bool:
-        found = memory_limit.choose_to_close(self._connections.values())
-        for connection in found:
+        chosen = memory_limit.choose_to_close(self._connections.values())
+        for connection in chosen:
             self._dropped.add(memory_limit.PLACES)
             self._close(connection)
-        return bool(found)
+        return bool(chosen)
 
     def _free_body_bytes(self) -> None:
         for connection in self._bodies.choose_to_drop():

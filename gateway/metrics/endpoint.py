@@ -144,8 +144,8 @@ def _gone(_error: BaseException | None) -> None:
 
 
 def _requests() -> RequestMetrics:
-    found: RequestMetrics = flask.current_app.extensions["myqueue.requests"]
-    return found
+    requests: RequestMetrics = flask.current_app.extensions["myqueue.requests"]
+    return requests
 
 
 @blueprint.get("/metrics")

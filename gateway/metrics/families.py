@@ -58,9 +58,9 @@ def families(told: Told) -> Iterator[Family]:
     yield gauge("cluster_reachable", (), [((), look.is_reachable)])
     yield gauge("healthy", (), [((), look.is_healthy)])
     yield gauge("scrape_duration_seconds", (), [((), look.took_s)])
-    known = [row["problem"] for row in look.problems or ()]
-    kinds = dict.fromkeys((*PROBLEMS, *known)) if look.problems is not None else ()
-    yield gauge("problems", ("problem",), [((one,), known.count(one)) for one in kinds])
+    problem_kinds = [row["problem"] for row in look.problems or ()]
+    kinds = dict.fromkeys((*PROBLEMS, *problem_kinds)) if look.problems is not None else ()
+    yield gauge("problems", ("problem",), [((one,), problem_kinds.count(one)) for one in kinds])
     yield from _daemons(look.stats)
     yield from _brokers(look.brokers)
     yield from _raft(told.statuses)
@@ -104,8 +104,8 @@ def _daemons(stats: list[Facts]) -> Iterator[Family]:
 
 
 def _known_first(known: Iterable[str], rows: list[Facts], part: str) -> list[str]:
-    told = sorted({name for row in rows for name in row[part]})
-    return list(dict.fromkeys((*known, *told)))
+    reported = sorted({name for row in rows for name in row[part]})
+    return list(dict.fromkeys((*known, *reported)))
 
 
 def _counted(name: str, rows: list[Facts]) -> Family:
@@ -216,13 +216,17 @@ def _clients(told: Told) -> Iterator[Family]:
         ("topic", "consumer"),
         [((topics.get(number, ""), str(number)), lag) for number, lag in sorted(lags.items())],
     )
-    known = dict(sorted(told.group_lags.items()))
+    group_lags = dict(sorted(told.group_lags.items()))
     members = [((row["group"],), row["members"]) for row in told.groups]
     yield gauge("group_members", ("group",), members)
     yield gauge(
         "group_lag_messages",
         ("group", "topic"),
-        [((name, topic), lag) for name, of in known.items() for topic, lag in sorted(of.items())],
+        [
+            ((name, topic), lag)
+            for name, of in group_lags.items()
+            for topic, lag in sorted(of.items())
+        ],
     )
     upto = accumulate(len(one["partitions"]) for one in told.topics)
     kept = sum(one <= PARTITIONS_MAX for one in upto)
@@ -235,6 +239,6 @@ def _clients(told: Told) -> Iterator[Family]:
             (("clients",), health.get("omitted", 0)),
             (("lags",), max(0, len(topics) - len(lags))),
             (("groups",), told.groups_omitted),
-            (("group_lags",), max(0, len(told.groups) - len(known))),
+            (("group_lags",), max(0, len(told.groups) - len(group_lags))),
         ],
     )

@@ -159,7 +159,7 @@ def test_a_page_that_is_none_is_a_page(web: FlaskClient) -> None:
 
 
 def test_a_topic_says_which_groups_read_it(web: FlaskClient, cluster: Cluster) -> None:
-    assert "No group reads it." in web.get("/console/topics/t/consumers").text
+    assert "No group reads this topic." in web.get("/console/topics/t/consumers").text
     with Consumer(cluster.address, ["t"], group="packing"):
 
         def told() -> str:
@@ -168,7 +168,7 @@ def test_a_topic_says_which_groups_read_it(web: FlaskClient, cluster: Cluster) -
 
         text = wait_for("the group to be there", told)
     assert '<a href="/console/groups/packing">packing</a>' in text
-    assert "No group reads it." not in text
+    assert "No group reads this topic." not in text
 
 
 def test_no_link_leads_elsewhere(app: Flask) -> None:

@@ -145,8 +145,8 @@ def add_broker(ask: RequestContext, address: str | None, port: int | None, wait_
         number = agent.add_broker(key=ask.key("add_broker") or b"", taken=_rows(ask))
         row = _wait(ask.sdk, may_wait_ms, lambda: _alive(ask, number))
     if row is None:
-        said = f"Broker {number} was started; GET /brokers/{number} says when it has registered"
-        return {"broker_id": number, "state": "starting", "message": said}
+        message = f"Broker {number} was started; GET /brokers/{number} says when it has registered"
+        return {"broker_id": number, "state": "starting", "message": message}
     return _joined(row, "was started")
 
 
@@ -187,8 +187,8 @@ def _alive(ask: RequestContext, number: int) -> Facts | None:
 
 def _joined(row: Facts, event: str) -> Facts:
     number = row["node"]
-    said = f"Broker {number} {event}; it gets its share of the partitions in a moment"
-    return {"broker_id": number, "message": said, **_row(row)}
+    message = f"Broker {number} {event}; it gets its share of the partitions in a moment"
+    return {"broker_id": number, "message": message, **_row(row)}
 
 
 # -- draining and removing ------------------------------------------------------------------------
@@ -213,14 +213,16 @@ def drain_broker(ask: RequestContext, broker_id: int, wait_ms: int) -> Facts:
     """
     left = _drain(ask, broker_id, wait_ms)
     if left is None:
-        said = f"Broker {broker_id} is drained: it holds no partitions any more"
+        message = f"Broker {broker_id} is drained: it holds no partitions any more"
     else:
-        said = f"Broker {broker_id} is moving its partitions to other brokers; {_follow(broker_id)}"
+        message = (
+            f"Broker {broker_id} is moving its partitions to other brokers; {_follow(broker_id)}"
+        )
     return {
         "broker_id": broker_id,
         "drained": left is None,
         "partitions_left": left or 0,
-        "message": said,
+        "message": message,
     }
 
 
@@ -243,8 +245,8 @@ def undrain_broker(ask: RequestContext, broker_id: int) -> Facts:
     then = (
         "it gets its share of the partitions in a moment" if is_alive else "it is silent: start it"
     )
-    said = f"Broker {broker_id} may hold partitions again; {then}"
-    return {"broker_id": broker_id, "message": said}
+    message = f"Broker {broker_id} may hold partitions again; {then}"
+    return {"broker_id": broker_id, "message": message}
 
 
 @blueprint.operation(
@@ -284,7 +286,7 @@ def remove_broker(
     if drain:
         left = _drain(ask, broker_id, wait_ms)
         if left is not None:
-            said = (
+            message = (
                 f"Broker {broker_id} is moving its partitions to other brokers first;"
                 f" {_follow(broker_id)}; then repeat the request to remove it"
             )
@@ -297,17 +299,17 @@ def remove_broker(
                 "lost_partitions": [],
                 "stranded_partitions": [],
                 "stopped": False,
-                "message": said,
+                "message": message,
             }
-    known = _rows(ask).get(broker_id)
+    row_before = _rows(ask).get(broker_id)
     arguments = {"node": broker_id, "force": force}
     done = ask.sdk.update("remove_broker", arguments, ask.key("remove_broker", broker_id))
-    counting, stopped = let_go(ask.sdk, broker_id, known, done["stranded"])
-    said = f"Broker {broker_id} was removed, and its process stopped"
+    counting, stopped = let_go(ask.sdk, broker_id, row_before, done["stranded"])
+    message = f"Broker {broker_id} was removed, and its process stopped"
     if not stopped:
-        said = f"Broker {broker_id} was removed; {when_to_stop(counting)}"
+        message = f"Broker {broker_id} was removed; {when_to_stop(counting)}"
     if done["missed"]:
-        said += f"; {done['missed']}"
+        message += f"; {done['missed']}"
     return {
         "broker_id": broker_id,
         "removed": True,
@@ -317,7 +319,7 @@ def remove_broker(
         "lost_partitions": done["lost_partitions"],
         "stranded_partitions": done["stranded_partitions"],
         "stopped": stopped,
-        "message": said,
+        "message": message,
     }
 
 

@@ -35,11 +35,11 @@ def health(ask: RequestContext) -> Facts:
     If there are very many producers and consumers, those seen last are listed; omitted says how
     many more there are.
     """
-    found = ask.sdk.read("health")
+    reply = ask.sdk.read("health")
     for kind in ("brokers", "managers", "producers", "consumers"):
-        for row in found[kind]:
+        for row in reply[kind]:
             row["last_heartbeat_ms"] = row.pop("last_seen_ms")
-    return found
+    return reply
 
 
 @blueprint.operation(
@@ -62,19 +62,19 @@ def raft_status(ask: RequestContext, group: str, topic: str | None, partition: i
     """
     place = _place(ask, group, topic, partition)
     if place is None:
-        group, found = "managers", ask.sdk.admin.raft_status()
+        group, status = "managers", ask.sdk.admin.raft_status()
     else:
         ask.sdk.newest_partition(*place)
-        group, found = f"{place[0]}/{place[1]}", ask.sdk.admin.raft_status(*place)
-    known = [row for row in found["members"] if "error" not in row]
-    _show_groups(found["members"])
+        group, status = f"{place[0]}/{place[1]}", ask.sdk.admin.raft_status(*place)
+    answered = [row for row in status["members"] if "error" not in row]
+    _show_groups(status["members"])
     return {
         "group": group,
-        "leader": found["leader"] or None,
-        "term": found["term"],
-        "members": found["members"],
-        "commit": max((row.get("commit", 0) for row in known), default=0),
-        "applied": max((row.get("applied", 0) for row in known), default=0),
+        "leader": status["leader"] or None,
+        "term": status["term"],
+        "members": status["members"],
+        "commit": max((row.get("commit", 0) for row in answered), default=0),
+        "applied": max((row.get("applied", 0) for row in answered), default=0),
     }
 
 
@@ -137,11 +137,11 @@ def where(ask: RequestContext, topic: str, partition: int, offset: int) -> Facts
     it.
     """
     ask.sdk.newest_partition(topic, partition)
-    found = ask.sdk.admin.where(topic, partition, offset)
-    if all("error" in row for row in found["replicas"]):
-        raise _refusal(found["replicas"], offset)
-    _show_groups([found, *found["replicas"]])
-    return found
+    location = ask.sdk.admin.where(topic, partition, offset)
+    if all("error" in row for row in location["replicas"]):
+        raise _refusal(location["replicas"], offset)
+    _show_groups([location, *location["replicas"]])
+    return location
 
 
 def _show_groups(rows: list[Facts]) -> None:
@@ -188,5 +188,5 @@ def alter_cluster(ask: RequestContext, settings: dict[str, Any]) -> Facts:
     A parameter that is not listed is taken for a setting.
     """
     arguments = {"settings": some_settings(ask.more, settings)}
-    found = ask.sdk.update("alter_cluster", arguments, ask.key("alter_cluster"))
-    return {"settings": found["settings"]}
+    reply = ask.sdk.update("alter_cluster", arguments, ask.key("alter_cluster"))
+    return {"settings": reply["settings"]}

@@ -36,10 +36,10 @@ def register_consumer(ask: RequestContext, topic: str, partition: int | None) ->
     """
     own = () if partition is None else (partition,)
     key = ask.key("register_consumer", topic, *own)
-    found = ask.sdk.register("consumer", topic, partition, key)
+    reply = ask.sdk.register("consumer", topic, partition, key)
     return {
-        "consumer_id": found["consumer_id"],
-        "partitions": found["partitions"],
+        "consumer_id": reply["consumer_id"],
+        "partitions": reply["partitions"],
         "topic": topic,
     } | ({} if partition is None else {"partition": partition})
 
@@ -96,10 +96,10 @@ def _quick(
 ) -> PendingResult | None:
     """Take what is there now; a request that has to wait does so in a thread."""
     sdk = ask.sdk
-    known = sdk.knows("consumer", consumer_id, topic, partition)
-    if known is None:
+    route = sdk.knows("consumer", consumer_id, topic, partition)
+    if route is None:
         return None
-    of, partition = known
+    of, partition = route
     key = ask.key("consume", of.name, consumer_id)
     if wait_ms and key is not None:
         return None
@@ -107,10 +107,10 @@ def _quick(
         of, consumer_id, partition=partition, max_messages=max, key=key, on_damaged=on_damaged
     )
 
-    def finish(found: Any) -> Facts | None:
-        if wait_ms and not (found.messages or found.skipped or found.damaged):
+    def finish(result: Any) -> Facts | None:
+        if wait_ms and not (result.messages or result.skipped or result.damaged):
             return None
-        return _facts(found, max, encoding, empty or sdk.empty_status)
+        return _facts(result, max, encoding, empty or sdk.empty_status)
 
     return PendingResult(taken, finish)
 
@@ -159,8 +159,8 @@ def consume(
     topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
     key = ask.key("consume", topic, consumer_id)
     with ask.sdk.wait_slots.hold_for(wait_ms) as may_wait_ms:
-        found = ask.sdk.take(topic, consumer_id, partition, max, may_wait_ms, key, on_damaged)
-    return _facts(found, max, encoding, empty or ask.sdk.empty_status)
+        taken = ask.sdk.take(topic, consumer_id, partition, max, may_wait_ms, key, on_damaged)
+    return _facts(taken, max, encoding, empty or ask.sdk.empty_status)
 
 
 def _facts(found: Any, most: int, encoding: str, empty_status: str) -> Facts:

@@ -57,17 +57,17 @@ def describe_group(ask: RequestContext, group: str) -> Facts:
     member (null: none), position (null: nothing committed), start, end and lag; these are null
     where no leader answers.
     """
-    found = ask.sdk.admin.describe_group(group)
+    description = ask.sdk.admin.describe_group(group)
     owned: dict[int, list[Facts]] = {}
-    for row in found["partitions"]:
+    for row in description["partitions"]:
         place = {"topic": row["topic"], "partition": row["partition"]}
         owned.setdefault(row["member"], []).append(place)
-    members = [{**row, "assigned": owned.get(row["member"], [])} for row in found["members"]]
+    members = [{**row, "assigned": owned.get(row["member"], [])} for row in description["members"]]
     partitions = [
         {**row, "member": row["member"] or None, "wanted": row["wanted"] or None}
-        for row in found["partitions"]
+        for row in description["partitions"]
     ]
-    return {**found, "members": members, "partitions": partitions}
+    return {**description, "members": members, "partitions": partitions}
 
 
 @blueprint.operation(

@@ -47,8 +47,8 @@ def where_partitions_are(ask: RequestContext, topic: str | None, partition: int 
         raise InvalidRequest("partition is given without its topic")
     if topic is not None and partition is not None:
         ask.sdk.newest_partition(topic, partition)
-    found = None if topic is None else ask.sdk.topic(topic)
-    topics = [found] if found else ask.sdk.read("topics", detail=True)["topics"]
+    description = None if topic is None else ask.sdk.topic(topic)
+    topics = [description] if description else ask.sdk.read("topics", detail=True)["topics"]
     addresses = {row["node"]: row["address"] for row in ask.sdk.read("brokers")["brokers"]}
     rows = [row for one in topics for row in _rows(one, addresses)]
     if topic is None:

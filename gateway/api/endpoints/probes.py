@@ -123,15 +123,15 @@ def healthz(ask: RequestContext) -> Facts:
     """Answer as /readyz does, and list all problems, in a 503 too: then they are needed most. If
     there are very many, the first ones are listed; omitted says how many more there are.
     """
-    found = _found(ask.sdk)
-    bad = _stopping(found["problems"])
+    report = _found(ask.sdk)
+    bad = _stopping(report["problems"])
     if not ask.may_read:
         if bad:
             raise _without_names(bad)
         return {"message": "ready"}
     if bad:
-        raise NotWell(_sentence(bad), found)
-    return {"message": "ready", **found}
+        raise NotWell(_sentence(bad), report)
+    return {"message": "ready", **report}
 
 
 def _without_names(bad: list[Facts]) -> NotReady:

@@ -36,9 +36,9 @@ def register_producer(ask: RequestContext, topic: str, partition: int | None) ->
     """
     own = () if partition is None else (partition,)
     key = ask.key("register_producer", topic, *own)
-    found = ask.sdk.register("producer", topic, partition, key)
+    reply = ask.sdk.register("producer", topic, partition, key)
     return {
-        "producer_id": found["producer_id"],
+        "producer_id": reply["producer_id"],
         "partitions": _partitions(ask, topic),
         "topic": topic,
     } | ({} if partition is None else {"partition": partition})
@@ -97,10 +97,10 @@ def _quick(
     sdk = ask.sdk
     producer = sdk.ready_producer()
     is_one = message is not None and messages is None
-    known = sdk.knows("producer", producer_id, topic, partition)
-    if producer is None or not is_one or known is None:
+    route = sdk.knows("producer", producer_id, topic, partition)
+    if producer is None or not is_one or route is None:
         return None
-    topic, partition = known[0].name, known[1]
+    topic, partition = route[0].name, route[1]
     value = to_bytes("message", message, encoding)
     its_key = None if key is None else to_bytes("key", key, encoding)
     request_id = ask.key("produce", topic, producer_id)

@@ -136,13 +136,13 @@ def alter_topic(ask: RequestContext, topic: str, settings: dict[str, Any]) -> Fa
     """
     arguments = {"topic": topic, "settings": some_settings(ask.more, settings)}
     try:
-        found = ask.sdk.update("alter_topic", arguments, ask.key("alter_topic", topic))
+        reply = ask.sdk.update("alter_topic", arguments, ask.key("alter_topic", topic))
     except InvalidSetting as error:
         given = (*ask.more, *settings)
         raise _advised(
             error, given, (parameter_catalog.TOPIC, parameter_catalog.SETTINGS)
         ) from None
-    return {"topic": topic, "settings": found["settings"]}
+    return {"topic": topic, "settings": reply["settings"]}
 
 
 @blueprint.operation(

@@ -101,16 +101,16 @@ class Watch:
 
     def _take(self, look: ClusterSnapshot) -> None:
         at_ms, at_s = wall_ms(), time.monotonic()
-        found, written = Point(at_ms), {}
+        new_point, written = Point(at_ms), {}
         if self._stats:
             before_s, before = self._stats[-1]
-            found = rates.point(at_ms, before, look.stats, at_s - before_s)
+            new_point = rates.point(at_ms, before, look.stats, at_s - before_s)
             written = rates.written(before, look.stats, at_s - before_s)
-            found = found._replace(sync_ms=rates.sync_ms(self._stats[0][1], look.stats))
+            new_point = new_point._replace(sync_ms=rates.sync_ms(self._stats[0][1], look.stats))
         happened = changes(self._look, look) if self.looked_ms else []
         with self._lock:
             self._stats.append((at_s, look.stats))
-            self._points.append(found)
+            self._points.append(new_point)
             self._events.extend(_event(at_ms, one) for one in happened)
             self._look, self.looked_ms, self.written = look, at_ms, written
         self._seen.set()

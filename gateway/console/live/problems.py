@@ -79,7 +79,7 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
     ][:NAMED_MAX]
     out += [Trouble(False, _damage(row)) for row in problems if row["problem"] == "damaged"]
     out += [Trouble(False, _closed(row)) for row in problems if row["problem"] == "closed"]
-    known = {
+    worded = {
         "rival",
         "damaged",
         "closed",
@@ -88,16 +88,16 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
         "manager-silent",
         "broker-silent",
     }
-    known |= {"leaderless", "under-replicated", "unreached"}
-    others = [row for row in problems if row["problem"] not in known]
+    worded |= {"leaderless", "under-replicated", "unreached"}
+    others = [row for row in problems if row["problem"] not in worded]
     out += [Trouble(False, _plainly(row)) for row in others[:NAMED_MAX]]
     return sorted(out, key=lambda one: not one.is_critical)
 
 
 def _rival(row: Facts) -> str:
-    who = f"{row['kind']} {row['node']}"
+    daemon = f"{row['kind']} {row['node']}"
     return (
-        f"another process claims to be {who}, at {row['address']}; {who} is connected from"
+        f"another process claims to be {daemon}, at {row['address']}; {daemon} is connected from"
         f" {row['connected']}: stop the wrong one"
     )
 
@@ -111,19 +111,19 @@ def _damage(row: Facts) -> str:
 
 
 def _closed(row: Facts) -> str:
-    who = f"{row['kind']} {row['node']}"
+    daemon = f"{row['kind']} {row['node']}"
     if row["kept"]:
         return (
-            f"{who} keeps the log of a closed replica of {row['partition']} in {row['kept']}:"
+            f"{daemon} keeps the log of a closed replica of {row['partition']} in {row['kept']}:"
             " check what the other replicas lack, then remove that folder"
         )
     if row["kind"] == "manager":
         return (
-            f"{who} takes no part: {row['why']}. The other managers continue without it while they"
-            " are a majority; 'myq health' says what to do and what not"
+            f"{daemon} takes no part: {row['why']}. The other managers continue without it while"
+            " they are a majority; 'myq health' says what to do and what not"
         )
     return (
-        f"{who} closed its replica of {row['partition']}: {row['why']}. Its files are kept, and"
+        f"{daemon} closed its replica of {row['partition']}: {row['why']}. Its files are kept, and"
         " a new replica replaces it when the other replicas have a leader"
     )
 
@@ -230,8 +230,8 @@ def _damages(before: list[Facts], now: list[Facts]) -> list[Trouble]:
         }
         for problems in (before, now)
     )
-    found = [Trouble(False, f"damage was found, {one}") for one in sorted(new - old)]
-    return found + [Trouble(False, f"damage was repaired, {one}") for one in sorted(old - new)]
+    events = [Trouble(False, f"damage was found, {one}") for one in sorted(new - old)]
+    return events + [Trouble(False, f"damage was repaired, {one}") for one in sorted(old - new)]
 
 
 def _some(names: set[str]) -> str:

@@ -83,8 +83,8 @@ def sync_ms(before: list[Facts], now: list[Facts]) -> float | None:
         steps = [b - a for a, b in zip(earlier[0], later[0], strict=True)]
         buckets = [a + b for a, b in zip(buckets, steps, strict=True)] if buckets else steps
         bounds = new["bounds"]
-    found = quantile(buckets, bounds, QUANTILE)
-    return None if found is None else found * 1000
+    seconds = quantile(buckets, bounds, QUANTILE)
+    return None if seconds is None else seconds * 1000
 
 
 def quantile(buckets: list[int], bounds: list[float], share: float) -> float | None:

@@ -38,8 +38,8 @@ def add_to(blueprint: Blueprint) -> None:
 
 def agent() -> Any:
     """Return the agent of this machine, if it runs."""
-    found = flask.current_app.extensions["myqueue"].agent
-    return found if found is not None and found.is_running else None
+    local_agent = flask.current_app.extensions["myqueue"].agent
+    return local_agent if local_agent is not None and local_agent.is_running else None
 
 
 def _row(node: int) -> Facts:
@@ -241,15 +241,15 @@ def _stranded(row: Facts) -> list[str]:
     This is an estimate; the managers report exactly when the broker is removed.
     """
     node = row["node"]
-    found = []
+    stranded = []
     for topic in admin().topics(detail=True):
         for part in topic["partitions"]:
             others = [one for one in part["replicas"] if one != node]
             needed = (len(others) if row["alive"] else len(part["replicas"])) // 2 + 1
             answer = sum(one not in part["silent"] for one in others)
             if node in part["replicas"] and others and answer < needed:
-                found.append(f"{topic['topic']}/{part['partition']}")
-    return found
+                stranded.append(f"{topic['topic']}/{part['partition']}")
+    return stranded
 
 
 def remove(node: int) -> Response:

@@ -67,11 +67,11 @@ def consumers_page() -> Response:
 def producers_page() -> Response:
     look = console().watch.latest()
     table = Table("Producers", PRODUCER_COLUMNS, NO_PRODUCERS)
-    found, note = _health("producers", "")
-    rows, pager = pages(len(found))
-    for row in found[rows]:
+    producers, note = _health("producers", "")
+    rows, pager = pages(len(producers))
+    for row in producers[rows]:
         table.add(*_common(row, look, NO_TOPIC))
-    if note and not found:
+    if note and not producers:
         table.empty = UNKNOWN
     return draw(
         "console/clients.html",
@@ -89,9 +89,9 @@ def consumers(look: ClusterSnapshot, only: str = "") -> tuple[Table, Pager, str]
     so.
     """
     table = Table("Consumers", CONSUMER_COLUMNS, NO_CONSUMERS)
-    found, note = _health("consumers", only)
-    rows, pager = pages(len(found))
-    shown = found[rows]
+    clients, note = _health("consumers", only)
+    rows, pager = pages(len(clients))
+    shown = clients[rows]
     lags = SnapshotReader(console().session).lags(shown) if look.problems is not None else {}
     for row in shown:
         lag = lags.get(row["id"])
@@ -100,7 +100,7 @@ def consumers(look: ClusterSnapshot, only: str = "") -> tuple[Table, Pager, str]
         else:
             cell = Cell(format.count(lag), state=WARN if lag and not row["active"] else "")
         table.add(*_common(row, look, DELETED), cell)
-    if note and not found:
+    if note and not clients:
         table.empty = UNKNOWN
     return table, pager, note
 

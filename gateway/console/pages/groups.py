@@ -79,14 +79,14 @@ def page() -> Response:
     wanted = flask.request.args.get("filter", "").strip()[:FILTER]
     look = console().watch.latest()
     table, note = Table("Groups", COLUMNS, NO_GROUPS), ""
-    found: list[Facts] = []
+    groups: list[Facts] = []
     try:
-        found = [row for row in admin().groups() if _fits(row, wanted.lower())]
+        groups = [row for row in admin().groups() if _fits(row, wanted.lower())]
     except MyQueueError as error:
         note = one_line(error)
         table.empty = "Not known now: the managers did not answer."
-    rows, pager = pages(len(found))
-    shown = found[rows]
+    rows, pager = pages(len(groups))
+    shown = groups[rows]
     lags = SnapshotReader(console().session).group_lags(shown) if look.problems is not None else {}
     for row in shown:
         of = lags.get(row["group"])
@@ -116,12 +116,12 @@ def readers(look: ClusterSnapshot, topic: str) -> tuple[Table, str]:
     """Return the groups that read a topic, or read it last; and why they are not known, if so."""
     table = Table("Groups", READER_COLUMNS, "No group reads this topic.")
     try:
-        found = [row for row in admin().groups() if topic in row["topics"]]
+        groups = [row for row in admin().groups() if topic in row["topics"]]
     except MyQueueError as error:
         table.empty = "Not known now: the managers did not answer."
         return table, one_line(error)
-    found.sort(key=lambda row: (-row["members"], row["group"]))
-    shown = found[:READERS_MAX]
+    groups.sort(key=lambda row: (-row["members"], row["group"]))
+    shown = groups[:READERS_MAX]
     lags = SnapshotReader(console().session).group_lags(shown) if look.problems is not None else {}
     for row in shown:
         lag = lags.get(row["group"], {}).get(topic)
@@ -131,8 +131,8 @@ def readers(look: ClusterSnapshot, topic: str) -> tuple[Table, str]:
             format.count(row["members"]),
             _lag(lag, row["members"]),
         )
-    if len(found) > len(shown):
-        table.note = f"{len(found) - len(shown):,} more groups read it, or read it last."
+    if len(groups) > len(shown):
+        table.note = f"{len(groups) - len(shown):,} more groups read it, or read it last."
     return table, ""
 
 
@@ -141,8 +141,8 @@ def _fits(row: Facts, wanted: str) -> bool:
 
 
 def state_of(row: Facts) -> Cell:
-    known = STATES.get(row["state"])
-    return known or Cell(str(row["state"]), about="A state of a newer version")
+    cell = STATES.get(row["state"])
+    return cell or Cell(str(row["state"]), about="A state of a newer version")
 
 
 def _lag(lag: int | None, members: int) -> Cell:

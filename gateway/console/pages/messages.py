@@ -77,20 +77,20 @@ def asked() -> Asked:
 
 
 def page(name: str) -> Response:
-    ask, known, note = asked(), {}, ""
+    ask, ranges, note = asked(), {}, ""
     table = Table("Messages", COLUMNS, "")
-    found: list[Message] = []
+    messages: list[Message] = []
     try:
-        known = message_reader.ranges(admin(), name)
-        if ask.partition is not None and ask.partition not in known:
+        ranges = message_reader.ranges(admin(), name)
+        if ask.partition is not None and ask.partition not in ranges:
             raise InvalidRequest(f"{name} has no partition {ask.partition}")
-        found, error = _find(name, ask, known)
+        messages, error = _find(name, ask, ranges)
         note = one_line(error) if error else ""
     except TimedOut as error:  # a partition has no leader: the page says so
         note = one_line(error)
-    for message in found:
+    for message in messages:
         table.add(*_row(message))
-    table.empty = _why_empty(ask, known)
+    table.empty = _why_empty(ask, ranges)
     return draw(
         "console/messages.html",
         "topics",
@@ -100,37 +100,37 @@ def page(name: str) -> Response:
         tab="messages",
         table=table,
         ask=ask,
-        known=known,
+        known=ranges,
         trouble=note,
         sent=_sent(),
         time=flask.request.args.get("time", "")[:40],
-        older=_older(name, ask, found, known),
-        newer=_newer(name, ask, found, known),
+        older=_older(name, ask, messages, ranges),
+        newer=_newer(name, ask, messages, ranges),
         given={},
     )
 
 
 def _find(name: str, ask: Asked, known: dict[int, Range]) -> message_reader.Found:
-    some = known if ask.partition is None else {ask.partition: known[ask.partition]}
-    share = ask.limit if len(some) <= WHOLE_MAX else max(1, ask.limit * WHOLE_MAX // len(some))
+    chosen = known if ask.partition is None else {ask.partition: known[ask.partition]}
+    share = ask.limit if len(chosen) <= WHOLE_MAX else max(1, ask.limit * WHOLE_MAX // len(chosen))
     if ask.begin == "latest":
-        at = {number: max(one.start, one.end - share) for number, one in some.items()}
+        at = {number: max(one.start, one.end - share) for number, one in chosen.items()}
     elif ask.begin == "time":
         rows = admin().offsets(name, time_ms=ask.time_ms)
         times = {place.partition: row.at_time for place, row in rows.items()}
-        at = {n: one.end if times.get(n) is None else times[n] or 0 for n, one in some.items()}
+        at = {n: one.end if times.get(n) is None else times[n] or 0 for n, one in chosen.items()}
     else:
         first = ask.offset if ask.begin == "offset" else 0
-        at = message_reader.clamp(dict.fromkeys(some, first), some)
-    upto = {number: min(one.end, at[number] + share) for number, one in some.items()}
-    found = message_reader.read(console().session, name, at, upto)
+        at = message_reader.clamp(dict.fromkeys(chosen, first), chosen)
+    upto = {number: min(one.end, at[number] + share) for number, one in chosen.items()}
+    result = message_reader.read(console().session, name, at, upto)
     newest_first = ask.begin == "latest"
     rows_ = sorted(
-        found.messages, key=lambda m: (m.timestamp, m.partition, m.offset), reverse=newest_first
+        result.messages, key=lambda m: (m.timestamp, m.partition, m.offset), reverse=newest_first
     )
     if ask.partition is not None:  # times may go back within a partition, offsets do not
         rows_.sort(key=lambda message: message.offset, reverse=newest_first)
-    return message_reader.Found(rows_[: ask.limit], found.error)
+    return message_reader.Found(rows_[: ask.limit], result.error)
 
 
 def _row(message: Message) -> list[Cell]:
@@ -204,8 +204,8 @@ def one_page(name: str, partition: int, offset: int) -> Response:
 
 
 def fetch(name: str, partition: int, offset: int) -> tuple[Message, Range]:
-    known = message_reader.ranges(admin(), name)
-    one = known.get(partition)
+    ranges = message_reader.ranges(admin(), name)
+    one = ranges.get(partition)
     if one is None:
         raise InvalidRequest(f"{name} has no partition {partition}")
     if not one.start <= offset < one.end:
@@ -238,17 +238,17 @@ def _where(name: str, partition: int, offset: int) -> tuple[Table, str]:
         "No broker answered.",
     )
     try:
-        found = admin().where(name, partition, offset)
+        location = admin().where(name, partition, offset)
     except MyQueueError as error:
         return table, one_line(error)
-    for row in found["replicas"]:
+    for row in location["replicas"]:
         node = Cell(f"broker {row['node']}", link("broker", node=row["node"]))
         if "error" in row:
             table.add(node, Cell(row["code"], state=OFF, about=row["error"]), *("",) * 5)
             continue
-        role = "leader" if row["node"] == found["leader"] else "has it"
+        role = "leader" if row["node"] == location["leader"] else "has it"
         table.add(node, Cell(role, state=OK), *_place(row))
-        if row["node"] == found["leader"]:
+        if row["node"] == location["leader"]:
             past = ", ".join(map(str, row.get("past", ()))) or "none yet"
             table.note = f"Consumers whose committed position is after it: {past}."
     return table, ""

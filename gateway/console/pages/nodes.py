@@ -120,10 +120,10 @@ def moves_table(look: ClusterSnapshot) -> tuple[Table | None, str]:
         return None, ""
     table = Table("Moving partitions", MOVE_COLUMNS, "Nothing moves any more.")
     try:
-        found: list[Facts] = admin().topics(detail=True)
+        topics: list[Facts] = admin().topics(detail=True)
     except MyQueueError as error:
         return None, one_line(error)
-    rows = [(one["topic"], part) for one in found for part in one["partitions"] if part["leaving"]]
+    rows = [(one["topic"], part) for one in topics for part in one["partitions"] if part["leaving"]]
     for topic, part in rows[:MOVES_MAX]:
         table.add(
             Cell(f"{topic}/{part['partition']}", link("topic", name=topic), is_code=True),
@@ -363,7 +363,7 @@ def _process_tiles(stats: Facts) -> list[Tile]:
 
 def _facts(row: Facts, look: ClusterSnapshot) -> list[tuple[str, str, str]]:
     """Return rows of name, value, explanation."""
-    known: list[tuple[str, Any, str]] = [
+    rows: list[tuple[str, Any, str]] = [
         ("Clients reach it at", row["address"], "Its listener for clients"),
         ("Daemons reach it at", row["peer"], "Its listener for other daemons"),
         ("Machine", row["host"], "Label of the machine; replicas are spread over labels"),
@@ -374,7 +374,7 @@ def _facts(row: Facts, look: ClusterSnapshot) -> list[tuple[str, str, str]]:
         ),
         ("Last seen", format.age(row["last_seen_ms"], look.now_ms), "Its last heartbeat"),
     ]
-    return [(name, str(value), about) for name, value, about in known if value]
+    return [(name, str(value), about) for name, value, about in rows if value]
 
 
 def _stats(look: ClusterSnapshot, kind: str, node: int) -> Facts:

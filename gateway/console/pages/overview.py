@@ -77,7 +77,7 @@ def _short(value: float | None) -> float | None:
 def tiles(look: ClusterSnapshot, point: Point) -> list[Tile]:
     counts = look.cluster.get("counts", {})
     alive = sum(bool(row["alive"]) for row in look.brokers)
-    known = look.problems is not None
+    has_leader = look.problems is not None
     leaderless = partitions_of(look.problems, "leaderless")
     under = partitions_of(look.problems, "under-replicated")
     return [
@@ -89,12 +89,12 @@ def tiles(look: ClusterSnapshot, point: Point) -> list[Tile]:
              link=link("topics")),
         Tile("Partitions", format.count(counts.get("partitions")), "Partitions of all topics",
              link=link("topics")),
-        Tile("No leader", format.count(len(leaderless)) if known else format.NOTHING,
+        Tile("No leader", format.count(len(leaderless)) if has_leader else format.NOTHING,
              "Partitions that can't be written or read now, because none of their replicas leads",
-             BAD if leaderless else OK if known else OFF),
-        Tile("Replicas missing", format.count(len(under)) if known else format.NOTHING,
+             BAD if leaderless else OK if has_leader else OFF),
+        Tile("Replicas missing", format.count(len(under)) if has_leader else format.NOTHING,
              "Partitions with a replica on a broker that is silent, or with too few replicas",
-             WARN if under else OK if known else OFF),
+             WARN if under else OK if has_leader else OFF),
         Tile("Brokers", f"{alive} of {len(look.brokers)}", "Brokers alive, of all registered",
              OK if look.brokers and alive == len(look.brokers) else BAD, link("nodes")),
         disk_tile(look),

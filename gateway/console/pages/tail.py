@@ -36,7 +36,7 @@ def add_to(blueprint: Blueprint) -> None:
 
 
 def page(name: str) -> Response:
-    known = message_reader.ranges(admin(), name)
+    ranges = message_reader.ranges(admin(), name)
     return draw(
         "console/tail.html",
         "topics",
@@ -44,33 +44,33 @@ def page(name: str) -> Response:
         crumbs=(topics.crumb(),),
         name=name,
         tab="tail",
-        at=spell({number: one.end for number, one in known.items()}),
-        known=known,
+        at=spell({number: one.end for number, one in ranges.items()}),
+        known=ranges,
         given={},
         more=link("more", name=name),
     )
 
 
 def more(name: str) -> Response:
-    known = message_reader.ranges(admin(), name)
-    at = message_reader.clamp(positions(flask.request.args.get("at", "")), known)
-    share = max(1, ROWS_MAX // max(1, len(known)))
-    begin = {number: max(at[number], one.end - share) for number, one in known.items()}
-    skipped = sum(begin[number] - at[number] for number in known)
-    has_some = any(begin[number] < one.end for number, one in known.items())
-    ends = {number: one.end for number, one in known.items()}
+    ranges = message_reader.ranges(admin(), name)
+    at = message_reader.clamp(positions(flask.request.args.get("at", "")), ranges)
+    share = max(1, ROWS_MAX // max(1, len(ranges)))
+    begin = {number: max(at[number], one.end - share) for number, one in ranges.items()}
+    skipped = sum(begin[number] - at[number] for number in ranges)
+    has_some = any(begin[number] < one.end for number, one in ranges.items())
+    ends = {number: one.end for number, one in ranges.items()}
     with _waiting(not has_some) as wait_s:
-        found = message_reader.read(console().session, name, begin, ends, wait_s)
+        result = message_reader.read(console().session, name, begin, ends, wait_s)
     following = dict(begin)
-    for message in found.messages:
+    for message in result.messages:
         following[message.partition] = max(following[message.partition], message.offset + 1)
-    rows = sorted(found.messages, key=lambda m: (m.timestamp, m.partition, m.offset))
+    rows = sorted(result.messages, key=lambda m: (m.timestamp, m.partition, m.offset))
     return flask.jsonify(
         at=spell(following),
         rows=[row(one) for one in rows],
         skipped=skipped,
         waited=wait_s > 0,
-        error=one_line(found.error) if found.error else "",
+        error=one_line(result.error) if result.error else "",
     )
 
 
