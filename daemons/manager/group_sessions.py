@@ -109,13 +109,13 @@ class GroupSessions:
     def handle_member_heartbeat(self, client: Client, envelope: Envelope, replica: Replica) -> None:
         """Take a MEMBER request at the leader; it is answered when there is news."""
         _, _, request, group, member, seen, wait_ms, released = envelope
-        found = self._get_member(group, member)
+        member_row = self._get_member(group, member)
         if len(self._awaiting_confirmation) + len(self._awaiting_news) >= WAITING_MEMBERS_MAX:
             raise Busy(f"{WAITING_MEMBERS_MAX} members wait for news here already")
         if released:
             more = {"group": group, "member": member, "shares": released}
             self._propose("release_shares", more)
-        wait_ms = min(wait_ms, found.session_ms // 2)
+        wait_ms = min(wait_ms, member_row.session_ms // 2)
         beat = MemberHeartbeat(client, request, group, member, seen, self.engine.now, wait_ms)
         self._last_context += 1
         self._awaiting_confirmation[self._last_context] = beat
@@ -127,10 +127,10 @@ class GroupSessions:
 
     def _get_member(self, group: str, member: int) -> GroupMember:
         team = self._tables().consumer_groups.get(group)
-        found = team.members.get(member) if team is not None else None
-        if found is None or member in self._expiry_retry_at:
+        member_row = team.members.get(member) if team is not None else None
+        if member_row is None or member in self._expiry_retry_at:
             raise UnknownMember(f"group {group} has no member {member}, or it expired")
-        return found
+        return member_row
 
     def read_ready(self, context: int) -> bool:
         """Leadership is confirmed for this context; returns whether the context is ours."""
@@ -157,25 +157,25 @@ class GroupSessions:
     def _reply_if_news(self, beat: MemberHeartbeat) -> bool:
         """Answer if there is news or the time is over; returns whether it was answered."""
         try:
-            found = self._get_member(beat.group, beat.member)
+            member_row = self._get_member(beat.group, beat.member)
         except UnknownMember as error:
             self._refuse(beat.client, beat.request, error)
             return True
-        if found.version <= beat.seen and self.engine.now < beat.received_at + beat.wait_ms:
+        if member_row.version <= beat.seen and self.engine.now < beat.received_at + beat.wait_ms:
             return False
         self._reply_assignment(beat)
         return True
 
     def _reply_assignment(self, beat: MemberHeartbeat) -> None:
         try:
-            found = self._get_member(beat.group, beat.member)
+            member_row = self._get_member(beat.group, beat.member)
         except UnknownMember as error:
             self._refuse(beat.client, beat.request, error)
             return
         rows = self._assignment_rows(self._tables().consumer_groups[beat.group]).get(
             beat.member, []
         )
-        fields = (found.version, found.session_ms, rows)
+        fields = (member_row.version, member_row.session_ms, rows)
         try:
             self._reply(beat.client, protocol.MEMBERSHIP, beat.request, *fields)
         except InvalidRequest:  # more than an envelope holds
@@ -191,12 +191,21 @@ class GroupSessions:
         if len(self._assignment_cache) > 1000:
             self._assignment_cache.clear()
         tables, rows = self._tables(), dict[int, list[AssignmentRow]]()
-        for one in sorted(team.shares.values(), key=lambda one: (one.topic_uid, one.number)):
-            topic = tables.by_uid.get(one.topic_uid)
-            if one.owner and topic is not None:
-                is_new = one.number >= team.known_partition_counts.get(one.topic_uid, 0)
-                rows.setdefault(one.owner, []).append(
-                    [one.group, topic.name, one.number, one.epoch, one.wanted != one.owner, is_new]
+        for share in sorted(
+            team.shares.values(), key=lambda share: (share.topic_uid, share.number)
+        ):
+            topic = tables.by_uid.get(share.topic_uid)
+            if share.owner and topic is not None:
+                is_new = share.number >= team.known_partition_counts.get(share.topic_uid, 0)
+                rows.setdefault(share.owner, []).append(
+                    [
+                        share.group,
+                        topic.name,
+                        share.number,
+                        share.epoch,
+                        share.wanted != share.owner,
+                        is_new,
+                    ]
                 )
         self._assignment_cache[team.uid] = team.version, rows
         return rows
@@ -224,19 +233,19 @@ class GroupSessions:
             self._end_overdue_resets(now)
 
     def _expire_sessions(self, now: int) -> None:
-        teams, heard = self._tables().consumer_groups, self._last_seen
+        teams, last_seen = self._tables().consumer_groups, self._last_seen
         living: set[int] = set()
         for team in teams.values():
             living |= team.members.keys()
             expired = [
                 one.id
                 for one in team.members.values()
-                if now - heard.setdefault(one.id, now) >= one.session_ms
+                if now - last_seen.setdefault(one.id, now) >= one.session_ms
                 and now >= self._expiry_retry_at.get(one.id, 0)
             ]
             if expired and self._try_propose("expire_members", group=team.name, members=expired):
                 self._expiry_retry_at.update(dict.fromkeys(expired, now + PROPOSE_RETRY_MS))
-        self._last_seen = {one: at for one, at in heard.items() if one in living}
+        self._last_seen = {one: at for one, at in last_seen.items() if one in living}
         self._expiry_retry_at = {
             one: at for one, at in self._expiry_retry_at.items() if one in living
         }
@@ -251,12 +260,12 @@ class GroupSessions:
         for name in tables.unbalanced - self._pending_rebalances.keys():
             self._pending_rebalances[name] = now, now, tables.consumer_groups[name].unbalanced
         for name, (first, last, index) in list(self._pending_rebalances.items()):
-            found = tables.consumer_groups.get(name)
-            if found is None or (index >= 0 and not found.unbalanced):
+            joined_team = tables.consumer_groups.get(name)
+            if joined_team is None or (index >= 0 and not joined_team.unbalanced):
                 del self._pending_rebalances[name]
                 continue
-            if index >= 0 and found.unbalanced != index:
-                last, index = now, found.unbalanced
+            if index >= 0 and joined_team.unbalanced != index:
+                last, index = now, joined_team.unbalanced
                 self._pending_rebalances[name] = first, last, index
             if now - last >= JOIN_QUIET_MS or now - first >= JOIN_GATHER_MS_MAX:
                 if not self._try_propose("balance_groups", groups=[name]):
