@@ -239,7 +239,7 @@ class ClusterClient:
         finally:
             self.session.off_routes(look)
 
-    def knows(
+    def find_registered(
         self, kind: str, number: int, topic: str | None, partition: int | None
     ) -> tuple[Any, int | None] | None:
         """Return what `check` returns, with all facts about the topic; None if the cluster has to

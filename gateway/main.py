@@ -138,7 +138,7 @@ def run(config: GatewayConfig) -> None:
             config,
             app.extensions["myqueue-lane"],
             admit=Admission(app).check,
-            count=requests.gave_way if requests is not None else None,
+            count=requests.count_dropped if requests is not None else None,
         )
     except OSError as error:
         sdk.close()

@@ -37,7 +37,7 @@ HEADERS: Final = {
 }
 
 
-class Tokens:
+class FormTokens:
     """Tokens of forms: made by this process, valid for some hours, bound to the person who is
     logged in.
     """
@@ -70,7 +70,7 @@ def limit_form() -> None:
     request.max_form_parts = FIELDS_MAX
 
 
-def check_form(tokens: Tokens, user: str = "") -> None:
+def check_form(tokens: FormTokens, user: str = "") -> None:
     """Raise Forbidden unless a page of this console sent the form."""
     request = flask.request
     site = request.headers.get("Sec-Fetch-Site")

@@ -32,7 +32,7 @@ class Range(NamedTuple):
     end: int
 
 
-class Found(NamedTuple):
+class ReadResult(NamedTuple):
     messages: list[Message]  # in the order of their partitions' offsets
     error: MyQueueError | None  # why messages are missing, if reading failed
 
@@ -55,13 +55,13 @@ def read(
     at: Mapping[int, int],
     upto: Mapping[int, int],
     wait_s: float = 0.0,
-) -> Found:
+) -> ReadResult:
     """Return messages from the offsets `at` up to those of `upto`. If there are none: the first
     ones that arrive within `wait_s`.
     """
     ends = {number: end for number, end in upto.items() if at[number] < end}
     if not ends and wait_s <= 0:
-        return Found([], None)
+        return ReadResult([], None)
     bounded = bool(ends)
     out: list[Message] = []
     end_s = time.monotonic() + (LIMIT_S if bounded else wait_s)
@@ -99,5 +99,5 @@ def read(
                 if not ends and (out or bounded):
                     break
     except MyQueueError as error:
-        return Found(out, error)
-    return Found(out, None)
+        return ReadResult(out, error)
+    return ReadResult(out, None)

@@ -17,9 +17,9 @@ from flask import Response
 from myqueue import Admin, Session
 from myqueue.errors import InvalidRequest
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
-from myqueue.gateway.console.csrf import Tokens
+from myqueue.gateway.console.csrf import FormTokens
 from myqueue.gateway.console.live.poller import Watch
-from myqueue.gateway.console.live.problems import Trouble, troubles
+from myqueue.gateway.console.live.problems import ShownProblem, list_problems
 from myqueue.gateway.console.view import format
 
 TIMEOUT_S: Final = 3.0
@@ -43,7 +43,7 @@ class Console:
         self.session = session
         self.watch = Watch(session)
         self.admin = Admin(session, timeout=TIMEOUT_S)
-        self.tokens = Tokens()
+        self.tokens = FormTokens()
 
 
 class Crumb(NamedTuple):
@@ -133,11 +133,11 @@ def wants_json() -> bool:
 class Health(NamedTuple):
     state: str
     text: str
-    troubles: list[Trouble]
+    troubles: list[ShownProblem]
 
 
 def health_of(look: ClusterSnapshot) -> Health:
-    problems = troubles(look)
+    problems = list_problems(look)
     if not problems:
         return Health(format.OK, "Healthy", [])
     critical = any(one.is_critical for one in problems)

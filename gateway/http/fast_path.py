@@ -60,7 +60,7 @@ class OperationMetrics:
     def __init__(self, requests: Any, row: Operation) -> None:
         self._labels = (row.method, row.path)
         self._now, self._answered = requests.now, requests.answered
-        self._took = requests.took.labels(*self._labels)
+        self._took = requests.durations.labels(*self._labels)
         self._ok = self._answered.labels(*self._labels, "200")
 
     def begin(self) -> float:

@@ -133,7 +133,7 @@ class BodyBudget:
         chosen = []
         excess = self._small_held - self._small_max
         if excess > 0:
-            for connection in sorted(self.small, key=slowness):
+            for connection in sorted(self.small, key=closing_order):
                 if excess <= 0:
                     break
                 chosen.append(connection)
@@ -159,7 +159,7 @@ def is_slow(connection: Connection) -> bool:
     return connection.bytes_per_s < SLOW_BYTES_PER_S and connection.state != QUEUED
 
 
-def slowness(connection: Connection) -> tuple[float, int, float]:
+def closing_order(connection: Connection) -> tuple[float, int, float]:
     """Sort key: connections with the lowest value are closed first; the slowest, then those that
     received least.
     """
@@ -178,7 +178,7 @@ def choose_to_close(connections: Iterable[Connection]) -> list[Connection]:
     ]
     if unfinished:
         count = max(1, len(candidates) // CLOSED_SHARE)
-        slowest = heapq.nsmallest(count, unfinished, key=slowness)
+        slowest = heapq.nsmallest(count, unfinished, key=closing_order)
         return [
             connection for connection in slowest if connection is slowest[0] or is_slow(connection)
         ]

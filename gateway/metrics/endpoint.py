@@ -52,7 +52,7 @@ class RequestMetrics:
             (*ROUTES, "code"),
             registry=self.registry,
         )
-        self.took = Histogram(
+        self.durations = Histogram(
             "myq_http_request_duration_seconds",
             names.OTHERS["http_request_duration_seconds"][1],
             ROUTES,
@@ -73,7 +73,7 @@ class RequestMetrics:
         for reason in REASONS:
             self._dropped.labels(reason)
 
-    def gave_way(self, reason: str) -> None:
+    def count_dropped(self, reason: str) -> None:
         self._dropped.labels(reason).inc()
 
 
@@ -88,10 +88,10 @@ class ClusterCollector(Collector):
         yield from self._own.collect()
 
 
-def gather(looker: SnapshotReader) -> cluster.Told:
+def gather(looker: SnapshotReader) -> cluster.ScrapeData:
     begin = time.monotonic()
     snapshot = looker.look()
-    report = cluster.Told(snapshot, myqueue.__version__)
+    report = cluster.ScrapeData(snapshot, myqueue.__version__)
     if snapshot.is_reachable:
         admin, errors = looker.admin, snapshot.errors
         many = snapshot.cluster.get("counts", {}).get("partitions", 0)
@@ -140,7 +140,7 @@ def _gone(_error: BaseException | None) -> None:
     requests = _requests()
     requests.now.dec()
     requests.answered.labels(*labels, str(flask.g.pop("myqueue_code", 500))).inc()
-    requests.took.labels(*labels).observe(time.monotonic() - came_s)
+    requests.durations.labels(*labels).observe(time.monotonic() - came_s)
 
 
 def _requests() -> RequestMetrics:

@@ -37,7 +37,7 @@ DAEMON: Final = ("daemon", "node")
 
 
 @dataclass(slots=True)
-class Told:
+class ScrapeData:
     """All answers of one scrape; what was not answered is empty."""
 
     look: ClusterSnapshot
@@ -51,7 +51,7 @@ class Told:
     group_lags: dict[str, dict[str, int]] = field(default_factory=dict)  # by name and topic
 
 
-def families(told: Told) -> Iterator[Family]:
+def families(told: ScrapeData) -> Iterator[Family]:
     look = told.look
     name = str(look.cluster.get("cluster", ""))
     yield gauge("build_info", ("version", "cluster"), [((told.version, name), 1)])
@@ -200,7 +200,7 @@ def _topics(topics: list[Facts]) -> Iterator[Family]:
         yield gauge(name, ("topic", "partition"), [(where, part[key]) for where, part in rows])
 
 
-def _clients(told: Told) -> Iterator[Family]:
+def _clients(told: ScrapeData) -> Iterator[Family]:
     health = told.health
     for kind in ("producers", "consumers"):
         clients = health.get(kind, [])

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from myqueue.errors import Internal, InvalidRequest
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
-from myqueue.gateway.console.csrf import Tokens
+from myqueue.gateway.console.csrf import FormTokens
 from myqueue.gateway.console.live import problems as troubles
 from myqueue.gateway.console.live import rates
-from myqueue.gateway.console.live.growth import BETWEEN_MS_MAX, Paces
+from myqueue.gateway.console.live.growth import BETWEEN_MS_MAX, GrowthRates
 from myqueue.gateway.console.message_reader import Range, clamp
 from myqueue.gateway.console.pages import tail
 from myqueue.gateway.console.view import format, payload
@@ -129,7 +129,7 @@ def test_the_percentile_lies_within_its_bucket() -> None:
 
 
 def test_a_pace_is_that_of_the_last_seconds() -> None:
-    paces = Paces()
+    paces = GrowthRates()
     assert paces.seen(1, 100, 10_000) is None
     assert paces.seen(1, 150, 10_500) is None  # too soon to tell
     assert paces.seen(1, 300, 12_000) == 100.0
@@ -174,14 +174,14 @@ def test_troubles_come_with_the_worst_first_and_partitions_of_a_kind_in_one_sent
 
 
 def test_without_a_leader_or_anybody_it_is_said_so() -> None:
-    assert troubles.troubles(look([])) == []
-    [first, second] = troubles.troubles(look(None, alive=False))
+    assert troubles.list_problems(look([])) == []
+    [first, second] = troubles.list_problems(look(None, alive=False))
     assert first.text == "no manager leads (silent: manager 2), so nothing can be changed"
     assert second.text == "broker 2 is silent"
-    [waits] = troubles.troubles(ClusterSnapshot())
+    [waits] = troubles.list_problems(ClusterSnapshot())
     assert "waiting for the first answer" in waits.text
     dead = ClusterSnapshot(errors=[Internal("one\n two", component="tcp://x:1")])
-    [only] = troubles.troubles(dead)
+    [only] = troubles.list_problems(dead)
     assert only.text == "no manager answers: one two (INTERNAL 1290, tcp://x:1)"
 
 
@@ -251,16 +251,16 @@ def test_positions_are_moved_to_what_exists() -> None:
 
 @given(st.text())
 def test_a_token_that_was_not_made_here_is_no_token(text: str) -> None:
-    assert not Tokens().is_good(text)
+    assert not FormTokens().is_good(text)
 
 
 def test_a_token_is_bound_to_process_and_user() -> None:
     """S6: compared in constant time; here: every other one is refused."""
-    tokens = Tokens()
+    tokens = FormTokens()
     mine = tokens.make("a")
     assert tokens.is_good(mine, "a")
     assert not tokens.is_good(mine, "b")
-    assert not Tokens().is_good(mine, "a")
+    assert not FormTokens().is_good(mine, "a")
     made, _, sign = mine.partition(".")
     assert not tokens.is_good(f"{int(made) + 1}.{sign}", "a")
     assert not tokens.is_good(f"{made}.{sign[:-1]}", "a")

@@ -6,7 +6,7 @@ import pytest
 
 from myqueue import errors
 from myqueue.gateway.api.failures import describe, status_of
-from myqueue.gateway.console.live.problems import advised
+from myqueue.gateway.console.live.problems import with_hint
 
 
 def at(address: str) -> str:
@@ -96,7 +96,7 @@ def test_advice_is_for_who_asks_by_http() -> None:
             hint = describe(kind(), at)[1]["hint"]
             assert "--" not in hint and "on_out_of_range" not in hint and hint != kind.hint
             assert describe(kind(hint="Wait."), at)[1]["hint"] == "Wait."
-            assert advised(kind("why")).endswith(f"({kind.name} {kind.code}).")
+            assert with_hint(kind("why")).endswith(f"({kind.name} {kind.code}).")
         else:
             assert describe(kind(), at)[1]["hint"] == kind.hint
-            assert advised(kind("why")).endswith(kind.hint)
+            assert with_hint(kind("why")).endswith(kind.hint)

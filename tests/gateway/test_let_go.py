@@ -36,11 +36,11 @@ class Cluster:
         return True
 
     def let_go(self, stranded: int = 0, **row: Any) -> tuple[int, bool]:
-        return brokers.let_go(self, 3, {**ROW, **row}, stranded)  # type: ignore[arg-type]
+        return brokers.stop_when_unused(self, 3, {**ROW, **row}, stranded)  # type: ignore[arg-type]
 
     def let_go_again(self) -> tuple[int, bool]:
         """The same request once more: the managers do not know the broker any more."""
-        return brokers.let_go(self, 3, None, 0)  # type: ignore[arg-type]
+        return brokers.stop_when_unused(self, 3, None, 0)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)

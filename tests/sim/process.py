@@ -167,7 +167,7 @@ class Process:
             if self.world.quiet and replica.machine.start_index > replica.node.log.first_index:
                 self.starts.move(replica, replica.machine.start_index)
         self.turn()
-        self.world.rot.knows(self, met)
+        self.world.rot.find_registered(self, met)
 
     def watch_disk(self) -> None:
         """W17: a leader whose disk stalls goes quiet, so that others can take over."""

@@ -169,9 +169,9 @@ class Rot:
             if (group, replica.replica_id) not in self._noted:
                 self._lost.pop((group, replica.replica_id), None)
         met, process.reader.unreadable = process.reader.unreadable, []
-        self.knows(process, met)
+        self.find_registered(process, met)
 
-    def knows(self, process: Process, met: list[Row]) -> None:
+    def find_registered(self, process: Process, met: list[Row]) -> None:
         """What its readers met before this tick: from now on it has to act upon that."""
         for row in met:
             replica = process.replicas.get(row.group)

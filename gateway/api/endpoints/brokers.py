@@ -304,7 +304,7 @@ def remove_broker(
     row_before = _rows(ask).get(broker_id)
     arguments = {"node": broker_id, "force": force}
     done = ask.sdk.update("remove_broker", arguments, ask.key("remove_broker", broker_id))
-    counting, stopped = let_go(ask.sdk, broker_id, row_before, done["stranded"])
+    counting, stopped = stop_when_unused(ask.sdk, broker_id, row_before, done["stranded"])
     message = f"Broker {broker_id} was removed, and its process stopped"
     if not stopped:
         message = f"Broker {broker_id} was removed; {when_to_stop(counting)}"
@@ -323,7 +323,9 @@ def remove_broker(
     }
 
 
-def let_go(sdk: ClusterClient, node: int, known: Facts | None, stranded: int) -> tuple[int, bool]:
+def stop_when_unused(
+    sdk: ClusterClient, node: int, known: Facts | None, stranded: int
+) -> tuple[int, bool]:
     """Wait until no partition counts on a removed broker, then stop its process if the agent runs
     it.
 

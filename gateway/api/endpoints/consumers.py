@@ -96,7 +96,7 @@ def _quick(
 ) -> PendingResult | None:
     """Take what is there now; a request that has to wait does so in a thread."""
     sdk = ask.sdk
-    route = sdk.knows("consumer", consumer_id, topic, partition)
+    route = sdk.find_registered("consumer", consumer_id, topic, partition)
     if route is None:
         return None
     of, partition = route

@@ -97,7 +97,7 @@ def _quick(
     sdk = ask.sdk
     producer = sdk.ready_producer()
     is_one = message is not None and messages is None
-    route = sdk.knows("producer", producer_id, topic, partition)
+    route = sdk.find_registered("producer", producer_id, topic, partition)
     if producer is None or not is_one or route is None:
         return None
     topic, partition = route[0].name, route[1]

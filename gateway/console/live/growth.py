@@ -14,17 +14,17 @@ BETWEEN_MS_MAX: Final = 15_000
 KEPT_MAX: Final = 5_000
 
 
-class Seen(NamedTuple):
+class Measurement(NamedTuple):
     at_ms: int
     value: int
     rate: float | None
 
 
-class Paces:
+class GrowthRates:
     """Rates by any key; any number of threads may call it."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, Measurement] = {}
         self._lock = threading.Lock()
 
     def seen(self, key: int, value: int, at_ms: int) -> float | None:
@@ -39,5 +39,5 @@ class Paces:
                 rate = max(0, value - before.value) * 1000 / passed if passed > 0 else None
             if len(self._seen) >= KEPT_MAX and key not in self._seen:
                 self._seen.clear()
-            self._seen[key] = Seen(at_ms, value, rate)
+            self._seen[key] = Measurement(at_ms, value, rate)
             return rate

@@ -21,36 +21,38 @@ DONE_TO: Final = {
 }
 
 
-class Trouble(NamedTuple):
+class ShownProblem(NamedTuple):
     """One problem, or one event. `is_critical`: some messages can't be read or written now."""
 
     is_critical: bool
     text: str
 
 
-def troubles(look: ClusterSnapshot) -> list[Trouble]:
+def list_problems(look: ClusterSnapshot) -> list[ShownProblem]:
     """Return all problems that a look found; empty if there are none."""
     if not look.is_reachable:
         why = one_line(look.errors[0]) if look.errors else "waiting for the first answer"
-        return [Trouble(True, f"no manager answers: {why}")]
+        return [ShownProblem(True, f"no manager answers: {why}")]
     if look.problems is None:
         missing = ", ".join(str(row["node"]) for row in look.managers if not row["alive"])
         silent = f" (silent: manager {missing})" if missing else ""
         return [
-            Trouble(True, f"no manager leads{silent}, so nothing can be changed"),
+            ShownProblem(True, f"no manager leads{silent}, so nothing can be changed"),
             *_of_brokers(look.brokers),
         ]
     return of_problems(look.problems)
 
 
-def _of_brokers(brokers: list[Facts]) -> list[Trouble]:
+def _of_brokers(brokers: list[Facts]) -> list[ShownProblem]:
     """Without a leader: what any manager knows by its own heartbeats."""
     return [
-        Trouble(False, f"broker {row['node']} is silent") for row in brokers if not row["alive"]
+        ShownProblem(False, f"broker {row['node']} is silent")
+        for row in brokers
+        if not row["alive"]
     ]
 
 
-def of_problems(problems: list[Facts]) -> list[Trouble]:
+def of_problems(problems: list[Facts]) -> list[ShownProblem]:
     out = []
     for kind, critical, text in (
         ("managers-leaderless", True, "no manager leads"),
@@ -60,7 +62,7 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
         ("unreached", False, UNREACHED),
     ):
         rows = [row for row in problems if row["problem"] == kind]
-        out += [Trouble(critical, text.format(node=row.get("node"))) for row in rows]
+        out += [ShownProblem(critical, text.format(node=row.get("node"))) for row in rows]
     for kind, critical, text in (
         ("leaderless", True, "{count} without a leader: {names}"),
         ("under-replicated", False, "{count} with replicas missing: {names}"),
@@ -70,15 +72,15 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
             more = f" and {len(at) - NAMED_MAX:,} more" if len(at) > NAMED_MAX else ""
             count = f"{len(at):,} partition{'s' * (len(at) != 1)}"
             names = ", ".join(at[:NAMED_MAX]) + more
-            out.append(Trouble(critical, text.format(count=count, names=names)))
-    out += [Trouble(False, _rival(row)) for row in problems if row["problem"] == "rival"]
+            out.append(ShownProblem(critical, text.format(count=count, names=names)))
+    out += [ShownProblem(False, _rival(row)) for row in problems if row["problem"] == "rival"]
     out += [
-        Trouble(True, _without_vote(row))
+        ShownProblem(True, _without_vote(row))
         for row in problems
         if row["problem"] == "leaderless" and row.get("voteless")
     ][:NAMED_MAX]
-    out += [Trouble(False, _damage(row)) for row in problems if row["problem"] == "damaged"]
-    out += [Trouble(False, _closed(row)) for row in problems if row["problem"] == "closed"]
+    out += [ShownProblem(False, _damage(row)) for row in problems if row["problem"] == "damaged"]
+    out += [ShownProblem(False, _closed(row)) for row in problems if row["problem"] == "closed"]
     worded = {
         "rival",
         "damaged",
@@ -90,7 +92,7 @@ def of_problems(problems: list[Facts]) -> list[Trouble]:
     }
     worded |= {"leaderless", "under-replicated", "unreached"}
     others = [row for row in problems if row["problem"] not in worded]
-    out += [Trouble(False, _plainly(row)) for row in others[:NAMED_MAX]]
+    out += [ShownProblem(False, _plainly(row)) for row in others[:NAMED_MAX]]
     return sorted(out, key=lambda one: not one.is_critical)
 
 
@@ -153,7 +155,7 @@ def one_line(error: MyQueueError) -> str:
     return f"{' '.join(str(error).split())} ({error.name} {error.code}{at})"
 
 
-def advised(error: MyQueueError) -> str:
+def with_hint(error: MyQueueError) -> str:
     """Return the same with the hint. Where the hint names a command line flag, the page says it
     itself.
     """
@@ -164,7 +166,7 @@ def advised(error: MyQueueError) -> str:
 # -- what happened --------------------------------------------------------------------------------
 
 
-def changes(before: ClusterSnapshot, now: ClusterSnapshot) -> list[Trouble]:
+def changes(before: ClusterSnapshot, now: ClusterSnapshot) -> list[ShownProblem]:
     """Return events: daemons that joined, were removed, fell silent or answer again, leaders that
     changed, damage that was found.
     """
@@ -178,50 +180,52 @@ def changes(before: ClusterSnapshot, now: ClusterSnapshot) -> list[Trouble]:
             node, alive = row["node"], row["alive"]
             if node not in was:
                 if was:
-                    out.append(Trouble(False, f"{kind} {node} joined"))
+                    out.append(ShownProblem(False, f"{kind} {node} joined"))
             elif was[node] != alive:
                 text = "is alive again" if alive else "fell silent"
-                out.append(Trouble(not alive, f"{kind} {node} {text}"))
+                out.append(ShownProblem(not alive, f"{kind} {node} {text}"))
     if before.is_reachable and now.is_reachable:
         out += _moods(before.brokers, now.brokers)
     if before.is_reachable != now.is_reachable:
         text = "managers answer again" if now.is_reachable else "no manager answers any more"
-        out.append(Trouble(not now.is_reachable, text))
+        out.append(ShownProblem(not now.is_reachable, text))
     if now.leader and now.leader != before.leader and before.is_reachable:
-        out.append(Trouble(False, f"manager {now.leader} leads the managers (term {now.term})"))
+        out.append(
+            ShownProblem(False, f"manager {now.leader} leads the managers (term {now.term})")
+        )
     if before.is_reachable and now.is_reachable:
         led, leads = before.problems is not None, now.problems is not None
         if led != leads:
             text = "a manager leads again" if leads else "no manager leads any more"
-            out.append(Trouble(not leads, text))
+            out.append(ShownProblem(not leads, text))
     for kind, text in (("leaderless", "a leader"), ("under-replicated", "all replicas")):
         if before.problems is None or now.problems is None:
             continue
         old_, new_ = (set(partitions_of(one.problems, kind)) for one in (before, now))
         if new_ - old_:
-            out.append(Trouble(kind == "leaderless", f"{_some(new_ - old_)} without {text}"))
+            out.append(ShownProblem(kind == "leaderless", f"{_some(new_ - old_)} without {text}"))
         if old_ - new_:
-            out.append(Trouble(False, f"{_some(old_ - new_)} with {text} again"))
+            out.append(ShownProblem(False, f"{_some(old_ - new_)} with {text} again"))
     if before.problems is not None and now.problems is not None:
         out += _damages(before.problems, now.problems)
     return out
 
 
-def _moods(before: list[Facts], now: list[Facts]) -> list[Trouble]:
+def _moods(before: list[Facts], now: list[Facts]) -> list[ShownProblem]:
     """Return changes of brokers that an operator caused."""
     was = {row["node"]: row.get("state") for row in before}
     out = [
-        Trouble(False, f"broker {row['node']} {DONE_TO[row['state']]}")
+        ShownProblem(False, f"broker {row['node']} {DONE_TO[row['state']]}")
         for row in now
         if was.get(row["node"]) in DONE_TO
         and row.get("state") in DONE_TO
         and was[row["node"]] != row["state"]
     ]
     gone = sorted(was.keys() - {row["node"] for row in now})
-    return out + [Trouble(False, f"broker {node} was removed") for node in gone if now]
+    return out + [ShownProblem(False, f"broker {node} was removed") for node in gone if now]
 
 
-def _damages(before: list[Facts], now: list[Facts]) -> list[Trouble]:
+def _damages(before: list[Facts], now: list[Facts]) -> list[ShownProblem]:
     old, new = (
         {
             f"{row['kind']} {row['node']}: {row['segment']} at position {row['position']}"
@@ -230,8 +234,10 @@ def _damages(before: list[Facts], now: list[Facts]) -> list[Trouble]:
         }
         for problems in (before, now)
     )
-    events = [Trouble(False, f"damage was found, {one}") for one in sorted(new - old)]
-    return events + [Trouble(False, f"damage was repaired, {one}") for one in sorted(old - new)]
+    events = [ShownProblem(False, f"damage was found, {one}") for one in sorted(new - old)]
+    return events + [
+        ShownProblem(False, f"damage was repaired, {one}") for one in sorted(old - new)
+    ]
 
 
 def _some(names: set[str]) -> str:

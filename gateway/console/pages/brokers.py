@@ -14,7 +14,7 @@ from flask import Blueprint, Response
 from myqueue.errors import BrokerInUse, MyQueueError, NotFound, Unreachable
 from myqueue.gateway.api.endpoints import brokers as operations
 from myqueue.gateway.cluster_snapshot import Facts
-from myqueue.gateway.console.live.problems import advised
+from myqueue.gateway.console.live.problems import with_hint
 from myqueue.gateway.console.page import Crumb, admin, draw, find, link
 from myqueue.gateway.console.pages import topics
 from myqueue.gateway.console.view import format
@@ -87,7 +87,7 @@ def _about(node: int, trouble: str, status: int) -> dict[str, Any]:
 
 
 def _failed(error: MyQueueError) -> tuple[str, int]:
-    return advised(error), error.http_status
+    return with_hint(error), error.http_status
 
 
 # -- add ------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def remove(node: int) -> Response:
     except MyQueueError as error:
         return remove_page(node, *_failed(error))
     sdk = flask.current_app.extensions["myqueue"]
-    counting, stopped = operations.let_go(sdk, node, row, done["stranded"])
+    counting, stopped = operations.stop_when_unused(sdk, node, row, done["stranded"])
     return topics.see(
         link(
             "nodes",

@@ -9,7 +9,7 @@ from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts, SnapshotReader
-from myqueue.gateway.console.live.problems import advised, one_line
+from myqueue.gateway.console.live.problems import one_line, with_hint
 from myqueue.gateway.console.page import FILTER, Crumb, admin, console, draw, link, pages
 from myqueue.gateway.console.pages import topics
 from myqueue.gateway.console.view import format
@@ -281,5 +281,5 @@ def delete(name: str) -> Response:
     try:
         admin().delete_group(name)
     except MyQueueError as error:
-        return delete_page(name, advised(error), error.http_status)
+        return delete_page(name, with_hint(error), error.http_status)
     return topics.see(link("groups", deleted=name))

@@ -51,7 +51,7 @@ def add_to(blueprint: Blueprint) -> None:
     blueprint.add_url_rule(f"{at}/<int:partition>/<int:offset>/value", "value", value)
 
 
-class Asked(NamedTuple):
+class MessageQuery(NamedTuple):
     """Which messages a page shows."""
 
     partition: int | None  # None: all of them
@@ -61,13 +61,13 @@ class Asked(NamedTuple):
     limit: int
 
 
-def asked() -> Asked:
+def asked() -> MessageQuery:
     args = flask.request.args
     begin = args.get("from") or ("offset" if args.get("offset", "").strip() else "latest")
     if begin not in FROM:
         raise InvalidRequest(f"from is one of {', '.join(FROM)}, not {begin[:40]!r}")
     text = args.get("partition", "").strip()
-    return Asked(
+    return MessageQuery(
         None if not text else whole("partition", text, 0, PARTITION_MAX),
         begin,
         number_of("offset", 0, 0, OFFSET_MAX),
@@ -110,7 +110,7 @@ def page(name: str) -> Response:
     )
 
 
-def _find(name: str, ask: Asked, known: dict[int, Range]) -> message_reader.Found:
+def _find(name: str, ask: MessageQuery, known: dict[int, Range]) -> message_reader.ReadResult:
     chosen = known if ask.partition is None else {ask.partition: known[ask.partition]}
     share = ask.limit if len(chosen) <= WHOLE_MAX else max(1, ask.limit * WHOLE_MAX // len(chosen))
     if ask.begin == "latest":
@@ -130,7 +130,7 @@ def _find(name: str, ask: Asked, known: dict[int, Range]) -> message_reader.Foun
     )
     if ask.partition is not None:  # times may go back within a partition, offsets do not
         rows_.sort(key=lambda message: message.offset, reverse=newest_first)
-    return message_reader.Found(rows_[: ask.limit], result.error)
+    return message_reader.ReadResult(rows_[: ask.limit], result.error)
 
 
 def _row(message: Message) -> list[Cell]:
@@ -148,13 +148,13 @@ def _row(message: Message) -> list[Cell]:
     ]
 
 
-def _why_empty(ask: Asked, known: dict[int, Range]) -> str:
+def _why_empty(ask: MessageQuery, known: dict[int, Range]) -> str:
     if all(one.start == one.end for one in known.values()):
         return "No messages yet. Send one below, or from a program."
     return "No messages from there onwards." if ask.begin != "latest" else "No messages here."
 
 
-def _older(name: str, ask: Asked, found: list[Message], known: dict[int, Range]) -> str:
+def _older(name: str, ask: MessageQuery, found: list[Message], known: dict[int, Range]) -> str:
     if ask.partition is None or not found:
         return ""
     first = min(message.offset for message in found)
@@ -162,14 +162,14 @@ def _older(name: str, ask: Asked, found: list[Message], known: dict[int, Range])
     return "" if first <= start else _at(name, ask, max(start, first - ask.limit))
 
 
-def _newer(name: str, ask: Asked, found: list[Message], known: dict[int, Range]) -> str:
+def _newer(name: str, ask: MessageQuery, found: list[Message], known: dict[int, Range]) -> str:
     if ask.partition is None or not found or ask.begin == "latest":
         return ""
     following = max(message.offset for message in found) + 1
     return "" if following >= known[ask.partition].end else _at(name, ask, following)
 
 
-def _at(name: str, ask: Asked, offset: int) -> str:
+def _at(name: str, ask: MessageQuery, offset: int) -> str:
     where: dict[str, Any] = {"partition": ask.partition, "from": "offset", "offset": offset}
     return link("messages", name=name, **where, limit=ask.limit)
 

@@ -16,7 +16,7 @@ from flask import Blueprint, Response
 from myqueue import TopicPartition
 from myqueue.errors import InvalidRequest, MyQueueError, UnknownGroup
 from myqueue.gateway.cluster_snapshot import Facts
-from myqueue.gateway.console.live.problems import advised, one_line
+from myqueue.gateway.console.live.problems import one_line, with_hint
 from myqueue.gateway.console.page import Crumb, admin, draw, link, moment_of, whole
 from myqueue.gateway.console.pages import groups, topics
 from myqueue.gateway.console.view import format
@@ -132,5 +132,5 @@ def reset(name: str) -> Response:
         wanted = _wanted(form)
         admin().reset_group(name, **wanted, force=form.get("force") == "yes")
     except MyQueueError as error:
-        return _draw(name, form, advised(error), error.http_status)
+        return _draw(name, form, with_hint(error), error.http_status)
     return topics.see(link("group", name=name, done="reset"))

@@ -14,8 +14,8 @@ from flask import Blueprint, Response, redirect
 
 from myqueue.errors import InvalidName, InvalidRequest, MyQueueError
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
-from myqueue.gateway.console.live.growth import Paces
-from myqueue.gateway.console.live.problems import advised, one_line
+from myqueue.gateway.console.live.growth import GrowthRates
+from myqueue.gateway.console.live.problems import one_line, with_hint
 from myqueue.gateway.console.page import (
     Crumb,
     admin,
@@ -43,7 +43,7 @@ COLUMNS: Final = (
     Column("size", "Bytes of the batches that are kept; copies are not counted", True),
 )
 
-_paces = Paces()
+_paces = GrowthRates()
 
 
 def add_to(blueprint: Blueprint) -> None:
@@ -171,7 +171,7 @@ def create() -> Response:
         kept = {setting: value for setting, value in retention.read(form).items() if value}
         admin().create_topic(name, partitions=partitions, replication=replication, settings=kept)
     except MyQueueError as error:
-        return create_page(advised(error), error.http_status)
+        return create_page(with_hint(error), error.http_status)
     return see(link("topic", name=name, done="created"))
 
 
@@ -209,7 +209,7 @@ def grow(name: str) -> Response:
         had = whole("partitions before", form.get("had", ""), 1, PARTITIONS_MAX)
         admin().grow_topic(name, to=had + count)
     except MyQueueError as error:
-        return grow_page(name, advised(error), error.http_status)
+        return grow_page(name, with_hint(error), error.http_status)
     return see(link("topic", name=name, done="grown"))
 
 
@@ -236,7 +236,7 @@ def retain(name: str) -> Response:
     try:
         admin().alter_topic(name, retention.read(flask.request.form))
     except MyQueueError as error:
-        return retention_page(name, advised(error), error.http_status)
+        return retention_page(name, with_hint(error), error.http_status)
     return see(link("topic", name=name, done="kept"))
 
 
@@ -264,5 +264,5 @@ def delete(name: str) -> Response:
     try:
         admin().delete_topic(name)
     except MyQueueError as error:
-        return delete_page(name, advised(error), error.http_status)
+        return delete_page(name, with_hint(error), error.http_status)
     return see(link("topics", deleted=name))

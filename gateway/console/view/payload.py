@@ -21,7 +21,7 @@ DEPTH_MAX: Final = 40  # deeper values would be more blanks than text
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
-class Shown(NamedTuple):
+class ShownPayload(NamedTuple):
     form: str  # json, text, hex
     text: str
     is_cut: bool
@@ -64,7 +64,7 @@ def _escape(character: str) -> str:
     return f"\\x{number:02x}" if number < 256 else f"\\u{{{number:x}}}"
 
 
-def show(value: bytes, form: str = "") -> Shown:
+def show(value: bytes, form: str = "") -> ShownPayload:
     """Show a value in the form that was asked for, if possible; else in the most readable one."""
     is_cut = len(value) > SHOWN_BYTES
     head = value[:SHOWN_BYTES]
@@ -77,10 +77,10 @@ def show(value: bytes, form: str = "") -> Shown:
     )
     chosen = form if form in forms else forms[0]
     if chosen == "json" and pretty is not None:
-        return Shown("json", visible(pretty), is_cut, forms)
+        return ShownPayload("json", visible(pretty), is_cut, forms)
     if chosen == "text" and text is not None:
-        return Shown("text", visible(text), is_cut, forms)
-    return Shown("hex", hex_dump(head), is_cut, forms)
+        return ShownPayload("text", visible(text), is_cut, forms)
+    return ShownPayload("hex", hex_dump(head), is_cut, forms)
 
 
 def _json(text: str) -> str | None:

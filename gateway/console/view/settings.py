@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from myqueue.gateway.console.view import format
 
 
-class Shown(NamedTuple):
+class ShownSetting(NamedTuple):
     name: str
     text: str
     about: str
@@ -58,10 +58,10 @@ OF_CLUSTER: Final[Known] = {
 }
 
 
-def shown(settings: dict[str, Any], known: Known) -> list[Shown]:
+def shown(settings: dict[str, Any], known: Known) -> list[ShownSetting]:
     out = []
     for name, value in sorted(settings.items()):
         write, nothing, about = known.get(name, (str, "", "A setting of a newer version"))
         text = nothing if value == 0 and nothing else write(value)
-        out.append(Shown(name, text, about))
+        out.append(ShownSetting(name, text, about))
     return out
