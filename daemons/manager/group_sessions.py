@@ -77,25 +77,22 @@ class GroupSessions:
         propose: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._tables, self._reply, self._refuse, self._propose = tables, reply, refuse, propose
-        self._awaiting_confirmation: dict[
-            int, MemberHeartbeat
-        ] = {}  # by context, until leadership is confirmed
+        # By context, until leadership is confirmed.
+        self._awaiting_confirmation: dict[int, MemberHeartbeat] = {}
         self._awaiting_news: dict[int, MemberHeartbeat] = {}  # by member, until there is news
         self._last_context = _FIRST_CONTEXT
-        self._assignment_cache: dict[
-            int, tuple[int, dict[int, list[AssignmentRow]]]
-        ] = {}  # group uid -> version, rows by owner
+        # Group uid -> version, rows by owner.
+        self._assignment_cache: dict[int, tuple[int, dict[int, list[AssignmentRow]]]] = {}
         self.become_leader(0)
 
     def become_leader(self, now: int) -> None:
         """Begin to lead: every member gets a whole session from now on."""
         self._ticked_at = self._next_expiry_check_at = now
-        # GroupMember -> when its last MEMBER came, or when it was first seen here.
+        # Member -> when its last MEMBER came, or when it was first seen here.
         self._last_seen: dict[int, int] = {}
         self._expiry_retry_at: dict[int, int] = {}  # member -> its next proposal
-        self._pending_rebalances: dict[
-            str, tuple[int, int, int]
-        ] = {}  # group -> times of first and last join, index
+        # Group -> times of first and last join, index.
+        self._pending_rebalances: dict[str, tuple[int, int, int]] = {}
         self._reset_since: dict[tuple[str, int], int] = {}  # (group, epoch) -> begin of the reset
         self._balanced_layout: tuple[Tables | None, int] = (None, 0)
 
@@ -103,7 +100,7 @@ class GroupSessions:
 
     @property
     def last_seen(self) -> Mapping[int, int]:
-        """GroupMember -> when its last MEMBER came while this manager led."""
+        """Member -> when its last MEMBER came while this manager led."""
         return self._last_seen
 
     def handle_member_heartbeat(self, client: Client, envelope: Envelope, replica: Replica) -> None:

@@ -38,27 +38,28 @@ class Backoff(Generic[K]):
     def __init__(self) -> None:
         self._last_noted: dict[K, tuple[int, int]] = {}  # key -> time of the last note, pause
 
-    def note(self, one: K, now: int) -> None:
+    def note(self, key: K, now: int) -> None:
         """Note that the reason holds now; begins a pause, or prolongs the current one."""
-        at, pause = self._last_noted.get(one, (now, 0))
+        at, pause = self._last_noted.get(key, (now, 0))
         if not pause or now - at > SAME_EVENT_GAP_MS:  # a new event
             pause = min(PAUSE_MS_MAX, max(PAUSE_MS_MIN, 2 * pause))
-        self._last_noted[one] = now, pause
+        self._last_noted[key] = now, pause
 
     def active(self, now: int) -> set[K]:
+        """Keys whose pause is not over."""
         last = self._last_noted.items()
         self._last_noted = {
-            one: (at, pause) for one, (at, pause) in last if now - at < FORGET_AFTER_MS
+            key: (at, pause) for key, (at, pause) in last if now - at < FORGET_AFTER_MS
         }
-        return {one for one, (at, pause) in self._last_noted.items() if now < at + pause}
+        return {key for key, (at, pause) in self._last_noted.items() if now < at + pause}
 
-    def forget(self, one: K) -> None:
-        self._last_noted.pop(one, None)
+    def forget(self, key: K) -> None:
+        self._last_noted.pop(key, None)
 
 
 class BrokerBackoff:
-    """See the module's docstring. `stuck`: (group, node) of moves that do not come to an end,
-    `recent_targets`: those of some time ago.
+    """The brokers to spare now. `stuck_moves`: (group, node) of moves that make no progress,
+    `recent_targets`: those that made none some time ago.
     """
 
     def __init__(self) -> None:
@@ -67,12 +68,10 @@ class BrokerBackoff:
         self.recent_targets: set[tuple[int, int]] = set()
         self._low_disk_backoff, self._unreachable_backoff = Backoff[int](), Backoff[int]()
         self._target_backoff = Backoff[tuple[int, int]]()
-        self._without_leader_since: dict[
-            tuple[int, int], int
-        ] = {}  # (group, node) -> since when it knows no leader
-        self._address_when_unreachable: dict[
-            int, tuple[str, int]
-        ] = {}  # address for peers and life, of unreached ones
+        # (group, node) -> since when that replica knows no leader.
+        self._without_leader_since: dict[tuple[int, int], int] = {}
+        # Unreachable broker -> its peer address and incarnation then.
+        self._address_when_unreachable: dict[int, tuple[str, int]] = {}
 
     def update(self, tables: Tables, cluster_view: ClusterView, now: int) -> None:
         for node in tables.brokers:
@@ -82,15 +81,13 @@ class BrokerBackoff:
         since, self._without_leader_since = self._without_leader_since, {}
         for group in tables.moving:
             partition = tables.partition(group)
-            for node in (
-                _learners_without_leader(cluster_view, partition, now)
-                if partition is not None
-                else ()
-            ):
+            if partition is None:
+                continue
+            for node in _learners_without_leader(cluster_view, partition, now):
                 self._without_leader_since[group, node] = since.get((group, node), now)
         self.stuck_moves = [
-            one
-            for one, at in self._without_leader_since.items()
+            move
+            for move, at in self._without_leader_since.items()
             if now - at >= UNREACHABLE_AFTER_MS
         ]
         self._forget_restarted(cluster_view)
@@ -98,27 +95,25 @@ class BrokerBackoff:
             self._target_backoff.note((group, node), now)
             self._unreachable_backoff.note(node, now)
             self._address_when_unreachable[node] = _address_and_incarnation(cluster_view, node)
-        self.low_disk_brokers, self.recent_targets = (
-            self._low_disk_backoff.active(now),
-            self._target_backoff.active(now),
-        )
+        self.low_disk_brokers = self._low_disk_backoff.active(now)
+        self.recent_targets = self._target_backoff.active(now)
         self.unreachable_brokers = {
-            one
-            for one in self._unreachable_backoff.active(now)
-            if one in tables.brokers and not cluster_view.follows_any_leader(one)
+            node
+            for node in self._unreachable_backoff.active(now)
+            if node in tables.brokers and not cluster_view.follows_any_leader(node)
         }
 
     def _forget_restarted(self, cluster_view: ClusterView) -> None:
         """Forget pauses of brokers that were restarted, with another address for example."""
         for node in [
-            one
-            for one, was in self._address_when_unreachable.items()
-            if was != _address_and_incarnation(cluster_view, one)
+            broker
+            for broker, address in self._address_when_unreachable.items()
+            if address != _address_and_incarnation(cluster_view, broker)
         ]:
             del self._address_when_unreachable[node]
             self._unreachable_backoff.forget(node)
-            for pair in [one for one in self.recent_targets if one[1] == node]:
-                self._target_backoff.forget(pair)
+            for target in [target for target in self.recent_targets if target[1] == node]:
+                self._target_backoff.forget(target)
 
 
 def _address_and_incarnation(cluster_view: ClusterView, node: int) -> tuple[str, int]:
