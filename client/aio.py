@@ -133,7 +133,7 @@ class AsyncConsumer:
 
     Without `async with` begin with `await consumer.start()`. Arguments are those of `Consumer`;
     callbacks run in the event loop's thread. Calls of several tasks are done one after the other.
-    A call whose wait is cancelled goes on to its end, and the next one begins behind it.
+    A call whose wait is cancelled goes on to its end, and the next one begins after it.
     """
 
     @arguments_of(Consumer)
@@ -207,7 +207,7 @@ class AsyncConsumer:
                 return None  # another task is in a call, and this one's time is over
             try:
                 has_to_save = self._consumer.has_to_save()
-                found = None if has_to_save else take()
+                result = None if has_to_save else take()
             finally:
                 self._turn.release()
             if has_to_save:
@@ -216,9 +216,9 @@ class AsyncConsumer:
                         return None  # the commit goes on; the next call begins after it
                 continue
             left = self._slice_s if end is None else min(self._slice_s, end - time.monotonic())
-            if found or left <= 0 or self._consumer.is_closed():
+            if result or left <= 0 or self._consumer.is_closed():
                 await asyncio.sleep(0)  # let other tasks run, however much there is to read
-                return found
+                return result
             try:
                 await asyncio.wait_for(self._news.wait(), left)
             except TimeoutError:

@@ -152,7 +152,7 @@ def follow(
         left = look()
         if left is None:
             return False
-        line.show(seen.told(left, time.monotonic()))
+        line.show(seen.describe(left, time.monotonic()))
         return left.todo == 0
 
     try:

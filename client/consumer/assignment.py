@@ -27,7 +27,7 @@ class AssignedPartition(NamedTuple):
 
 
 class Assignment:
-    """What the managers assigned to this member. The consumer's lock guards it."""
+    """The partitions that the managers assigned to this member. The consumer's lock guards it."""
 
     def __init__(self) -> None:
         self.member = 0  # number of this member; 0: not in the group

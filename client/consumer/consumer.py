@@ -122,9 +122,9 @@ class Consumer(ConsumerPositions):
         arguments.callback(on_lost, "on_lost")
         names = arguments.texts(topics, "topics")
         ids = ids_by_topic(names, consumer_id)
-        who = who_commits(names, group, ids)
-        named = all(who.values())
-        if not named and (auto_commit or start == "committed"):
+        committers = who_commits(names, group, ids)
+        is_named = all(committers.values())
+        if not is_named and (auto_commit or start == "committed"):
             raise MisuseError("positions are committed under a name: give group= or consumer_id=")
         limit_ms = self._settings.request_timeout_ms
         self._owns_session = not isinstance(cluster, Session)
@@ -134,8 +134,8 @@ class Consumer(ConsumerPositions):
             else Session.of("", cluster, name=self._settings.name, request_timeout_ms=limit_ms)
         )
         subscription = Subscription(
-            who,
-            start=start or ("committed" if named else "earliest"),
+            committers,
+            start=start or ("committed" if is_named else "earliest"),
             on_out_of_range=on_out_of_range,
             on_damaged=on_damaged,
             limits=limits_of(self._settings),

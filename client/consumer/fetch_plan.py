@@ -1,4 +1,4 @@
-"""What a consumer requests from which broker next, and what the answers mean. Pure.
+"""Decide what a consumer requests from which broker next; take over the answers. Pure.
 
 Comes in: partitions, answers, failures, the time. Goes out: requests. Answers change the state of
 the partitions.
@@ -180,7 +180,7 @@ class FetchPlan:
             FenceRequest(address, partitions, name)
             for (address, name, _), partitions in to_fence.items()
         ]
-        out += filter(None, (self._fetch(*key, found) for key, found in to_fetch.items()))
+        out += filter(None, (self._fetch(*key, states) for key, states in to_fetch.items()))
         for request in out:
             for partition in request.partitions:
                 partition.request = request

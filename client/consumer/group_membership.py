@@ -204,11 +204,9 @@ class GroupMembership:
                 self.assignment.ends_at = max(self.assignment.ends_at, ends_at)
                 self._subscription.set_assignment(version, rows)
                 self._changed.notify_all()
-            known = [self._session.routes.partition(group) for group in self.assignment.by_group]
-            if not all(known):
-                self._session.refresh(
-                    self._subscription.topics, version
-                )  # not from a manager that lags
+            routes = [self._session.routes.partition(group) for group in self.assignment.by_group]
+            if not all(routes):  # ask again, but not a manager that lags behind this version
+                self._session.refresh(self._subscription.topics, version)
             self._fetcher.take_routes()
             if number == self._heartbeat_count:
                 self._send_heartbeat()

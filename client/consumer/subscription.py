@@ -1,4 +1,4 @@
-"""What a consumer reads: its partitions, where each one starts, and what may be committed. Pure.
+"""The partitions that a consumer reads, where each one starts, what may be committed. Pure.
 
 Comes in: routes, answers, failures, calls of the application, and the time (`now`, in ms). Goes
 out: requests, messages, changes to report to callbacks. Nothing here waits, locks or sends:

@@ -57,21 +57,21 @@ def test_a_new_broker_has_its_share_when_it_is_even_and_nothing_moves() -> None:
 
 def test_it_says_how_far_it_is_and_how_long_it_may_take() -> None:
     pace = Pace()
-    assert pace.told(Left("D", 40), 100) == "D: 40 of 40 replicas are left, 0 % done"
-    told = pace.told(Left("D", 30), 105)
+    assert pace.describe(Left("D", 40), 100) == "D: 40 of 40 replicas are left, 0 % done"
+    told = pace.describe(Left("D", 30), 105)
     assert told == "D: 30 of 40 replicas are left, 25 % done, about 15 s more"
-    assert "about 8 min" in pace.told(Left("D", 29), 282)
-    assert pace.told(Left("D", 0), 300) == "D: 0 of 40 replicas are left, 100 % done"
+    assert "about 8 min" in pace.describe(Left("D", 29), 282)
+    assert pace.describe(Left("D", 0), 300) == "D: 0 of 40 replicas are left, 100 % done"
 
 
 def test_it_says_why_nothing_moves() -> None:
     pace = Pace()
-    pace.told(Left("D", 40, "broker 3 is silent"), 100)
+    pace.describe(Left("D", 40, "broker 3 is silent"), 100)
     assert pace.reason == ""
-    told = pace.told(Left("D", 40, "broker 3 is silent"), 112)
+    told = pace.describe(Left("D", 40, "broker 3 is silent"), 112)
     assert told.endswith("nothing moved for 12 s: broker 3 is silent")
     assert pace.reason == "broker 3 is silent"
-    pace.told(Left("D", 39, "broker 3 is silent"), 113)
+    pace.describe(Left("D", 39, "broker 3 is silent"), 113)
     assert pace.reason == ""
 
 

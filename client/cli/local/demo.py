@@ -87,11 +87,11 @@ def demo(kills: int, acks: str | None, data: str | None, as_json: bool) -> None:
             f"no cluster is running on {folder.data}", hint="Start one first: 'myq up'."
         )
     where, topic = options.find(None, str(folder.data)), f"demo-{secrets.token_hex(3)}"
-    told = (lambda text: None) if as_json else click.echo
+    show = (lambda text: None) if as_json else click.echo
     with Admin(where) as admin, Session(where, name="myq demo") as session:
         admin.create_topic(topic)
         copies = admin.describe_topic(topic)["replication"]
-        told(f"Topic {topic}: one partition, on the disks of {copies} broker{'s' * (copies > 1)}.")
+        show(f"Topic {topic}: one partition, on the disks of {copies} broker{'s' * (copies > 1)}.")
         ledger = Ledger()
         with (
             AckLedger(acks) if acks else nullcontext() as file,
@@ -101,15 +101,15 @@ def demo(kills: int, acks: str | None, data: str | None, as_json: bool) -> None:
                 time.sleep(PAUSE_S)
                 victim = kill_leader(admin, folder, topic)
                 count = len(ledger.stored)
-                told(f"SIGKILL {number + 1}: {victim}, which led; {count:,} acknowledged.")
+                show(f"SIGKILL {number + 1}: {victim}, which led; {count:,} acknowledged.")
                 back_again(folder, victim)
             time.sleep(PAUSE_S)
-        told(f"All daemons run again. {ledger.sent:,} sent, {len(ledger.stored):,} acknowledged.")
+        show(f"All daemons run again. {ledger.sent:,} sent, {len(ledger.stored):,} acknowledged.")
         problems = verify(list(everything(session, topic, ledger)), ledger)
         if not problems and not acks:  # the ledger is checked against the messages later
             admin.delete_topic(topic)
         elif not problems:
-            told(f"Kept the topic {topic}.")
+            show(f"Kept the topic {topic}.")
     if as_json:
         output.write_json(
             "myq.demo/1",
@@ -125,7 +125,7 @@ def demo(kills: int, acks: str | None, data: str | None, as_json: bool) -> None:
     elif problems:
         click.echo("\n".join(["BROKEN:", *problems, f"The topic {topic} was kept."]))
     else:
-        told(
+        show(
             f"Kept: every acknowledged message was read back once, in order, at its offset.\n"
             f"The longest time without an acknowledgement was {ledger.gap_s:.2f} s."
         )

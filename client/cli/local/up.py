@@ -102,9 +102,9 @@ def up(
     agent = start_agent(folder, words, detach)
     try:
         with signals_raise():
-            cluster, amiss = wait_until_healthy(folder, agent, time.monotonic() + wait_s)
+            cluster, problems = wait_until_healthy(folder, agent, time.monotonic() + wait_s)
             with quiet_pipe():
-                tell(cluster, data, detach, amiss)
+                print_summary(cluster, data, detach, problems)
             if not detach:
                 click.echo("Ctrl-C stops it.", err=True)
                 code = agent.wait()
@@ -300,17 +300,17 @@ def look(folder: ClusterFolder) -> str:
     return f"Look into the logs in {folder.node}."
 
 
-def tell(cluster: LocalCluster, data: str, detach: bool, amiss: str) -> None:
+def print_summary(cluster: LocalCluster, data: str, detach: bool, problems: str) -> None:
     """Print the cluster's addresses and what to do next."""
     managers, brokers = (
         cluster.of_kind(cluster_folder.MANAGER),
         cluster.of_kind(cluster_folder.BROKER),
     )
     where = "" if data == options.DATA else f" --data {data}"
-    how = "runs, but is NOT healthy" if amiss else "is healthy"
+    how = "runs, but is NOT healthy" if problems else "is healthy"
     click.echo(f"Cluster {cluster.cluster} {how}. Its data is in {data}.")
-    if amiss:
-        click.echo(f"Not healthy: {amiss}. 'myq health{where}' shows more.", err=True)
+    if problems:
+        click.echo(f"Not healthy: {problems}. 'myq health{where}' shows more.", err=True)
     click.echo(f"  managers  {cluster.address}")
     click.echo(f"  brokers   {', '.join(daemon.address for daemon in brokers)}")
     if cluster.gateway is not None:
@@ -323,7 +323,7 @@ def tell(cluster: LocalCluster, data: str, detach: bool, amiss: str) -> None:
 
 
 def stop(agent: subprocess.Popen[bytes]) -> None:
-    """Have the agent stop the daemons; ignore a second Ctrl-C meanwhile."""
+    """Have the agent stop the daemons; ignore a second Ctrl-C."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     with contextlib.suppress(OSError):  # the terminal may be closed

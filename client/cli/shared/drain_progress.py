@@ -21,7 +21,7 @@ class Left(NamedTuple):
 
     what: str  # "Draining broker 2"
     todo: int  # replicas that still have to move; 0: done
-    amiss: str = ""  # other brokers that can't take or give replicas
+    obstacle: str = ""  # other brokers that can't take or give replicas
 
 
 def of_draining(rows: Rows, number: int) -> Left | None:
@@ -34,7 +34,9 @@ def of_draining(rows: Rows, number: int) -> Left | None:
     left = row["replicas"] + row["leaving"]
     # A silent broker can't report that it deleted replicas that moved away.
     is_done = row["state"] == "drained" or (not left and not row["alive"])
-    return Left(f"Draining broker {number}", 0 if is_done else max(1, left), _amiss(rows, number))
+    return Left(
+        f"Draining broker {number}", 0 if is_done else max(1, left), _obstacles(rows, number)
+    )
 
 
 def of_spreading(rows: Rows, number: int) -> Left | None:
@@ -52,7 +54,7 @@ def of_spreading(rows: Rows, number: int) -> Left | None:
     enough = min(math.ceil(Fraction(9 * total, 10 * count)), math.ceil(Fraction(total, count)) - 1)
     missing = enough - row["replicas"]
     moving = sum(one["leaving"] for one in rows)
-    return Left(f"Filling broker {number}", max(0, missing, moving), _amiss(rows, number))
+    return Left(f"Filling broker {number}", max(0, missing, moving), _obstacles(rows, number))
 
 
 def _row(rows: Rows, number: int) -> dict[str, Any] | None:
@@ -62,7 +64,7 @@ def _row(rows: Rows, number: int) -> dict[str, Any] | None:
     return broker
 
 
-def _amiss(rows: Rows, number: int) -> str:
+def _obstacles(rows: Rows, number: int) -> str:
     texts = [f"broker {row['node']} is silent" for row in rows if not row["alive"]]
     texts += [
         f"broker {row['node']} has no room on its disk"
@@ -81,20 +83,20 @@ class Pace:
         self._last = -1
         self.reason = ""  # why nothing moves, if that is known
 
-    def told(self, left: Left, now_s: float) -> str:
+    def describe(self, left: Left, now_s: float) -> str:
         if left.todo > self._most:
             self._most, self._began_at = left.todo, now_s
         if left.todo != self._last:
             self._last, self._moved_at = left.todo, now_s
         is_still = now_s - self._moved_at >= STILL_S
-        self.reason = left.amiss if is_still else ""
+        self.reason = left.obstacle if is_still else ""
         done = self._most - left.todo
         share = f"{100 * done // max(1, self._most)} %"
         text = f"{left.what}: {left.todo:,} of {self._most:,} replicas are left, {share} done"
         passed = now_s - self._began_at
         if is_still:
-            amiss = left.amiss or "it may be copying a large one ('myq topic describe')"
-            return f"{text}; nothing moved for {now_s - self._moved_at:.0f} s: {amiss}"
+            obstacle = left.obstacle or "it may be copying a large one ('myq topic describe')"
+            return f"{text}; nothing moved for {now_s - self._moved_at:.0f} s: {obstacle}"
         if done and left.todo and passed > 0:
             text += f", about {_duration(passed / done * left.todo)} more"
         return text

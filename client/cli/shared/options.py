@@ -1,6 +1,6 @@
-"""Which cluster a command talks to.
+"""Find the cluster that a command talks to.
 
-The first of these that says something: `--cluster`, `--data` (the cluster that `myq up` runs
+The first of these that names one counts: `--cluster`, `--data` (the cluster that `myq up` runs
 there), `MYQ_CLUSTER`, the context in use, and the cluster that runs in ./myq-data.
 """
 
