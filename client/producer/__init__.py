@@ -1,11 +1,11 @@
-"""The producer: messages in, futures out; nothing is dropped silently.
+"""The producer: messages in, futures out; no message is dropped silently.
 
-`producer` is the class `Producer`. `input` checks and cuts what users hand in, `partitioner` and
+`producer` is the class `Producer`. `input` checks and cuts the users' messages, `partitioner` and
 `topic_lanes` choose the partition, `accumulator` keeps batches with their order, sequences and
-repeats, `sender` works in the I/O thread with a `send_attempt` for each batch, `delivery` is what
-`send` returns, `keyed_send` stores messages once whoever sends them.
+repeats, `sender` works in the I/O thread with a `send_attempt` for each batch, `delivery` has the
+futures that `send` returns, `keyed_send` stores messages once, whichever process sends them.
 
-Comes in: values from any thread of the application. Goes out: PRODUCE requests by way of
+Comes in: values from any thread of the application. Goes out: PRODUCE requests through
 `client/cluster`, and the outcome of each message. A full buffer blocks and then raises. Users
 import `Producer`, `Delivery` and `RecordMetadata` from `myqueue`; inside, the command line and
 `myqueue.simple` do so too.

@@ -1,29 +1,29 @@
-"""Messages that wait to be sent, partition by partition: gathering, order, sequences, repeats.
+"""The messages that wait to be sent, by partition: batches, their order, sequences and repeats.
 
 Pure: no clock, no socket, no lock. The producer calls it under its lock, with the time.
 
-A *lane* is what goes to one partition. Messages are put into its open batch; a batch that is
-sealed takes no more and moves on, in order:
+A *lane* has the messages of one partition. New messages go into its open batch; a sealed batch
+takes no more and moves on, in order:
 
     open ─seal─▶ queue ─take─▶ flight ─settle─▶ done
                    ▲              │ rewind: to be sent again, the same bytes in the same order
                    └──── unpack ──┘ only under a new epoch, only if certainly not stored
 
-When is a batch sent? At once, if its lane has nothing in flight: a single message does not wait.
-Else when it is full, when it lingered long enough, or when the flight is empty again. So the
-slower the answers, the larger the batches, by themselves.
+A batch is sent at once if its lane has nothing in flight, so a single message does not wait. Else
+it is sent when it is full, after `linger_ms`, or when nothing is in flight any more. So batches
+grow by themselves when answers are slow.
 
 Sequences number the messages of a lane within an epoch, from 0. A batch gets its sequence when it
-is taken for the first time, and keeps it until it is settled (C3). What is known of a batch is
-counted in `doubt`: attempts that no answer has yet called certainly not done. A batch may be
-called "not stored" only if that is zero; an answer "stored" is believed whenever it comes.
+is first taken and keeps it until it is settled; else a broker could not recognise a repeat. `doubt`
+counts the attempts that no answer has called certainly not done. A batch may fail as "not stored"
+only if it is zero; an answer "stored" counts whenever it arrives.
 
-A *gap*: a batch with a sequence was given up, so brokers will refuse what has later ones. Those
-are parked when they are refused; when every lane has nothing but parked batches in flight, the
-producer gets a new epoch, and `restart` lets them have new sequences.
+A *gap*: a batch with a sequence was given up, so brokers refuse all batches with later ones. Those
+are parked when they are refused. When all batches in flight of all lanes are parked, the producer
+gets a new epoch, and `restart` gives them new sequences.
 
-Invariants (`check_invariants`): in a flight sequences rise; a batch in a queue has none; `buffered`
-is the sum of the sizes of all batches that are not settled.
+Invariants (`check_invariants`): sequences in flight rise; a batch in a queue has none; `buffered`
+is the sum of the sizes of all unsettled batches.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from myqueue.wire import batch as batches
 
 COUNT_MAX: Final = 16_384  # messages of a batch
 MESSAGE_BYTES: Final = 24  # counted for each message besides its own bytes
-HEADER_BYTES: Final = 10  # likewise for each header: what packing its name and content may add
+HEADER_BYTES: Final = 10  # the same for each header: packing may add so much
 PAUSE_MS_MAX: Final = 1_000
 AVOID_MS: Final = 100  # longer than it takes to connect, shorter than an election
 
 
 class Batch:
-    """Messages of one partition that share their fate."""
+    """Messages of one partition that are sent, stored or failed together."""
 
     __slots__ = (
         "lane", "values", "keys", "headers", "times", "time_ms", "size", "opened", "deadline",
@@ -71,7 +71,7 @@ class Batch:
     def describe(
         self, key: bytes | None, headers: dict[str, bytes] | None, time_ms: int | None
     ) -> None:
-        """What the last value has besides itself. Columns exist from the first that needs them."""
+        """Add key, headers and time of the last value; a column begins with its first use."""
         before = len(self.values) - 1
         if key is not None or self.keys is not None:
             if self.keys is None:
@@ -90,7 +90,7 @@ class Batch:
             self.times.append(self.time_ms if time_ms is None else time_ms)
 
     def pack(self, producer: int, epoch: int, codec: int) -> bytes:
-        """The bytes that are sent, this time and every time."""
+        """Pack the batch once; every attempt sends the same bytes."""
         if not self.data:
             count, base = self.count, self.time_ms
             for column, filler in (
@@ -116,7 +116,7 @@ class Batch:
         self.tell()
 
     def tell(self) -> None:
-        """Each listener once, whichever thread comes first: `pop` is atomic."""
+        """Call each listener once; threads may race, because `pop` is atomic."""
         while self.done and self.listeners:
             try:
                 listener = self.listeners.pop(0)
@@ -126,15 +126,15 @@ class Batch:
 
     def listen(self, listener: Callable[[Batch], None]) -> None:
         self.listeners.append(listener)
-        self.tell()  # if it was settled while we came
+        self.tell()  # another thread may have settled it just now
 
     def unlisten(self, listener: Callable[[Batch], None]) -> None:
-        with suppress(ValueError):  # it was told just now
+        with suppress(ValueError):  # it was called just now
             self.listeners.remove(listener)
 
 
 class Lane:
-    """What goes to one partition, in order."""
+    """The batches of one partition, in order."""
 
     __slots__ = (
         "topic", "partition", "group", "batch_bytes", "spread", "open", "queue", "flight",
@@ -152,11 +152,11 @@ class Lane:
         self.next_sequence = 0
         self.retry_at = self.pause = 0
         self.gap = -1  # sequence of the first batch that was given up
-        self.address = ""  # of whom its batches were sent to last
-        self.waits_since = -1  # it could not be sent to since then
+        self.address = ""  # of the broker that got its last batch
+        self.waits_since = -1  # since when nothing can be sent; -1: it can
 
     def waits(self, now: int) -> None:
-        """Nothing can be sent just now; if that lasts, what has no key goes elsewhere."""
+        """Note that nothing can be sent; after AVOID_MS keyless messages avoid this lane."""
         if self.waits_since < 0:
             self.waits_since = now
         elif now - self.waits_since >= AVOID_MS:
@@ -180,7 +180,7 @@ class Accumulator:
         self.delivery_timeout_ms, self.backoff_ms = delivery_timeout_ms, backoff_ms
         self.buffered = 0
         self.lanes: dict[int, Lane] = {}  # by group
-        self.ready: dict[Lane, None] = {}  # those to look at, in order
+        self.ready: dict[Lane, None] = {}  # lanes for the next turn, in order
         self._lingering: deque[Batch] = deque()  # opened while others were in flight
         self._ages: deque[Batch] = deque()  # all, by deadline
 
@@ -191,7 +191,7 @@ class Accumulator:
         return lane
 
     def room(self, lane: Lane, size: int, now: int, wall_ms: int) -> Batch:
-        """The open batch of the lane if so much fits; else a new one. At least one message does."""
+        """Find the lane's open batch if a message of this size fits, or open a new one."""
         batch = lane.open
         if batch is not None:
             if batch.count < COUNT_MAX and batch.size + size <= lane.batch_bytes:
@@ -208,7 +208,7 @@ class Accumulator:
     def put(
         self, batch: Batch, values: list[bytes], size: int, keys: list[bytes | None] | None = None
     ) -> None:
-        """Messages that have a value and perhaps a key. `size` has MESSAGE_BYTES for each."""
+        """Put messages with values, perhaps keys. `size` includes MESSAGE_BYTES for each."""
         if keys is not None:
             batch.keys = batch.keys or []
             batch.keys += [None] * (batch.count - len(batch.keys))
@@ -229,7 +229,7 @@ class Accumulator:
             self.ready[lane] = None
 
     def seal_all(self) -> list[Batch]:
-        """Nothing lingers any more. All batches that are not settled."""
+        """Seal every open batch; return all unsettled batches."""
         for lane in self.lanes.values():
             self.seal(lane)
         return [batch for lane in self.lanes.values() for batch in lane.unsettled()]
@@ -237,7 +237,7 @@ class Accumulator:
     # -- sending ----------------------------------------------------------------------------------
 
     def tick(self, now: int) -> list[Batch]:
-        """Seal what lingered enough. What is past its deadline, for `give_up`."""
+        """Seal batches that lingered enough; return those past their deadline, for `give_up`."""
         while self._lingering and self._lingering[0].opened + self.linger_ms <= now:
             batch = self._lingering.popleft()
             if batch.lane.open is batch:
@@ -250,7 +250,7 @@ class Accumulator:
         return late
 
     def next_tick(self) -> int | None:
-        """When `tick` has something to do, if nothing happens before."""
+        """When `tick` has work to do next."""
         while self._lingering and self._lingering[0].lane.open is not self._lingering[0]:
             self._lingering.popleft()
         while self._ages and self._ages[0].done:
@@ -260,7 +260,7 @@ class Accumulator:
         return min(moments, default=None)
 
     def take(self, lane: Lane, now: int, only_repeats: bool = False) -> list[Batch]:
-        """What to send of this lane now, in order. Each is then awaited."""
+        """Take the batches of a lane to send now, in order; each then awaits an answer."""
         if lane.retry_at > now:
             return []
         taken = [batch for batch in lane.flight if not batch.awaiting and not batch.parked]
@@ -282,7 +282,7 @@ class Accumulator:
     # -- outcomes ---------------------------------------------------------------------------------
 
     def stored(self, batch: Batch) -> bool:
-        """It is stored; False if it was settled before."""
+        """Remove a stored batch; False if it was settled before."""
         if batch.done:
             return False
         self._remove(batch)
@@ -290,7 +290,7 @@ class Accumulator:
         return True
 
     def rewind(self, batch: Batch, now: int, at_once: bool = False) -> None:
-        """Send this one and all behind it in its lane again."""
+        """Let this batch and all after it in its lane be sent again."""
         lane = batch.lane
         for other in lane.flight:
             if other.sequence >= batch.sequence:
@@ -301,9 +301,10 @@ class Accumulator:
         self.ready[lane] = None
 
     def follow(self, leader: Callable[[int], str | None], now: int, may_repeat: bool) -> None:
-        """News of who leads which group. What is unanswered goes to a new leader, without a pause.
+        """Send unanswered batches to a new leader, without a pause.
 
-        Not unless it `may_repeat`: without sequences a mere silence is no reason to send it twice.
+        Only if `may_repeat`: without sequences a repeat could store a message twice, so a missing
+        answer alone is no reason.
         """
         for lane in self.lanes.values():
             address = leader(lane.group) if lane.flight else None
@@ -319,7 +320,7 @@ class Accumulator:
             self.ready[lane] = None
 
     def give_up(self, batch: Batch) -> str | None:
-        """Its outcome ("none" or "unknown"); None if it was settled before."""
+        """Give up a batch; its outcome ("none" or "unknown"), None if it was settled before."""
         if batch.done:
             return None
         if batch.sequence >= 0 and not batch.parked:
@@ -351,11 +352,11 @@ class Accumulator:
 
     @property
     def may_restart(self) -> bool:
-        """No batch that was sent may still be stored."""
+        """Can no batch that was sent still be stored?"""
         return all(batch.parked for lane in self.lanes.values() for batch in lane.flight)
 
     def restart(self) -> None:
-        """A new epoch: every lane counts from 0, and what was parked goes first."""
+        """Begin a new epoch: each lane counts from 0, and parked batches go first."""
         for lane in self.lanes.values():
             for batch in reversed(lane.flight):
                 batch.sequence, batch.data = -1, b""
@@ -370,9 +371,9 @@ class Accumulator:
             raise ValueError(problem)
 
     def _problems(self) -> Iterator[str]:
-        everything: list[Any] = [b for lane in self.lanes.values() for b in lane.unsettled()]
-        if sum(batch.size for batch in everything) != self.buffered:
-            yield "buffered is not the sum of what is not settled"
+        unsettled: list[Any] = [b for lane in self.lanes.values() for b in lane.unsettled()]
+        if sum(batch.size for batch in unsettled) != self.buffered:
+            yield "buffered is not the sum of the sizes of unsettled batches"
         for lane in self.lanes.values():
             sequences = [batch.sequence for batch in lane.flight]
             if sequences != sorted(set(sequences)):

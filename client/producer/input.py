@@ -1,7 +1,7 @@
-"""What users hand to a producer: made plain, measured, and cut into runs that fit into batches.
+"""The users' messages: converted to bytes, measured, and cut into runs that fit into batches.
 
-Whole lists are treated by functions that run in C (`map`, `sum`, `accumulate`, `bisect`): at a
-million messages a second there is no time for a Python statement for each.
+Lists are handled by functions that run in C (`map`, `sum`, `accumulate`, `bisect`): at a million
+messages a second there is no time for a Python statement for each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX - (64 << 10)
 
 
 def plain(value: Any, what: str = "value") -> bytes:
-    """Bytes, bytearray and memoryview are taken; text for keys as well, in UTF-8."""
+    """Convert bytes, bytearray or memoryview to bytes; a key may be a text, for UTF-8."""
     if isinstance(value, bytes):
         return bytes(value)
     if isinstance(value, bytearray | memoryview):
@@ -33,17 +33,19 @@ def plain(value: Any, what: str = "value") -> bytes:
 
 def plain_headers(headers: Any) -> dict[str, bytes]:
     try:
-        found = {} if isinstance(headers, str | bytes) else dict(headers)
+        plain_map = {} if isinstance(headers, str | bytes) else dict(headers)
     except (TypeError, ValueError):
-        found = {}
-    if not found and headers not in ({}, [], ()):
+        plain_map = {}
+    if not plain_map and headers not in ({}, [], ()):
         raise wrong("headers", "a mapping of texts to bytes or texts", headers)
-    for name, value in found.items():
+    for name, value in plain_map.items():
         if not isinstance(name, str):
             raise InvalidRequest(f"names of headers are text, not {name!r}")
         _encoded(name, "header's name")
-        found[name] = _encoded(value, name) if isinstance(value, str) else plain(value, "header")
-    return found
+        plain_map[name] = (
+            _encoded(value, name) if isinstance(value, str) else plain(value, "header")
+        )
+    return plain_map
 
 
 def _encoded(value: str, what: str) -> bytes:
@@ -54,13 +56,13 @@ def _encoded(value: str, what: str) -> bytes:
 
 
 def plain_keys(keys: Any, count: int) -> list[Any]:
-    """A key, or None, for each of so many values."""
+    """Check that there is a key, or None, for each value."""
     if isinstance(keys, str | bytes | bytearray | Mapping) or not isinstance(keys, Iterable):
         raise wrong("keys", "a list with a key, or None, for each value", keys)
-    found = list(keys)
-    if len(found) != count:
-        raise InvalidRequest(f"{count} values, but {len(found)} keys")
-    return found
+    key_list = list(keys)
+    if len(key_list) != count:
+        raise InvalidRequest(f"{count} values, but {len(key_list)} keys")
+    return key_list
 
 
 def plain_time(timestamp_ms: int) -> int:
@@ -70,15 +72,15 @@ def plain_time(timestamp_ms: int) -> int:
 
 
 def plain_values(values: Iterable[Any]) -> list[bytes]:
-    """A list that is ours, of nothing but bytes."""
+    """Copy values to a new list of bytes."""
     if isinstance(values, str | bytes | bytearray | memoryview):
         raise InvalidRequest("send_many takes a list of values; for one value there is send")
     if isinstance(values, Mapping) or not isinstance(values, Iterable):
         raise wrong("values", "a list of bytes", values)
-    found = list(values)
-    if set(map(type, found)) - {bytes}:
-        found = [plain(value) for value in found]
-    return found
+    payloads = list(values)
+    if set(map(type, payloads)) - {bytes}:
+        payloads = [plain(value) for value in payloads]
+    return payloads
 
 
 def check_size(size: int, limit: int, topic: str) -> None:
@@ -116,7 +118,7 @@ class Runs:
         return ends[end] - ends[first]
 
     def fitting(self, first: int, room: int, count_max: int = COUNT_MAX) -> int:
-        """Where a run that begins at `first` ends, so that it fits; it has at least one message."""
+        """Find the end of the run from `first` on that fits; it has at least one message."""
         end = min(self.count, first + count_max)
         if first == 0 and end == self.count and self.total <= room:
             return end

@@ -1,13 +1,13 @@
-"""Messages that are stored once, however often and through whomever they are sent.
+"""`send_once`: messages with an id are stored once, however often and by whichever process sent.
 
-A producer's own repeats are told by its sequences, as long as it lives. Who may be ended between
-sending and hearing the answer (a gateway, a job that is started again) gives its request an *id*
-instead; the batch carries it (PROTOCOL.md, section 4), and the partition remembers for a quarter of
-an hour where it put it. The same id with other messages is refused by each partition that knows it
-(`KeyReused`): a list of which another part goes to another partition is a new one there.
+Brokers recognise a producer's own repeats by its sequences, as long as it lives. A process that may
+end between sending and the answer (a gateway, a job that is restarted) gives its request an *id*
+instead. The batch carries it (PROTOCOL.md, section 4), and the partition remembers for 15 minutes
+where it stored the batch. Each partition that knows the id refuses it with other messages
+(`KeyReused`); a partition that does not know it stores them.
 
-Where a message goes that names neither key nor partition is decided by the id alone, so that a
-repeat finds the same partition: by a hash that moves as few ids as possible when a topic grows.
+The id alone decides the partition of a message without key and partition, so that a repeat finds
+the same one. The hash moves as few ids as possible when a topic grows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from myqueue.wire.protocol import PRODUCE
 
 ID_BYTES: Final = 16
 FIRST_BIT: Final = 1 << 63
-Messages = tuple[list[int], list[bytes], list[bytes | None] | None]  # places in the list, …
+Messages = tuple[
+    list[int], list[bytes], list[bytes | None] | None
+]  # indexes in the list, values, keys
 
 
 def send_once(
@@ -40,7 +42,7 @@ def send_once(
     keys: Sequence[bytes | str | None] | None,
     partition: int | None, request_id: bytes, settings: ProducerSettings,
 ) -> Future[list[RecordMetadata]]:  # fmt: skip
-    """Where each message is, in the order of the list."""
+    """Store messages once. The future has where each message is, in the order of the list."""
     if type(request_id) is not bytes or len(request_id) != ID_BYTES:
         raise InvalidRequest(f"an id is {ID_BYTES} bytes")
     if not values or (keys is not None and len(keys) != len(values)):
@@ -55,7 +57,7 @@ def send_once(
 
 
 class _Parts:
-    """Answers of several partitions become one, when all are there."""
+    """Joins the answers of several partitions to one future."""
 
     def __init__(self, topic: str, messages: int, parts: int) -> None:
         self.future: Future[list[RecordMetadata]] = Future()
@@ -80,7 +82,7 @@ class _Parts:
             self.future.set_result(self._found)
             return
         error = self._errors[0]
-        if len(self._errors) < self._count or any(one.outcome != NONE for one in self._errors):
+        if len(self._errors) < self._count or any(other.outcome != NONE for other in self._errors):
             error.outcome = UNKNOWN  # of the list
         self.future.set_exception(error)
 

@@ -1,16 +1,15 @@
-"""Which partition a message goes to, if its sender did not say.
+"""Choose the partition of a message whose sender did not.
 
 With a key: CRC-32 of the key (zlib's, the polynomial of gzip), modulo the number of partitions.
 Equal keys share a partition, and so an order, as long as the topic does not grow. This is part of
-the contract: it is the same in all versions and easy to find in any other language.
+the contract: it is the same in all versions and easy to compute in any other language.
 
 Without a key: the partition that got the fewest messages so far, the lowest number among equals.
-One message at a time that is round-robin. Where messages gather in batches, whole runs stay
-together (one full batch costs less than eight small ones), and the next run goes to whoever is
-behind: fair over time whatever the lengths of the runs. A partition that is added later begins
-with as many as the one that is most behind; it is not flooded to make up for what it missed. One
-that can't take anything just now (nobody leads it) is avoided as long as there are others, and
-comes back in the same way.
+For single messages that is round-robin. Messages that gather in batches stay together in runs (one
+full batch costs less than eight small ones), and the next run goes to the partition with the fewest
+messages: fair over time for any lengths of runs. A partition that is added later starts with the
+smallest count, so it is not flooded to catch up. A partition that cannot take messages now (it has
+no leader) is avoided as long as there are others, and later starts again in the same way.
 
     >>> spread = Spread(3)
     >>> [spread.next(count) for count in (1, 5, 1, 1)]
@@ -25,14 +24,15 @@ _64_BITS = (1 << 64) - 1
 
 
 def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a key."""
     return crc32(key) % partitions
 
 
 def jump_hash(name: bytes, partitions: int) -> int:
-    """Which of so many a name of 8 bytes or more belongs to; one more takes as few as possible.
+    """The partition of a name of 8 bytes or more; one more partition moves as few as possible.
 
-    The consistent hash of Lamping and Veach: it jumps to later partitions with the chance that each
-    of them has, and stops before the first that does not exist.
+    The jump consistent hash of Lamping and Veach: it jumps to later partitions with the probability
+    of each, and stops before the first that does not exist.
 
     >>> [settled(b"customer 4", count) for count in (1, 2, 3, 8)]
     [0, 0, 0, 0]
@@ -46,7 +46,7 @@ def jump_hash(name: bytes, partitions: int) -> int:
 
 
 class Spread:
-    """Messages without a key over the partitions of one topic. Not for several threads at once."""
+    """Spreads messages without a key over the partitions of one topic. Not thread-safe."""
 
     __slots__ = ("avoided", "given")
 
@@ -59,7 +59,7 @@ class Spread:
         self.given += [behind] * (partitions - len(self.given))
 
     def choose(self) -> int:
-        """Where the next run goes. What it gets is to be told with `count`."""
+        """Choose the partition of the next run; report its messages with `count`."""
         if 0 < len(self.avoided) < len(self.given):
             open_ = (at for at in range(len(self.given)) if at not in self.avoided)
             return min(open_, key=self.given.__getitem__)
@@ -69,7 +69,7 @@ class Spread:
         self.avoided.add(partition)
 
     def welcome(self, partition: int) -> None:
-        """It takes messages again; what it missed stays missed."""
+        """Choose a partition again that was avoided, without catching up."""
         if partition in self.avoided:
             self.avoided.discard(partition)
             others = (n for at, n in enumerate(self.given) if at not in self.avoided | {partition})

@@ -1,8 +1,8 @@
-"""One batch in one PRODUCE: who waits for its result, and whose attempt it was.
+"""`Attempt`: one batch in one PRODUCE, the receiver of its result.
 
-A batch may be sent several times. Each time is an attempt of its own, with a number: an answer
-"stored" is believed whichever attempt it answers, a refusal only moves the batch if it answers the
-latest one (`Sender.refused`).
+A batch may be sent several times; each time is an attempt with a number. The answer "stored" counts
+for whichever attempt it answers. A refusal changes the batch only if it answers the latest attempt
+(`Sender.refused`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Attempt(Waiter):
-    """See the chapter's head."""
+    """One attempt to send a batch, and its receiver of the answer."""
 
     __slots__ = ("batch", "connection", "id", "number", "sender", "siblings")
 
     def __init__(self, sender: Sender, batch: Batch, connection: Connection) -> None:
         self.sender, self.batch, self.connection = sender, batch, connection
         self.number, self.id = batch.attempt, 0
-        self.siblings: list[Attempt] = []  # all of the message, this one too
+        self.siblings: list[Attempt] = []  # all attempts in the message, with this one
 
     def produced(self, row: list[Any]) -> None:
         _, code, offset, time_ms, details = row
@@ -40,7 +40,7 @@ class Attempt(Waiter):
         self.sender.refused(self, error)
 
     def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
-        """An ERROR instead of results: nothing of the message was taken."""
+        """Receive an ERROR instead of results: no batch of the message was accepted."""
         text = f"{words.name_of(envelope[words.KIND])} is no answer to PRODUCE"
         is_error = envelope[words.KIND] == words.ERROR
         error = failure(envelope) if is_error else OutcomeUnknown(text)

@@ -1,25 +1,26 @@
-"""The producer's half in the I/O thread: who it is, what it sends where, what the answers mean.
+"""The producer's half in the I/O thread: its id and epoch, sending, and the meaning of answers.
 
-A `turn` gives up what is too late, then takes from every lane that is ready what may be sent to the
-lane's leader, and sends all that goes to one broker in one message. It runs when something changed:
-messages were put, an answer came, routes or connections are other than before, a timer is due.
+A turn gives up late batches, takes from each ready lane the batches for the lane's leader, and
+sends all batches for one broker in one message. It runs after each change: new messages, an answer,
+a route or connection that changed, a timer.
 
-What an answer means for its batch:
+The answer decides about its batch:
 
 - stored: done, whichever attempt it answers.
-- refused, may succeed later, or unknown (the connection broke, the leader was lost): again, from
-  this batch on, in order. The sequences make that safe; nothing is stored twice.
-- OUT_OF_SEQUENCE: if an earlier batch of the lane is unanswered too, it is the one that is
-  missing, and both are sent again. Behind a gap that we made ourselves it is parked. Otherwise
-  something that was acknowledged is missing, and this producer stops for good.
-- none at all: after a while routes are asked for, and when somebody else leads now, the batch goes
-  there. A broker that hangs breaks no connection, and nobody waits for it longer than that.
-- FENCED: another session of this producer took over; it stops for good.
-- refused for good (damaged, too large, topic gone): this batch fails.
+- retriable, or unknown (the connection broke, the leader failed): this batch and all after it are
+  sent again, in order. The sequences make that safe; no message is stored twice.
+- OUT_OF_SEQUENCE: if an earlier batch of the lane is also unanswered, that one is missing, and both
+  are sent again. After a gap of our own the batch is parked. Otherwise an acknowledged batch is
+  missing, and this producer stops permanently.
+- no answer: after SILENT_MS the producer asks for routes; if another broker leads now, the batch
+  goes there. A broker that hangs breaks no connection, so waiting alone would take too long.
+- FENCED: another session of this producer took over; this one stops permanently.
+- any other refusal (damaged, too large, topic deleted): this batch fails.
 
-A batch with a sequence that fails, or that is given up, leaves a gap. Nothing new is sent from
-then on; when no batch that was sent is undecided any more, the producer opens a new epoch and goes
-on (C3). Without idempotence there are no sequences and no gaps, and a repeat may store twice.
+A batch with a sequence that fails leaves a gap. Then no new batch is sent; once every batch that
+was sent is decided, the producer opens a new epoch and continues. So no batch that may still be
+stored ever gets a new sequence. Without idempotence there are no sequences and no gaps, and a
+repeat may store a message twice.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ log = logging.getLogger("myqueue.client")
 
 MESSAGE_BYTES_MAX: Final = 8 << 20  # of all batches in one PRODUCE
 STUCK_MS_MIN, STUCK_MS_MAX = 20, 500
-SILENT_MS: Final = 250  # who has not answered for so long may not lead any more
-_RIGHT_PLACE: Final = (Busy, DiskFull, JournalBusy)  # no other broker would do better
+SILENT_MS: Final = 250  # a broker silent for this time may not lead any more
+_RIGHT_PLACE: Final = (Busy, DiskFull, JournalBusy)  # from the leader; do not look for another
 
 
 class Sender:
-    """See the chapter's head. `lock` is the producer's; it guards the accumulator."""
+    """Sends batches and handles answers. `lock` is the producer's; it guards the accumulator."""
 
     def __init__(
         self, session: SessionCore, accumulator: Accumulator, lock: threading.Condition,
@@ -83,7 +84,7 @@ class Sender:
         self._stuck: dict[Lane, None] = {}
         self._stuck_ms = STUCK_MS_MIN
         self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, message)
-        self._ask_at = 0  # not before that are routes asked for because of silence
+        self._ask_at = 0  # when silence may ask for routes again
         self._timer: Timer | None = None
         self._has_news = False  # of routes
         session.on_routes(self._routes_changed)
@@ -92,7 +93,7 @@ class Sender:
     # -- the turn ---------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """From any thread: a turn, soon. Many kicks are one turn."""
+        """Ask for a turn soon, from any thread. Many kicks are one turn."""
         if not self._kicked and not self._session.closed:
             self._kicked = True
             self._session.on_io(self._turn)
@@ -124,7 +125,7 @@ class Sender:
         self._set_timer(now, due)
 
     def _collect(self, now: int) -> tuple[dict[Connection, list[Batch]], int | None]:
-        """What goes to whom; and when a lane that has to pause wants to be looked at."""
+        """Take the batches to send, by connection; and when the next pause of a lane ends."""
         loads: dict[Connection, list[Batch]] = {}
         due: int | None = None
         with self._lock:
@@ -167,7 +168,7 @@ class Sender:
         return None
 
     def _set_timer(self, now: int, due: int | None) -> None:
-        """The next turn, if nothing happens before."""
+        """Set the timer of the next turn, if no event comes before."""
         if self._stuck:
             self._session.refresh()
             stuck_until = now + self._stuck_ms
@@ -188,14 +189,14 @@ class Sender:
         at = max(now + 1, min(moments))
         if self._timer is not None:
             if now < self._timer.at <= at and self._timer.job is not None:
-                return  # early is as good: that turn will set another one
+                return  # an earlier turn is fine; it sets the next timer
             self._timer.cancel()
         self._timer = self._session.after(at - now, self.kick)
 
     # -- sending ----------------------------------------------------------------------------------
 
     def _send(self, connection: Connection, load: Sequence[Batch], now: int) -> None:
-        """One message, or several if it would be too large."""
+        """Send batches to one broker, in several messages if one would be too large."""
         message: list[Attempt] = []
         groups: list[int] = []
         frames: list[Buffer] = []
@@ -223,7 +224,7 @@ class Sender:
         self._sent.append((now, message))
 
     def _look_at_sent(self, now: int) -> None:
-        """Attempts whose answer is overdue. A connection on which nothing comes is broken."""
+        """Find attempts whose answer is overdue; break a connection on which nothing came."""
         limit_ms = self._settings.request_timeout_ms
         while self._sent:
             began, message = self._sent[0]
@@ -238,7 +239,7 @@ class Sender:
                 connection = attempt.connection
                 why = f"no answer within {limit_ms} ms"
                 if connection.is_ready and connection.silent_since(began):
-                    connection.broke(why)  # tells all its attempts
+                    connection.broke(why)  # it fails all its attempts
                 else:
                     self.refused(attempt, OutcomeUnknown(f"{connection.address}: {why}"))
 
@@ -256,12 +257,12 @@ class Sender:
             self.kick()
 
     def refused(self, attempt: Attempt, error: MyQueueError) -> None:
-        """An attempt failed, certainly (outcome "none") or perhaps."""
+        """Handle an attempt that failed certainly (outcome "none") or perhaps."""
         batch, now = attempt.batch, self._session.now_ms()
         if error.outcome == NONE:
             batch.doubt -= 1
         if batch.done or not batch.awaiting or attempt.number != batch.attempt:
-            return  # an older attempt, or one that is to be repeated already
+            return  # an older attempt, or the batch is about to be sent again
         batch.last_error = error
         if self._stopped:
             return
@@ -291,8 +292,8 @@ class Sender:
             self._session.refresh()
         with self._lock:
             self._lanes.rewind(attempt.batch, now, at_once=hinted)
-        said = str(error)
-        self.trouble = said if error.name in said else f"{error.name}: {said}"
+        text = str(error)
+        self.trouble = text if error.name in text else f"{error.name}: {text}"
 
     def _out_of_sequence(self, batch: Batch, error: MyQueueError, now: int) -> None:
         lane = batch.lane
@@ -312,11 +313,11 @@ class Sender:
     def _too_late(self, batch: Batch, outcome: str) -> MyQueueError:
         limit_ms, last = self._settings.delivery_timeout_ms, batch.last_error
         why = silence_at(self._session, self._session.routes.partition(batch.lane.group), last)
-        told = why.text
+        reason = why.text
         if last is None and why.hint is None:
-            told = f"last: {self.trouble or 'never sent'}"
+            reason = f"last: {self.trouble or 'never sent'}"
         text = f"not delivered to {batch.lane.topic}/{batch.lane.partition} within {limit_ms} ms"
-        error = TimedOut(f"{text}; {told}", component=why.component, hint=why.hint)
+        error = TimedOut(f"{text}; {reason}", component=why.component, hint=why.hint)
         return with_outcome(error, outcome)
 
     def _fail(self, batch: Batch, error: MyQueueError) -> None:
@@ -326,16 +327,18 @@ class Sender:
         self._on_failed(batch)  # before `flush` can wake up and ask
         batch.settle(0, 0, error)
 
-    # -- who we are -------------------------------------------------------------------------------
+    # -- producer id and epoch --------------------------------------------------------------------
 
     def _look_at_epoch(self) -> None:
-        """Open the producer: at the beginning, and after a gap when nothing is undecided."""
+        """Open the producer at the beginning, and after a gap once every batch is decided."""
         if not self._settings.idempotent or self.fatal is not None or self._opening:
             return
         with self._lock:
             if self._has_epoch and self._lanes.has_gap:
                 self._has_epoch = False
-                log.warning("a batch was given up: a new epoch when all before it is decided")
+                log.warning(
+                    "a batch was given up: a new epoch follows when all sent batches are decided"
+                )
             wanted = not self._has_epoch and self._lanes.may_restart and self._lanes.buffered
         if wanted:
             self._opening = True
@@ -365,7 +368,7 @@ class Sender:
         self.kick()
 
     def _die(self, error: MyQueueError) -> None:
-        """Nothing more can be sent by this producer; all that waits fails."""
+        """Stop permanently: this producer can send no more, and all its batches fail."""
         if self.fatal is None:
             log.error("producer %d can't go on: %s", self.producer, error)
             self.fatal = error
@@ -373,7 +376,7 @@ class Sender:
             self.abandon(error)
 
     def abandon(self, error: MyQueueError, lanes: Sequence[Lane] | None = None) -> None:
-        """Fail everything (of these lanes, which are gone): not stored, or perhaps stored."""
+        """Fail all batches, or those of some lanes, which are removed."""
         with self._lock:
             which = list(self._lanes.lanes.values()) if lanes is None else lanes
             failed = [(b, self._lanes.give_up(b)) for lane in which for b in lane.unsettled()]
@@ -384,7 +387,7 @@ class Sender:
             self._fail(batch, with_outcome(copy, outcome or NONE))
 
     def _shut(self) -> None:
-        """The session was closed below us, by whoever made it."""
+        """Fail all batches, because the owner of the session closed it."""
         if not self._stopped:
             self.fatal = self.fatal or Closed("the session was closed")
             self._on_fatal(self.fatal)
@@ -392,7 +395,7 @@ class Sender:
             self._stopped = True
 
     def stop(self) -> None:
-        """For good. What is unsettled fails; in the I/O thread."""
+        """Stop permanently; unsettled batches fail. In the I/O thread."""
         self._session.off_routes(self._routes_changed)
         self._session.off_shut(self._shut)
         self.abandon(Closed("the producer was closed before this was delivered"))

@@ -12,12 +12,11 @@ from myqueue.producer.partitioner import Spread, partition_of
 
 
 class TopicLanes:
-    """One topic, as this producer knows it.
+    """The lanes of one topic.
 
-    Any thread reads a place without a lock, because what it reads is replaced and never changed:
-    `lanes` is a tuple with a lane for each partition of `topic`, from the first moment on. A
-    message must never see a part of it, since the number of lanes decides where a key belongs.
-    `grow` needs the producer's lock.
+    Any thread reads them without a lock, because `lanes` is a tuple that is replaced, never
+    changed. It always has a lane for each partition of `topic`: a message must never see a part of
+    it, since the number of lanes decides where a key belongs. `grow` needs the producer's lock.
     """
 
     __slots__ = ("is_gone", "lanes", "limit", "spread", "sticky", "topic")
@@ -29,17 +28,17 @@ class TopicLanes:
         self.spread = Spread(0)
         self.is_gone = False
         self.lanes: tuple[Lane, ...] = ()
-        self.sticky: Lane  # where messages without a key go just now
+        self.sticky: Lane  # where messages without a key go now
         self.grow(topic, accumulator, batch_bytes)
 
     def grow(self, topic: Topic, accumulator: Accumulator, batch_bytes: int) -> None:
         size = min(batch_bytes, self.limit)
         added = tuple(
-            accumulator.add_lane(Lane(topic.name, one.number, one.group, size, self.spread))
-            for one in topic.partitions[len(self.lanes) :]
+            accumulator.add_lane(Lane(topic.name, part.number, part.group, size, self.spread))
+            for part in topic.partitions[len(self.lanes) :]
         )
         self.spread.grow(len(topic.partitions))
-        # The topic first: whoever sees a lane finds its partition.
+        # The topic first: a thread that sees a lane then finds its partition.
         self.topic = topic
         self.lanes += added
         self.sticky = self.lanes[self.spread.choose()]
@@ -62,15 +61,17 @@ def by_lane(
     keys: Sequence[bytes | str | None],
     partition: int | None,
 ) -> list[tuple[Lane | None, list[bytes], list[bytes | None]]]:
-    """The list, partition by partition; None for those without a key."""
+    """Split a list by lane; the lane None has the messages without a key."""
     plain_keys = [key if key is None else plain(key, "key") for key in keys]
     if partition is not None:
         return [(lane_of(place, None, partition), values, plain_keys)]
     lanes = place.lanes
     count = len(lanes)
-    found: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
+    lists: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
     for value, key in zip(values, plain_keys, strict=True):
-        some = found.setdefault(-1 if key is None else partition_of(key, count), ([], []))
-        some[0].append(value)
-        some[1].append(key)
-    return [(lanes[at] if at >= 0 else None, *some) for at, some in found.items()]
+        lane_values, lane_keys = lists.setdefault(
+            -1 if key is None else partition_of(key, count), ([], [])
+        )
+        lane_values.append(value)
+        lane_keys.append(key)
+    return [(lanes[at] if at >= 0 else None, *both) for at, both in lists.items()]
