@@ -2,7 +2,7 @@
 
 Comes in: requests, from any thread. Goes out: futures. The session holds the connections, hands
 requests to the I/O thread, keeps routes fresh, and reports every three seconds to the managers
-which producers and consumers of this process are alive. DESIGN.md lists the whole interface.
+which producers and consumers of this process are alive.
 
 A session belongs to the process that created it. A forked child has a copy without the I/O thread
 and with its parent's sockets, so every call there raises Forked. The check comes before any lock,
