@@ -53,7 +53,7 @@ def check_end_of_topic(cluster: EchoCluster, poll: Poll, refresh: Callable[[], o
     refresh()
     found, [error] = poll_for(poll, 0.5)
     assert isinstance(error, errors.TopicDeleted) and "'t' was deleted" in str(error)
-    assert found == [] and "made again" in error.hint
+    assert found == [] and "created again" in error.hint
     fill(cluster.topic("t")[0], 2)
     refresh()
     found, failed = poll_for(poll, 5, until=2)
