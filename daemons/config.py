@@ -51,7 +51,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("stop_within_ms", 3000, "ms", "For handing over leadership when asked to stop."),
 )
 # Where the rule MYQ_<NAME> would clash: MYQ_CLUSTER is the address that `myq` talks to.
-VARIABLES = {"cluster": "MYQ_CLUSTER_NAME"}
+ENVIRONMENT_NAMES = {"cluster": "MYQ_CLUSTER_NAME"}
 _NAMES = {setting.name: setting for setting in SETTINGS}
 
 
@@ -82,14 +82,14 @@ class DaemonConfig:
     stop_within_ms: int
 
 
-def load(
+def load_config(
     kind: str, file: str | None, environment: Mapping[str, str], flags: Mapping[str, Any]
 ) -> DaemonConfig:
     """Put the four sources together; whatever is wrong is named with its place."""
-    return check(kind, gather(SETTINGS, file, environment, flags, VARIABLES))
+    return check_config(kind, gather(SETTINGS, file, environment, flags, ENVIRONMENT_NAMES))
 
 
-def check(kind: str, values: Mapping[str, Any]) -> DaemonConfig:
+def check_config(kind: str, values: Mapping[str, Any]) -> DaemonConfig:
     for name, setting in _NAMES.items():
         if setting.default is None and values.get(name) in (None, ""):
             raise InvalidSetting(f"{name} is missing: {setting.meaning}")

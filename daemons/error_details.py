@@ -7,7 +7,7 @@ from typing import Any
 from myqueue.errors import MyQueueError
 
 
-def describe(error: MyQueueError) -> dict[str, Any]:
+def error_details(error: MyQueueError) -> dict[str, Any]:
     """What goes beside the text: facts for the client's code, and a hint for this case alone."""
     details = getattr(error, "details", None)
     found = details if isinstance(details, dict) else {}

@@ -15,10 +15,10 @@ from typing import Any
 
 from myqueue.daemons.clock import Clock
 
-BURST, WINDOW_MS = 10, 10_000
+EVENTS_PER_WINDOW_MAX, WINDOW_MS = 10, 10_000
 
 
-class Logger:
+class EventLog:
     def __init__(self, name: str, form: str, clock: Clock) -> None:
         self._name, self._json, self._clock = name, form == "json", clock
         self._seen: dict[str, list[int]] = {}  # event -> [begin of the window, told, left out]
@@ -36,7 +36,7 @@ class Logger:
                 fields["left_out"] = window[2]
             window[:] = [now, 0, 0]
         window[1] += 1
-        if window[1] > BURST and not always:
+        if window[1] > EVENTS_PER_WINDOW_MAX and not always:
             window[2] += 1
             return
         if trace:

@@ -27,14 +27,14 @@ import click
 from myqueue import __version__
 from myqueue.daemons.broker.broker import Broker
 from myqueue.daemons.clock import RealClock
-from myqueue.daemons.config import SETTINGS, DaemonConfig, load
-from myqueue.daemons.event_log import Logger
+from myqueue.daemons.config import SETTINGS, DaemonConfig, load_config
+from myqueue.daemons.event_log import EventLog
 from myqueue.daemons.interfaces import Owner
 from myqueue.daemons.manager.manager import Manager
-from myqueue.daemons.network.flood_limit import Floods
+from myqueue.daemons.network.flood_limit import FloodGuard
 from myqueue.daemons.network.loop import Loop
 from myqueue.daemons.network.sockets import Transport
-from myqueue.daemons.raft.types import Broken, Settings
+from myqueue.daemons.raft.types import InvariantBroken, RaftSettings
 from myqueue.daemons.replication.engine import Engine
 from myqueue.errors import DiskFull, InvalidSetting, JournalStopped, MyQueueError
 from myqueue.wal.config import JournalConfig
@@ -43,19 +43,19 @@ from myqueue.wal.process_tuning import allow_open_files, tune_process
 from myqueue.wire import protocol
 from myqueue.wire.keyfiles import DoorKeys
 
-WRONG_USAGE, DISK_FAILED, INVARIANT_BROKEN = 2, 4, 5
+EXIT_WRONG_USAGE, EXIT_DISK_FAILED, EXIT_INVARIANT_BROKEN = 2, 4, 5
 OPEN_FILES: Final = 65_536  # connections of clients, mostly
 ROOM_TRY_S: Final = 1.0
 ROOM_TOLD_TRIES: Final = 30
 
 
-class Daemon:
+class DaemonProcess:
     """One process: open, run, close."""
 
     def __init__(self, config: DaemonConfig) -> None:
         self.config = config
         self.clock = RealClock()
-        self.tell = Logger(f"{config.kind}-{config.id}", config.log, self.clock)
+        self.tell = EventLog(f"{config.kind}-{config.id}", config.log, self.clock)
         self._stop = Event()
 
     def run(self) -> None:
@@ -105,7 +105,7 @@ class Daemon:
             config.listen, config.peer_listen, greeting, keys, now=self.clock.now_ms()
         )
         try:
-            settings = Settings(
+            settings = RaftSettings(
                 heartbeat_ms=config.heartbeat_ms,
                 election_timeout_ms_min=config.election_timeout_ms,
                 election_timeout_ms_max=2 * config.election_timeout_ms,
@@ -116,12 +116,12 @@ class Daemon:
             )  # fmt: skip
             transport.counts, engine.report = engine.counts, self.tell
             if config.waiting_bytes:
-                transport.floods = Floods(config.waiting_bytes)
+                transport.floods = FloodGuard(config.waiting_bytes)
             engine.scrub_bytes_per_s = config.scrub_bytes_per_s
             engine.fill_bytes_per_s = config.fill_bytes_per_s
             for node, address in config.managers:
                 if (config.kind, config.id) != ("manager", node):
-                    transport.set_peer(("manager", node), address)
+                    transport.set_peer_address(("manager", node), address)
             engine.open_groups()
             self._tell_start(log, engine)
             loop = Loop(engine, owner, transport, config.cluster, self.tell)
@@ -202,7 +202,7 @@ def manager(file: str | None, **flags: Any) -> None:
     codes: 0 stopped, 1 could not run, 2 wrong settings, 4 the disk failed, 5 an invariant of
     consensus is broken.
     """
-    start("manager", file, flags)
+    run_daemon("manager", file, flags)
 
 
 @main.command(context_settings=_HELP)
@@ -214,28 +214,28 @@ def broker(file: str | None, **flags: Any) -> None:
     codes: 0 stopped, 1 could not run, 2 wrong settings, 4 the disk failed, 5 an invariant of
     consensus is broken.
     """
-    start("broker", file, flags)
+    run_daemon("broker", file, flags)
 
 
-def start(kind: str, file: str | None, flags: dict[str, Any]) -> None:
-    tell = Logger(kind, "text", RealClock())
+def run_daemon(kind: str, file: str | None, flags: dict[str, Any]) -> None:
+    tell = EventLog(kind, "text", RealClock())
     try:
-        config = load(kind, file, os.environ, flags)
-        daemon = Daemon(config)
+        config = load_config(kind, file, os.environ, flags)
+        daemon = DaemonProcess(config)
         tell = daemon.tell
         daemon.run()
     except InvalidSetting as error:
         tell("error", "cannot-run", code=error.code, error=str(error), do=error.hint)
-        sys.exit(WRONG_USAGE)
+        sys.exit(EXIT_WRONG_USAGE)
     except JournalStopped as error:
         tell("error", "disk-failed", error=str(error), do=error.hint)
-        sys.exit(DISK_FAILED)
+        sys.exit(EXIT_DISK_FAILED)
     except MyQueueError as error:
         tell("error", "cannot-run", code=error.code, error=str(error), do=error.hint)
         sys.exit(1)
-    except Broken as error:
+    except InvariantBroken as error:
         tell("error", "invariant-broken", error=str(error), trace=True)
-        sys.exit(INVARIANT_BROKEN)
+        sys.exit(EXIT_INVARIANT_BROKEN)
 
 
 def run(words: list[str]) -> None:

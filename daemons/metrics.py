@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import Any
 
 # Seconds; the same for all latencies.
-BOUNDS = (
+HISTOGRAM_BOUNDS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
     *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
@@ -24,15 +24,15 @@ class Histogram:
     __slots__ = ("buckets", "sum")
 
     def __init__(self) -> None:
-        self.buckets = [0] * (len(BOUNDS) + 1)
+        self.buckets = [0] * (len(HISTOGRAM_BOUNDS_S) + 1)
         self.sum = 0.0
 
     def add(self, seconds: float, times: int = 1) -> None:
-        self.buckets[bisect_left(BOUNDS, seconds)] += times
+        self.buckets[bisect_left(HISTOGRAM_BOUNDS_S, seconds)] += times
         self.sum += seconds * times
 
 
-class Counts(defaultdict[str, int]):
+class DaemonMetrics(defaultdict[str, int]):
     """Counters by name; `histograms` beside them."""
 
     def __init__(self) -> None:
@@ -41,16 +41,16 @@ class Counts(defaultdict[str, int]):
 
     def as_map(self) -> dict[str, Any]:
         return {
-            "process": usage(),
+            "process": process_usage(),
             "counters": dict(self),
-            "bounds": list(BOUNDS),
+            "bounds": list(HISTOGRAM_BOUNDS_S),
             "histograms": {
                 name: [one.buckets, one.sum] for name, one in sorted(self.histograms.items())
             },
         }
 
 
-def usage() -> dict[str, Any]:
+def process_usage() -> dict[str, Any]:
     """What this process has used of the machine so far, and holds now."""
     times = os.times()
     with open("/proc/self/statm", encoding="ascii") as statm:

@@ -1,7 +1,8 @@
 """What is wrong for long is said again, but ever more seldom.
 
-`Pauses` remembers, for each thing that is wrong, when it may be logged again: at once, then after
-a pause that doubles each time. A thing that was not wrong for the longest pause begins anew. Pure.
+`LogPauses` remembers, for each thing that is wrong, when it may be logged again: at once, then
+after a pause that doubles each time. A thing that was not wrong for the longest pause begins anew.
+Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ PAUSE_MS_MAX: Final = 300_000
 THINGS_MAX: Final = 1000  # strangers can make up as many as they like
 
 
-class Pauses:
+class LogPauses:
     """See the module's docstring."""
 
     def __init__(self, pause_ms: int = PAUSE_MS_MIN) -> None:

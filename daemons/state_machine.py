@@ -19,10 +19,10 @@ from typing import Any, Protocol
 from myqueue.daemons.raft.types import Entry
 
 # Rows for the store: keys with new values, and deleted keys. Keys have at most 500 bytes.
-Changes = tuple[dict[bytes, bytes], list[bytes]]
+RowChanges = tuple[dict[bytes, bytes], list[bytes]]
 
 
-class Machine(Protocol):
+class StateMachine(Protocol):
     """See the module's docstring. `applied_index` is the index of the last entry applied.
 
     Entries before `start_index` are needed by nobody, the state aside; its log may begin there.
@@ -41,7 +41,7 @@ class Machine(Protocol):
         Entries of the types NOOP and CONFIG are among them; their result is None.
         """
 
-    def take_changes(self) -> Changes:
+    def take_changes(self) -> RowChanges:
         """The rows that changed since the last call."""
 
     def load(self, applied_index: int, rows: Iterable[tuple[bytes, bytes]]) -> None:

@@ -89,7 +89,7 @@ class Broker:
         self.join_status = JoinStatus(engine, self.manager_link, self._tell)
         self.member_reconciler = MemberReconciler(engine)
 
-    def make_machine(self, group: int, about: bytes) -> PartitionMachine:
+    def make_state_machine(self, group: int, about: bytes) -> PartitionMachine:
         return PartitionMachine()
 
     def started(self, now: int) -> None:
@@ -123,10 +123,12 @@ class Broker:
         else:
             raise errors.Unsupported(f"{protocol.name_of(kind)} is not for a broker")
 
-    def peer_request(self, peer: Peer, envelope: protocol.Envelope, frames: list[Buffer]) -> None:
+    def handle_peer_request(
+        self, peer: Peer, envelope: protocol.Envelope, frames: list[Buffer]
+    ) -> None:
         raise errors.Unsupported(f"{protocol.name_of(envelope[1])} is not for a broker")
 
-    def peer_answer(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
+    def handle_peer_reply(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
         if peer[0] != "manager":
             return
         orders = self.manager_link.answered(peer[1], envelope)
@@ -154,7 +156,7 @@ class Broker:
         try:
             messages = bool(queue.new_batches)
             if not messages:
-                self._engine.disk.check_reserve()
+                self._engine.disk.check_room_for_commands()
             items = queue.take_proposals(wall_ms)
             first = self._engine.propose(replica, items, urgent=not messages)
         except errors.NotLeader:
@@ -277,7 +279,7 @@ class Broker:
             )
             self.manager_link.beat(now, producers, consumers)
 
-    def stopping(self, now: int) -> None:
+    def begin_stopping(self, now: int) -> None:
         self._is_stopping = True
         self._transfer_leaderships(now)
 
@@ -285,7 +287,7 @@ class Broker:
         """Transfer each group led here to the follower that has most of its log."""
         self._next_transfer_at = now + TRANSFER_RETRY_MS
         for replica in self._engine.replicas.values():
-            follower = replica.best_follower(now) if replica.is_leader else 0
+            follower = replica.best_successor(now) if replica.is_leader else 0
             if follower:
                 self._try_transfer(replica, follower)
 
@@ -383,7 +385,7 @@ class Broker:
 
     def _remove_replica(self, group: int) -> None:
         """Remove a replica that a committed entry names; its waiting requests are answered."""
-        if not self._engine.may_remove(group):
+        if not self._engine.prepare_removal(group):
             return  # the order comes again
         replica = self._engine.replicas.get(group)
         self._engine.remove(group)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from myqueue.daemons.repeated_warnings import Pauses
+from myqueue.daemons.repeated_warnings import LogPauses
 
 if TYPE_CHECKING:
     from myqueue.daemons.broker.manager_link import ManagerLink
@@ -31,7 +31,7 @@ class JoinStatus:
 
     def __init__(self, engine: Engine, reports: ManagerLink, tell: Callable[..., None]) -> None:
         self._engine, self._reports, self._tell = engine, reports, tell
-        self._pauses = Pauses()
+        self._pauses = LogPauses()
         self._unknown_since = -1  # -1: not checked yet
         self.has_joined = False
         self._was_ready = False
@@ -65,7 +65,7 @@ class JoinStatus:
         refusal = self._reports.refusal_of(node)
         if refusal:
             return f"it refuses this broker: {refusal}"
-        trouble = self._engine.link_trouble(("manager", node))
+        trouble = self._engine.peer_problem(("manager", node))
         if trouble:
             return trouble
         if self._reports.has_recent_reply(node, now):

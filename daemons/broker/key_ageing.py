@@ -20,7 +20,7 @@ from myqueue import errors
 from myqueue.daemons.broker.proposals import ProposalQueue
 from myqueue.daemons.partition.keyed_batches import KEY_STEP_MS
 from myqueue.daemons.partition.machine import key_step_command
-from myqueue.daemons.raft.types import COMMAND, Item
+from myqueue.daemons.raft.types import COMMAND, Proposal
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
@@ -97,7 +97,7 @@ class KeyAgeing:
         if pace.proposed:
             return
         queue.last_stamp_ms = max(self._engine.wall_ms(), queue.last_stamp_ms)
-        item = Item(0, queue.last_stamp_ms, COMMAND, key_step_command())
+        item = Proposal(0, queue.last_stamp_ms, COMMAND, key_step_command())
         try:
             pace.proposed = self._engine.propose(queue.replica, [item])
         except errors.MyQueueError:

@@ -162,7 +162,7 @@ class ManagerLink:
         )
 
     def _is_reached(self, manager: int) -> bool:
-        return not self._engine.link_trouble(("manager", manager))
+        return not self._engine.peer_problem(("manager", manager))
 
     def beat(self, now: int, producers: list[int], consumers: list[int]) -> None:
         """Send one heartbeat to each manager."""
@@ -189,7 +189,7 @@ class ManagerLink:
             if held is not None:
                 state["held"] = held
             frame = protocol.encode(protocol.BEAT, manager.beat, state)
-            if not self._engine.link_send(("manager", node), [frame]):
+            if not self._engine.send_to_peer(("manager", node), [frame]):
                 self._engine.counts["beats_dropped_total"] += 1
 
     def _take_common_fields(
@@ -213,7 +213,7 @@ class ManagerLink:
             "used_bytes": engine.counts.get("disk_used_bytes", 0),
             "free_bytes": engine.counts.get("disk_free_bytes", 0),
             "lost": self._lost_rows(),
-            "damaged": engine.repair.told(),
+            "damaged": engine.repair.damage_report(),
             "voteless": self._non_voting_rows(),
             **engine.closing.next_told(),
         }
@@ -224,12 +224,16 @@ class ManagerLink:
         The managers forget a pending removal once its replica is not reported any more. If the
         broker is killed before the removal is on disk, it would keep the replica forever.
         """
-        found = self._engine.going | self._engine.held()
+        found = self._engine.removals_in_progress | self._engine.held()
         return [[group, name & INCARNATION_MASK] for group, name in found.items()]
 
     def _lost_rows(self) -> list[list[int]]:
         """Return [group, incarnation] of replicas that can't take part any more."""
-        engine, going, waiting = self._engine, self._engine.going, self._update_stalled_recoveries()
+        engine, going, waiting = (
+            self._engine,
+            self._engine.removals_in_progress,
+            self._update_stalled_recoveries(),
+        )
         if not (engine.refused or self._lost or going or waiting):
             return []
         held = engine.held()
@@ -419,7 +423,7 @@ class ManagerLink:
             self._addresses_version = version
             self.brokers[node] = address
             if node != self._engine.node:
-                self._engine.set_peer(("broker", node), peer)
+                self._engine.set_peer_address(("broker", node), peer)
 
     def _gone(self, named: list[list[int]]) -> list[int]:
         """Groups of which exactly the replica here is named; or it can't be told which one it is,

@@ -19,7 +19,7 @@ from myqueue import errors
 from myqueue.daemons.partition.keyed_batches import KEY_REUSED, BatchKey
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.partition.producers import FENCED, NEW, OUT_OF_SEQUENCE
-from myqueue.daemons.raft.types import COMMAND, DATA, PAYLOAD, Item
+from myqueue.daemons.raft.types import COMMAND, DATA, PAYLOAD, Proposal
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -234,15 +234,15 @@ class ProposalQueue:
 
     # -- proposing -----------------------------------------------------------------------------
 
-    def take_proposals(self, now_ms: int) -> list[Item]:
+    def take_proposals(self, now_ms: int) -> list[Proposal]:
         """Return all requests of this turn as proposals: batches first, then commands."""
         self.last_stamp_ms = stamp = max(now_ms, self.last_stamp_ms)
         counts, batches = zip(*self.new_batches, strict=True) if self.new_batches else ((), ())
-        # Plain tuples: an `Item` takes six times as long to make, and the log only unpacks it.
+        # Plain tuples: an `Proposal` takes six times as long to make, and the log only unpacks it.
         proposals = list(zip(counts, repeat(stamp), repeat(DATA), batches, strict=False))
-        items = cast("list[Item]", proposals)
+        items = cast("list[Proposal]", proposals)
         for payload, asked in self._packed_commands():
-            items.append(Item(0, stamp, COMMAND, payload))
+            items.append(Proposal(0, stamp, COMMAND, payload))
             self._waiters_by_command.append(asked)
         return items
 

@@ -15,7 +15,7 @@ from myqueue import errors
 from myqueue.daemons.broker.commit_take import check_consumer_name
 from myqueue.daemons.broker.proposals import Details
 from myqueue.daemons.partition.machine import PartitionMachine
-from myqueue.daemons.raft.describe import story as raft_story
+from myqueue.daemons.raft.describe import describe_raft_node as raft_story
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class BrokerQueries:
                 "groups_total": len(engine.replicas),
                 "refused": {str(one): why for one, why in islice(engine.refused.items(), 100)},
                 "repair": engine.repair.status(),
-                "closed": engine.closing.told(),
+                "closed": engine.closing.report(),
                 "closed_total": engine.closing.total,
             },
         )

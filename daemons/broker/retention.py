@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from myqueue import errors
 from myqueue.daemons.broker.proposals import ProposalQueue
 from myqueue.daemons.partition.machine import PartitionMachine, start_command
-from myqueue.daemons.raft.types import COMMAND, Item
+from myqueue.daemons.raft.types import COMMAND, Proposal
 from myqueue.wal.append.groups import Row
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class Retention:
 
     def _propose(self, group: int, queue: ProposalQueue, cut: NewStart) -> None:
         queue.last_stamp_ms = max(self._engine.wall_ms(), queue.last_stamp_ms)
-        item = Item(
+        item = Proposal(
             0, queue.last_stamp_ms, COMMAND, start_command(cut.offset, cut.index, cut.bytes)
         )
         try:

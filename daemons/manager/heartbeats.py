@@ -195,7 +195,7 @@ class ManagerHeartbeats:
             if node == leader:
                 seen = self.activity.take(CLIENTS_PER_HEARTBEAT_MAX, direct_only=True)
             frame = protocol.encode(protocol.BEAT, 0, common | seen)
-            if not self.engine.link_send(("manager", node), [frame]):
+            if not self.engine.send_to_peer(("manager", node), [frame]):
                 self.engine.counts["beats_dropped_total"] += 1
 
     def _own_status(self) -> ManagerStatus:
@@ -209,8 +209,8 @@ class ManagerHeartbeats:
             config.peer_advertise,
             config.host,
             self.metadata.applied_index,
-            damaged=engine.repair.told(),
-            closed=engine.closing.told(),
+            damaged=engine.repair.damage_report(),
+            closed=engine.closing.report(),
         )
 
     def next_operations(self, now: int) -> list[DueOperation]:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import __version__, errors
-from myqueue.daemons.error_details import describe
+from myqueue.daemons.error_details import error_details
 from myqueue.daemons.manager import founding, queries, status
 from myqueue.daemons.manager.audit_log import audit_lines
 from myqueue.daemons.manager.balancer.removal_impact import stranded_groups
@@ -43,7 +43,7 @@ from myqueue.daemons.metadata.operations import (
     REPLICA_PLACING_OPERATIONS,
     TOPIC_CREATING_OPERATIONS,
 )
-from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Item, node_of, replica_id
+from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Proposal, node_of, replica_id
 from myqueue.wire import protocol
 from myqueue.wire.protocol import Envelope
 
@@ -88,7 +88,7 @@ class Manager:
     def attach(self, engine: Engine) -> None:
         self._engine = self._heartbeats.engine = self._group_sessions.engine = engine
 
-    def make_machine(self, group: int, about: bytes) -> MetadataMachine:
+    def make_state_machine(self, group: int, about: bytes) -> MetadataMachine:
         return MetadataMachine(self._config.cluster, self._config.log_entries)
 
     def started(self, now: int) -> None:
@@ -151,7 +151,7 @@ class Manager:
         """Refuse a request that waited. One that is refused at once raises instead."""
         sender = error.component or f"manager {self._engine.node}"
         self._reply(
-            client, protocol.ERROR, request, error.code, str(error), sender, describe(error)
+            client, protocol.ERROR, request, error.code, str(error), sender, error_details(error)
         )
 
     # -- updates -------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Manager:
         return arguments | more
 
     def _propose(self, replica: Replica, payload: bytes) -> int:
-        item = Item(0, self._engine.wall_ms(), COMMAND, payload)
+        item = Proposal(0, self._engine.wall_ms(), COMMAND, payload)
         return self._engine.propose(replica, [item], urgent=True)
 
     def _propose_own(self, operation: str, arguments: dict[str, Any]) -> None:
@@ -315,7 +315,7 @@ class Manager:
     def _check_disconnected(self, kind: str, node: int) -> bool:
         """Whether the connection of its last heartbeat has ended, as when a process is killed."""
         peer = self._heartbeat_peers.get((kind, node))
-        return peer is not None and not self._engine.stands(peer)
+        return peer is not None and not self._engine.check_connected(peer)
 
     def _query_context(self) -> QueryContext:
         engine, replica, beats = self._engine, self._replica, self._heartbeats
@@ -333,10 +333,10 @@ class Manager:
             beats.activity,
             engine.now,
             engine.wall_ms(),
-            engine.repair.told(),
+            engine.repair.damage_report(),
             self._group_sessions.last_seen if leads else {},
             beats.controller.unreachable_brokers if leads else set(),
-            engine.closing.told(),
+            engine.closing.report(),
             engine.rivals,
             self._check_disconnected,
         )
@@ -392,7 +392,7 @@ class Manager:
     def greeted(self, kind: str, node: int, disk: str) -> str:
         return self._heartbeats.refusal_reason(kind, node, disk)
 
-    def peer_request(self, peer: Peer, envelope: Envelope, frames: list[Buffer]) -> None:
+    def handle_peer_request(self, peer: Peer, envelope: Envelope, frames: list[Buffer]) -> None:
         kind = envelope[protocol.KIND]
         if kind != protocol.BEAT:
             raise errors.Unsupported(f"{protocol.name_of(kind)} is not for a manager's peers")
@@ -400,7 +400,7 @@ class Manager:
             raise self._not_participating_error()  # its tables are outdated and stay so
         leads = self._is_ready_leader
         orders = self._heartbeats.receive(peer.kind, peer.node, envelope[3], leads=leads)
-        self._engine.peer_reply(peer, protocol.encode(protocol.ORDERS, envelope[2], orders))
+        self._engine.reply_to_peer(peer, protocol.encode(protocol.ORDERS, envelope[2], orders))
         self._heartbeat_peers[peer.kind, peer.node] = peer
 
     def _push_orders(self) -> None:
@@ -408,9 +408,9 @@ class Manager:
         for (kind, node), peer in self._heartbeat_peers.items():
             orders = self._heartbeats.take_newer_orders(node) if kind == "broker" else None
             if orders is not None:
-                self._engine.peer_reply(peer, protocol.encode(protocol.ORDERS, 0, orders))
+                self._engine.reply_to_peer(peer, protocol.encode(protocol.ORDERS, 0, orders))
 
-    def peer_answer(self, peer: tuple[str, int], envelope: Envelope) -> None:
+    def handle_peer_reply(self, peer: tuple[str, int], envelope: Envelope) -> None:
         """Other managers' answers to our heartbeats are empty; only refusals are counted."""
         if envelope[protocol.KIND] == protocol.ERROR:
             self._engine.counts["beats_refused_total"] += 1
@@ -467,14 +467,14 @@ class Manager:
             except errors.MyQueueError:
                 self._engine.counts["duties_postponed_total"] += 1  # they are proposed again later
 
-    def stopping(self, now: int) -> None:
+    def begin_stopping(self, now: int) -> None:
         self._is_stopping = True
         if self._replica is not None:
             self._transfer_leadership(self._replica, now)
 
     def _transfer_leadership(self, replica: Replica, now: int) -> None:
         self._next_transfer_at = now + TRANSFER_RETRY_MS
-        if follower := replica.best_follower(now) if replica.is_leader else 0:
+        if follower := replica.best_successor(now) if replica.is_leader else 0:
             try:
                 self._engine.transfer(replica, follower)
             except errors.MyQueueError:

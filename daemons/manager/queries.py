@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from myqueue.daemons.interfaces import RIVAL_MS, Rival
+from myqueue.daemons.interfaces import RIVAL_MS, DuplicateDaemon
 from myqueue.daemons.manager.broker_orders import stray_groups
 from myqueue.daemons.manager.cluster_view import ClientActivity, ClusterView
 from myqueue.daemons.manager.group_queries import group, groups
@@ -55,7 +55,9 @@ class QueryContext:
     )  # member -> time, while this manager leads
     unreachable_brokers: Set[int] = frozenset()  # brokers that group leaders do not reach
     closed: Sequence[dict[str, Any]] = ()  # closed replicas of this manager
-    rivals: Mapping[tuple[str, int], Rival] = field(default_factory=dict)  # processes refused here
+    rivals: Mapping[tuple[str, int], DuplicateDaemon] = field(
+        default_factory=dict
+    )  # processes refused here
     check_disconnected: Callable[[str, int], bool] = lambda kind, node: (
         False
     )  # whether its connection has ended

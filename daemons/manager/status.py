@@ -28,7 +28,7 @@ def manager_status(engine: Engine, replica: Replica | None, own: int, group: int
     if replica is None:
         repair, refused = engine.repair.status(), {str(own): engine.refused.get(own, "")}
         none: dict[str, Any] = {"groups": [], "refused": refused, "repair": repair}
-        none |= {"incarnation": engine.incarnation, "closed": engine.closing.told()}
+        none |= {"incarnation": engine.incarnation, "closed": engine.closing.report()}
         return identity | none
     raft: dict[str, Any] = {
         "group": own,

@@ -22,7 +22,7 @@ from myqueue.daemons.metadata.records import ResultRow
 from myqueue.daemons.metadata.tables import Tables
 from myqueue.daemons.metadata.topics import OperationContext
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, TIME, TYPE, Entry, require
-from myqueue.daemons.state_machine import Changes
+from myqueue.daemons.state_machine import RowChanges
 from myqueue.errors import NONE, InvalidRequest, MyQueueError, error_of
 from myqueue.wire import protocol
 
@@ -113,7 +113,7 @@ class MetadataMachine:
 
     # -- state ---------------------------------------------------------------------------------
 
-    def take_changes(self) -> Changes:
+    def take_changes(self) -> RowChanges:
         return self.tables.take_changes()
 
     def load(self, applied_index: int, rows: Iterable[tuple[bytes, bytes]]) -> None:

@@ -37,7 +37,7 @@ from myqueue.daemons.metadata.records import (
     ResultRow,
     Topic,
 )
-from myqueue.daemons.state_machine import Changes
+from myqueue.daemons.state_machine import RowChanges
 from myqueue.wire.protocol import pack, unpack
 
 PARTITIONS_PER_ROW: Final = 64  # partitions in a row
@@ -243,7 +243,7 @@ class Tables:
 
     # -- rows ----------------------------------------------------------------------------------
 
-    def take_changes(self) -> Changes:
+    def take_changes(self) -> RowChanges:
         puts: dict[bytes, bytes] = {}
         deletes: list[bytes] = []
         for key in sorted(self.changed):

@@ -6,5 +6,5 @@ decide, append, report what is persisted, send. No other file knows this order.
 
 Comes in: frames from ZeroMQ, a turn of the clock. Goes out: decoded requests for the owner (broker
 or manager), packets for the engine, frames for others. Only `sockets` imports zmq. `daemons/main`
-imports this package; owner and engine see it as the `Wire` of `daemons/interfaces`.
+imports this package; owner and engine see it as the `MessageTransport` of `daemons/interfaces`.
 """

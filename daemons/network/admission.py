@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from typing import Protocol
 
-PEERS, CLIENTS = b"peers", b"clients"
+PEER_DOMAIN, CLIENT_DOMAIN = b"peers", b"clients"
 Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 
-class Admission(Protocol):
+class AdmittedKeys(Protocol):
     @property
     def peers(self) -> tuple[bytes, bytes]: ...
 
     def admits(self, public: bytes) -> str | None: ...
 
 
-def answer(request: list[bytes], keys: Admission) -> tuple[list[bytes], bool]:
+def answer_handshake(request: list[bytes], keys: AdmittedKeys) -> tuple[list[bytes], bool]:
     """The reply, and whether it lets them in."""
     number = request[1] if len(request) > 1 else b""
     name = _name(request, keys)
@@ -30,13 +30,13 @@ def answer(request: list[bytes], keys: Admission) -> tuple[list[bytes], bool]:
     return [b"1.0", number, b"200", b"", name.encode(), b""], True
 
 
-def _name(request: list[bytes], keys: Admission) -> str | None:
+def _name(request: list[bytes], keys: AdmittedKeys) -> str | None:
     if len(request) != 7 or request[0] != b"1.0" or request[5] != b"CURVE" or len(request[6]) != 32:
         return None
     domain, public = request[2], z85(request[6])
-    if domain == PEERS:
+    if domain == PEER_DOMAIN:
         return "peer" if public == keys.peers[0] else None
-    return keys.admits(public) if domain == CLIENTS else None
+    return keys.admits(public) if domain == CLIENT_DOMAIN else None
 
 
 def z85(data: bytes) -> bytes:

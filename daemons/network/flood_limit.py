@@ -50,7 +50,7 @@ class Cut(NamedTuple):
     received_bytes: int  # since memory began to grow
 
 
-class Floods:
+class FloodGuard:
     """See the module's docstring."""
 
     def __init__(self, room_bytes: int, more_bytes: int = MORE_BYTES) -> None:
@@ -75,7 +75,7 @@ class Floods:
         elif self._before is None:
             self._before = received_bytes()
         elif grown >= limit:
-            done = cut(self._before, is_ours, grown)
+            done = cut_heaviest_connections(self._before, is_ours, grown)
             self._base, self._before, self._is_on = memory, None, is_behind
             return done
         return []
@@ -119,7 +119,9 @@ def _limit(file: Path) -> list[int]:
     return []
 
 
-def cut(before: dict[int, int], is_ours: IsOurs, grown_bytes: int = 0) -> list[Cut]:
+def cut_heaviest_connections(
+    before: dict[int, int], is_ours: IsOurs, grown_bytes: int = 0
+) -> list[Cut]:
     """Shut the connections of others that brought most since `before`."""
     brought = {
         inode: _received(one) - before.get(inode, 0)

@@ -32,12 +32,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from myqueue import __version__, errors
-from myqueue.daemons.error_details import describe
+from myqueue.daemons.error_details import error_details
 from myqueue.daemons.interfaces import Client, Owner, Peer
 from myqueue.daemons.network.rivals import Rivals
 from myqueue.daemons.network.sockets import Transport
-from myqueue.daemons.raft.types import Broken, node_of
-from myqueue.daemons.repeated_warnings import Pauses
+from myqueue.daemons.raft.types import InvariantBroken, node_of
+from myqueue.daemons.repeated_warnings import LogPauses
 from myqueue.daemons.replication import packets
 from myqueue.wire import protocol
 
@@ -58,33 +58,37 @@ CLIENT_KINDS = frozenset(
         *(protocol.COMMIT, protocol.TAKE, protocol.OFFSETS, protocol.WHERE),
     )
 )
-NODE_END = 1 << 31
+NODE_ID_END = 1 << 31
 TEXT_MAX = 300  # of what somebody calls itself, and is kept
-REFUSAL_MAX = 2000  # characters
+ERROR_TEXT_MAX = 2000  # characters
 CUTS_TOLD_MAX = 20  # lines at once
 PEERS_MAX = 4096  # connections that greeted, and stand
-DAEMONS = ("manager", "broker")
-Log = Callable[..., None]
+DAEMON_KINDS = ("manager", "broker")
+LogEvent = Callable[..., None]
 
 
 class Loop:
     """One daemon's turn after turn; `run` returns when it was asked to stop, or raises."""
 
     def __init__(
-        self, engine: Engine, owner: Owner, transport: Transport, cluster: str, log: Log
+        self, engine: Engine, owner: Owner, transport: Transport, cluster: str, log: LogEvent
     ) -> None:
         self.engine, self.owner, self.transport = engine, owner, transport
         self._cluster, self._log = cluster, log
         self._peers: dict[bytes, Peer] = {}
-        self._disks: dict[tuple[str, int], str] = {}  # of daemons that answered on our links
-        self._connected: dict[tuple[str, int], bytes] = {}  # the identity of each daemon's link
-        self._pauses = Pauses()
+        self._confirmed_disks: dict[
+            tuple[str, int], str
+        ] = {}  # of daemons that answered on our links
+        self._identity_by_daemon: dict[
+            tuple[str, int], bytes
+        ] = {}  # the identity of each daemon's link
+        self._pauses = LogPauses()
         self._rivals = Rivals(engine.rivals)
-        self._members: set[int] = set()  # nodes that share, or shared, a group with us
+        self._group_member_nodes: set[int] = set()  # nodes that share, or shared, a group with us
         self._next_tick = 0
-        self._again = False
+        self._has_more_work = False
         self._stop_at: int | None = None  # asked to stop: leaders hand over until then
-        transport.probe = self._greeted_back(0)
+        transport.probe = self._greeting_reply(0)
         transport.known_peers = self._known_peers
         transport.watch(engine.log.journal.fileno())
 
@@ -99,49 +103,49 @@ class Loop:
             if self._stop_at is None:
                 if stop_asked():
                     self._stop_at = engine.now + stop_within_ms
-                    self.owner.stopping(engine.now)
-                    self._again = True
-            elif engine.now >= self._stop_at or not self._leads_anything():
+                    self.owner.begin_stopping(engine.now)
+                    self._has_more_work = True
+            elif engine.now >= self._stop_at or not self._is_leading_any():
                 break
         engine.end_turn()
 
-    def _leads_anything(self) -> bool:
+    def _is_leading_any(self) -> bool:
         replicas = self.engine.replicas.values()
         return any(one.is_leader and len(one.node.config.voters) > 1 for one in replicas)
 
     def turn(self) -> None:
         engine, transport = self.engine, self.transport
-        wait_ms = 0 if self._again else max(0, self._next_tick - engine.clock.now_ms())
+        wait_ms = 0 if self._has_more_work else max(0, self._next_tick - engine.clock.now_ms())
         transport.wait(wait_ms)
         now = engine.now = transport.now = engine.clock.now_ms()
-        engine.journal_news()
+        engine.receive_journal_reports()
         for identity, envelope, frames in transport.from_peers(PEER_MESSAGES, PEER_BYTES):
-            self._from_peer(identity, envelope, frames)
-        for kind, node in transport.broken_links():
+            self._handle_peer_message(identity, envelope, frames)
+        for kind, node in transport.take_broken_connections():
             if kind == engine.kind:
                 engine.host.disconnected(node, now)
-        for peer, frame in transport.from_links():
-            self._from_link(peer, frame)
+        for peer, frame in transport.from_peer_connections():
+            self._handle_peer_reply(peer, frame)
         for identity, envelope, frames in transport.from_clients(CLIENT_MESSAGES, CLIENT_BYTES):
-            self._from_client(transport.client(identity), envelope, frames)
+            self._handle_client_message(transport.client(identity), envelope, frames)
         if now >= self._next_tick:
             self._next_tick = now + (QUIET_TICK_MS if engine.host.is_quiet else TICK_MS)
             transport.tick(now)
-            self._tell_refused(now)
+            self._log_refused_handshakes(now)
             self._rivals.tick(now)
-            self._tell_cuts()
+            self._log_cuts()
             engine.tick()
             self.owner.tick(now)
             if not engine.log.journal.queued_bytes:
                 engine.log.journal.settle()
         self.owner.before_turn_ends(now)
-        self._again = engine.end_turn()
+        self._has_more_work = engine.end_turn()
         self.owner.end_turn(now)
 
-    def _tell_refused(self, now: int) -> None:
+    def _log_refused_handshakes(self, now: int) -> None:
         """Handshakes that failed; ZeroMQ does not say whose."""
         for door, count in zip(
-            ("clients", "peers"), self.transport.handshakes_refused(), strict=True
+            ("clients", "peers"), self.transport.take_handshakes_refused(), strict=True
         ):
             if count and self._pauses.due(("handshake", door), now):
                 self._log(
@@ -150,7 +154,7 @@ class Loop:
                     why="another key, or no key",
                 )  # fmt: skip
 
-    def _tell_cuts(self) -> None:
+    def _log_cuts(self) -> None:
         """Each connection that was cut to keep memory; of very many the largest."""
         cuts, self.transport.cuts = self.transport.cuts, []
         cuts.sort(key=lambda one: -one.received_bytes)
@@ -165,12 +169,16 @@ class Loop:
     def _known_peers(self) -> list[bytes]:
         """Connections of daemons that were met on their own door, too: no stranger's claim."""
         return [
-            one for one, it in self._peers.items() if self._disks.get((it.kind, it.node)) == it.disk
+            one
+            for one, it in self._peers.items()
+            if self._confirmed_disks.get((it.kind, it.node)) == it.disk
         ]
 
     # -- the clients' door ---------------------------------------------------------------------
 
-    def _from_client(self, client: Client, frame: bytes, frames: list[Any] | None) -> None:
+    def _handle_client_message(
+        self, client: Client, frame: bytes, frames: list[Any] | None
+    ) -> None:
         counts = self.engine.counts
         counts["requests_total"] += 1
         request: int | None = None
@@ -184,7 +192,7 @@ class Loop:
             if frames is None:
                 raise errors.InvalidRequest(f"more than {protocol.FRAMES_MAX} frames")
             if kind == protocol.HELLO:
-                self._hello(client, envelope)
+                self._handle_hello(client, envelope)
             else:
                 self.owner.request(client, envelope, frames)
         except errors.MyQueueError as error:
@@ -194,26 +202,26 @@ class Loop:
             if request is None:
                 counts["requests_dropped_total"] += 1
                 return
-            self._refuse(client, request, error)
-        except Broken:
+            self._reply_error(client, request, error)
+        except InvariantBroken:
             raise
         except Exception as error:  # a mistake of ours must not become everybody's outage
             counts["requests_crashed_total"] += 1
             self._log("error", "request-crashed", client=client.name, error=repr(error), trace=True)
             if request is not None:
-                self._refuse(client, request, errors.Internal(repr(error)))
+                self._reply_error(client, request, errors.Internal(repr(error)))
 
-    def _refuse(self, client: Client, request: int, error: errors.MyQueueError) -> None:
-        self.transport.reply(client, [self._refusal(request, error)])
+    def _reply_error(self, client: Client, request: int, error: errors.MyQueueError) -> None:
+        self.transport.reply(client, [self._error_frame(request, error)])
 
-    def _refusal(self, request: int, error: errors.MyQueueError) -> bytes:
+    def _error_frame(self, request: int, error: errors.MyQueueError) -> bytes:
         component = error.component or f"{self.engine.kind} {self.engine.node}"
-        text = str(error)[:REFUSAL_MAX]
+        text = str(error)[:ERROR_TEXT_MAX]
         return protocol.encode(
-            protocol.ERROR, request, error.code, text, component, describe(error)
+            protocol.ERROR, request, error.code, text, component, error_details(error)
         )
 
-    def _hello(self, client: Client, envelope: protocol.Envelope) -> None:
+    def _handle_hello(self, client: Client, envelope: protocol.Envelope) -> None:
         _, _, request, name, cluster = envelope
         if cluster not in ("", self._cluster):
             raise errors.ClusterMismatch(f"this is cluster {self._cluster!r}, not {cluster!r}")
@@ -227,7 +235,7 @@ class Loop:
 
     # -- the peers' door -----------------------------------------------------------------------
 
-    def _from_peer(self, identity: bytes, frame: bytes, frames: list[Any] | None) -> None:
+    def _handle_peer_message(self, identity: bytes, frame: bytes, frames: list[Any] | None) -> None:
         counts = self.engine.counts
         request: int | None = None
         try:
@@ -237,14 +245,14 @@ class Loop:
             if frames is None:
                 raise errors.InvalidRequest(f"more than {protocol.FRAMES_MAX} frames")
             if kind == protocol.GREET:
-                self._greet(identity, envelope)
+                self._handle_greeting(identity, envelope)
             elif peer is None:
                 raise errors.GreetFirst("this door hears only who has greeted")
             elif kind == protocol.PACKET and peer.kind == self.engine.kind:
-                self._check_authority(peer, envelope)
+                self._check_may_send_packets(peer, envelope)
                 self.engine.packet(peer.node, envelope, frames)
             elif kind in PEER_KINDS:
-                self.owner.peer_request(peer, envelope, frames)
+                self.owner.handle_peer_request(peer, envelope, frames)
             else:
                 raise errors.Unsupported(f"{protocol.name_of(kind)} is not for this door")
         except errors.MyQueueError as error:
@@ -254,29 +262,29 @@ class Loop:
             if request is None:
                 counts["peer_messages_dropped_total"] += 1
             else:
-                self.transport.answer_peer(identity, self._refusal(request, error))
-        except Broken:
+                self.transport.reply_to_identity(identity, self._error_frame(request, error))
+        except InvariantBroken:
             raise
         except Exception as error:
             counts["peer_messages_crashed_total"] += 1
             self._log("error", "peer-message-crashed", error=repr(error), trace=True)
 
-    def _check_authority(self, peer: Peer, envelope: protocol.Envelope) -> None:
+    def _check_may_send_packets(self, peer: Peer, envelope: protocol.Envelope) -> None:
         """Whether this one may speak of consensus; see the module's docstring."""
         node = peer.node
-        if self._disks.get((peer.kind, node)) != peer.disk:
+        if self._confirmed_disks.get((peer.kind, node)) != peer.disk:
             raise errors.IdentityMismatch(f"{peer.name} was not met on its own door")
-        if node not in self._members:
+        if node not in self._group_member_nodes:
             for replica in self.engine.replicas.values():
-                self._members.update(map(node_of, replica.node.config.members))
-            if node not in self._members:
+                self._group_member_nodes.update(map(node_of, replica.node.config.members))
+            if node not in self._group_member_nodes:
                 raise errors.IdentityMismatch(f"{peer.name} is a member of no group here")
-        if not packets.is_from(envelope, node):
+        if not packets.is_from_node(envelope, node):
             raise errors.IdentityMismatch(f"{peer.name} speaks for another node")
 
-    def _greet(self, identity: bytes, envelope: protocol.Envelope) -> None:
+    def _handle_greeting(self, identity: bytes, envelope: protocol.Envelope) -> None:
         try:
-            self._take_in(identity, envelope)
+            self._accept_peer(identity, envelope)
         except errors.MyQueueError as error:
             self.engine.counts["greetings_refused_total"] += 1
             _, _, _, _, kind, node, _, _, address, _ = envelope
@@ -285,12 +293,12 @@ class Loop:
                 self._log("warning", "peer-refused", peer=peer, at=at, why=str(error), times=times)
             raise
 
-    def _take_in(self, identity: bytes, envelope: protocol.Envelope) -> None:
+    def _accept_peer(self, identity: bytes, envelope: protocol.Envelope) -> None:
         _, _, request, cluster, kind, node, disk, incarnation, address, _software = envelope
         if cluster != self._cluster:
             text = f"this is cluster {self._cluster!r}, not {cluster[:TEXT_MAX]!r}"
             raise errors.ClusterMismatch(text)
-        if kind not in DAEMONS or not 0 < node < NODE_END or len(disk) > TEXT_MAX:
+        if kind not in DAEMON_KINDS or not 0 < node < NODE_ID_END or len(disk) > TEXT_MAX:
             raise errors.InvalidRequest("no manager and no broker greets like this")
         problem = self.owner.greeted(kind, node, disk)
         if (kind, node) == (self.engine.kind, self.engine.node):
@@ -298,33 +306,33 @@ class Loop:
         if problem:
             raise errors.IdentityMismatch(problem)
         peer = Peer(identity, kind, node, disk, incarnation, address[:TEXT_MAX])
-        self._check_alone(identity, peer)
+        self._refuse_duplicate(identity, peer)
         if identity not in self._peers and len(self._peers) >= PEERS_MAX:
-            self._forget_peers()
+            self._drop_disconnected_peers()
         self._peers[identity] = peer
-        self._connected[kind, node] = identity
-        self.transport.answer_peer(identity, self._greeted_back(request))
+        self._identity_by_daemon[kind, node] = identity
+        self.transport.reply_to_identity(identity, self._greeting_reply(request))
 
-    def _greeted_back(self, request: int) -> bytes:
+    def _greeting_reply(self, request: int) -> bytes:
         engine = self.engine
         return protocol.encode(
             protocol.GREETED, request, self._cluster, engine.kind, engine.node,
             engine.log.identity.disk, engine.incarnation,
         )  # fmt: skip
 
-    def _check_alone(self, identity: bytes, new: Peer) -> None:
+    def _refuse_duplicate(self, identity: bytes, new: Peer) -> None:
         """A daemon has one connection to this door, which ends with its process. As long as it
         stands, nobody else is heard under its number, whatever it knows of it.
         """
         number = new.kind, new.node
-        other, now = self._connected.get(number, identity), self.engine.now
+        other, now = self._identity_by_daemon.get(number, identity), self.engine.now
         peer = self._peers.get(other)
         if other == identity:
             return
         if peer is not None and number != (peer.kind, peer.node):
             peer = None
         if peer is not None and self._rivals.is_probe_due(new, peer, now):
-            if not self.transport.stands(other):
+            if not self.transport.check_connected(other):
                 del self._peers[other]
                 self._rivals.ended(peer, now)
                 peer = None
@@ -341,17 +349,17 @@ class Loop:
             " a copy of its folder, or its number given twice. Stop one of them for good"
         )
 
-    def _forget_peers(self) -> None:
+    def _drop_disconnected_peers(self) -> None:
         """Connections come and go. Those that stand keep their place."""
-        stands = self.transport.stands
+        stands = self.transport.check_connected
         self._peers = {one: it for one, it in self._peers.items() if stands(one)}
-        self._connected = {(it.kind, it.node): one for one, it in self._peers.items()}
+        self._identity_by_daemon = {(it.kind, it.node): one for one, it in self._peers.items()}
         if len(self._peers) >= PEERS_MAX:
             raise errors.Busy(f"{PEERS_MAX} daemons are connected here already")
 
     # -- links ---------------------------------------------------------------------------------
 
-    def _from_link(self, peer: tuple[str, int], frame: bytes) -> None:
+    def _handle_peer_reply(self, peer: tuple[str, int], frame: bytes) -> None:
         try:
             envelope = protocol.decode(frame)
         except errors.MyQueueError:
@@ -359,22 +367,22 @@ class Loop:
             return
         kind = envelope[protocol.KIND]
         if kind == protocol.GREETED:
-            self._greeted(peer, envelope)
+            self._handle_greeting_reply(peer, envelope)
         elif kind == protocol.ERROR and envelope[3] == errors.GreetFirst.code:
             self.transport.greet(peer)
         else:
-            self._answered(peer, envelope)
+            self._pass_reply_to_owner(peer, envelope)
 
-    def _answered(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
+    def _pass_reply_to_owner(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
         try:
-            self.owner.peer_answer(peer, envelope)
-        except (errors.MyQueueError, Broken):
+            self.owner.handle_peer_reply(peer, envelope)
+        except (errors.MyQueueError, InvariantBroken):
             raise
         except Exception as error:
             self.engine.counts["link_messages_crashed_total"] += 1
             self._log("error", "link-message-crashed", error=repr(error), trace=True)
 
-    def _greeted(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
+    def _handle_greeting_reply(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
         _, _, _, cluster, kind, node, disk, _incarnation = envelope
         problem = self.owner.greeted(kind, node, disk)
         if cluster != self._cluster or (kind, node) != peer:
@@ -385,7 +393,7 @@ class Loop:
             if times := self._pauses.due((name, problem), self.engine.now):
                 self._log("warning", "link-refused", peer=name, why=problem, times=times)
             return
-        self._disks[peer] = disk
+        self._confirmed_disks[peer] = disk
         self.transport.greeted(peer)
         if kind == self.engine.kind:
             self.engine.host.connected(node, self.engine.now)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from myqueue.daemons.interfaces import RIVAL_MS, Peer, Rival
+from myqueue.daemons.interfaces import RIVAL_MS, DuplicateDaemon, Peer
 
 PROBE_MS: Final = 100  # between looks whether the one that is connected still is
 HOLD_MS: Final = 3000
@@ -27,7 +27,7 @@ Number = tuple[str, int]  # kind and node
 class Rivals:
     """See the module's docstring. `seen` is the engine's, for people."""
 
-    def __init__(self, seen: dict[Number, Rival]) -> None:
+    def __init__(self, seen: dict[Number, DuplicateDaemon]) -> None:
         self._seen = seen
         self._probed: dict[Number, int] = {}  # for the process itself, that comes again
         self._held: dict[Number, tuple[int, int]] = {}  # incarnation, and until when
@@ -44,7 +44,7 @@ class Rivals:
 
     def knocked(self, new: Peer, connected: Peer, now: int) -> None:
         """A rival, while the other one is connected."""
-        self._seen[new.kind, new.node] = Rival(new.address, connected.address, now)
+        self._seen[new.kind, new.node] = DuplicateDaemon(new.address, connected.address, now)
 
     def ended(self, peer: Peer, now: int) -> None:
         """The connection of this one does not stand any more."""

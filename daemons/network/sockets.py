@@ -27,9 +27,9 @@ from typing import Any
 import zmq
 
 from myqueue.daemons.interfaces import Client, Peer
-from myqueue.daemons.metrics import Counts
+from myqueue.daemons.metrics import DaemonMetrics
 from myqueue.daemons.network import admission
-from myqueue.daemons.network.flood_limit import Cut, Floods, machine_bytes, room_bytes
+from myqueue.daemons.network.flood_limit import Cut, FloodGuard, machine_bytes, room_bytes
 from myqueue.errors import DirectoryUnusable
 from myqueue.wire import protocol
 from myqueue.wire.keyfiles import DoorKeys
@@ -82,7 +82,7 @@ def _common(socket: zmq.Socket[bytes], queue: int) -> None:
         socket.setsockopt(option, value)
 
 
-class _Link:
+class _PeerConnection:
     """A DEALER to one peer."""
 
     __slots__ = ("address", "greeted", "made_at", "monitor", "next_greeting", "socket", "trouble")
@@ -122,38 +122,40 @@ class Transport:
         self, listen: str, peer_listen: str, greeting: bytes, keys: DoorKeys | None = None,
         *, now: int,
     ) -> None:  # fmt: skip
-        self.counts = Counts()
+        self.counts = DaemonMetrics()
         self._greeting, self._keys = greeting, keys
         self._context = zmq.Context(io_threads=1)
         self._poller = zmq.Poller()
-        self._links: dict[tuple[str, int], _Link] = {}
+        self._peer_connections: dict[tuple[str, int], _PeerConnection] = {}
         self._clients: dict[bytes, Client] = {}
-        self._ready: set[Any] = set()
-        self._kept: set[Any] = set()  # doors whose last payloads were large
-        self.floods = Floods(room_bytes(machine_bytes()))
+        self._ready_sockets: set[Any] = set()
+        self._large_payload_listeners: set[Any] = set()  # doors whose last payloads were large
+        self.floods = FloodGuard(room_bytes(machine_bytes()))
         self.cuts: list[Cut] = []  # not logged yet
         self.known_peers: Callable[[], Iterable[bytes]] = tuple  # identities of our daemons
         self._sources: dict[bytes, int] = {}  # identity at the peers' door -> inode of its socket
         self._ports: set[int] = set()  # of the doors
         self.probe = b""  # what all peers understand, and what changes nothing
-        self._is_behind = False  # more waits than was taken in this turn
+        self._has_backlog = False  # more waits than was taken in this turn
         self.now = now  # links that are made before the first turn are as young as others
         self._zap: zmq.Socket[bytes] | None = None
-        self._failed: dict[zmq.Socket[bytes], int] = {}  # monitors of the doors
+        self._handshake_failures: dict[zmq.Socket[bytes], int] = {}  # monitors of the doors
         try:
             if keys is not None:
                 self._zap = self._context.socket(zmq.REP)
                 self._zap.bind("inproc://zeromq.zap.01")
                 self._poller.register(self._zap, zmq.POLLIN)
-            self._client_door = self._door(
-                listen, admission.CLIENTS, keys.clients if keys else None
+            self._client_listener = self._make_listener(
+                listen, admission.CLIENT_DOMAIN, keys.clients if keys else None
             )
-            self._peer_door = self._door(peer_listen, admission.PEERS, keys.peers if keys else None)
+            self._peer_listener = self._make_listener(
+                peer_listen, admission.PEER_DOMAIN, keys.peers if keys else None
+            )
         except BaseException:
             self._context.destroy(linger=0)
             raise
 
-    def _door(
+    def _make_listener(
         self, address: str, domain: bytes, pair: tuple[bytes, bytes] | None
     ) -> zmq.Socket[bytes]:
         door = self._context.socket(zmq.ROUTER)
@@ -181,13 +183,13 @@ class Transport:
 
     def _watch_handshakes(self, door: zmq.Socket[bytes]) -> None:
         """Failed ones are counted. The queue has no limit: libzmq would wait in its own thread."""
-        name = f"inproc://handshakes-{len(self._failed)}"
+        name = f"inproc://handshakes-{len(self._handshake_failures)}"
         door.monitor(name, _FAILED)
         monitor = self._context.socket(zmq.PAIR)
         monitor.setsockopt(zmq.RCVHWM, 0)
         monitor.connect(name)
         self._poller.register(monitor, zmq.POLLIN)
-        self._failed[monitor] = 0
+        self._handshake_failures[monitor] = 0
 
     def watch(self, descriptor: int) -> None:
         """Wake up when this becomes readable: the journal's events."""
@@ -197,62 +199,62 @@ class Transport:
         """Until something is to be read. Sockets that have nothing are not asked: the answer "try
         again" costs more than a message.
         """
-        if cuts := self.floods.look(self.now, self._is_ours, is_behind=self._is_behind):
+        if cuts := self.floods.look(self.now, self._is_ours, is_behind=self._has_backlog):
             self.counts["connections_cut_total"] += len(cuts)
             self.cuts += cuts
-        self._is_behind = False
-        self._ready = {socket for socket, _ in self._poller.poll(timeout_ms)}
-        if self._zap in self._ready:
-            self._let_in()
-        for monitor in self._failed:
-            if monitor in self._ready:
+        self._has_backlog = False
+        self._ready_sockets = {socket for socket, _ in self._poller.poll(timeout_ms)}
+        if self._zap in self._ready_sockets:
+            self._answer_handshakes()
+        for monitor in self._handshake_failures:
+            if monitor in self._ready_sockets:
                 kinds = [event for event, _ in _events(monitor)]
                 unfinished = kinds.count(_UNFINISHED)
-                self._failed[monitor] += len(kinds) - unfinished
+                self._handshake_failures[monitor] += len(kinds) - unfinished
                 self.counts["handshakes_unfinished_total"] += unfinished
                 self.counts["handshakes_refused_total"] += len(kinds) - unfinished
 
-    def handshakes_refused(self) -> tuple[int, int]:
+    def take_handshakes_refused(self) -> tuple[int, int]:
         """At the clients' door and at the peers', since the last call."""
-        clients, peers = self._failed.values()
+        clients, peers = self._handshake_failures.values()
         if clients or peers:
-            self._failed = dict.fromkeys(self._failed, 0)
+            self._handshake_failures = dict.fromkeys(self._handshake_failures, 0)
         return clients, peers
 
-    def _let_in(self) -> None:
+    def _answer_handshakes(self) -> None:
         """Answer handshakes that wait; ZeroMQ asks one after the other."""
         if self._zap is None or self._keys is None:
             return
         while int(self._zap.getsockopt(_EVENTS)) & _IN:
-            reply, _ = admission.answer(self._zap.recv_multipart(_NOW), self._keys)
+            reply, _ = admission.answer_handshake(self._zap.recv_multipart(_NOW), self._keys)
             self._zap.send_multipart(reply, _NOW)
 
     # -- in ------------------------------------------------------------------------------------
 
     def from_clients(self, messages_max: int, bytes_max: int) -> Iterator[Message]:
-        return self._drain(self._client_door, messages_max, bytes_max)
+        return self._drain(self._client_listener, messages_max, bytes_max)
 
     def from_peers(self, messages_max: int, bytes_max: int) -> Iterator[Message]:
-        return self._drain(self._peer_door, messages_max, bytes_max)
+        return self._drain(self._peer_listener, messages_max, bytes_max)
 
     def _drain(
         self, door: zmq.Socket[bytes], messages_max: int, bytes_max: int
     ) -> Iterator[Message]:
         """What waits, up to the limits; the rest has its turn after the others had theirs."""
-        if door not in self._ready:
+        if door not in self._ready_sockets:
             return
         get, recv = door.getsockopt, door.recv
         for _ in range(messages_max):
             identity = recv(_NOW)
-            if door is self._peer_door and identity not in self._sources and get(_MORE):
+            if door is self._peer_listener and identity not in self._sources and get(_MORE):
                 envelope = self._first_of(identity)
             else:
                 envelope = recv(_NOW) if get(_MORE) else b""
-            frames = _payloads(door, door in self._kept) if get(_MORE) else []
+            frames = _payloads(door, door in self._large_payload_listeners) if get(_MORE) else []
             if frames is not None:
                 size = sum(map(len, frames))
                 if frames:
-                    self._guess(door, size >= COPY_BELOW_BYTES * len(frames))
+                    self._expect_large_payloads(door, size >= COPY_BELOW_BYTES * len(frames))
                 bytes_max -= len(envelope) + size
             else:
                 self.counts["messages_with_too_many_frames_total"] += 1
@@ -262,11 +264,11 @@ class Transport:
                 return
             if bytes_max <= 0:
                 break
-        self._is_behind = True
+        self._has_backlog = True
 
     def _first_of(self, identity: bytes) -> bytes:
         """The envelope of its first message, which tells the connection that it came by."""
-        frame = self._peer_door.recv(_NOW, False)
+        frame = self._peer_listener.recv(_NOW, False)
         if len(self._sources) >= SOURCES_MAX:
             del self._sources[next(iter(self._sources))]  # noted again when it speaks again
         try:
@@ -280,26 +282,26 @@ class Transport:
         known = (self._sources.get(identity) for identity in self.known_peers())
         return port not in self._ports or inode in known
 
-    def _guess(self, door: zmq.Socket[bytes], kept: bool) -> None:
-        (self._kept.add if kept else self._kept.discard)(door)
+    def _expect_large_payloads(self, door: zmq.Socket[bytes], kept: bool) -> None:
+        (self._large_payload_listeners.add if kept else self._large_payload_listeners.discard)(door)
 
-    def from_links(self) -> Iterator[tuple[tuple[str, int], bytes]]:
+    def from_peer_connections(self) -> Iterator[tuple[tuple[str, int], bytes]]:
         """Answers of peers to what we sent on their links."""
-        for peer, link in list(self._links.items()):
+        for peer, link in list(self._peer_connections.items()):
             socket = link.socket
-            if socket not in self._ready:
+            if socket not in self._ready_sockets:
                 continue
             for _ in range(LINK_MESSAGES_MAX):
                 if not int(socket.getsockopt(_EVENTS)) & _IN:
                     break
                 yield peer, socket.recv_multipart(_NOW)[0]
             else:
-                self._is_behind = True
+                self._has_backlog = True
 
-    def broken_links(self) -> Iterator[tuple[str, int]]:
+    def take_broken_connections(self) -> Iterator[tuple[str, int]]:
         """Peers whose connection broke since the last turn."""
-        for peer, link in list(self._links.items()):
-            if link.monitor not in self._ready:
+        for peer, link in list(self._peer_connections.items()):
+            if link.monitor not in self._ready_sockets:
                 continue
             is_broken = False
             for event, value in _events(link.monitor):
@@ -320,30 +322,30 @@ class Transport:
     # -- out -----------------------------------------------------------------------------------
 
     def reply(self, client: Client, frames: list[Buffer]) -> None:
-        if not self._send(self._client_door, [client.identity, *frames]):
+        if not self._send(self._client_listener, [client.identity, *frames]):
             self._clients.pop(client.identity, None)
             self.counts["replies_dropped_total"] += 1
 
-    def peer_reply(self, peer: Peer, frame: bytes) -> None:
-        self.answer_peer(peer.identity, frame)
+    def reply_to_peer(self, peer: Peer, frame: bytes) -> None:
+        self.reply_to_identity(peer.identity, frame)
 
-    def answer_peer(self, identity: bytes, frame: bytes) -> None:
-        if not self._send(self._peer_door, [identity, frame]):
+    def reply_to_identity(self, identity: bytes, frame: bytes) -> None:
+        if not self._send(self._peer_listener, [identity, frame]):
             self.counts["peer_replies_dropped_total"] += 1
 
-    def stands(self, identity: bytes) -> bool:
+    def check_connected(self, identity: bytes) -> bool:
         """Whether this connection of a peer still stands: it is sent `probe` to find out."""
         try:
-            self._peer_door.send(identity, _NOW_MORE)
-            self._peer_door.send(self.probe, _NOW)
+            self._peer_listener.send(identity, _NOW_MORE)
+            self._peer_listener.send(self.probe, _NOW)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
             return error.errno == zmq.EAGAIN  # it does not read, but it is there
         return True
 
-    def link_send(self, peer: tuple[str, int], frames: list[Buffer]) -> bool:
-        link = self._links.get(peer)
+    def send_to_peer(self, peer: tuple[str, int], frames: list[Buffer]) -> bool:
+        link = self._peer_connections.get(peer)
         if link is None:
             return False
         if not link.greeted:
@@ -365,12 +367,12 @@ class Transport:
 
     # -- links ---------------------------------------------------------------------------------
 
-    def set_peer(self, peer: tuple[str, int], address: str) -> None:
+    def set_peer_address(self, peer: tuple[str, int], address: str) -> None:
         """Where a peer's door is; a link to another address is made anew.
 
         Addresses of brokers come from brokers: one that can't be connected to is counted.
         """
-        link = self._links.get(peer)
+        link = self._peer_connections.get(peer)
         if link is not None:
             if link.address == address:
                 return
@@ -391,12 +393,12 @@ class Transport:
             socket.close(0)
             self.counts["peer_addresses_invalid_total"] += 1
             return
-        link = self._links[peer] = _Link(socket, address, self.now)
+        link = self._peer_connections[peer] = _PeerConnection(socket, address, self.now)
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)
 
     def forget_peer(self, peer: tuple[str, int]) -> None:
-        link = self._links.pop(peer, None)
+        link = self._peer_connections.pop(peer, None)
         if link is not None:
             self._poller.unregister(link.socket)
             self._poller.unregister(link.monitor)
@@ -406,53 +408,55 @@ class Transport:
 
     def greet(self, peer: tuple[str, int]) -> None:
         """The other side does not know us (any more)."""
-        link = self._links.get(peer)
+        link = self._peer_connections.get(peer)
         if link is not None:
             link.greeted = False
             self._greet(link)
 
-    def _greet(self, link: _Link) -> None:
+    def _greet(self, link: _PeerConnection) -> None:
         if self.now >= link.next_greeting:
             link.next_greeting = self.now + GREET_EVERY_MS
             self._send(link.socket, [self._greeting])
 
     def greeted(self, peer: tuple[str, int]) -> None:
-        link = self._links.get(peer)
+        link = self._peer_connections.get(peer)
         if link is not None:
             link.greeted, link.made_at = True, self.now
 
     def refuse_link(self, peer: tuple[str, int], why: str) -> None:
         """Somebody else answered there."""
-        if link := self._links.get(peer):
+        if link := self._peer_connections.get(peer):
             link.trouble = why
 
-    def link_trouble(self, peer: tuple[str, int]) -> str:
+    def peer_problem(self, peer: tuple[str, int]) -> str:
         """Why nothing can be sent to this peer; "": it can, or there is no such link."""
-        link = self._links.get(peer)
+        link = self._peer_connections.get(peer)
         return "" if link is None or link.greeted else link.trouble
 
     def tick(self, now: int) -> None:
         """Links that were not answered yet greet again, and are made anew after a while."""
         self.now = now
-        for peer, link in list(self._links.items()):
+        for peer, link in list(self._peer_connections.items()):
             if link.greeted:
                 link.made_at = now
             elif now - link.made_at >= REMAKE_MS:
                 self.forget_peer(peer)
-                self.set_peer(peer, link.address)
-                if peer in self._links:
-                    self._links[peer].trouble = link.trouble
+                self.set_peer_address(peer, link.address)
+                if peer in self._peer_connections:
+                    self._peer_connections[peer].trouble = link.trouble
             else:
                 self._greet(link)
 
     def close(self) -> None:
         """What is queued for clients gets a moment to leave; nothing waits longer than that."""
-        for door, monitor in zip((self._client_door, self._peer_door), self._failed, strict=True):
+        for door, monitor in zip(
+            (self._client_listener, self._peer_listener), self._handshake_failures, strict=True
+        ):
             door.disable_monitor()
             monitor.close(0)
-        self._client_door.close(500)
-        self._peer_door.close(0)
-        for peer in list(self._links):
+        self._client_listener.close(500)
+        self._peer_listener.close(0)
+        for peer in list(self._peer_connections):
             self.forget_peer(peer)
         self._context.destroy(linger=0)
 

@@ -30,7 +30,7 @@ from myqueue.daemons.partition.keyed_batches import KeyedBatches, batch_key, key
 from myqueue.daemons.partition.positions import OK, ConsumerPositions
 from myqueue.daemons.partition.producers import IDENTITY, Sessions
 from myqueue.daemons.raft.types import COMMAND, DATA, Entry, require
-from myqueue.daemons.state_machine import Changes
+from myqueue.daemons.state_machine import RowChanges
 from myqueue.wire import protocol
 from myqueue.wire.batch import KEYED_EPOCH
 
@@ -161,7 +161,7 @@ class PartitionMachine:
 
     # -- saving --------------------------------------------------------------------------------
 
-    def take_changes(self) -> Changes:
+    def take_changes(self) -> RowChanges:
         sessions, forgotten = self.sessions.take_changes()
         positions, removed = self.positions.take_changes()
         puts = {_producer_key(one): row for one, row in sessions.items()}

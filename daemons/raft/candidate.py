@@ -51,7 +51,7 @@ class Candidate:
         self._votes = {}
         self._transfer = transfer
 
-    def vote_is_durable(self, now: int, out: Effects) -> None:
+    def own_vote_persisted(self, now: int, out: Effects) -> None:
         node = self._node
         if node.replica not in self._votes:
             self._votes[node.replica] = True

@@ -7,7 +7,7 @@ from typing import Any
 from myqueue.daemons.raft.node import RaftNode
 
 
-def story(node: RaftNode) -> dict[str, Any]:
+def describe_raft_node(node: RaftNode) -> dict[str, Any]:
     """Where this replica stands, for people."""
     return {
         "group": node.group, "replica": node.replica, "role": node.role.name.lower(),

@@ -231,7 +231,7 @@ class Follower:
         if (node.durable_term, node.durable_vote) == (node.term, node.vote):
             self._send_vote(out)
 
-    def hard_state_is_durable(self, out: Effects) -> None:
+    def hard_state_persisted(self, out: Effects) -> None:
         if self._answer_due:
             self._answer_due = False
             self.reply(out)
@@ -277,7 +277,7 @@ class Follower:
         self._installing.append(snapshot.index)
         out.persist.append(PersistSnapshot(node.group, snapshot))
 
-    def snapshot_is_durable(self, index: int, out: Effects) -> None:
+    def snapshot_persisted(self, index: int, out: Effects) -> None:
         """One report for each, in their order; two may have the same index and other starts."""
         if index in self._installing[:1]:
             self._installing.pop(0)

@@ -27,12 +27,12 @@ from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     NEVER,
     NOBODY,
-    Broken,
     Config,
     Effects,
+    InvariantBroken,
     Message,
+    RaftSettings,
     Role,
-    Settings,
     node_of,
 )
 
@@ -47,7 +47,7 @@ def _mix(group: int, term: int, leader: int) -> int:
 
 
 @dataclass(slots=True)
-class Beat:
+class NodeHeartbeat:
     """I am alive; this is what I lead among the groups that we share."""
 
     incarnation: int
@@ -58,13 +58,13 @@ class Beat:
 
 
 @dataclass(slots=True)
-class BeatReply:
+class NodeHeartbeatReply:
     number: int
     ask: bool  # what you say you lead is not what I follow: send the list
 
 
 @dataclass(slots=True)
-class Leads:
+class LeaderList:
     """The list behind the digest: (group, leader's replica, the receiver's replica, term)."""
 
     groups: list[tuple[int, int, int, int]]
@@ -75,8 +75,8 @@ class Packet:
     """What one node sends to another at the end of a turn."""
 
     messages: list[Message] = field(default_factory=list)
-    beats: list[Beat | BeatReply | Leads] = field(default_factory=list)
-    beside: list[Any] = field(
+    beats: list[NodeHeartbeat | NodeHeartbeatReply | LeaderList] = field(default_factory=list)
+    repair_messages: list[Any] = field(
         default_factory=list
     )  # not for the core (`daemons/repair/coordinator`)
 
@@ -97,7 +97,7 @@ class _Peer:
         self.followed = self.followed_digest = 0  # what we follow and it leads
         self.mismatches = 0
         self.commits: dict[int, tuple[int, int]] = {}  # group -> (commit, first beat with it)
-        self.replies: list[BeatReply | Leads] = []
+        self.replies: list[NodeHeartbeatReply | LeaderList] = []
 
 
 class _Known:
@@ -111,10 +111,10 @@ class _Known:
         self.peers: tuple[int, ...] = ()  # nodes whose digest of ours this group is part of
 
 
-class Host:
+class RaftGroups:
     """The groups of one node. All calls come from one thread."""
 
-    def __init__(self, node: int, incarnation: int, settings: Settings) -> None:
+    def __init__(self, node: int, incarnation: int, settings: RaftSettings) -> None:
         self.node, self.incarnation, self.settings = node, incarnation, settings
         self.groups: dict[int, RaftNode] = {}
         self.heard: dict[int, int] = {}  # shared with every RaftNode
@@ -123,7 +123,7 @@ class Host:
         self._dirty: dict[int, None] = {}  # groups that this turn touched, in order
         self._timed: dict[int, None] = {}  # groups with a deadline
         self._next_beat = 0
-        self.broken: dict[int, Broken] = {}  # groups that ended, for the caller to take
+        self.broken: dict[int, InvariantBroken] = {}  # groups that ended, for the caller to take
         self.out = Effects()
 
     # -- groups --------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Host:
         self._dirty[group] = None
         return node
 
-    def breaks(self, group: int, error: Broken) -> None:
+    def mark_broken(self, group: int, error: InvariantBroken) -> None:
         """An invariant of this group does not hold; it ends with this turn, the others go on."""
         self.broken.setdefault(group, error)
         self._dirty.pop(group, None)
@@ -164,8 +164,8 @@ class Host:
         if node is not None:
             try:
                 method(node, *arguments)
-            except Broken as error:
-                self.breaks(group, error)
+            except InvariantBroken as error:
+                self.mark_broken(group, error)
 
     def _touch(self, node: RaftNode) -> None:
         self._dirty[node.group] = None
@@ -175,7 +175,7 @@ class Host:
     def receive(self, source: int, packet: Packet, now: int) -> None:
         self._hear(source, now)
         for beat in packet.beats:
-            if isinstance(beat, Beat):
+            if isinstance(beat, NodeHeartbeat):
                 self._recognise(source, beat.incarnation, now)
         out = self.out
         for message in packet.messages:
@@ -183,12 +183,12 @@ class Host:
             if node is not None:
                 try:
                     node.step(message, now, out)
-                except Broken as error:
-                    self.breaks(message.group, error)
+                except InvariantBroken as error:
+                    self.mark_broken(message.group, error)
         for beat in packet.beats:
-            if isinstance(beat, Beat):
+            if isinstance(beat, NodeHeartbeat):
                 self._beat(source, beat, now)
-            elif isinstance(beat, BeatReply):
+            elif isinstance(beat, NodeHeartbeatReply):
                 self._beat_reply(source, beat)
             else:
                 self._leads(source, beat, now)
@@ -231,8 +231,8 @@ class Host:
             try:
                 node.flush(now, out)
                 self._account(node)
-            except Broken as error:
-                self.breaks(group, error)
+            except InvariantBroken as error:
+                self.mark_broken(group, error)
                 continue
             if node.deadline == NEVER:
                 self._timed.pop(group, None)
@@ -323,7 +323,7 @@ class Host:
             if due:
                 packet.beats.append(self._make_beat(peer))
 
-    def _make_beat(self, peer: _Peer) -> Beat:
+    def _make_beat(self, peer: _Peer) -> NodeHeartbeat:
         peer.beat += 1
         commits = []
         for group, (commit, first_beat) in list(peer.commits.items()) if peer.alive else ():
@@ -335,9 +335,9 @@ class Host:
                 commit, first_beat = node.commit_index, 0
             peer.commits[group] = (commit, first_beat or peer.beat)
             commits.append((group, node.replica, node.term, commit))
-        return Beat(self.incarnation, peer.beat, peer.leads, peer.leads_digest, commits)
+        return NodeHeartbeat(self.incarnation, peer.beat, peer.leads, peer.leads_digest, commits)
 
-    def _beat(self, source: int, beat: Beat, now: int) -> None:
+    def _beat(self, source: int, beat: NodeHeartbeat, now: int) -> None:
         peer = self.peer(source)
         for group, leader, term, commit in beat.commits:
             self.call(group, RaftNode.commit_hint, leader, term, commit, self.out)
@@ -347,16 +347,16 @@ class Host:
         if ask:
             peer.mismatches = 0
         if ask or beat.commits:  # else there is nothing that an answer would settle
-            peer.replies.append(BeatReply(beat.number, ask))
+            peer.replies.append(NodeHeartbeatReply(beat.number, ask))
 
-    def _beat_reply(self, source: int, reply: BeatReply) -> None:
+    def _beat_reply(self, source: int, reply: NodeHeartbeatReply) -> None:
         peer = self.peer(source)
         peer.answered = max(peer.answered, reply.number)
         for group, (_, first_beat) in list(peer.commits.items()):
             if 0 < first_beat <= peer.answered:
                 del peer.commits[group]
         if reply.ask:
-            peer.replies.append(Leads(self._list_for(source)))
+            peer.replies.append(LeaderList(self._list_for(source)))
 
     def _list_for(self, number: int) -> list[tuple[int, int, int, int]]:
         rows = []
@@ -372,7 +372,7 @@ class Host:
                 ]
         return rows
 
-    def _leads(self, source: int, leads: Leads, now: int) -> None:
+    def _leads(self, source: int, leads: LeaderList, now: int) -> None:
         named = {group: (leader, target, term) for group, leader, target, term in leads.groups}
         for group, known in self._known.items():
             node = self.groups[group]
@@ -383,7 +383,7 @@ class Host:
         for group, (leader, target, term) in named.items():
             node_or_none = self.groups.get(group)
             if node_or_none is not None and node_or_none.replica == target:
-                self.call(group, RaftNode.leads_us, leader, term, now, self.out)
+                self.call(group, RaftNode.leader_announced, leader, term, now, self.out)
 
     # -- digests -------------------------------------------------------------------------------
 

@@ -29,10 +29,10 @@ from myqueue.daemons.raft.types import (
     Entry,
     Fetch,
     InstallSnapshot,
-    Item,
     NeedSnapshot,
-    NotNow,
+    NotPossibleNow,
     PersistEntries,
+    Proposal,
     ReadReady,
     Snapshot,
     TimeoutNow,
@@ -72,7 +72,7 @@ class Leader:
         self._clear()
         self._persist_from = self._term_start = log.last_index + 1
         self._reconcile(self._term_start)
-        log.make([Item(0, 0, NOOP, b"")], node.term)
+        log.make([Proposal(0, 0, NOOP, b"")], node.term)
         self.flush(now, out)
 
     def stop(self, out: Effects) -> None:
@@ -95,10 +95,10 @@ class Leader:
 
     # -- proposals -----------------------------------------------------------------------------
 
-    def propose(self, items: list[Item]) -> tuple[int, int]:
+    def propose(self, items: list[Proposal]) -> tuple[int, int]:
         node = self._node
         if self._transfer_to:
-            raise NotNow("leadership is being handed over")
+            raise NotPossibleNow("leadership is being handed over")
         first = node.log.last_index + 1
         node.log.make(items, node.term)
         return first, node.term
@@ -107,18 +107,18 @@ class Leader:
         """Propose a configuration that differs by one member (R14)."""
         node = self._node
         if self._transfer_to:
-            raise NotNow("leadership is being handed over")
+            raise NotPossibleNow("leadership is being handed over")
         if node.commit_index < self._term_start:
-            raise NotNow("the leader has not committed an entry of its term yet")
+            raise NotPossibleNow("the leader has not committed an entry of its term yet")
         if node.configs.current_index > node.commit_index:
-            raise NotNow("another change of members is under way")
+            raise NotPossibleNow("another change of members is under way")
         problem = change_problem(node.config, config)
         if problem:
-            raise NotNow(problem)
+            raise NotPossibleNow(problem)
         for replica in set(config.voters) - set(node.config.voters):
             if not self.is_whole(replica, now):
-                raise NotNow(f"replica {replica:x} has not caught up (R18)")
-        made = node.log.make([Item(0, 0, CONFIG, encode_config(config))], node.term)
+                raise NotPossibleNow(f"replica {replica:x} has not caught up (R18)")
+        made = node.log.make([Proposal(0, 0, CONFIG, encode_config(config))], node.term)
         node.configs.appended(made)
         self._reconcile(made[0][INDEX])  # a new member gets this entry, or asks for what it lacks
         return made[0][INDEX], node.term
@@ -316,9 +316,9 @@ class Leader:
         """Hand over to a voter once it has everything; proposals pause meanwhile (R24)."""
         node, follower = self._node, self.followers.get(target)
         if follower is None or target not in node.config.voters or follower.recovering:
-            raise NotNow(f"replica {target:x} cannot lead this group")
+            raise NotPossibleNow(f"replica {target:x} cannot lead this group")
         if not node.is_heard(target, now):
-            raise NotNow(f"replica {target:x} is not reachable")
+            raise NotPossibleNow(f"replica {target:x} is not reachable")
         if target != self._transfer_to:  # asked again, it does not last longer
             self._transfer_at = now + node.settings.election_timeout_ms_max
         self._transfer_to = target

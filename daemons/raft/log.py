@@ -26,9 +26,9 @@ from myqueue.daemons.raft.types import (
     OFFSET,
     PAYLOAD,
     TERM,
-    Broken,
     Entry,
-    Item,
+    InvariantBroken,
+    Proposal,
     Snapshot,
     require,
 )
@@ -36,7 +36,7 @@ from myqueue.daemons.raft.types import (
 _payload, _offset = itemgetter(PAYLOAD), itemgetter(OFFSET)
 
 
-def chained(previous: int, term: int, payload: Any) -> int:
+def next_chain(previous: int, term: int, payload: Any) -> int:
     """The running digest of a log: two logs that part anywhere have different ones afterwards.
 
     Never 0, which means "not known". 32 bits against accidents; the journal's own checksums and the
@@ -50,7 +50,7 @@ Lookup = Callable[[int], tuple[int, int]]
 
 
 def _nowhere(index: int) -> tuple[int, int]:
-    raise Broken(f"entry {index} is not in memory, and there is no disk to look it up")
+    raise InvariantBroken(f"entry {index} is not in memory, and there is no disk to look it up")
 
 
 class RaftLog:
@@ -106,7 +106,9 @@ class RaftLog:
     def term(self, index: int) -> int:
         """Of any entry from the one before the start to the end."""
         if not self.first_index - 1 <= index <= self.last_index:
-            raise Broken(f"no term at {index}: the log is {self.first_index}..{self.last_index}")
+            raise InvariantBroken(
+                f"no term at {index}: the log is {self.first_index}..{self.last_index}"
+            )
         return self._run_term[bisect_right(self._run_first, index) - 1]
 
     def has(self, index: int, term: int) -> bool:
@@ -135,7 +137,7 @@ class RaftLog:
         end = self._run_first[at] - 1 if at < len(self._run_first) else self.last_index
         return max(min(index, end), self.first_index - 2)
 
-    def make(self, items: list[Item], term: int) -> list[Entry]:
+    def make(self, items: list[Proposal], term: int) -> list[Entry]:
         """Append proposals as entries of this term."""
         index, offset, chain = self.last_index, self.next_offset, self.last_chain
         made = []
@@ -151,7 +153,7 @@ class RaftLog:
         """Entries that follow the last one; their terms may rise within."""
         first, last = entries[0], entries[-1]
         if first[INDEX] != self.last_index + 1:
-            raise Broken(f"{first[INDEX]} after {self.last_index}")
+            raise InvariantBroken(f"{first[INDEX]} after {self.last_index}")
         if last[TERM] == self._run_term[-1]:
             pass
         elif first[TERM] == last[TERM]:

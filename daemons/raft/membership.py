@@ -43,7 +43,7 @@ def change_problem(old: Config, new: Config) -> str:
 _type = itemgetter(TYPE)
 
 
-class Configs:
+class ConfigHistory:
     """The configurations that the log holds: the newest counts."""
 
     __slots__ = ("_history",)

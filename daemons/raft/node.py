@@ -32,25 +32,25 @@ from myqueue.daemons.raft.candidate import Candidate
 from myqueue.daemons.raft.follower import Follower
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.log import RaftLog
-from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.membership import ConfigHistory
 from myqueue.daemons.raft.types import (
     NEVER,
     NOBODY,
     Append,
     AppendReply,
     Apply,
-    Broken,
     Changed,
     Config,
     Effects,
     Entry,
     InstallSnapshot,
-    Item,
+    InvariantBroken,
     Message,
     NotLeader,
     PersistHardState,
+    Proposal,
+    RaftSettings,
     Role,
-    Settings,
     Snapshot,
     TimeoutNow,
     VoteReply,
@@ -74,8 +74,9 @@ class RaftNode:
     )  # fmt: skip
 
     def __init__(
-        self, group: int, replica: int, configs: Configs, log: RaftLog, *, term: int, vote: int,
-        applied_index: int, commit_index: int, settings: Settings, random: Random,
+        self, group: int, replica: int, configs: ConfigHistory, log: RaftLog, *, term: int,
+        vote: int,
+        applied_index: int, commit_index: int, settings: RaftSettings, random: Random,
         heard: dict[int, int], now: int, recovering: bool = False, lacking: bool = False,
     ) -> None:  # fmt: skip
         self.group, self.replica = group, replica
@@ -167,7 +168,7 @@ class RaftNode:
         if index <= self.commit_index:
             return
         if index > self.log.last_index:
-            raise Broken(f"commit {index} beyond {self.log.last_index}")
+            raise InvariantBroken(f"commit {index} beyond {self.log.last_index}")
         self.commit_index = index
         self._hand_over(out)
 
@@ -265,7 +266,7 @@ class RaftNode:
 
     def _from_leader(self, message: Append | InstallSnapshot, now: int, out: Effects) -> None:
         if self.role == Role.LEADER:
-            raise Broken(f"two leaders in term {self.term}")
+            raise InvariantBroken(f"two leaders in term {self.term}")
         if self.role != Role.FOLLOWER or self.leader != message.source:
             self.become_follower(self.term, message.source, now, out)
         if isinstance(message, Append):
@@ -323,7 +324,7 @@ class RaftNode:
             self.deadline = now + self.random.randint(0, spread)
             self.tell(out)
 
-    def leads_us(self, source: int, term: int, now: int, out: Effects) -> None:
+    def leader_announced(self, source: int, term: int, now: int, out: Effects) -> None:
         """Another node says that its replica leads this group in `term`. It may not know of a
         newer one: a quiet leader sends nothing that could be answered so.
         """
@@ -362,13 +363,13 @@ class RaftNode:
         if (term, vote) != (self.term, self.vote):
             return
         if self.role == Role.CANDIDATE:
-            self.candidate.vote_is_durable(now, out)
+            self.candidate.own_vote_persisted(now, out)
         elif self.role == Role.FOLLOWER:
-            self.follower.hard_state_is_durable(out)
+            self.follower.hard_state_persisted(out)
 
     def snapshot_persisted(self, index: int, out: Effects) -> None:
         """The journal has a snapshot that was installed, and the log's new start."""
-        self.follower.snapshot_is_durable(index, out)
+        self.follower.snapshot_persisted(index, out)
 
     def peer_is_back(self, peer: int, now: int, out: Effects) -> None:
         if self.role == Role.LEADER:
@@ -390,7 +391,7 @@ class RaftNode:
             raise NotLeader(self.leader)
         return self.leading
 
-    def propose(self, items: list[Item]) -> tuple[int, int]:
+    def propose(self, items: list[Proposal]) -> tuple[int, int]:
         """(first index, term) of the new entries; they leave with the next `flush`."""
         return self._leader().propose(items)
 

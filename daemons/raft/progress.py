@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from enum import IntEnum
 
-from myqueue.daemons.raft.types import NEVER, Settings, require
+from myqueue.daemons.raft.types import NEVER, RaftSettings, require
 
 
 class State(IntEnum):
@@ -32,7 +32,7 @@ class Progress:
         "waits",
     )  # fmt: skip
 
-    def __init__(self, next_index: int, settings: Settings) -> None:
+    def __init__(self, next_index: int, settings: RaftSettings) -> None:
         self.match_index, self.next_index = 0, next_index
         self._round_index, self._round_began, self._was_fast = 0, -NEVER, False
         self.state = State.PROBE

@@ -51,7 +51,7 @@ class Role(IntEnum):
     LEADER = 3
 
 
-class Item(NamedTuple):
+class Proposal(NamedTuple):
     """One proposal: what becomes an entry."""
 
     messages: int  # how many offsets it takes
@@ -242,7 +242,7 @@ class Effects:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RaftSettings:
     """Times in milliseconds of a monotonic clock."""
 
     heartbeat_ms: int = 100
@@ -267,11 +267,11 @@ class NotLeader(RaftError):
         self.leader = leader
 
 
-class NotNow(RaftError):
+class NotPossibleNow(RaftError):
     """Right place, wrong moment: a transfer or another change is under way, or the term is new."""
 
 
-class Broken(Exception):
+class InvariantBroken(Exception):
     """An invariant of Raft does not hold: the group must be closed before it harms data (R7).
 
     `index`: entries before it are not in question; 0: any entry may be.
@@ -287,4 +287,4 @@ def require(condition: bool, what: str, index: int = 0) -> None:
     written out instead, so that a text with numbers in it is made on failure only.
     """
     if not condition:
-        raise Broken(what, index)
+        raise InvariantBroken(what, index)

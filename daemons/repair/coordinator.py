@@ -3,7 +3,7 @@
 In: places that a start, a read or the scrubber found damaged. Out: the same entries, appended again
 at the end of the log; the damaged segment, emptied and gone (`wal/space/evacuate`); and what people
 are told meanwhile. All groups of a daemon share its segments, so one bad place is first looked at
-for all of them. For every entry that is live and can't be read there is one way (`way_of`):
+for all of them. For every entry that is live and can't be read there is one way (`repair_source`):
 
 | way | when | what is done |
 |---|---|---|
@@ -15,10 +15,11 @@ Of an entry that is asked for, its index, term, place among the offsets and dige
 the index; only its bytes are lost. So whoever has it may give it, and what comes is compared with
 all of that before it is believed. Until then the replica is *lacking* (R2): it neither votes, nor
 stands, nor counts, in a note on its disk too. A leader that lacks something asks first, since that
-takes milliseconds; after a second it hands over (`leader_step`). If the same entries are lost on a
-majority, nobody leads: the partition stands still and says why, until one that has them is back.
+takes milliseconds; after a second it hands over (`leader_action`). If the same entries are lost on
+a majority, nobody leads: the partition stands still and says why, until one that has them is back.
 
-Reads of such an entry are told to come again; after `HOPE_MS` they are told why not.
+Reads of such an entry are told to come again; after `PEER_ANSWER_EXPECTED_MS` they are told why
+not.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ from myqueue import errors
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import Packet
 from myqueue.daemons.repair.damage import (
-    HOPE_MS,
-    LOOKS_MAX,
-    TOLD_MAX,
-    Damaged,
-    Lacking,
-    Way,
-    hopeless,
-    is_the_entry,
-    leader_step,
-    named,
-    needed_from,
-    note_reader,
-    tell_all,
-    tell_mended,
-    way_of,
+    LOOKUPS_MAX,
+    PEER_ANSWER_EXPECTED_MS,
+    REPORTED_MAX,
+    DamagedSegment,
+    LostEntries,
+    RepairSource,
+    add_partition_names,
+    damage_rows,
+    first_needed_index,
+    leader_action,
+    matches_index_row,
+    note_affected_partition,
+    repair_source,
+    repaired_segment_row,
+    unavailable_text,
 )
-from myqueue.daemons.repair.scrub_pace import Scrubbing
+from myqueue.daemons.repair.scrub_pace import ScrubPace
 from myqueue.daemons.replication import packets
 from myqueue.daemons.replication.disk_health import has_reserve
 from myqueue.wal.space.evacuate import Evacuation
@@ -69,17 +70,19 @@ LATER_MS: Final = 5000  # between looks whether older segments went
 AGAIN_MS: Final = 1000  # between looks whether records can be written again
 
 
-class Repair:
+class RepairCoordinator:
     """See the module's docstring. Called by the engine, in the loop's thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.damaged: dict[int, Damaged] = {}
-        self.lacks: dict[int, Lacking] = {}
-        self.mended: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
-        self._back: dict[tuple[int, int], tuple[int, int]] = {}  # from memory -> where it stood
-        self._missing: set[int] = set()  # numbers of segments that the store knows of
-        self.scrubbing = Scrubbing(engine, self.found, self.is_missing)
+        self.damaged_segments: dict[int, DamagedSegment] = {}
+        self.lost_entries: dict[int, LostEntries] = {}
+        self.repaired_segments: deque[dict[str, Any]] = deque(maxlen=REPORTED_MAX)
+        self._rewritten_from_memory: dict[
+            tuple[int, int], tuple[int, int]
+        ] = {}  # from memory -> where it stood
+        self._missing_segments: set[int] = set()  # numbers of segments that the store knows of
+        self.scrub_pace = ScrubPace(engine, self.add_damage, self.add_missing_entry)
 
     # -- noticing ------------------------------------------------------------------------------
 
@@ -92,83 +95,87 @@ class Repair:
             if segment.damaged and number in log.journal.segments:
                 place = places.get(segment.name)
                 position, what = (place.position, place.what) if place else (0, "left unfinished")
-                self.found(number, position, "start", what)
-                for row in self.damaged[number].salvage.examine():
+                self.add_damage(number, position, "start", what)
+                for row in self.damaged_segments[number].salvage.examine():
                     log.journal.groups.by_uid[row.group].damaged = True
 
-    def groups_are_open(self) -> None:
+    def after_groups_open(self) -> None:
         """Lacking replicas wait for what they lack, all that was met is examined for it; whoever
         lacks nothing is told so.
         """
         gone = set(self._engine.log.reader.damage_by_segment) - set(
             self._engine.log.journal.segments
         )
-        self._take_met()
+        self._take_read_failures()
         if gone:
-            self.scrubbing.look_now()
+            self.scrub_pace.check_files_now()
         for uid, replica in self._engine.replicas.items():
             if replica.node.lacking:
-                self.lacks.setdefault(uid, Lacking(self._engine.now)).is_all_known = False
-                self._mend(uid, self._engine.now)
+                self.lost_entries.setdefault(
+                    uid, LostEntries(self._engine.now)
+                ).is_all_known = False
+                self._repair_group(uid, self._engine.now)
 
-    def found(self, number: int, position: int, how: str, what: str) -> None:
+    def add_damage(self, number: int, position: int, how: str, what: str) -> None:
         """Something in a segment can't be read."""
         engine = self._engine
         segment = engine.log.journal.segments.get(number)
-        if segment is None or number in self.damaged:
+        if segment is None or number in self.damaged_segments:
             return
         segment.damaged = True
-        salvage = Evacuation(engine.log, number, self._new_snapshot)
-        one = self.damaged[number] = Damaged(segment.name, position, how, what, salvage)
+        salvage = Evacuation(engine.log, number, self._rewrite_snapshot)
+        one = self.damaged_segments[number] = DamagedSegment(
+            segment.name, position, how, what, salvage
+        )
         one.since_ms = engine.wall_ms()
         engine.counts["damage_found_total"] += 1
         engine.report(
             "warning", "damage-found", segment=segment.name, position=position, by=how, what=what
         )
 
-    def _take_met(self) -> None:
+    def _take_read_failures(self) -> None:
         """What readers met since the last look."""
         reader = self._engine.log.reader
         while reader.damage_by_segment:
             number, one = reader.damage_by_segment.popitem()
-            self.found(number, one.position, "read", one.what)
+            self.add_damage(number, one.position, "read", one.what)
         while reader.recent_damage:
             one = reader.recent_damage.popleft()
-            self._lack(one.group, one.index, (one.segment, one.position))
+            self._add_lost_entry(one.group, one.index, (one.segment, one.position))
 
-    def _new_snapshot(self, uid: int) -> bool:
+    def _rewrite_snapshot(self, uid: int) -> bool:
         replica = self._engine.replicas.get(uid)
-        return replica is not None and self._engine.starts.snapshot_again(replica)
+        return replica is not None and self._engine.starts.write_snapshot(replica)
 
-    def is_missing(self, row: Row) -> None:
+    def add_missing_entry(self, row: Row) -> None:
         """An entry of a segment that is not there."""
-        if row.segment not in self._missing:
-            self._missing.add(row.segment)
+        if row.segment not in self._missing_segments:
+            self._missing_segments.add(row.segment)
             self._engine.counts["damage_found_total"] += 1
             self._engine.report("warning", "segment-missing", segment=row.segment)
-        self._lack(row.group, row.index, (row.segment, row.position))
+        self._add_lost_entry(row.group, row.index, (row.segment, row.position))
 
     # -- what is lost --------------------------------------------------------------------------
 
-    def _lack(self, uid: int, index: int, place: tuple[int, int]) -> None:
+    def _add_lost_entry(self, uid: int, index: int, place: tuple[int, int]) -> None:
         """An entry can't be read; unless it was only promised by a row that is old by now."""
         engine = self._engine
-        replica, lacking = engine.replicas.get(uid), self.lacks.get(uid)
+        replica, lacking = engine.replicas.get(uid), self.lost_entries.get(uid)
         if replica is None or (lacking is not None and index in lacking.entries):
             return
         row = engine.log.index.row(uid, index)
         if row is None or (row.segment, row.position) != place:
             return
-        note_reader(self.damaged, place[0], replica)
+        note_affected_partition(self.damaged_segments, place[0], replica)
         log = replica.node.log
-        way = way_of(index, needed_from(replica), log.last_index, log.memory_first)
-        if way is Way.MEMORY and self._back.get((uid, index)) != place:
-            self._back[uid, index] = place
+        way = repair_source(index, first_needed_index(replica), log.last_index, log.memory_first)
+        if way is RepairSource.MEMORY and self._rewritten_from_memory.get((uid, index)) != place:
+            self._rewritten_from_memory[uid, index] = place
             engine.log.journal.append(uid, log.in_memory(index, index) or [], relocated=True)
             engine.counts["entries_repaired_total"] += 1
-        elif way is Way.PEERS:
+        elif way is RepairSource.PEERS:
             if lacking is None:
-                lacking = self.lacks[uid] = Lacking(engine.now)
+                lacking = self.lost_entries[uid] = LostEntries(engine.now)
             lacking.add(index, place)
             if not replica.node.lacking:
                 self._set_lacking(replica, lacking=True)
@@ -178,10 +185,10 @@ class Repair:
         engine.host.touch(replica.uid)
         try:
             replica.node.follower.lacks(lacking, engine.now, engine.host.out)
-        except t.Broken as error:
-            engine.host.breaks(replica.uid, error)
+        except t.InvariantBroken as error:
+            engine.host.mark_broken(replica.uid, error)
 
-    def _is_whole(self, replica: Replica) -> None:
+    def _finish_repair(self, replica: Replica) -> None:
         self._set_lacking(replica, lacking=False)
         replica.given_up = False
         self._engine.refused.pop(replica.uid, None)
@@ -189,22 +196,22 @@ class Repair:
     # -- the turn ------------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        self._take_met()
+        self._take_read_failures()
         busy = 0
-        for number, one in sorted(self.damaged.items()):
+        for number, one in sorted(self.damaged_segments.items()):
             busy += not one.salvage.is_held_up
             if one.salvage.is_held_up or busy <= AT_ONCE:
-                self._empty(number, one, now)
+                self._salvage_segment(number, one, now)
         looks = TURN_LOOKS
-        for uid in list(self.lacks):
-            looks -= self._mend(uid, now) + 1
+        for uid in list(self.lost_entries):
+            looks -= self._repair_group(uid, now) + 1
             if looks <= 0:
                 break
-            if uid in self.lacks:  # the others first, next time
-                self.lacks[uid] = self.lacks.pop(uid)
-        self.scrubbing.tick(now)
+            if uid in self.lost_entries:  # the others first, next time
+                self.lost_entries[uid] = self.lost_entries.pop(uid)
+        self.scrub_pace.tick(now)
 
-    def _empty(self, number: int, one: Damaged, now: int) -> None:
+    def _salvage_segment(self, number: int, one: DamagedSegment, now: int) -> None:
         if now < one.next_step or self._engine.log.journal.error is not None:
             return
         salvage, before = one.salvage, one.salvage.relocated_bytes
@@ -212,7 +219,7 @@ class Repair:
             for _ in range(STEPS_MAX):
                 done = salvage.relocated_bytes
                 if next(one.steps, self) is self:
-                    self._is_gone(number, one)
+                    self._finish_segment(number, one)
                     return
                 if salvage.relocated_bytes == done:
                     break
@@ -233,55 +240,61 @@ class Repair:
                 self._engine.report(
                     "warning", "damage-waits", segment=one.name, waits_for=salvage.waits_for
                 )
-        for _ in range(min(len(salvage.unreported), LOOKS_MAX)):
+        for _ in range(min(len(salvage.unreported), LOOKUPS_MAX)):
             row = salvage.unreported.popleft()
-            self._lack(row.group, row.index, (row.segment, row.position))
+            self._add_lost_entry(row.group, row.index, (row.segment, row.position))
 
-    def _is_gone(self, number: int, one: Damaged) -> None:
+    def _finish_segment(self, number: int, one: DamagedSegment) -> None:
         engine = self._engine
-        del self.damaged[number]
-        self._back = {k: place for k, place in self._back.items() if place[0] != number}
-        engine.segment_is_gone()
+        del self.damaged_segments[number]
+        self._rewritten_from_memory = {
+            k: place for k, place in self._rewritten_from_memory.items() if place[0] != number
+        }
+        engine.note_segment_removed()
         engine.counts["damage_repaired_total"] += 1
         took_ms = engine.wall_ms() - one.since_ms
-        self.mended.append(tell_mended(one, took_ms))
+        self.repaired_segments.append(repaired_segment_row(one, took_ms))
         engine.report("info", "damage-repaired", segment=one.name, took_ms=took_ms)
 
-    def _mend(self, uid: int, now: int) -> int:
+    def _repair_group(self, uid: int, now: int) -> int:
         """How many look-ups that took."""
-        replica, lacking = self._engine.replicas.get(uid), self.lacks[uid]
+        replica, lacking = self._engine.replicas.get(uid), self.lost_entries[uid]
         if replica is None:
-            del self.lacks[uid]
+            del self.lost_entries[uid]
             return 0
-        lacking.forget_outside(needed_from(replica), replica.node.log.last_index)
+        lacking.forget_outside(first_needed_index(replica), replica.node.log.last_index)
         looks = 0
-        for index in list(islice(lacking.given, LOOKS_MAX)):
+        for index in list(islice(lacking.given, LOOKUPS_MAX)):
             looks += 1
-            if self._is_back(replica, index, lacking):
+            if self._check_rewritten(replica, index, lacking):
                 lacking.forget(index)
             elif index in lacking.given:
                 break  # the store takes them in the order in which they were appended
         if now >= lacking.next_ask:
             lacking.next_ask = now + ASK_MS
-            looks += self._ask(replica, lacking)
-        if not lacking.entries and not self._is_looking(lacking):
-            del self.lacks[uid]
-            self._is_whole(replica)
+            looks += self._request_entries(replica, lacking)
+        if not lacking.entries and not self._may_find_more(lacking):
+            del self.lost_entries[uid]
+            self._finish_repair(replica)
             return looks
-        if now - lacking.heard >= HOPE_MS and lacking.entries and not replica.given_up:
-            self._give_up_hope(replica, lacking)
+        if (
+            now - lacking.heard >= PEER_ANSWER_EXPECTED_MS
+            and lacking.entries
+            and not replica.given_up
+        ):
+            self._mark_stalled(replica, lacking)
         if replica.is_leader:
-            self._make_way(replica, lacking, leader_step(now - lacking.since))
+            self._yield_leadership(replica, lacking, leader_action(now - lacking.since))
         return looks
 
-    def _is_looking(self, lacking: Lacking) -> bool:
+    def _may_find_more(self, lacking: LostEntries) -> bool:
         """Whether more may turn out to be lacking."""
-        looks = [one.salvage for one in self.damaged.values()]
+        looks = [one.salvage for one in self.damaged_segments.values()]
         if any(one.unreported for one in looks):
             return True
         return not (lacking.is_all_known or all(one.is_examined for one in looks))
 
-    def _is_back(self, replica: Replica, index: int, lacking: Lacking) -> bool:
+    def _check_rewritten(self, replica: Replica, index: int, lacking: LostEntries) -> bool:
         log, index_of = self._engine.log, self._engine.log.index
         row = index_of.row(replica.uid, index)
         if row is None or (row.segment, row.position) == lacking.entries[index]:
@@ -294,14 +307,14 @@ class Repair:
             return False
         return True
 
-    def _ask(self, replica: Replica, lacking: Lacking) -> int:
+    def _request_entries(self, replica: Replica, lacking: LostEntries) -> int:
         """One member after the other, the leader first."""
         node = replica.node
         others = [one for one in node.config.members if one != node.replica]
         wanted = lacking.wanted(ASK_ENTRIES)
         looks = len(wanted)
         for index in list(wanted):
-            if self._is_back(replica, index, lacking):
+            if self._check_rewritten(replica, index, lacking):
                 lacking.forget(index)
                 wanted.remove(index)
         lacking.awaited, lacking.given_bytes = set(wanted), 0
@@ -310,19 +323,21 @@ class Repair:
         others.sort(key=lambda one: (one != node.leader, one))
         target = others[lacking.asked % len(others)]
         lacking.asked += 1
-        ask = packets.Lack(replica.uid, node.replica, target, node.term, sorted(wanted))
-        self._engine.send_beside({t.node_of(target): Packet(beside=[ask])})
+        ask = packets.EntriesRequest(replica.uid, node.replica, target, node.term, sorted(wanted))
+        self._engine.send_repair_messages({t.node_of(target): Packet(repair_messages=[ask])})
         return looks
 
-    def _give_up_hope(self, replica: Replica, lacking: Lacking) -> None:
+    def _mark_stalled(self, replica: Replica, lacking: LostEntries) -> None:
         replica.given_up = True
         number, _ = next(iter(lacking.entries.values()))
         named = self._engine.log.journal.segment_name(number)
-        why = hopeless(lacking, named[0] if named else str(number), replica.node.applied_index)
+        why = unavailable_text(
+            lacking, named[0] if named else str(number), replica.node.applied_index
+        )
         self._engine.refused[replica.uid] = why
         self._engine.report("error", "damage-not-repaired", group=f"{replica.uid:x}", why=why)
 
-    def _make_way(self, replica: Replica, lacking: Lacking, step: str) -> None:
+    def _yield_leadership(self, replica: Replica, lacking: LostEntries, step: str) -> None:
         engine = self._engine
         if step == "hand over" and not lacking.is_handed_over:
             followers = replica.node.leading.followers
@@ -339,7 +354,7 @@ class Repair:
 
     # -- peers ---------------------------------------------------------------------------------
 
-    def asked(self, ask: packets.Lack) -> None:
+    def serve_entries(self, ask: packets.EntriesRequest) -> None:
         """Another replica lacks entries that we may have."""
         replica = self._engine.replicas.get(ask.group)
         if replica is None or replica.replica_id != ask.target:
@@ -348,22 +363,26 @@ class Repair:
         if ask.source not in node.config.members:
             return
         # Who has it need not know that it is committed: who asks knows its term and digest.
-        last, messages = node.log.persisted_index, list[packets.Have]()
+        last, messages = node.log.persisted_index, list[packets.EntryReply]()
         for index in ask.indexes:
             if not node.log.first_index <= index <= last or size > GIVE_BYTES:
                 continue
             with suppress(errors.MyQueueError):
                 entry = replica.read(index, index, 1)[0]
                 size += len(entry[t.PAYLOAD])
-                messages.append(packets.Have(ask.group, node.replica, ask.source, node.term, entry))
+                messages.append(
+                    packets.EntryReply(ask.group, node.replica, ask.source, node.term, entry)
+                )
         if messages:
             self._engine.counts["entries_given_total"] += len(messages)
-            self._engine.send_beside({t.node_of(ask.source): Packet(beside=messages)})
+            self._engine.send_repair_messages(
+                {t.node_of(ask.source): Packet(repair_messages=messages)}
+            )
 
-    def given(self, have: packets.Have) -> None:
+    def receive_entry(self, have: packets.EntryReply) -> None:
         """An entry that we asked for, if it is the one."""
         engine, index = self._engine, have.entry[t.INDEX]
-        replica, lacking = engine.replicas.get(have.group), self.lacks.get(have.group)
+        replica, lacking = engine.replicas.get(have.group), self.lost_entries.get(have.group)
         if replica is None or lacking is None or replica.replica_id != have.target:
             return
         if index not in lacking.entries or index in lacking.given:
@@ -378,7 +397,7 @@ class Repair:
             return  # behind the record of a new start it would move that back, in a replay
         # The row may be old: the log may have another entry there by now, on its way to the store.
         is_ours = log.has(index, have.entry[t.TERM])
-        if row is None or not is_ours or not is_the_entry(row, chain, have.entry):
+        if row is None or not is_ours or not matches_index_row(row, chain, have.entry):
             engine.counts["entries_given_wrong_total"] += 1
             return
         engine.log.journal.append(have.group, [have.entry], relocated=True)
@@ -390,13 +409,16 @@ class Repair:
 
     # -- for people ----------------------------------------------------------------------------
 
-    def told(self, *, harmless: bool = False) -> list[dict[str, Any]]:
+    def damage_report(self, *, harmless: bool = False) -> list[dict[str, Any]]:
         """For beats and STATUS. `harmless`: what is whole and waits for older segments as well."""
         now, wall_ms = self._engine.now, self._engine.wall_ms()
-        return tell_all(self.damaged, self.lacks, now, wall_ms, harmless=harmless)
+        return damage_rows(
+            self.damaged_segments, self.lost_entries, now, wall_ms, harmless=harmless
+        )
 
     def status(self) -> dict[str, Any]:
-        damaged = named(self.told(harmless=True), self._engine.replicas)
+        damaged = add_partition_names(self.damage_report(harmless=True), self._engine.replicas)
         return {
-            "damaged": damaged, "mended": list(self.mended), "scrub": self.scrubbing.status()
+            "damaged": damaged, "mended": list(self.repaired_segments),
+            "scrub": self.scrub_pace.status()
         }  # fmt: skip

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.log import chained
+from myqueue.daemons.raft.log import next_chain
 from myqueue.wal.append.groups import Row
 from myqueue.wal.space.evacuate import Evacuation
 from myqueue.wire import protocol
@@ -21,51 +21,53 @@ from myqueue.wire import protocol
 if TYPE_CHECKING:
     from myqueue.daemons.replication.replica import Replica
 
-LOOKS_MAX: Final = 256  # at entries of one group, at once
-HOPE_MS: Final = 10_000  # after which nobody is told any more that it is a matter of moments
-TOLD_MAX: Final = 20
+LOOKUPS_MAX: Final = 256  # at entries of one group, at once
+PEER_ANSWER_EXPECTED_MS: Final = (
+    10_000  # after which nobody is told any more that it is a matter of moments
+)
+REPORTED_MAX: Final = 20
 TEXT_MAX: Final = 300
-NAMED_MAX: Final = 10  # partitions of one segment
-LEAD_MS: Final = 1000  # that a leader may lack something; then it makes way
+PARTITIONS_NAMED_MAX: Final = 10  # partitions of one segment
+LEAD_WHILE_REPAIRING_MS: Final = 1000  # that a leader may lack something; then it makes way
 
 
-class Way(Enum):
+class RepairSource(Enum):
     GONE = 0
     MEMORY = 1
     PEERS = 2
 
 
-def way_of(index: int, first: int, last: int, memory_first: int) -> Way:
+def repair_source(index: int, first: int, last: int, memory_first: int) -> RepairSource:
     """How an entry that can't be read comes back; the log is first … last."""
     if not first <= index <= last:
-        return Way.GONE
-    return Way.MEMORY if index >= memory_first else Way.PEERS
+        return RepairSource.GONE
+    return RepairSource.MEMORY if index >= memory_first else RepairSource.PEERS
 
 
-def leader_step(lacking_ms: int) -> str:
+def leader_action(lacking_ms: int) -> str:
     """What a leader does that has lacked something for so long."""
-    if lacking_ms < LEAD_MS:
+    if lacking_ms < LEAD_WHILE_REPAIRING_MS:
         return ""
-    return "hand over" if lacking_ms < 2 * LEAD_MS else "step down"
+    return "hand over" if lacking_ms < 2 * LEAD_WHILE_REPAIRING_MS else "step down"
 
 
-def needed_from(replica: Replica) -> int:
+def first_needed_index(replica: Replica) -> int:
     """What lies before it is nobody's any more, though it may not be cut off yet."""
     start = replica.machine.start_index
     return max(replica.node.log.first_index, min(start, replica.node.applied_index + 1))
 
 
-def is_the_entry(row: Row, chain_before: int, entry: t.Entry) -> bool:
+def matches_index_row(row: Row, chain_before: int, entry: t.Entry) -> bool:
     """Whether this is what the index says that was lost."""
     index, term, offset, count, time_ms, _, chain, payload = entry
     return (
         (index, term, offset, count, time_ms, chain, len(payload))
         == (row.index, row.term, row.offset, row.count, row.time_ms, row.chain, row.length)
-        and chained(chain_before, term, payload) == chain
+        and next_chain(chain_before, term, payload) == chain
     )  # fmt: skip
 
 
-class Damaged:
+class DamagedSegment:
     """One segment with something in it that can't be read."""
 
     def __init__(
@@ -81,7 +83,7 @@ class Damaged:
         self.groups: dict[int, str] = {}  # that could not read something of it, and their names
 
 
-class Lacking:
+class LostEntries:
     """What one group lacks: index -> where it stood; and which of it was given again."""
 
     def __init__(self, now: int, *, is_all_known: bool = True) -> None:
@@ -121,7 +123,7 @@ class Lacking:
     def wanted(self, count: int) -> list[int]:
         """The next to ask for: each in its turn, so that none that nobody has is in the way."""
         out: list[int] = []
-        for _ in range(min(len(self._queue), LOOKS_MAX)):
+        for _ in range(min(len(self._queue), LOOKUPS_MAX)):
             index = self._queue.popleft()
             if index in self.entries and index not in self.given:
                 self._queue.append(index)
@@ -134,7 +136,7 @@ class Lacking:
 # -- for people --------------------------------------------------------------------------------
 
 
-def hopeless(lacking: Lacking, segment: str, applied: int) -> str:
+def unavailable_text(lacking: LostEntries, segment: str, applied: int) -> str:
     """What to do when nobody who answers has the entries."""
     _, position = next(iter(lacking.entries.values()))
     text = (
@@ -146,14 +148,14 @@ def hopeless(lacking: Lacking, segment: str, applied: int) -> str:
     return text
 
 
-def tell(
-    damaged: dict[int, Damaged], lacks: dict[int, Lacking], now: int, *, harmless: bool
+def damaged_segment_rows(
+    damaged: dict[int, DamagedSegment], lacks: dict[int, LostEntries], now: int, *, harmless: bool
 ) -> list[dict[str, Any]]:
     """Segments that are damaged, in short texts; `harmless`: those that only wait as well."""
     some = [(number, one) for number, one in sorted(damaged.items())
             if harmless or not one.salvage.is_waiting]  # fmt: skip
     out = []
-    for number, one in some[:TOLD_MAX]:
+    for number, one in some[:REPORTED_MAX]:
         groups = _lacking_in(number, lacks)
         state = _state(one, [lacks[uid] for uid in groups], now)
         out.append(
@@ -164,23 +166,27 @@ def tell(
     return out
 
 
-def tell_mended(one: Damaged, took_ms: int) -> dict[str, Any]:
+def repaired_segment_row(one: DamagedSegment, took_ms: int) -> dict[str, Any]:
     return {
         "segment": one.name, "position": one.position, "found": one.found, "what": one.what,
         "found_ms": one.since_ms, "took_ms": took_ms,
-        "partitions": list(one.groups.values())[:NAMED_MAX],
+        "partitions": list(one.groups.values())[:PARTITIONS_NAMED_MAX],
     }  # fmt: skip
 
 
-def named(rows: list[dict[str, Any]], replicas: Mapping[int, Replica]) -> list[dict[str, Any]]:
+def add_partition_names(
+    rows: list[dict[str, Any]], replicas: Mapping[int, Replica]
+) -> list[dict[str, Any]]:
     """With the names of whom the groups are that lack something."""
     for row in rows:
-        known = (replicas[uid] for uid in row["groups"][:NAMED_MAX] if uid in replicas)
+        known = (replicas[uid] for uid in row["groups"][:PARTITIONS_NAMED_MAX] if uid in replicas)
         row["partitions"] = list(map(_name_of, known))
     return rows
 
 
-def note_reader(damaged: dict[int, Damaged], number: int, replica: Replica) -> None:
+def note_affected_partition(
+    damaged: dict[int, DamagedSegment], number: int, replica: Replica
+) -> None:
     """Of this segment it could not read something."""
     if number in damaged:
         damaged[number].groups[replica.uid] = _name_of(replica)
@@ -188,10 +194,10 @@ def note_reader(damaged: dict[int, Damaged], number: int, replica: Replica) -> N
 
 def _name_of(replica: Replica) -> str:
     """For people. What a group is about is its topic and number, and for managers a word."""
-    return name_about(replica.about)
+    return partition_name(replica.about)
 
 
-def name_about(about: bytes) -> str:
+def partition_name(about: bytes) -> str:
     """The partition that a group was created for; of the managers' group, its one word."""
     try:
         topic, number, *_ = protocol.unpack(about)
@@ -200,26 +206,26 @@ def name_about(about: bytes) -> str:
     return f"{topic}/{number}"
 
 
-def tell_all(
-    damaged: dict[int, Damaged], lacks: dict[int, Lacking], now: int, wall_ms: int, *,
+def damage_rows(
+    damaged: dict[int, DamagedSegment], lacks: dict[int, LostEntries], now: int, wall_ms: int, *,
     harmless: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """What is damaged and what is missing. Of a beat with more of them nothing would be taken."""
-    rows = tell(damaged, lacks, now, harmless=harmless)
-    return (rows + tell_missing(damaged, lacks, now, wall_ms))[:TOLD_MAX]
+    rows = damaged_segment_rows(damaged, lacks, now, harmless=harmless)
+    return (rows + missing_segment_rows(damaged, lacks, now, wall_ms))[:REPORTED_MAX]
 
 
-def tell_missing(
-    damaged: dict[int, Damaged], lacks: dict[int, Lacking], now: int, wall_ms: int
+def missing_segment_rows(
+    damaged: dict[int, DamagedSegment], lacks: dict[int, LostEntries], now: int, wall_ms: int
 ) -> list[dict[str, Any]]:
     """The same of segments that are not there at all: their entries alone tell of them."""
-    found = dict[int, tuple[int, Lacking]]()
-    for lacking in list(lacks.values())[:TOLD_MAX]:
-        for index, (number, position) in islice(lacking.entries.items(), LOOKS_MAX):
+    found = dict[int, tuple[int, LostEntries]]()
+    for lacking in list(lacks.values())[:REPORTED_MAX]:
+        for index, (number, position) in islice(lacking.entries.items(), LOOKUPS_MAX):
             if number not in damaged and index not in lacking.given:
                 found.setdefault(number, (position, lacking))
     out = []
-    for number, (position, lacking) in sorted(found.items())[:TOLD_MAX]:
+    for number, (position, lacking) in sorted(found.items())[:REPORTED_MAX]:
         groups = _lacking_in(number, lacks)
         out.append(
             {"segment": f"segment {number}", "position": position, "found": "index",
@@ -229,15 +235,15 @@ def tell_missing(
     return out
 
 
-def _lacking_in(number: int, lacks: dict[int, Lacking]) -> list[int]:
+def _lacking_in(number: int, lacks: dict[int, LostEntries]) -> list[int]:
     """Groups that lack something which stood in this segment."""
     return [
-        uid for uid, lacking in list(lacks.items())[:TOLD_MAX]
+        uid for uid, lacking in list(lacks.items())[:REPORTED_MAX]
         if any(place[0] == number for place in lacking.entries.values())
     ]  # fmt: skip
 
 
-def _state(one: Damaged, missing: list[Lacking], now: int) -> str:
+def _state(one: DamagedSegment, missing: list[LostEntries], now: int) -> str:
     if one.failed:
         return f"tried again soon: {one.failed}"
     if one.salvage.is_waiting:
@@ -251,8 +257,8 @@ def _state(one: Damaged, missing: list[Lacking], now: int) -> str:
     return _lost(missing, now)
 
 
-def _lost(missing: list[Lacking], now: int) -> str:
-    hopeless = any(now - lacking.heard >= HOPE_MS for lacking in missing)
+def _lost(missing: list[LostEntries], now: int) -> str:
+    hopeless = any(now - lacking.heard >= PEER_ANSWER_EXPECTED_MS for lacking in missing)
     count = sum(len(lacking.entries) for lacking in missing)
     where = "no replica that answers has them" if hopeless else "asked for"
     return f"{count} entries of {len(missing)} groups are lost here; {where}"

@@ -26,7 +26,7 @@ Found = Callable[[int, int, str, str], None]  # (segment, position, by whom, wha
 Missing = Callable[[Row], None]  # an entry whose segment is not there
 
 
-class Scrubbing:
+class ScrubPace:
     """See the module's docstring."""
 
     def __init__(self, engine: Engine, found: Found, missing: Missing) -> None:
@@ -79,7 +79,7 @@ class Scrubbing:
 
         self._names = self._engine.log.background.start(look)
 
-    def look_now(self) -> None:
+    def check_files_now(self) -> None:
         """The same at once: for a start that met one which is not there, before anybody votes.
         Readers remember only some of the entries that they met. All of the index is read, once.
         """
@@ -97,7 +97,7 @@ class Scrubbing:
 
     def _begin(self, now: int) -> None:
         """The next segment; at the end of the log the round is over."""
-        journal, damaged = self._engine.log.journal, self._engine.repair.damaged
+        journal, damaged = self._engine.log.journal, self._engine.repair.damaged_segments
         newest, persisted = journal.persisted_at  # behind it, not even the files may be there
         if not newest:
             return  # the start's own mark is on its way

@@ -33,22 +33,22 @@ FILL_AHEAD_MS: Final = 1000  # what voters are served holds fills up for so long
 UNREADABLE: Final = "can't serve followers"
 
 
-class Serving:
+class CatchUpServer:
     """Called by the engine, in the loop's thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._unread: deque[tuple[int, t.Fetch]] = deque()  # when to try again
-        self._fills: deque[t.Fetch] = deque()  # of new replicas, until it is their turn
-        self._fill_at = 0.0  # when the next one may be served
-        self._filled_at = -FILL_AHEAD_MS  # when the last one was
+        self._retries: deque[tuple[int, t.Fetch]] = deque()  # when to try again
+        self._queued_fills: deque[t.Fetch] = deque()  # of new replicas, until it is their turn
+        self._next_fill_at = 0.0  # when the next one may be served
+        self._last_fill_at = -FILL_AHEAD_MS  # when the last one was
         self._growth_bytes_per_s = 0.0
         self._measured_at, self._measured_bytes = engine.now, 0
 
     def fetch(self, order: t.Fetch | t.NeedSnapshot) -> None:
         """A follower lags behind memory, or behind the log's start."""
         engine = self._engine
-        replica = self._leading(order.group)
+        replica = self._led_replica(order.group)
         if replica is None:
             return
         node = replica.node
@@ -56,14 +56,16 @@ class Serving:
             node.snapshot_made(order.follower, replica.snapshot(), engine.now, engine.host.out)
             return
         is_fill = engine.fill_bytes_per_s and order.follower in node.config.learners
-        if is_fill and (self._fills or engine.now < self._fill_at):
-            self._fills.append(order)
+        if is_fill and (self._queued_fills or engine.now < self._next_fill_at):
+            self._queued_fills.append(order)
             return
         self._serve(replica, order, is_fill=bool(is_fill))
 
-    def _leading(self, group: int) -> Replica | None:
-        """None: it leads no more, and serves nobody. The next leader's state may have come in the
-        turn of the order: then the log does not reach what is applied, and has no term for it.
+    def _led_replica(self, group: int) -> Replica | None:
+        """Return the replica if it still leads; only a leader serves followers.
+
+        The next leader's snapshot may have come in the turn of the order: then the log does not
+        reach the applied index, and has no term for it.
         """
         replica = self._engine.replicas.get(group)
         if replica is None or not replica.is_leader or self._engine.host.touch(group) is None:
@@ -76,63 +78,67 @@ class Serving:
             # Retention went on meanwhile: the leader asks for what there is.
             node.fetched(order.follower, [], engine.now, engine.host.out)
             return
-        bytes_max = FILL_BYTES if is_fill else t.Settings().append_bytes_max
+        bytes_max = FILL_BYTES if is_fill else t.RaftSettings().append_bytes_max
         try:
             entries = replica.read(order.first, order.last, bytes_max)
         except errors.MyQueueError as error:
-            self._unreadable(replica, order, error)
+            self._handle_unreadable(replica, order, error)
         else:
             node.fetched(order.follower, entries, engine.now, engine.host.out)
-            self._passed(sum(len(entry[t.PAYLOAD]) for entry in entries), is_fill=is_fill)
-            self._is_readable(order.group)
+            self._delay_next_fill(sum(len(entry[t.PAYLOAD]) for entry in entries), is_fill=is_fill)
+            self._clear_unreadable(order.group)
 
-    def _is_readable(self, group: int) -> None:
+    def _clear_unreadable(self, group: int) -> None:
         """Or it is not known any more: whoever asks again is told."""
         if self._engine.refused.get(group, "").startswith(UNREADABLE):
             del self._engine.refused[group]
 
-    def _passed(self, size: int, *, is_fill: bool) -> None:
+    def _delay_next_fill(self, size: int, *, is_fill: bool) -> None:
         """Whoever is served, the next new replica waits for as long as this much should take. For
         voters that are served all the time it waits for a moment, and then for the next one.
         """
         pace, now = self._engine.fill_bytes_per_s, self._engine.now
         if pace:
             wait_ms = size * 1000 / max(pace, 2 * self._growth_bytes_per_s)
-            due = max(self._fill_at, now - FILL_BEHIND_MS) + wait_ms
+            due = max(self._next_fill_at, now - FILL_BEHIND_MS) + wait_ms
             if is_fill:
-                self._fill_at, self._filled_at = due, now
+                self._next_fill_at, self._last_fill_at = due, now
             else:
-                self._fill_at = min(due, max(self._fill_at, self._filled_at + FILL_AHEAD_MS))
+                self._next_fill_at = min(
+                    due, max(self._next_fill_at, self._last_fill_at + FILL_AHEAD_MS)
+                )
 
-    def _unreadable(self, replica: Replica, order: t.Fetch, error: errors.MyQueueError) -> None:
+    def _handle_unreadable(
+        self, replica: Replica, order: t.Fetch, error: errors.MyQueueError
+    ) -> None:
         """Let another one lead that has these entries; else try again, but not at once (W16)."""
         engine = self._engine
         engine.counts["peer_fetches_failed_total"] += 1
         engine.refused[order.group] = f"{UNREADABLE}: {error}"
-        self._unread.append((engine.now + AGAIN_MS, order))
+        self._retries.append((engine.now + AGAIN_MS, order))
         followers = replica.node.leading.followers.values()
         if any(one.match_index >= order.last for one in followers):
             with suppress(errors.NotReady):
-                engine.transfer(replica, replica.best_follower(engine.now))
+                engine.transfer(replica, replica.best_successor(engine.now))
 
-    def _measure(self, now: int) -> None:
+    def _measure_growth(self, now: int) -> None:
         total, passed_ms = self._engine.counts["produced_bytes_total"], now - self._measured_at
         self._growth_bytes_per_s = (total - self._measured_bytes) * 1000 / passed_ms
         self._measured_at, self._measured_bytes = now, total
 
     def tick(self, now: int) -> None:
         if now >= self._measured_at + GROWTH_MS:
-            self._measure(now)
-        while self._unread and self._unread[0][0] <= now:
-            _, order = self._unread.popleft()
-            self._is_readable(order.group)
+            self._measure_growth(now)
+        while self._retries and self._retries[0][0] <= now:
+            _, order = self._retries.popleft()
+            self._clear_unreadable(order.group)
             host = self._engine.host
             host.call(order.group, RaftNode.fetched, order.follower, [], now, host.out)
-        while self._fills and self._fill_at <= now:
-            fill = self._fills.popleft()
-            replica = self._leading(fill.group)
+        while self._queued_fills and self._next_fill_at <= now:
+            fill = self._queued_fills.popleft()
+            replica = self._led_replica(fill.group)
             if replica is not None:
                 try:
                     self._serve(replica, fill, is_fill=True)
-                except t.Broken as error:
-                    self._engine.host.breaks(fill.group, error)
+                except t.InvariantBroken as error:
+                    self._engine.host.mark_broken(fill.group, error)

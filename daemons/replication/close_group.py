@@ -1,9 +1,9 @@
 """A group that contradicts itself, or is contradicted by what others send, is closed: it alone.
 
-Its core raised `Broken`: somebody has forgotten what was committed (a disk that was rolled back, an
-old copy of a data folder), or a bug, or a bit in memory. Nobody here can tell who is right, so the
-replica stops: it neither votes, nor counts, nor answers, nor acknowledges, and nothing of the turn
-in which that was found leaves this daemon. All other groups go on.
+Its core raised `InvariantBroken`: somebody has forgotten what was committed (a disk that was rolled
+back, an old copy of a data folder), or a bug, or a bit in memory. Nobody here can tell who is
+right, so the replica stops: it neither votes, nor counts, nor answers, nor acknowledges, and
+nothing of the turn in which that was found leaves this daemon. All other groups go on.
 
 | what | how |
 |---|---|
@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue.daemons.repair.damage import TEXT_MAX, TOLD_MAX, name_about
-from myqueue.daemons.replication.open_group import replica_of
+from myqueue.daemons.repair.damage import REPORTED_MAX, TEXT_MAX, partition_name
+from myqueue.daemons.replication.open_group import replica_id_of
 from myqueue.daemons.replication.replica import Defect
 from myqueue.errors import MyQueueError
 from myqueue.wal.closed_groups import folder_name
@@ -40,7 +40,7 @@ from myqueue.wire import protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from myqueue.daemons.raft.types import Broken
+    from myqueue.daemons.raft.types import InvariantBroken
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
     from myqueue.wal.append.groups import Group
@@ -70,7 +70,7 @@ HINT_DEFECT: Final = (
 
 
 @dataclass(slots=True)
-class Closed:
+class ClosedReplica:
     """One replica that was closed."""
 
     group: int
@@ -91,15 +91,15 @@ class Closed:
         }  # fmt: skip
 
 
-class Closing:
+class ClosedReplicas:
     """See the module's docstring. Called by the engine, in the loop's thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.closed: dict[int, Closed] = {}
+        self.closed: dict[int, ClosedReplica] = {}
         self._kept: dict[str, dict[str, Any]] = {}  # what stayed of replicas that were replaced
         self._jobs: list[tuple[str, Job[Any], Callable[[Any], None]]] = []
-        self._next_try = self._next_look = self._told_from = 0
+        self._next_retry_at = self._next_kept_check_at = self._told_from = 0
         self._times: dict[int, int] = {}  # group -> how often it was closed in this life
         self._going: dict[int, str] = {}  # group -> note of a replica that is being removed
 
@@ -109,33 +109,33 @@ class Closing:
         self._kept = self._engine.log.kept.all()
         self._notes = self._engine.log.kept.notes()
 
-    def was_closed(self, group: Group) -> str:
+    def restore_closed(self, group: Group) -> str:
         """Why this group stays closed, as an earlier life of the daemon noted; "": it does not."""
-        replica = replica_of(group)
+        replica = replica_id_of(group)
         note = self._notes.pop(folder_name(group.uid, replica), None)
         if note is None:
             return ""
-        self.closed[group.uid] = Closed(
+        self.closed[group.uid] = ClosedReplica(
             group.uid, replica, str(note.get("partition", f"group {group.uid:x}")),
             str(note.get("why", "the note that says why can't be read")),
             _number(note, "since_ms"), _number(note, "first"), is_noted=True,
         )  # fmt: skip
         return self.closed[group.uid].why
 
-    def groups_are_open(self) -> None:
+    def after_groups_open(self) -> None:
         """Notes of replicas that are not here any more say nothing."""
         for name in self._notes:
-            self._do("forget", partial(self._engine.log.kept.forget, name), _nothing)
+            self._run_in_background("forget", partial(self._engine.log.kept.forget, name), _nothing)
         self._notes = {}
 
     # -- closing -------------------------------------------------------------------------------
 
-    def close(self, replica: Replica, error: Broken) -> Closed:
+    def close(self, replica: Replica, error: InvariantBroken) -> ClosedReplica:
         node = replica.node
         why = str(error) if isinstance(error, Defect) else f"it contradicts: {error}"
-        name = name_about(replica.about)
+        name = partition_name(replica.about)
         is_defect = isinstance(error, Defect)
-        one = Closed(
+        one = ClosedReplica(
             replica.uid, replica.replica_id, name, why, self._engine.wall_ms(), error.index,
             is_noted=is_defect,
         )  # fmt: skip
@@ -145,20 +145,20 @@ class Closing:
         )  # fmt: skip
         return one
 
-    def contradicts_itself(self, group: Group, why: str, *, is_defect: bool = False) -> None:
+    def close_unopenable(self, group: Group, why: str, *, is_defect: bool = False) -> None:
         """What a start finds: it can't be opened, and all of it stays as it is. It is not noted:
         each start finds it again, or finds that it is well.
         """
         try:
             _, _, _, about = protocol.unpack(group.created or b"")
-            name = name_about(about)
+            name = partition_name(about)
         except (ValueError, TypeError):
             name = f"group {group.uid:x}"
-        wall_ms, replica = self._engine.wall_ms(), replica_of(group)
-        one = Closed(group.uid, replica, name, why, wall_ms, 0, is_noted=True)
+        wall_ms, replica = self._engine.wall_ms(), replica_id_of(group)
+        one = ClosedReplica(group.uid, replica, name, why, wall_ms, 0, is_noted=True)
         self._close(one, is_defect=is_defect)
 
-    def _close(self, one: Closed, *, is_defect: bool, **more: int) -> None:
+    def _close(self, one: ClosedReplica, *, is_defect: bool, **more: int) -> None:
         engine = self._engine
         self.closed[one.group] = one
         times = self._times[one.group] = self._times.get(one.group, 0) + 1
@@ -172,18 +172,20 @@ class Closing:
             **more, do=HINT_DEFECT if is_defect else hint,
         )  # fmt: skip
         if not one.is_noted:
-            self._note(one)
+            self._save_note(one)
 
-    def _note(self, one: Closed) -> None:
+    def _save_note(self, one: ClosedReplica) -> None:
         def noted(_: Any) -> None:
             one.is_noted = True
 
         name = folder_name(one.group, one.replica)
-        self._do("note", partial(self._engine.log.kept.note, name, one.fields()), noted)
+        self._run_in_background(
+            "note", partial(self._engine.log.kept.note, name, one.fields()), noted
+        )
 
     # -- its removal ---------------------------------------------------------------------------
 
-    def may_go(self, uid: int) -> bool:
+    def prepare_removal(self, uid: int) -> bool:
         """Whether a replica may be removed: one that is closed when its segments are kept. The
         order comes again until then.
         """
@@ -195,13 +197,13 @@ class Closing:
         index, now = self._engine.log.index, self._engine.now
         if one.reached is None:
             one.reached = index.added
-        if index.committed < one.reached or now < self._next_try or self._is_busy("keep"):
+        if index.committed < one.reached or now < self._next_retry_at or self._is_busy("keep"):
             return False
 
         def kept(segments: int) -> None:
             one.kept = segments
             self._kept[name] = one.fields()
-            self._next_look = 0
+            self._next_kept_check_at = 0
             self._engine.report(
                 "warning", "closed-group-kept", group=f"{one.group:x}", partition=one.partition,
                 folder=log.kept.folder(name), segments=segments,
@@ -209,13 +211,13 @@ class Closing:
 
         log, name = self._engine.log, folder_name(one.group, one.replica)
         names = {number: segment.name for number, segment in log.journal.segments.items()}
-        self._do(
+        self._run_in_background(
             "keep",
             partial(log.kept.keep, name, one.group, one.first, names, one.fields()), kept,
         )  # fmt: skip
         return False
 
-    def removed(self, uid: int) -> None:
+    def note_removal(self, uid: int) -> None:
         """Its removal is on the way to the disk. The note stays until then: a start that finds the
         replica must find it closed.
         """
@@ -223,15 +225,17 @@ class Closing:
         if one is not None:
             self._going[uid] = folder_name(one.group, one.replica)
 
-    def is_gone(self, uid: int) -> None:
+    def removal_persisted(self, uid: int) -> None:
         """The removal of a replica is on the disk."""
         name = self._going.pop(uid, None)
         if name is not None:
-            self._do("forget", partial(self._engine.log.kept.forget, name), _nothing)
+            self._run_in_background("forget", partial(self._engine.log.kept.forget, name), _nothing)
 
     # -- work of the disk ----------------------------------------------------------------------
 
-    def _do(self, what: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def _run_in_background(
+        self, what: str, work: Callable[[], Any], then: Callable[[Any], None]
+    ) -> None:
         self._jobs.append((what, self._engine.log.background.start(work), then))
 
     def _is_busy(self, what: str) -> bool:
@@ -246,33 +250,33 @@ class Closing:
             try:
                 then(job.result())
             except (OSError, MyQueueError) as error:
-                self._next_try = now + AGAIN_MS
+                self._next_retry_at = now + AGAIN_MS
                 self._engine.report(
                     "warning", "closed-group-not-noted", doing=what, error=str(error),
                     do="It is tried again. Make room on the disk, if it has none.",
                 )  # fmt: skip
-        if now >= self._next_try and not self._is_busy("note"):
+        if now >= self._next_retry_at and not self._is_busy("note"):
             for one in self.closed.values():
                 if not one.is_noted:
-                    self._next_try = now + AGAIN_MS
-                    self._note(one)
-        is_due = self._next_look == 0 or (now >= self._next_look and self._kept)
+                    self._next_retry_at = now + AGAIN_MS
+                    self._save_note(one)
+        is_due = self._next_kept_check_at == 0 or (now >= self._next_kept_check_at and self._kept)
         if is_due and not self._is_busy("look"):
-            self._next_look = now + LOOK_MS
-            self._do("look", self._engine.log.kept.all, self._saw)
+            self._next_kept_check_at = now + LOOK_MS
+            self._run_in_background("look", self._engine.log.kept.all, self._set_kept)
 
-    def _saw(self, kept: dict[str, dict[str, Any]]) -> None:
+    def _set_kept(self, kept: dict[str, dict[str, Any]]) -> None:
         self._kept = dict(sorted(kept.items()))
 
     # -- for people ----------------------------------------------------------------------------
 
-    def told(self, first: int = 0) -> list[dict[str, Any]]:
+    def report(self, first: int = 0) -> list[dict[str, Any]]:
         """Some rows of the list, from `first` on: replicas that are closed, then those of which
         segments are kept.
         """
         rows = []
-        for one in self._all()[first : first + TOLD_MAX]:
-            if isinstance(one, Closed):
+        for one in self._all()[first : first + REPORTED_MAX]:
+            if isinstance(one, ClosedReplica):
                 rows.append(one.fields() | {"kept": ""})
                 continue
             note = self._kept[one]
@@ -293,7 +297,7 @@ class Closing:
         total, first = self.total, self._told_from
         if first >= total:
             first = 0
-        rows = self.told(first)
+        rows = self.report(first)
         self._told_from = first + len(rows)
         return {"closed": rows, "closed_from": first, "closed_total": total}
 
@@ -301,7 +305,7 @@ class Closing:
     def total(self) -> int:
         return len(self._all()) if self.closed or self._kept else 0
 
-    def _all(self) -> list[Closed | str]:
+    def _all(self) -> list[ClosedReplica | str]:
         """The closed ones, and names of what is kept of others."""
         here = {folder_name(one.group, one.replica) for one in self.closed.values()}
         return [*self.closed.values(), *(name for name in self._kept if name not in here)]

@@ -29,7 +29,7 @@ STORE_WORKS_MAX: Final = 2000  # turns that the store is behind; beyond it propo
 RESERVED_SHARE: Final = 4  # of the room that is left, a quarter of a segment is for votes
 
 
-class DiskWatch:
+class DiskHealth:
     """See the module's docstring."""
 
     def __init__(self, engine: Engine) -> None:
@@ -38,12 +38,12 @@ class DiskWatch:
         self._stalled = self._full = False
         self._next_look = self._next_check = 0
 
-    def works(self, *, reported: bool) -> None:
+    def note_activity(self, *, is_report: bool) -> None:
         """The journal reported, or was given something."""
         engine = self._engine
         if not engine.log.journal.queued_bytes:
             self._busy_since = 0
-        elif reported or not self._busy_since:
+        elif is_report or not self._busy_since:
             self._busy_since = engine.now
 
     def tick(self) -> None:
@@ -72,7 +72,7 @@ class DiskWatch:
                 engine.host.touch(uid)
                 replica.node.step_down(engine.now, engine.host.out)
 
-    def check_room(self) -> None:
+    def check_room_for_messages(self) -> None:
         """Whether messages may be taken; votes, commits and reads go on in any case (W15)."""
         log = self._engine.log
         if log.journal.space_low:
@@ -82,7 +82,7 @@ class DiskWatch:
         if log.index.works_waiting > STORE_WORKS_MAX:
             raise errors.Busy("the store is behind the log")
 
-    def check_reserve(self) -> None:
+    def check_room_for_commands(self) -> None:
         """Whether commands of clients may be taken."""
         if not has_reserve(self._engine.log.journal):
             raise errors.DiskFull("the data disk is full")

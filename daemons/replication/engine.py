@@ -20,34 +20,34 @@ from typing import Any
 
 from myqueue import errors
 from myqueue.daemons.clock import Clock
-from myqueue.daemons.interfaces import Client, Owner, Peer, Rival, Wire
-from myqueue.daemons.metrics import Counts
+from myqueue.daemons.interfaces import Client, DuplicateDaemon, MessageTransport, Owner, Peer
+from myqueue.daemons.metrics import DaemonMetrics
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.groups import Host, Packet
+from myqueue.daemons.raft.groups import Packet, RaftGroups
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.repair.coordinator import Repair
+from myqueue.daemons.repair.coordinator import RepairCoordinator
 from myqueue.daemons.replication import packets as peerwire
-from myqueue.daemons.replication.catch_up import Serving
-from myqueue.daemons.replication.close_group import Closing
-from myqueue.daemons.replication.disk_health import DiskWatch
-from myqueue.daemons.replication.log_prefix import Starts
+from myqueue.daemons.replication.catch_up import CatchUpServer
+from myqueue.daemons.replication.close_group import ClosedReplicas
+from myqueue.daemons.replication.disk_health import DiskHealth
+from myqueue.daemons.replication.log_prefix import LogPrefix
 from myqueue.daemons.replication.open_group import (
-    MakeMachine,
-    Opening,
-    Refused,
-    new_group,
+    CannotOpen,
+    GroupContext,
+    MakeStateMachine,
+    create_group,
     open_group,
-    replica_of,
+    replica_id_of,
     snapshot_parts,
 )
-from myqueue.daemons.replication.reclaim_pace import Reclaiming
-from myqueue.daemons.replication.replica import Defect, Replica, refusals
-from myqueue.daemons.replication.state_saver import Saver
+from myqueue.daemons.replication.reclaim_pace import ReclaimPace
+from myqueue.daemons.replication.replica import Defect, Replica, raft_errors_translated
+from myqueue.daemons.replication.state_saver import StateSaver
 from myqueue.wal.append.writer import Persisted, Stopped
 from myqueue.wal.log import Log
 from myqueue.wire.protocol import Envelope
 
-BEHIND_MS = 100  # until an entry that could not be read is tried again
+APPLY_RETRY_MS = 100  # until an entry that could not be read is tried again
 Buffer = bytes | memoryview
 
 
@@ -55,38 +55,44 @@ class Engine:
     """See the module's docstring."""
 
     def __init__(
-        self, kind: str, node: int, incarnation: int, log: Log, settings: t.Settings,
-        clock: Clock, random: Random, wire: Wire, owner: Owner,
+        self, kind: str, node: int, incarnation: int, log: Log, settings: t.RaftSettings,
+        clock: Clock, random: Random, wire: MessageTransport, owner: Owner,
     ) -> None:  # fmt: skip
         self.kind, self.node, self.incarnation = kind, node, incarnation
         self.log, self.clock, self.wire, self.owner = log, clock, wire, owner
         self.now = clock.now_ms()
-        self.counts = Counts()
-        self.host = Host(node, incarnation, settings)
+        self.counts = DaemonMetrics()
+        self.host = RaftGroups(node, incarnation, settings)
         self.replicas: dict[int, Replica] = {}
-        self.rivals: dict[tuple[str, int], Rival] = {}  # of daemons that are connected here
+        self.rivals: dict[
+            tuple[str, int], DuplicateDaemon
+        ] = {}  # of daemons that are connected here
         self.refused: dict[int, str] = {}  # groups that can't take part, and why
         self.failure: Exception | None = None  # the daemon has to end
-        make: MakeMachine = owner.make_machine
-        self._opening = Opening(log, settings, random, self.host.heard, make)
-        self.starts = Starts(log, self.replicas, self.counts, self.host)
-        self._saver = Saver(log, self.replicas, self.starts, self.host)
-        self._reclaiming = Reclaiming(log, self.starts, self.counts)
+        make: MakeStateMachine = owner.make_state_machine
+        self._opening = GroupContext(log, settings, random, self.host.heard, make)
+        self.starts = LogPrefix(log, self.replicas, self.counts, self.host)
+        self._saver = StateSaver(log, self.replicas, self.starts, self.host)
+        self._reclaiming = ReclaimPace(log, self.starts, self.counts)
         self._rows = peerwire.RowCache()
-        self._hard_states: deque[tuple[int, int, int, int]] = deque()  # batch, group, term, vote
-        self._snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index
-        self._reads: dict[int, tuple[int, int]] = {}  # context -> group and index, once confirmed
+        self._pending_hard_states: deque[tuple[int, int, int, int]] = (
+            deque()
+        )  # batch, group, term, vote
+        self._pending_snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index
+        self._confirmed_reads: dict[
+            int, tuple[int, int]
+        ] = {}  # context -> group and index, once confirmed
         # group -> batch with the record of its removal, and id of the replica that goes
-        self._removing: dict[int, tuple[int, int]] = {}
-        self._behind: dict[int, int] = {}  # group -> when to apply what could not be read
-        self._serving = Serving(self)
-        self.disk = DiskWatch(self)
-        self.repair = Repair(self)
-        self.closing = Closing(self)
+        self._pending_removals: dict[int, tuple[int, int]] = {}
+        self._apply_retry_at: dict[int, int] = {}  # group -> when to apply what could not be read
+        self._catch_up = CatchUpServer(self)
+        self.disk = DiskHealth(self)
+        self.repair = RepairCoordinator(self)
+        self.closing = ClosedReplicas(self)
         self.scrub_bytes_per_s = 0  # 0: nobody looks for damage by himself
         self.fill_bytes_per_s = 0  # sent to new replicas; 0: as fast as it goes
         self.report: Callable[..., None] = lambda *_, **__: None  # a line for people
-        self._stirred = False
+        self._has_new_work = False
         self._last_stamp = 0
         owner.attach(self)
 
@@ -95,23 +101,23 @@ class Engine:
         self.repair.before_groups_open()
         self.closing.before_groups_open()
         for uid, group in sorted(self.log.journal.groups.by_uid.items()):
-            if why := self.closing.was_closed(group):
+            if why := self.closing.restore_closed(group):
                 self.refused[uid] = why
                 continue
             try:
                 replica = open_group(self._opening, group, self.now)
-            except Refused as error:
+            except CannotOpen as error:
                 self.refused[uid] = str(error)
-                if isinstance(cause := error.__cause__, t.Broken):
+                if isinstance(cause := error.__cause__, t.InvariantBroken):
                     is_defect = isinstance(cause, Defect)
-                    self.closing.contradicts_itself(group, str(error), is_defect=is_defect)
+                    self.closing.close_unopenable(group, str(error), is_defect=is_defect)
                 continue
             self._add(replica)
             if replica.node.applied_index > replica.commit_saved:
                 self._saver.note(replica)
             self.starts.mend(replica)
-        self.closing.groups_are_open()
-        self.repair.groups_are_open()
+        self.closing.after_groups_open()
+        self.repair.after_groups_open()
         self.log.journal.submit()
         self.owner.started(self.now)
 
@@ -133,10 +139,10 @@ class Engine:
         """Refused while another replica of this group is being removed here: what the journal and
         the store are still told of that one must not be taken for news of this one (W11, W13).
         """
-        if uid in self._removing:
+        if uid in self._pending_removals:
             raise errors.NotReady("another replica of this group is being removed from the disk")
         config = t.Config(tuple(voters), tuple(learners))
-        made = new_group(self._opening, uid, replica, config, about, self.now)
+        made = create_group(self._opening, uid, replica, config, about, self.now)
         self._add(made)
         return made
 
@@ -147,18 +153,20 @@ class Engine:
             self.host.remove(uid)
         out = self.host.out  # what came for it in this turn
         out.persist = [one for one in out.persist if one.group != uid]
-        name = replica_of(self.log.journal.group(uid))
-        self._removing[uid] = self.log.journal.remove_group(uid), name
+        name = replica_id_of(self.log.journal.group(uid))
+        self._pending_removals[uid] = self.log.journal.remove_group(uid), name
         self._reclaiming.note()
-        self.closing.removed(uid)
-        self._expect_nothing(uid)
+        self.closing.note_removal(uid)
+        self._forget_pending(uid)
 
-    def _expect_nothing(self, uid: int) -> None:
+    def _forget_pending(self, uid: int) -> None:
         """What is on its way for a replica that is not here any more is no news of another one."""
-        self._saver.let_go(uid)
-        self._hard_states = deque(one for one in self._hard_states if one[1] != uid)
-        self._snapshots = deque(one for one in self._snapshots if one[1] != uid)
-        self._reads = {context: one for context, one in self._reads.items() if one[0] != uid}
+        self._saver.release(uid)
+        self._pending_hard_states = deque(one for one in self._pending_hard_states if one[1] != uid)
+        self._pending_snapshots = deque(one for one in self._pending_snapshots if one[1] != uid)
+        self._confirmed_reads = {
+            context: one for context, one in self._confirmed_reads.items() if one[0] != uid
+        }
 
     def _close_broken(self) -> None:
         """Groups that found an invariant broken take no part any more; the others go on."""
@@ -167,34 +175,34 @@ class Engine:
             replica = self.replicas.pop(uid, None)
             if replica is None:
                 continue
-            self._expect_nothing(uid)
+            self._forget_pending(uid)
             self.refused[uid] = self.closing.close(replica, error).why
             self.owner.closed(replica)
 
-    def may_remove(self, uid: int) -> bool:
+    def prepare_removal(self, uid: int) -> bool:
         """False while something of it is still to be kept; the order comes again."""
-        return self.closing.may_go(uid)
+        return self.closing.prepare_removal(uid)
 
-    def segment_is_gone(self) -> None:
+    def note_segment_removed(self) -> None:
         """By repair: others may have stayed for it alone."""
         self._reclaiming.note()
 
-    def propose(self, replica: Replica, items: list[t.Item], *, urgent: bool = False) -> int:
+    def propose(self, replica: Replica, items: list[t.Proposal], *, urgent: bool = False) -> int:
         """Index of the first of these entries; they are on their way with the end of the turn.
 
         Small commands are `urgent`: they go on when there is no room for messages (W15).
         """
         if not urgent:
-            self.disk.check_room()
+            self.disk.check_room_for_messages()
         node = self.host.touch(replica.uid)
         if node is None:
             raise errors.UnknownPartition("this replica was removed")
-        with refusals(partial(self.host.breaks, replica.uid)):
+        with raft_errors_translated(partial(self.host.mark_broken, replica.uid)):
             return node.propose(items)[0]
 
     def read(self, replica: Replica, context: int) -> None:
         """`read_ready(context)` comes when a linearizable read may be answered (R10)."""
-        with refusals(partial(self.host.breaks, replica.uid)):
+        with raft_errors_translated(partial(self.host.mark_broken, replica.uid)):
             self._touch(replica).read(context, self.now, self.host.out)
 
     def transfer(self, replica: Replica, node: int, *, at_once: bool = False) -> None:
@@ -205,24 +213,24 @@ class Engine:
             if t.node_of(member) == node:
                 if at_once and not replica.node.leading.is_whole(member, self.now):
                     raise errors.NotReady("it lags behind")
-                with refusals(partial(self.host.breaks, replica.uid)):
+                with raft_errors_translated(partial(self.host.mark_broken, replica.uid)):
                     self._touch(replica).transfer(member, self.now, self.host.out)
                 return
         raise errors.NotReady(f"no voter of this group is on node {node}")
 
     def change(self, replica: Replica, config: t.Config) -> None:
         """Propose other members of a group that is led here; raises NotLeader or NotReady."""
-        with refusals(partial(self.host.breaks, replica.uid)):
+        with raft_errors_translated(partial(self.host.mark_broken, replica.uid)):
             self._touch(replica).change(config, self.now)
 
     @property
-    def going(self) -> dict[int, int]:
+    def removals_in_progress(self) -> dict[int, int]:
         """Group -> replica id of what was removed, but not on the disk yet: a start finds it."""
-        return {uid: name for uid, (_, name) in self._removing.items()}
+        return {uid: name for uid, (_, name) in self._pending_removals.items()}
 
     def held(self) -> dict[int, int]:
         """Group -> replica id of all that stays on this disk; 0: nobody can tell any more."""
-        out = {uid: replica_of(self.log.journal.group(uid)) for uid in self.refused}
+        out = {uid: replica_id_of(self.log.journal.group(uid)) for uid in self.refused}
         return out | {uid: replica.replica_id for uid, replica in self.replicas.items()}
 
     def campaign_soon(self, replica: Replica) -> None:
@@ -235,43 +243,43 @@ class Engine:
     def reply(self, client: Client, frames: list[Buffer]) -> None:
         self.wire.reply(client, frames)
 
-    def peer_reply(self, peer: Peer, frame: bytes) -> None:
-        self.wire.peer_reply(peer, frame)
+    def reply_to_peer(self, peer: Peer, frame: bytes) -> None:
+        self.wire.reply_to_peer(peer, frame)
 
-    def stands(self, peer: Peer) -> bool:
+    def check_connected(self, peer: Peer) -> bool:
         """Whether the connection by which this peer was heard still stands."""
-        return self.wire.stands(peer.identity)
+        return self.wire.check_connected(peer.identity)
 
-    def link_send(self, peer: tuple[str, int], frames: list[Buffer]) -> bool:
-        return self.wire.link_send(peer, frames)
+    def send_to_peer(self, peer: tuple[str, int], frames: list[Buffer]) -> bool:
+        return self.wire.send_to_peer(peer, frames)
 
-    def link_trouble(self, peer: tuple[str, int]) -> str:
+    def peer_problem(self, peer: tuple[str, int]) -> str:
         """Why nothing can be sent to this peer; "": it can, or there is no such link."""
-        return self.wire.link_trouble(peer)
+        return self.wire.peer_problem(peer)
 
-    def set_peer(self, peer: tuple[str, int], address: str) -> None:
-        self.wire.set_peer(peer, address)
+    def set_peer_address(self, peer: tuple[str, int], address: str) -> None:
+        self.wire.set_peer_address(peer, address)
 
     # -- events --------------------------------------------------------------------------------
 
     def packet(self, source: int, envelope: Envelope, frames: list[Buffer]) -> None:
         try:
             packet = peerwire.decode(envelope, frames)
-        except peerwire.Malformed:
+        except peerwire.MalformedPacket:
             self.counts["peer_packets_malformed_total"] += 1
             return
-        for message in packet.beside:
-            if isinstance(message, peerwire.Lack):
-                self.repair.asked(message)
-            elif isinstance(message, peerwire.Have):
-                self.repair.given(message)
+        for message in packet.repair_messages:
+            if isinstance(message, peerwire.EntriesRequest):
+                self.repair.serve_entries(message)
+            elif isinstance(message, peerwire.EntryReply):
+                self.repair.receive_entry(message)
         self.host.receive(source, packet, self.now)
 
-    def journal_news(self) -> None:
+    def receive_journal_reports(self) -> None:
         for event in self.log.poll():
             if isinstance(event, Persisted):
                 self._persisted(event)
-                self.disk.works(reported=True)
+                self.disk.note_activity(is_report=True)
             elif isinstance(event, Stopped):
                 self.failure = event.error
 
@@ -280,16 +288,18 @@ class Engine:
         host, now, out = self.host, self.now, self.host.out
         self.counts.histograms["wal_flush_seconds"].add(event.took_s)
         self.counts["wal_bytes_total"] += event.bytes
-        while self._hard_states and self._hard_states[0][0] <= event.batch:
-            _, group, term, vote = self._hard_states.popleft()
+        while self._pending_hard_states and self._pending_hard_states[0][0] <= event.batch:
+            _, group, term, vote = self._pending_hard_states.popleft()
             host.call(group, RaftNode.hard_state_persisted, term, vote, now, out)
-        for uid in [uid for uid, (batch, _) in self._removing.items() if batch <= event.batch]:
-            del self._removing[uid]
-            self.closing.is_gone(uid)
-        while self._snapshots and self._snapshots[0][0] <= event.batch:
-            _, group, index = self._snapshots.popleft()
-            if all(one[1] != group for one in self._snapshots):
-                self._saver.let_go(group)
+        for uid in [
+            uid for uid, (batch, _) in self._pending_removals.items() if batch <= event.batch
+        ]:
+            del self._pending_removals[uid]
+            self.closing.removal_persisted(uid)
+        while self._pending_snapshots and self._pending_snapshots[0][0] <= event.batch:
+            _, group, index = self._pending_snapshots.popleft()
+            if all(one[1] != group for one in self._pending_snapshots):
+                self._saver.release(group)
             host.call(group, RaftNode.snapshot_persisted, index, out)
         for group, (term, index) in event.tails.items():
             host.call(group, RaftNode.persisted, term, index, now, out)
@@ -300,11 +310,11 @@ class Engine:
         self._saver.tick(self.now)
         self.starts.tick(self.now)
         self._reclaiming.tick(self.now)
-        self._serving.tick(self.now)
+        self._catch_up.tick(self.now)
         self.repair.tick(self.now)
         self.closing.tick(self.now)
-        if self._behind:
-            self._apply_rest()
+        if self._apply_retry_at:
+            self._retry_apply()
 
     # -- the end of a turn ---------------------------------------------------------------------
 
@@ -327,21 +337,21 @@ class Engine:
         journal = self.log.journal
         journal.submit()
         if journal.queued_bytes:
-            self.disk.works(reported=False)
-        self._stirred = bool(effects.fetch)
+            self.disk.note_activity(is_report=False)
+        self._has_new_work = bool(effects.fetch)
         for order in effects.apply:
             self._apply(order)
         for fetch in effects.fetch:
             try:
-                self._serving.fetch(fetch)
-            except t.Broken as error:
-                self.host.breaks(fetch.group, error)
+                self._catch_up.fetch(fetch)
+            except t.InvariantBroken as error:
+                self.host.mark_broken(fetch.group, error)
         if effects.changed or effects.dropped or effects.reads:
-            self._tell(effects)
-            self._stirred = True
-        return self._stirred or self.host.is_stirred
+            self._notify_owner(effects)
+            self._has_new_work = True
+        return self._has_new_work or self.host.is_stirred
 
-    def send_beside(self, packets: dict[int, Packet]) -> None:
+    def send_repair_messages(self, packets: dict[int, Packet]) -> None:
         """What is not of the core; it claims nothing that is not on disk."""
         self._send(packets)
 
@@ -349,7 +359,7 @@ class Engine:
         for target, packet in packets.items():
             peer = (self.kind, target)
             for frames in peerwire.encode(packet, self._rows):
-                if not self.wire.link_send(peer, frames):
+                if not self.wire.send_to_peer(peer, frames):
                     self.counts["peer_packets_dropped_total"] += 1
         self._rows.clear()
 
@@ -362,13 +372,13 @@ class Engine:
                 journal.append(order.group, order.entries, urgent=True)
             elif isinstance(order, t.PersistHardState):
                 batch = journal.hard_state(*order)
-                self._hard_states.append((batch, order.group, order.term, order.vote))
+                self._pending_hard_states.append((batch, order.group, order.term, order.vote))
             elif isinstance(order, t.PersistTruncate):
                 journal.truncate(order.group, order.index, order.term, order.offset, order.chain)
             else:
-                self._install(order.group, order.snapshot)
+                self._persist_snapshot(order.group, order.snapshot)
 
-    def _install(self, uid: int, snapshot: t.Snapshot) -> None:
+    def _persist_snapshot(self, uid: int, snapshot: t.Snapshot) -> None:
         """A leader's snapshot: its state, unless ours is newer, and the log's new start. Nothing of
         a state that this machine can't take over gets into the log.
         """
@@ -376,8 +386,8 @@ class Engine:
         if replica.node.applied_index == snapshot.index:
             try:
                 replica.restore(snapshot)
-            except t.Broken as error:
-                self.host.breaks(uid, error)
+            except t.InvariantBroken as error:
+                self.host.mark_broken(uid, error)
                 return
         journal = self.log.journal
         journal.snapshot(uid, snapshot.index, snapshot.term, snapshot_parts(snapshot))
@@ -385,7 +395,7 @@ class Engine:
             uid, snapshot.start_index, snapshot.start_term, snapshot.start_offset,
             snapshot.start_chain, reset=True,
         )  # fmt: skip
-        self._snapshots.append((batch, uid, snapshot.index))
+        self._pending_snapshots.append((batch, uid, snapshot.index))
         self.counts["snapshots_installed_total"] += 1
         self._saver.hold(replica)
 
@@ -394,44 +404,48 @@ class Engine:
         if replica is not None and order.group not in self.host.broken:
             try:
                 done = replica.apply(order)
-            except t.Broken as error:  # entries that do not fit to the state
-                self.host.breaks(replica.uid, error)
+            except t.InvariantBroken as error:  # entries that do not fit to the state
+                self.host.mark_broken(replica.uid, error)
             else:
-                self._applied(replica, done)
+                self._after_apply(replica, done)
 
-    def _apply_rest(self) -> None:
+    def _retry_apply(self) -> None:
         """What could not be read when its turn came, and may be there again
         (`repair/coordinator`)."""
-        for uid in [one for one, when in self._behind.items() if when <= self.now]:
-            del self._behind[uid]
+        for uid in [one for one, when in self._apply_retry_at.items() if when <= self.now]:
+            del self._apply_retry_at[uid]
             replica = self.replicas.get(uid)
-            if replica is not None and replica.is_behind and uid not in self.host.broken:
+            if replica is not None and replica.has_unapplied and uid not in self.host.broken:
                 try:
-                    done = replica.apply_rest()
-                except t.Broken as error:
-                    self.host.breaks(uid, error)
+                    done = replica.retry_apply()
+                except t.InvariantBroken as error:
+                    self.host.mark_broken(uid, error)
                 else:
-                    self._applied(replica, done)
+                    self._after_apply(replica, done)
 
-    def _applied(self, replica: Replica, done: list[tuple[list[t.Entry], list[Any]]]) -> None:
+    def _after_apply(self, replica: Replica, done: list[tuple[list[t.Entry], list[Any]]]) -> None:
         node = replica.node
         for entries, results in done:
             if not replica.is_ready and replica.is_leader and entries[-1][t.TERM] == node.term:
                 replica.is_ready = True  # an entry of the own term: all before it is applied
-                self._stirred = True
+                self._has_new_work = True
                 self.owner.changed(replica)
             self.owner.applied(replica, entries, results)
         self._saver.note(replica)
-        if replica.is_behind:
-            self._behind.setdefault(replica.uid, self.now + BEHIND_MS)
-        if self._reads:
+        if replica.has_unapplied:
+            self._apply_retry_at.setdefault(replica.uid, self.now + APPLY_RETRY_MS)
+        if self._confirmed_reads:
             group, last = replica.uid, node.applied_index
-            ready = [c for c, (of, index) in self._reads.items() if of == group and index <= last]
+            ready = [
+                c
+                for c, (of, index) in self._confirmed_reads.items()
+                if of == group and index <= last
+            ]
             for context in ready:
-                del self._reads[context]
+                del self._confirmed_reads[context]
                 self.owner.read_ready(context)
 
-    def _tell(self, effects: t.Effects) -> None:
+    def _notify_owner(self, effects: t.Effects) -> None:
         for change in effects.changed:
             replica = self.replicas.get(change.group)
             if replica is not None:
@@ -449,7 +463,7 @@ class Engine:
             if replica.node.applied_index >= ready.index:
                 self.owner.read_ready(ready.context)
             else:
-                self._reads[ready.context] = ready.group, ready.index
+                self._confirmed_reads[ready.context] = ready.group, ready.index
 
     def close(self) -> bool:
         """Save what was applied, then let go of the log; False if the disk took too long."""

@@ -14,9 +14,9 @@ refused at once in any case; that is the machine's business.
 
 from __future__ import annotations
 
-from myqueue.daemons.metrics import Counts
-from myqueue.daemons.raft.groups import Host
-from myqueue.daemons.raft.types import Broken, Snapshot
+from myqueue.daemons.metrics import DaemonMetrics
+from myqueue.daemons.raft.groups import RaftGroups
+from myqueue.daemons.raft.types import InvariantBroken, Snapshot
 from myqueue.daemons.replication.open_group import snapshot_parts
 from myqueue.daemons.replication.replica import Replica
 from myqueue.wal.log import Log
@@ -25,10 +25,12 @@ LATEST_MS = 30_000  # after this a move is made, whatever it gives back
 MOVES_MAX = 50  # in one tick
 
 
-class Starts:
+class LogPrefix:
     """See the module's docstring."""
 
-    def __init__(self, log: Log, replicas: dict[int, Replica], counts: Counts, host: Host) -> None:
+    def __init__(
+        self, log: Log, replicas: dict[int, Replica], counts: DaemonMetrics, host: RaftGroups
+    ) -> None:
         self._log, self._replicas, self._counts, self._host = log, replicas, counts, host
         self._waiting: dict[int, int] = {}  # group -> since when
         self._costs: dict[int, int] = {}  # group -> bytes of its last snapshot
@@ -45,9 +47,9 @@ class Starts:
         segments from there on; a newer one takes its place.
         """
         if self._log.journal.groups.by_uid[replica.uid].pending_from:
-            self.snapshot_again(replica)
+            self.write_snapshot(replica)
 
-    def snapshot_again(self, replica: Replica) -> bool:
+    def write_snapshot(self, replica: Replica) -> bool:
         """A newer snapshot, so that the one in the log is needed no more; False: not now."""
         log, applied = replica.node.log, replica.node.applied_index
         if replica.is_half_installed or not log.first_index - 1 <= applied <= log.persisted_index:
@@ -65,8 +67,8 @@ class Starts:
             return None
         try:
             return replica.snapshot()
-        except Broken as error:
-            self._host.breaks(replica.uid, error)
+        except InvariantBroken as error:
+            self._host.mark_broken(replica.uid, error)
             return None
 
     def tick(self, now: int) -> None:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import RaftLog
-from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.membership import ConfigHistory
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.replication.replica import (
     APPLY_BYTES,
@@ -35,36 +35,36 @@ from myqueue.daemons.replication.replica import (
     as_entry,
     of_one_group,
 )
-from myqueue.daemons.state_machine import Machine
+from myqueue.daemons.state_machine import StateMachine
 from myqueue.errors import CorruptData, EntryMissing, MyQueueError
 from myqueue.wal.append.groups import Group
 from myqueue.wal.log import Log
 from myqueue.wire import protocol
 
 SNAPSHOT_PART_BYTES = 1 << 20
-MakeMachine = Callable[[int, bytes], Machine]  # (group, about) -> an empty machine
+MakeStateMachine = Callable[[int, bytes], StateMachine]  # (group, about) -> an empty machine
 
 
-class Opening(NamedTuple):
+class GroupContext(NamedTuple):
     """What all groups of a daemon have in common."""
 
     log: Log
-    settings: t.Settings
+    settings: t.RaftSettings
     random: Random
     heard: dict[int, int]
-    make_machine: MakeMachine
+    make_state_machine: MakeStateMachine
 
 
-class Refused(Exception):
+class CannotOpen(Exception):
     """This replica can't take part; the text says why."""
 
 
-def describe(replica: int, config: t.Config, about: bytes) -> bytes:
+def pack_group_description(replica: int, config: t.Config, about: bytes) -> bytes:
     """What the journal notes when a group is created."""
     return protocol.pack([replica, config.voters, config.learners, about])
 
 
-def replica_of(group: Group) -> int:
+def replica_id_of(group: Group) -> int:
     """Whose log that is; 0 if the record that says so is lost."""
     try:
         return int(protocol.unpack(group.created)[0]) if group.created is not None else 0
@@ -72,36 +72,43 @@ def replica_of(group: Group) -> int:
         return 0
 
 
-def open_group(opening: Opening, group: Group, now: int) -> Replica:
+def open_group(opening: GroupContext, group: Group, now: int) -> Replica:
     """A group that was here before the start."""
     if group.doubtful or group.created is None:
-        raise Refused("records of it may be missing, its newest vote too; it needs a new replica")
+        raise CannotOpen(
+            "records of it may be missing, its newest vote too; it needs a new replica"
+        )
     try:
         return _open(opening, group, group.created, now)
     except (CorruptData, EntryMissing) as error:
-        raise Refused(f"what it needs to start can't be read: {error}") from error
+        raise CannotOpen(f"what it needs to start can't be read: {error}") from error
     except Defect as error:
-        raise Refused(f"it can't be opened: {error}") from error
-    except t.Broken as error:  # one group must not keep all others from starting
-        raise Refused(f"its state and its log do not fit together: {error}") from error
-    except (Refused, MyQueueError, OSError, MemoryError):
+        raise CannotOpen(f"it can't be opened: {error}") from error
+    except t.InvariantBroken as error:  # one group must not keep all others from starting
+        raise CannotOpen(f"its state and its log do not fit together: {error}") from error
+    except (CannotOpen, MyQueueError, OSError, MemoryError):
         raise
     except Exception as error:
-        raise Refused(f"it can't be opened: {error!r}") from Defect(repr(error))
+        raise CannotOpen(f"it can't be opened: {error!r}") from Defect(repr(error))
 
 
-def _open(opening: Opening, group: Group, created: bytes, now: int) -> Replica:
+def _open(opening: GroupContext, group: Group, created: bytes, now: int) -> Replica:
     log = opening.log
     replica, voters, learners, about = protocol.unpack(created)
-    configs = Configs(0, t.Config(tuple(voters), tuple(learners)))
-    machine = opening.make_machine(group.uid, about)
-    saved_config = _load(log, group, machine, configs)
+    configs = ConfigHistory(0, t.Config(tuple(voters), tuple(learners)))
+    machine = opening.make_state_machine(group.uid, about)
+    saved_config = _load_state(log, group, machine, configs)
     if machine.applied_index < group.first_index - 1:
-        raise Refused(f"its state ends before its log begins at {group.first_index} (W20)")
-    if group.damaged or group.incomplete or group.lacking or not _ends_well(log, group):
-        _examine(log, group, machine.applied_index)
-    _catch_up(log, group, machine, configs)
-    raft_log = _raft_log(log, group)
+        raise CannotOpen(f"its state ends before its log begins at {group.first_index} (W20)")
+    if (
+        group.damaged
+        or group.incomplete
+        or group.lacking
+        or not _is_last_entry_readable(log, group)
+    ):
+        _cut_unreadable(log, group, machine.applied_index)
+    _apply_committed(log, group, machine, configs)
+    raft_log = _make_raft_log(log, group)
     node = RaftNode(
         group.uid, replica, configs, raft_log, term=group.term, vote=group.vote,
         applied_index=machine.applied_index, commit_index=group.commit_index,
@@ -115,20 +122,23 @@ def _open(opening: Opening, group: Group, created: bytes, now: int) -> Replica:
     return found
 
 
-def new_group(
-    opening: Opening, uid: int, replica: int, config: t.Config, about: bytes, now: int
+def create_group(
+    opening: GroupContext, uid: int, replica: int, config: t.Config, about: bytes, now: int
 ) -> Replica:
     """A group that this daemon has never held; its creation is on the way to the disk."""
-    opening.log.journal.create_group(uid, describe(replica, config, about))
+    opening.log.journal.create_group(uid, pack_group_description(replica, config, about))
     node = RaftNode(
-        uid, replica, Configs(0, config), RaftLog(lookup=_lookup(opening.log, uid)), term=0,
+        uid, replica, ConfigHistory(0, config), RaftLog(lookup=_index_lookup(opening.log, uid)),
+        term=0,
         vote=0, applied_index=0, commit_index=0, settings=opening.settings,
         random=opening.random, heard=opening.heard, now=now,
     )  # fmt: skip
-    return Replica(node, opening.make_machine(uid, about), about, opening.log)
+    return Replica(node, opening.make_state_machine(uid, about), about, opening.log)
 
 
-def _load(log: Log, group: Group, machine: Machine, configs: Configs) -> t.Config | None:
+def _load_state(
+    log: Log, group: Group, machine: StateMachine, configs: ConfigHistory
+) -> t.Config | None:
     """State as the store has it, or the newest snapshot if that is ahead.
 
     Returns the configuration that belongs to it, if it is the one in the store: whatever comes
@@ -159,8 +169,9 @@ def _load(log: Log, group: Group, machine: Machine, configs: Configs) -> t.Confi
 
 
 def _finish_install(log: Log, group: Group, index: int, term: int, offset: int, chain: int) -> None:
-    """A crash may leave the snapshot of an install without the START behind it. The log of before
-    does not belong to that state: what was not committed in it would pass for committed (R25).
+    """Append the START that a crash left out after the snapshot of an install.
+
+    The older log does not belong to that state: its uncommitted entries would pass for committed.
     """
     before = index - 1
     if before < group.first_index:
@@ -172,7 +183,7 @@ def _finish_install(log: Log, group: Group, index: int, term: int, offset: int, 
     log.journal.start(group.uid, index, term, offset, chain, reset=True)
 
 
-def _catch_up(log: Log, group: Group, machine: Machine, configs: Configs) -> None:
+def _apply_committed(log: Log, group: Group, machine: StateMachine, configs: ConfigHistory) -> None:
     """Apply what is known to be committed; learn the members from what is not."""
     committed = min(group.commit_index, group.last_index)
     at = max(machine.applied_index + 1, group.first_index)
@@ -181,7 +192,7 @@ def _catch_up(log: Log, group: Group, machine: Machine, configs: Configs) -> Non
         try:
             found = log.reader.entries(group.uid, at, last, APPLY_BYTES)
         except CorruptData:  # which recovery had no reason to look at
-            _examine(log, group, machine.applied_index)
+            _cut_unreadable(log, group, machine.applied_index)
             if at <= group.last_index:
                 raise
             break
@@ -193,15 +204,15 @@ def _catch_up(log: Log, group: Group, machine: Machine, configs: Configs) -> Non
         at = entries[-1][t.INDEX] + 1
 
 
-def _raft_log(log: Log, group: Group) -> RaftLog:
+def _make_raft_log(log: Log, group: Group) -> RaftLog:
     out = RaftLog(
         group.first_index, group.start_term, group.start_offset, group.start_chain,
-        _lookup(log, group.uid),
+        _index_lookup(log, group.uid),
     )  # fmt: skip
     if group.last_index >= group.first_index:
         row = log.index.row(group.uid, group.last_index)
         if row is None:
-            raise Refused(f"its last entry, {group.last_index}, is not in the index")
+            raise CannotOpen(f"its last entry, {group.last_index}, is not in the index")
         # Its bytes are not looked at, so they need not be read.
         tail = (row.index, row.term, row.offset, row.count, row.time_ms, 0, row.chain, b"")
         # The index may still name entries that were cut off a moment ago.
@@ -210,7 +221,7 @@ def _raft_log(log: Log, group: Group) -> RaftLog:
     return out
 
 
-def _lookup(log: Log, uid: int) -> Callable[[int], tuple[int, int]]:
+def _index_lookup(log: Log, uid: int) -> Callable[[int], tuple[int, int]]:
     """(offset, chain of the entry before) of an entry that is on disk but not in memory."""
 
     def look(index: int) -> tuple[int, int]:
@@ -219,13 +230,15 @@ def _lookup(log: Log, uid: int) -> Callable[[int], tuple[int, int]]:
             return row.offset, group.start_chain
         before = log.index.row(uid, index - 1)
         if row is None or before is None:
-            raise t.Broken(f"entry {index} of group {uid:x} is in the log and not in the index")
+            raise t.InvariantBroken(
+                f"entry {index} of group {uid:x} is in the log and not in the index"
+            )
         return row.offset, before.chain
 
     return look
 
 
-def _ends_well(log: Log, group: Group) -> bool:
+def _is_last_entry_readable(log: Log, group: Group) -> bool:
     """Whether its newest entry can be read, which recovery may have had no reason to look at."""
     try:
         if group.last_index >= group.first_index:
@@ -235,7 +248,7 @@ def _ends_well(log: Log, group: Group) -> bool:
     return True
 
 
-def _examine(log: Log, group: Group, applied: int) -> None:
+def _cut_unreadable(log: Log, group: Group, applied: int) -> None:
     """Read all of it: which entries are lost, and where it has to be cut."""
     index, lacking, size = group.first_index, False, APPLY_BYTES
     while index <= group.last_index:
@@ -245,14 +258,14 @@ def _examine(log: Log, group: Group, applied: int) -> None:
             size = APPLY_BYTES
         except (CorruptData, EntryMissing):
             if index > applied or log.index.row(group.uid, index) is None:
-                _cut(log, group, index)
+                _truncate_from(log, group, index)
                 break
             lacking, index, size = True, index + 1, 1  # the next one may be lost as well
     if lacking or group.lacking:
         log.journal.hard_state(group.uid, group.term, group.vote, group.incomplete, lacking)
 
 
-def _cut(log: Log, group: Group, index: int) -> None:
+def _truncate_from(log: Log, group: Group, index: int) -> None:
     """Keep what is before this entry; the rest comes from the peers.
 
     That something is missing is noted first: a log that was cut looks whole at the next start.

@@ -9,9 +9,9 @@ The rows that describe entries are the same for every follower, so they are pack
 put into each envelope as bytes (`RowCache`).
 
 What comes in is from a peer that greeted, so it is of our cluster and version; it may still be
-wrong, and then it is a `Malformed`, counted and dropped, never an assertion. The core calculates
-with what it gets, in the middle of its own changes: an exception there would leave a replica in
-between. So every number is one, in its range, before the core sees any of a packet.
+wrong, and then it is a `MalformedPacket`, counted and dropped, never an assertion. The core
+calculates with what it gets, in the middle of its own changes: an exception there would leave a
+replica in between. So every number is one, in its range, before the core sees any of a packet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.groups import Beat, BeatReply, Leads, Packet
+from myqueue.daemons.raft.groups import LeaderList, NodeHeartbeat, NodeHeartbeatReply, Packet
 from myqueue.wire import protocol
 
 OWN_FRAME_BYTES = 32 << 10
@@ -37,11 +37,11 @@ _JUST_INT = {int}
 Buffer = bytes | memoryview
 
 
-class Malformed(Exception):
+class MalformedPacket(Exception):
     """A packet that is not what its envelope says."""
 
 
-class Lack(NamedTuple):
+class EntriesRequest(NamedTuple):
     """Committed entries that can't be read here any more; whoever has them may give them.
 
     The core never sees it. The term is not looked at: what is committed is the same in all terms.
@@ -54,7 +54,7 @@ class Lack(NamedTuple):
     indexes: list[int]
 
 
-class Have(NamedTuple):
+class EntryReply(NamedTuple):
     """One of them."""
 
     group: int
@@ -123,7 +123,7 @@ def encode(packet: Packet, cache: RowCache) -> Iterator[list[Buffer]]:
     """One multipart, seldom more."""
     writer = _Writer()
     writer.beats = [_beat(beat) for beat in packet.beats]
-    for message in (*packet.messages, *packet.beside):
+    for message in (*packet.messages, *packet.repair_messages):
         _add(writer, message, cache)
         if writer.full:
             yield writer.frames()
@@ -132,7 +132,7 @@ def encode(packet: Packet, cache: RowCache) -> Iterator[list[Buffer]]:
         yield writer.frames()
 
 
-def _add(writer: _Writer, m: t.Message | Lack | Have, cache: RowCache) -> None:
+def _add(writer: _Writer, m: t.Message | EntriesRequest | EntryReply, cache: RowCache) -> None:
     head = (m.group, m.source, m.target, m.term)
     size = 64
     if isinstance(m, t.Append):
@@ -157,10 +157,10 @@ def _add(writer: _Writer, m: t.Message | Lack | Have, cache: RowCache) -> None:
         for at in range(0, len(s.state), STATE_FRAME_BYTES):
             writer.payload(s.state[at : at + STATE_FRAME_BYTES])
         size += 40 * len(s.config.members)
-    elif isinstance(m, Lack):
+    elif isinstance(m, EntriesRequest):
         writer.messages.append((_LACK, *head, m.indexes[:LACKS_MAX]))
         size += 9 * LACKS_MAX
-    elif isinstance(m, Have):
+    elif isinstance(m, EntryReply):
         rows = cache.rows(m.group, [m.entry])
         writer.messages.append((_HAVE, *head, m.entry[t.INDEX], rows))
         writer.payload(m.entry[t.PAYLOAD])
@@ -169,10 +169,10 @@ def _add(writer: _Writer, m: t.Message | Lack | Have, cache: RowCache) -> None:
     writer.size += size
 
 
-def _beat(beat: Beat | BeatReply | Leads) -> tuple[Any, ...]:
-    if isinstance(beat, Beat):
+def _beat(beat: NodeHeartbeat | NodeHeartbeatReply | LeaderList) -> tuple[Any, ...]:
+    if isinstance(beat, NodeHeartbeat):
         return (_BEAT, beat.incarnation, beat.number, beat.leads, beat.digest, beat.commits)
-    if isinstance(beat, BeatReply):
+    if isinstance(beat, NodeHeartbeatReply):
         return (_BEAT_REPLY, beat.number, beat.ask)
     return (_LEADS, beat.groups)
 
@@ -180,7 +180,7 @@ def _beat(beat: Beat | BeatReply | Leads) -> tuple[Any, ...]:
 # -- in -------------------------------------------------------------------------------------------
 
 
-def is_from(envelope: protocol.Envelope, node: int) -> bool:
+def is_from_node(envelope: protocol.Envelope, node: int) -> bool:
     """Whether all of a packet is said by replicas of this node, about themselves."""
     try:
         return all(m[2] >> t.NODE_SHIFT == node for m in envelope[protocol.FIELDS]) and all(
@@ -203,13 +203,13 @@ def _leaders_in(beat: list[Any]) -> list[Any]:
 def _check_ints(numbers: Sequence[Any], end: int = _INT_END) -> None:
     for number in numbers:
         if type(number) is not int or not 0 <= number < end:
-            raise Malformed("a number that is none, or out of range")
+            raise MalformedPacket("a number that is none, or out of range")
 
 
 def _check_bools(*values: Any) -> None:
     for value in values:
         if value is not True and value is not False:
-            raise Malformed("neither true nor false")
+            raise MalformedPacket("neither true nor false")
 
 
 class _Payloads:
@@ -224,12 +224,12 @@ class _Payloads:
         if length >= OWN_FRAME_BYTES:
             frame = next(self._big, b"")
             if len(frame) != length:
-                raise Malformed(f"a payload of {len(frame)} bytes instead of {length}")
+                raise MalformedPacket(f"a payload of {len(frame)} bytes instead of {length}")
             return frame
         end = self._at + length
         data = self._small[self._at : end]
         if length < 0 or len(data) != length:
-            raise Malformed("payloads are cut short")
+            raise MalformedPacket("payloads are cut short")
         self._at = end
         return data
 
@@ -240,18 +240,18 @@ def decode(envelope: protocol.Envelope, frames: Sequence[Buffer]) -> Packet:
     try:
         for fields in envelope[protocol.FIELDS]:
             message: Any = _message(fields, payloads)
-            (packet.beside if fields[0] >= _LACK else packet.messages).append(message)
+            (packet.repair_messages if fields[0] >= _LACK else packet.messages).append(message)
         for kind, *fields in envelope[protocol.FIELDS + 1]:
             packet.beats.append(_beat_of(kind, fields))
     except (TypeError, ValueError, LookupError) as error:
-        raise Malformed(f"a packet that can't be read: {error}") from None
+        raise MalformedPacket(f"a packet that can't be read: {error}") from None
     return packet
 
 
-def _message(fields: list[Any], payloads: _Payloads) -> t.Message | Lack | Have:
+def _message(fields: list[Any], payloads: _Payloads) -> t.Message | EntriesRequest | EntryReply:
     kind, *rest = fields
     if type(kind) is not int:  # True equals 1
-        raise Malformed("a message without a kind")
+        raise MalformedPacket("a message without a kind")
     if kind == _APPEND:
         return _append(rest, payloads)
     _check_ints(rest[:4])
@@ -275,42 +275,42 @@ def _message(fields: list[Any], payloads: _Payloads) -> t.Message | Lack | Have:
     if kind == _LACK:
         group, source, target, term, indexes = rest
         if type(indexes) is not list or not 0 < len(indexes) <= LACKS_MAX:
-            raise Malformed("indexes that are not listed")
+            raise MalformedPacket("indexes that are not listed")
         _check_ints(indexes)
-        return Lack(group, source, target, term, indexes)
+        return EntriesRequest(group, source, target, term, indexes)
     if kind == _HAVE:
         return _have(rest, payloads)
     if kind == _TIMEOUT:
         group, source, target, term = rest
         return t.TimeoutNow(group, source, target, term)
-    raise Malformed("a message of a kind that is not known")
+    raise MalformedPacket("a message of a kind that is not known")
 
 
 def _append(rest: list[Any], payloads: _Payloads) -> t.Append:
     group, source, target, term, index, index_term, chain, commit, context, rows = rest
     _check_ints(rest[:9])
     if type(rows) is not bytes:
-        raise Malformed("rows of entries that are not packed")
+        raise MalformedPacket("rows of entries that are not packed")
     entries = _entries(index, rows, payloads) if rows else []
     return t.Append(group, source, target, term, index, index_term, chain, entries, commit, context)
 
 
-def _have(rest: list[Any], payloads: _Payloads) -> Have:
+def _have(rest: list[Any], payloads: _Payloads) -> EntryReply:
     group, source, target, term, index, rows = rest
     _check_ints((index,))
     if type(rows) is not bytes or not index:
-        raise Malformed("rows of entries that are not packed")
+        raise MalformedPacket("rows of entries that are not packed")
     entries = _entries(index - 1, rows, payloads)
     if len(entries) != 1:
-        raise Malformed("not one entry")
-    return Have(group, source, target, term, entries[0])
+        raise MalformedPacket("not one entry")
+    return EntryReply(group, source, target, term, entries[0])
 
 
 def _snapshot(about: list[Any], payloads: _Payloads) -> t.Snapshot:
     index, term, voters, learners, first, first_term, offset, chain, length = about
     _check_ints((index, term, first, first_term, offset, chain, length))
     if type(voters) is not list or type(learners) is not list:
-        raise Malformed("members that are not listed")
+        raise MalformedPacket("members that are not listed")
     _check_ints((*voters, *learners))
     sizes = (min(STATE_FRAME_BYTES, length - at) for at in range(0, length, STATE_FRAME_BYTES))
     state = b"".join(payloads.take(size) for size in sizes)
@@ -327,7 +327,7 @@ def _entries(prev_index: int, rows: bytes, payloads: _Payloads) -> list[t.Entry]
         term, offset, count, time_ms, kind, chain, length = row
         if {type(term), type(offset), type(count), type(time_ms), type(kind), type(chain),
             type(length)} != _JUST_INT:  # fmt: skip
-            raise Malformed("a row of an entry that is not of numbers")
+            raise MalformedPacket("a row of an entry that is not of numbers")
         if not (
             last_term <= term < _INT_END
             and (next_offset == offset or not entries)
@@ -337,35 +337,35 @@ def _entries(prev_index: int, rows: bytes, payloads: _Payloads) -> list[t.Entry]
             and 0 <= kind < _TYPES_END
             and 0 <= chain < _WORD_END
         ):
-            raise Malformed("a row of an entry that does not follow the one before")
+            raise MalformedPacket("a row of an entry that does not follow the one before")
         entries.append((index, term, offset, count, time_ms, kind, chain, take(length)))
         last_term, next_offset = term, offset + count
     return entries
 
 
-def _beat_of(kind: int, fields: list[Any]) -> Beat | BeatReply | Leads:
+def _beat_of(kind: int, fields: list[Any]) -> NodeHeartbeat | NodeHeartbeatReply | LeaderList:
     if type(kind) is not int:
-        raise Malformed("a beat without a kind")
+        raise MalformedPacket("a beat without a kind")
     if kind == _BEAT:
         incarnation, number, leads, digest, commits = fields
         _check_ints((incarnation, number, leads))
         _check_ints((digest,), protocol.INT_END)
-        return Beat(incarnation, number, leads, digest, _rows(commits))
+        return NodeHeartbeat(incarnation, number, leads, digest, _rows(commits))
     if kind == _BEAT_REPLY:
         number, ask = fields
         _check_ints((number,))
         _check_bools(ask)
-        return BeatReply(number, ask)
+        return NodeHeartbeatReply(number, ask)
     if kind == _LEADS:
         (groups,) = fields
-        return Leads(_rows(groups))
-    raise Malformed("a beat of a kind that is not known")
+        return LeaderList(_rows(groups))
+    raise MalformedPacket("a beat of a kind that is not known")
 
 
 def _rows(rows: list[Any]) -> list[tuple[int, int, int, int]]:
     """Of four numbers each."""
     if type(rows) is not list:
-        raise Malformed("rows that are not listed")
+        raise MalformedPacket("rows that are not listed")
     out = []
     for row in rows:
         group, first, second, third = row

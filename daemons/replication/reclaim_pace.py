@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from myqueue.daemons.metrics import Counts
-from myqueue.daemons.replication.log_prefix import Starts
+from myqueue.daemons.metrics import DaemonMetrics
+from myqueue.daemons.replication.log_prefix import LogPrefix
 from myqueue.errors import MyQueueError
 from myqueue.wal.log import Log
 
@@ -22,10 +22,10 @@ REWRITE_BYTES_PER_S: Final = 8 << 20
 LOOK_MS: Final = 5000  # at what the disk holds, for reports
 
 
-class Reclaiming:
+class ReclaimPace:
     """See the module's docstring. Everything in the loop's thread."""
 
-    def __init__(self, log: Log, starts: Starts, counts: Counts) -> None:
+    def __init__(self, log: Log, starts: LogPrefix, counts: DaemonMetrics) -> None:
         self._log, self._starts, self._counts = log, starts, counts
         self._noted = 1  # after a start there may be something left of the last life
         self._seen = (0, 0, 0)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.state_machine import Changes, Machine
+from myqueue.daemons.state_machine import RowChanges, StateMachine
 from myqueue.errors import (
     CorruptData,
     DiskFull,
@@ -43,7 +43,7 @@ READ_ROWS_MAX = 1024
 OF_ALL = (OSError, MemoryError, JournalStopped, DiskFull, StoreBroken)
 
 
-class Defect(t.Broken):
+class Defect(t.InvariantBroken):
     """This program can't go on with one group: its machine can't take what is in the log, or can't
     give its state. Nobody contradicts the group: another version, or the next start, may open it.
     """
@@ -57,7 +57,7 @@ class Replica:
         "node", "saved_config", "uid",
     )  # fmt: skip
 
-    def __init__(self, node: RaftNode, machine: Machine, about: bytes, log: Log) -> None:
+    def __init__(self, node: RaftNode, machine: StateMachine, about: bytes, log: Log) -> None:
         self.uid, self.node, self.machine, self.about, self.log = (
             node.group, node, machine, about, log
         )  # fmt: skip
@@ -176,11 +176,11 @@ class Replica:
         return self._apply(order.entries if follows else None)
 
     @property
-    def is_behind(self) -> bool:
+    def has_unapplied(self) -> bool:
         """Something that is to be applied could not be read."""
         return self.apply_to > self.node.applied_index
 
-    def apply_rest(self) -> list[tuple[list[t.Entry], list[Any]]]:
+    def retry_apply(self) -> list[tuple[list[t.Entry], list[Any]]]:
         """The same, once more: what could not be read may be there again."""
         return self._apply(None)
 
@@ -194,7 +194,9 @@ class Replica:
                 except (CorruptData, NotReady):
                     break  # the reader has noted it, for `repair/coordinator`
                 except EntryMissing as error:
-                    raise t.Broken(f"a committed entry is not here: {error}", at) from error
+                    raise t.InvariantBroken(
+                        f"a committed entry is not here: {error}", at
+                    ) from error
             done.append((entries, self._applied(entries)))
             at, entries = entries[-1][t.INDEX] + 1, None
         if done:
@@ -213,7 +215,7 @@ class Replica:
         with of_one_group(f"the state at {snapshot.index} can't be taken over", snapshot.index):
             self.machine.restore(snapshot.state)
 
-    def saved(self) -> Changes:
+    def saved(self) -> RowChanges:
         """The rows to save now: the machine's, and the configuration if it changed."""
         with of_one_group("its state can't be saved"):
             puts, deletes = self.machine.take_changes()
@@ -239,7 +241,7 @@ class Replica:
         """This replica should lead its group: it does not wait for a timeout."""
         self.node.stand_soon(now)
 
-    def best_follower(self, now: int) -> int:
+    def best_successor(self, now: int) -> int:
         """The node of the voter that has most of our log, of those that could lead; else 0."""
         if not self.is_leader:
             return 0
@@ -267,14 +269,14 @@ def of_one_group(what: str, index: int = 0) -> Iterator[None]:
     """Whatever its machine raises is a `Defect` of this group, unless it is a trouble of all."""
     try:
         yield
-    except (t.Broken, *OF_ALL):
+    except (t.InvariantBroken, *OF_ALL):
         raise
     except Exception as error:
         raise Defect(f"{what}: {error!r}", index) from error
 
 
 @contextmanager
-def refusals(broke: Callable[[t.Broken], None]) -> Iterator[None]:
+def raft_errors_translated(broke: Callable[[t.InvariantBroken], None]) -> Iterator[None]:
     """What the core can't do now, in the words of the daemon; `broke` closes the group."""
     try:
         yield
@@ -282,6 +284,6 @@ def refusals(broke: Callable[[t.Broken], None]) -> Iterator[None]:
         raise NotLeader(str(error)) from None
     except t.RaftError as error:
         raise NotReady(str(error)) from None
-    except t.Broken as error:
+    except t.InvariantBroken as error:
         broke(error)
         raise NotReady(f"this replica is being closed: {error}") from None

@@ -15,9 +15,9 @@ a later start would take that for the state at an index (W13).
 
 from __future__ import annotations
 
-from myqueue.daemons.raft.groups import Host
-from myqueue.daemons.raft.types import Broken
-from myqueue.daemons.replication.log_prefix import Starts
+from myqueue.daemons.raft.groups import RaftGroups
+from myqueue.daemons.raft.types import InvariantBroken
+from myqueue.daemons.replication.log_prefix import LogPrefix
 from myqueue.daemons.replication.replica import Replica
 from myqueue.wal.log import Log
 
@@ -27,8 +27,10 @@ MEMORY_BYTES_MAX = 64 << 20  # entries in memory, all groups of a daemon togethe
 KEEP_BYTES = 256 << 10  # of one group, when memory is short
 
 
-class Saver:
-    def __init__(self, log: Log, replicas: dict[int, Replica], starts: Starts, host: Host) -> None:
+class StateSaver:
+    def __init__(
+        self, log: Log, replicas: dict[int, Replica], starts: LogPrefix, host: RaftGroups
+    ) -> None:
         self._log, self._replicas, self._starts, self._host = log, replicas, starts, host
         self._dirty: dict[int, None] = {}
         self._hints: dict[int, None] = {}
@@ -69,8 +71,8 @@ class Saver:
             elif replica is not None:
                 try:
                     states[uid] = (replica.node.applied_index, *replica.saved())
-                except Broken as error:
-                    self._host.breaks(uid, error)
+                except InvariantBroken as error:
+                    self._host.mark_broken(uid, error)
         self._dirty = later
         if states:
             self._log.index.apply(states)
@@ -87,7 +89,7 @@ class Saver:
         self._held.add(replica.uid)
         self.note(replica)
 
-    def let_go(self, uid: int) -> None:
+    def release(self, uid: int) -> None:
         self._held.discard(uid)
 
     def _hint(self) -> None:

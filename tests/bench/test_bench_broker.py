@@ -19,7 +19,7 @@ from support.broker_seam import GROUP, World
 
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.log import RaftLog
-from myqueue.daemons.raft.types import DATA, Entry, Item
+from myqueue.daemons.raft.types import DATA, Entry, Proposal
 
 ROUNDS, TURNS, TURN = 5, 1_000, 16
 Report = list[Row]
@@ -83,7 +83,7 @@ def test_apply_on_a_follower(report: Report, producers: int) -> None:
     items = []
     for _ in range(TURNS * TURN):
         producer = random.randint(1, producers)
-        items.append(Item(1, 5, DATA, make_batch(1, producer, sequences[producer])))
+        items.append(Proposal(1, 5, DATA, make_batch(1, producer, sequences[producer])))
         sequences[producer] += 1
     entries: list[Entry] = log.make(items, 1)
 

@@ -13,7 +13,7 @@ import pytest
 from bench.figures import Row, median
 from raft.flock import Flock
 
-from myqueue.daemons.raft.types import DATA, Item
+from myqueue.daemons.raft.types import DATA, Proposal
 
 ROUNDS = 3
 PAYLOAD = b"x" * 100
@@ -28,7 +28,7 @@ def commit_rate(turn: int, seconds: float = 0.7) -> float:
     leader = flock.leader(1)
     assert leader is not None
     host = flock.hosts[flock.leader_at(1)]
-    items = [Item(1, 0, DATA, PAYLOAD)] * turn
+    items = [Proposal(1, 0, DATA, PAYLOAD)] * turn
     first, turns = leader.commit_index, 0
     began = process_time()
     while process_time() - began < seconds:

@@ -258,8 +258,8 @@ def test_nearly_right_packets(seed: int) -> None:
     for _ in range(200):
         frame = pack([1, protocol.PACKET, 7, *packets(random, 5, 9, 1)])
         envelope = protocol.decode(frame)
-        peerwire.is_from(envelope, 9)
-        with contextlib.suppress(peerwire.Malformed):
+        peerwire.is_from_node(envelope, 9)
+        with contextlib.suppress(peerwire.MalformedPacket):
             peerwire.decode(envelope, [b"xxxx"])
             right += 1
     assert 10 < right < 190

@@ -2,7 +2,7 @@
 
 M5 and M3: each number is one and in its range, flags are flags, rows of entries follow each other;
 whatever else comes is Malformed. A number that is a text would be noticed by the core as well, but
-in the middle of a change. Who may speak at all is said by `is_from`.
+in the middle of a change. Who may speak at all is said by `is_from_node`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from myqueue.daemons.interfaces import Peer
 from myqueue.daemons.network.loop import Loop
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.groups import Beat, BeatReply, Leads, Packet
+from myqueue.daemons.raft.groups import LeaderList, NodeHeartbeat, NodeHeartbeatReply, Packet
 from myqueue.daemons.replication import packets
 from myqueue.errors import IdentityMismatch, InvalidRequest
 from myqueue.wire import protocol
@@ -35,7 +35,11 @@ MESSAGES: list[t.Message] = [
     t.InstallSnapshot(*HEAD, t.Snapshot(7, 3, t.Config((ME, YOU), ()), 1, 0, 0, 0, b"state")),
     t.TimeoutNow(*HEAD),
 ]
-BEATS = [Beat(3, 4, 1, 2**64 - 1, [(9, ME, 5, 3)]), BeatReply(4, True), Leads([(9, ME, YOU, 5)])]
+BEATS = [
+    NodeHeartbeat(3, 4, 1, 2**64 - 1, [(9, ME, 5, 3)]),
+    NodeHeartbeatReply(4, True),
+    LeaderList([(9, ME, YOU, 5)]),
+]
 
 
 def sent(packet: Packet) -> tuple[list[Any], list[Any]]:
@@ -44,7 +48,7 @@ def sent(packet: Packet) -> tuple[list[Any], list[Any]]:
 
 
 def malformed(envelope: list[Any], frames: list[Any]) -> None:
-    with pytest.raises(packets.Malformed):
+    with pytest.raises(packets.MalformedPacket):
         packets.decode(envelope, frames)
 
 
@@ -70,7 +74,7 @@ def decoded(envelope: list[Any], frames: list[Any]) -> None:
     """Refused as what it is, or of the right types throughout."""
     try:
         packet = packets.decode(envelope, frames)
-    except packets.Malformed:
+    except packets.MalformedPacket:
         return
     for one in (*packet.messages, *packet.beats):
         check_types(one)
@@ -154,7 +158,12 @@ def test_each_field_of_a_beat(beat: Any) -> None:
             same = type(value) is type(good)
             if same and (type(good) is bool or value == []):
                 continue
-            if same and type(good) is int and value > 0 and (place, type(beat)) == (4, Beat):
+            if (
+                same
+                and type(good) is int
+                and value > 0
+                and (place, type(beat)) == (4, NodeHeartbeat)
+            ):
                 continue  # a digest has 64 bits
             envelope[protocol.FIELDS + 1] = [[*fields[:place], value, *fields[place + 1 :]]]
             malformed(envelope, frames)
@@ -163,32 +172,32 @@ def test_each_field_of_a_beat(beat: Any) -> None:
 def test_who_speaks_for_whom() -> None:
     """A member may not speak for the replicas of another one."""
     envelope, _ = sent(Packet(list(MESSAGES), list(BEATS)))
-    assert packets.is_from(envelope, 1)
-    assert not packets.is_from(envelope, 2)
+    assert packets.is_from_node(envelope, 1)
+    assert not packets.is_from_node(envelope, 2)
     for stranger in (
         Packet([t.TimeoutNow(9, YOU, ME, 5)]),
-        Packet([], [Leads([(9, YOU, ME, 5)])]),
-        Packet([], [Beat(3, 4, 1, 0, [(9, YOU, 5, 3)])]),
+        Packet([], [LeaderList([(9, YOU, ME, 5)])]),
+        Packet([], [NodeHeartbeat(3, 4, 1, 0, [(9, YOU, 5, 3)])]),
     ):
         envelope, _ = sent(stranger)
-        assert not packets.is_from(envelope, 1) and packets.is_from(envelope, 2)
+        assert not packets.is_from_node(envelope, 1) and packets.is_from_node(envelope, 2)
     for odd in ODD:
-        assert not packets.is_from([1, protocol.PACKET, 0, [odd], []], 1)
-        assert type(odd) is list or not packets.is_from([1, protocol.PACKET, 0, [], [odd]], 1)
-        assert not packets.is_from([1, protocol.PACKET, 0, [[6, 9, odd, YOU, 5]], []], 1)
+        assert not packets.is_from_node([1, protocol.PACKET, 0, [odd], []], 1)
+        assert type(odd) is list or not packets.is_from_node([1, protocol.PACKET, 0, [], [odd]], 1)
+        assert not packets.is_from_node([1, protocol.PACKET, 0, [[6, 9, odd, YOU, 5]], []], 1)
 
 
 def test_who_may_speak_of_consensus() -> None:
     """S1: whom we met on its own door, with the disk that it had there, and who is a member."""
     loop: Any = object.__new__(Loop)
     member = SimpleNamespace(node=SimpleNamespace(config=t.Config((ME, YOU))))
-    loop.engine, loop._members = SimpleNamespace(replicas={}), set()
-    loop._disks = {("broker", 1): "a", ("broker", 9): "b"}
+    loop.engine, loop._group_member_nodes = SimpleNamespace(replicas={}), set()
+    loop._confirmed_disks = {("broker", 1): "a", ("broker", 9): "b"}
     packet = [1, protocol.PACKET, 0, [], []]
 
     def may(node: int, disk: str, envelope: list[Any] = packet) -> bool:
         try:
-            loop._check_authority(Peer(b"", "broker", node, disk, 1), envelope)
+            loop._check_may_send_packets(Peer(b"", "broker", node, disk, 1), envelope)
         except IdentityMismatch:
             return False
         return True
@@ -211,7 +220,7 @@ _things = st.recursive(
 @settings(max_examples=120, deadline=None)
 def test_random_packets(messages: list[Any], beats: list[Any]) -> None:
     envelope = [1, protocol.PACKET, 0, messages, beats]
-    packets.is_from(envelope, 1)
+    packets.is_from_node(envelope, 1)
     decoded(envelope, [b"one"])
 
 
@@ -227,5 +236,5 @@ def test_damaged_packets(data: st.DataObject) -> None:
     except InvalidRequest:
         return
     if found[protocol.KIND] == protocol.PACKET:
-        packets.is_from(found, 1)
+        packets.is_from_node(found, 1)
         decoded(found, frames[: data.draw(st.integers(0, len(frames)))])

@@ -11,7 +11,7 @@ from support.broker_seam import World, config
 
 from myqueue import errors
 from myqueue.daemons.broker.broker import Broker
-from myqueue.daemons.config import SETTINGS, check
+from myqueue.daemons.config import SETTINGS, check_config
 from myqueue.wire import batch
 
 
@@ -47,6 +47,6 @@ def test_segments_hold_a_command_of_any_size() -> None:
         "id": 1, "data": "/d", "listen": "127.0.0.1:1", "peer_listen": "127.0.0.1:2",
         "managers": ["1@127.0.0.1:3"],
     }  # fmt: skip
-    assert check("broker", values | {"segment_bytes": 4 << 20}).segment_bytes == 4 << 20
+    assert check_config("broker", values | {"segment_bytes": 4 << 20}).segment_bytes == 4 << 20
     with pytest.raises(errors.InvalidSetting):
-        check("broker", values | {"segment_bytes": (4 << 20) - 1})
+        check_config("broker", values | {"segment_bytes": (4 << 20) - 1})

@@ -17,7 +17,7 @@ CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0, reserve_bytes=
 
 
 def put(net: Net, node: Node, group: int) -> int:
-    item = t.Item(1, net.clock.wall, t.DATA, bytes(100))
+    item = t.Proposal(1, net.clock.wall, t.DATA, bytes(100))
     return node.engine.propose(node.replica(group), [item])
 
 

@@ -153,14 +153,14 @@ def test_a_leader_that_was_replaced_makes_no_state_for_a_follower(tmp_path: Path
         net.cut = {(new.number, old.number)}  # what `new` has is not known from here on
         net.write(5, GROUP)
         start_log_behind(old, old.replica(GROUP).node.applied_index)
-        old.engine.propose(old.replica(GROUP), [t.Item(1, net.clock.wall, t.DATA, bytes(100))])
+        old.engine.propose(old.replica(GROUP), [t.Proposal(1, net.clock.wall, t.DATA, bytes(100))])
         had = old.replica(GROUP).node.log.last_index
         net.until("all have it", lambda: new.replica(GROUP).node.log.last_index == had)
         net.cut |= {(old.number, near.number), (old.number, new.number)}
         net.until("nobody leads", lambda: not near.replica(GROUP).leader_node)
         new.engine.campaign_soon(new.replica(GROUP))
         net.until("the new one leads", lambda: new.replica(GROUP).is_ready)
-        items = [t.Item(1, net.clock.wall, t.DATA, bytes(100)) for _ in range(5)]
+        items = [t.Proposal(1, net.clock.wall, t.DATA, bytes(100)) for _ in range(5)]
         new.engine.propose(new.replica(GROUP), items)
         end = new.replica(GROUP).node.log.last_index
         net.until("applied", lambda: new.replica(GROUP).node.applied_index == end)

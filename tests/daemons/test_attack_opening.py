@@ -123,7 +123,7 @@ def test_what_only_can_t_be_read_now_is_not_cut_off(
         with monkeypatch.context() as patch:
             patch.setattr(log.reader, "entries", fails)
             with pytest.raises(type(trouble)):
-                open_group._examine(log, group, applied=3)
+                open_group._cut_unreadable(log, group, applied=3)
         assert group.last_index == last and not group.incomplete and not group.lacking
 
 
@@ -188,12 +188,14 @@ def test_offsets_by_time_look_at_messages_only(tmp_path: Path) -> None:
         assert replica.offset_at_time(times[-1] + 1) is None
 
 
-@pytest.mark.parametrize("error", [EntryMissing("entry 3 is gone"), t.Broken("offset 9, not 7")])
+@pytest.mark.parametrize(
+    "error", [EntryMissing("entry 3 is gone"), t.InvariantBroken("offset 9, not 7")]
+)
 def test_a_group_that_can_t_be_opened_keeps_no_other_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """W6: it is refused and says why, and gets a new replica."""
-    real = open_group._catch_up
+    real = open_group._apply_committed
 
     def catch_up(log: Any, group: Any, *rest: Any) -> None:
         if group.uid == GROUP:
@@ -207,11 +209,11 @@ def test_a_group_that_can_t_be_opened_keeps_no_other_from_starting(
         net.write(3, GROUP + 1)
         node = net.nodes[1]
         with monkeypatch.context() as broken:
-            broken.setattr(open_group, "_catch_up", catch_up)
+            broken.setattr(open_group, "_apply_committed", catch_up)
             node.restart()
         assert list(node.engine.replicas) == [GROUP + 1]
         assert str(error) in node.engine.refused[GROUP]
-        is_closed = isinstance(error, t.Broken)  # what it has is kept when it is replaced
-        assert [row["group"] for row in node.engine.closing.told()] == [GROUP] * is_closed
-        assert node.engine.may_remove(GROUP) is not is_closed
+        is_closed = isinstance(error, t.InvariantBroken)  # what it has is kept when it is replaced
+        assert [row["group"] for row in node.engine.closing.report()] == [GROUP] * is_closed
+        assert node.engine.prepare_removal(GROUP) is not is_closed
         net.write(3, GROUP + 1)

@@ -38,7 +38,7 @@ def test_who_has_it_gives_it_though_it_does_not_know_that_it_is_committed(tmp_pa
         one = net.leader(GROUP)
         two, three = (node for node in net.nodes.values() if node is not one)
         three.close()
-        item = t.Item(1, 1, t.DATA, bytes(1000))
+        item = t.Proposal(1, 1, t.DATA, bytes(1000))
         last = one.engine.propose(one.replica(GROUP), [item])
         while one.replica(GROUP).node.applied_index < last:
             two.turn()
@@ -59,7 +59,7 @@ def test_who_has_it_gives_it_though_it_does_not_know_that_it_is_committed(tmp_pa
         net.until("it came", lambda: one.replica(GROUP).node.is_whole, 1500)
         net.write(3, GROUP)
         assert kit.payloads(one) == kit.payloads(two)
-        assert not path.exists() or not one.engine.repair.lacks
+        assert not path.exists() or not one.engine.repair.lost_entries
 
 
 def test_a_start_with_more_damage_than_readers_remember(
@@ -110,7 +110,7 @@ def test_what_nobody_has_holds_up_nothing_else(tmp_path: Path) -> None:
         path = kit.damage(node, found[last])
         node.engine.scrub_bytes_per_s = SCRUB
         net.until("the last one is whole", lambda: not path.exists(), 6000)
-        lacks = node.engine.repair.lacks[GROUP]
+        lacks = node.engine.repair.lost_entries[GROUP]
         assert sorted(lacks.entries) == sorted(found[number] for number in hopeless)
 
 
@@ -141,7 +141,7 @@ def test_thousands_of_lost_entries_leave_the_loop_its_time(
 
         monkeypatch.setattr(node.log.index, "row", counted)
         most, until = 0, time.monotonic() + 60
-        while not node.engine.repair.mended:
+        while not node.engine.repair.repaired_segments:
             looks = 0
             net.turn()
             most = max(most, looks)
@@ -161,8 +161,8 @@ def test_a_segment_that_is_missing_at_a_start(tmp_path: Path) -> None:
         node.open()
         node.engine.scrub_bytes_per_s = SCRUB
         repair = node.engine.repair
-        net.until("noticed", lambda: repair.lacks, 2000)
-        net.until("back", lambda: not repair.lacks, 6000)
+        net.until("noticed", lambda: repair.lost_entries, 2000)
+        net.until("back", lambda: not repair.lost_entries, 6000)
         for group in (GROUP, OTHER):
             net.settled(group)
             whole = next(one for one in net.nodes.values() if one is not node)
@@ -179,22 +179,22 @@ def test_more_is_missing_than_readers_remember(
         node = kit.follower(net)
         path, _ = kit.place_of(node, LOST)
         alone(net, node)
-        node.engine.repair._empty = lambda *_: None  # type: ignore[method-assign]
+        node.engine.repair._salvage_segment = lambda *_: None  # type: ignore[method-assign]
         kit.lose(net, [node])
         net.until("on disk", lambda: kit.stored(node))
         node.close()
         path.unlink()
         node.open()
         repair = node.engine.repair
-        assert len(repair.lacks[GROUP].entries) > 50
-        (told,) = repair.told()
+        assert len(repair.lost_entries[GROUP].entries) > 50
+        (told,) = repair.damage_report()
         assert told["groups"] == [GROUP, OTHER] and "entries of 2 groups" in told["state"]
         net.cut = set()
         for group in (GROUP, OTHER):
             net.until("whole", lambda of=group: node.replica(of).node.is_whole, 6000)
             whole = next(one for one in net.nodes.values() if one is not node)
             assert kit.payloads(node, group) == kit.payloads(whole, group)
-        assert not repair.told()
+        assert not repair.damage_report()
 
 
 def test_a_segment_that_was_cut_short(tmp_path: Path) -> None:
@@ -220,17 +220,17 @@ def test_an_entry_that_is_of_the_log_no_more_is_not_taken(
         log = node.replica(GROUP).node.log
         monkeypatch.setattr(type(log), "has", lambda self, index, term: False)
         ours, theirs = node.replica(GROUP).replica_id, leader.replica(GROUP).replica_id
-        node.engine.repair.given(packets.Have(GROUP, theirs, ours, 1, entry))
+        node.engine.repair.receive_entry(packets.EntryReply(GROUP, theirs, ours, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 0
         monkeypatch.undo()
-        node.engine.repair.given(packets.Have(GROUP, theirs, ours, 1, entry))
+        node.engine.repair.receive_entry(packets.EntryReply(GROUP, theirs, ours, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 1
 
 
 def persisted_and_not_committed(net: Net, node: Node, count: int) -> int:
     """Entries that are on this disk, and of which nobody said that they are committed."""
     leader = net.leader(GROUP)
-    items = [t.Item(1, 1, t.DATA, bytes(1000)) for _ in range(count)]
+    items = [t.Proposal(1, 1, t.DATA, bytes(1000)) for _ in range(count)]
     last = leader.engine.propose(leader.replica(GROUP), items) + count - 1
     log = node.replica(GROUP).node.log
     while log.persisted_index < last:
@@ -253,19 +253,19 @@ def test_an_entry_that_turns_bad_before_it_is_applied(tmp_path: Path) -> None:
         assert replica.node.commit_index < last - 4
         kit.damage(node, last - 2)
         others = [one for one in net.nodes.values() if one is not node]
-        given = [one.engine.repair.asked for one in others]
+        given = [one.engine.repair.serve_entries for one in others]
         for one in others:
-            one.engine.repair.asked = lambda ask: None  # type: ignore[method-assign]
+            one.engine.repair.serve_entries = lambda ask: None  # type: ignore[method-assign]
         net.cut = set()
         net.until("held up", lambda: replica.node.lacking)
-        assert replica.is_behind
+        assert replica.has_unapplied
         net.until("all before it", lambda: replica.node.applied_index == last - 3)
         for _ in range(100):
             net.turn()
         assert replica.node.applied_index == replica.machine.applied_index == last - 3
         assert replica.node.log.memory_first > last - 2, "it is on disk alone"
         for one, gives in zip(others, given, strict=True):
-            one.engine.repair.asked = gives  # type: ignore[method-assign]
+            one.engine.repair.serve_entries = gives  # type: ignore[method-assign]
         net.until("applied", lambda: replica.node.applied_index >= last)
         net.until("whole", lambda: replica.node.is_whole)
         assert replica.machine.applied_index == replica.node.applied_index
@@ -290,7 +290,7 @@ def test_what_nobody_has_keeps_no_other_entry_waiting(
         for index in (*hopeless, LOST + 8):
             with pytest.raises(errors.NotReady):
                 node.replica(GROUP).read(index, index, 1)
-        lacks = node.engine.repair.lacks
+        lacks = node.engine.repair.lost_entries
         net.until("noticed", lambda: len(lacks[GROUP].entries) == 7 if GROUP in lacks else False)
         net.until("the last one is back", lambda: LOST + 8 not in lacks[GROUP].entries, 1500)
         assert sorted(lacks[GROUP].entries) == hopeless
@@ -303,7 +303,7 @@ def test_an_unreadable_snapshot_is_looked_at_now_and_then(
     with Net(tmp_path, 3, kit.CONFIG) as net:
         kit.filled(net)
         node = kit.follower(net)
-        assert node.engine.starts.snapshot_again(node.replica(GROUP))
+        assert node.engine.starts.write_snapshot(node.replica(GROUP))
         group = node.log.journal.groups.by_uid[GROUP]
         number = group.snapshot_at
         node.turn()
@@ -315,8 +315,8 @@ def test_an_unreadable_snapshot_is_looked_at_now_and_then(
             node.log.reader.snapshot(group)
         lines: list[tuple[str, dict[str, Any]]] = []
         node.engine.report = lambda level, event, **about: lines.append((event, about))
-        makes = node.engine.starts.snapshot_again
-        node.engine.starts.snapshot_again = lambda replica: False  # type: ignore[method-assign]
+        makes = node.engine.starts.write_snapshot
+        node.engine.starts.write_snapshot = lambda replica: False  # type: ignore[method-assign]
         looks = 0
         reads = node.log.reader.snapshot
 
@@ -326,16 +326,21 @@ def test_an_unreadable_snapshot_is_looked_at_now_and_then(
             return reads(group)
 
         monkeypatch.setattr(node.log.reader, "snapshot", counted)
-        node.engine.repair.found(number, group.snapshot_position, "scrub", "a bit turned")
+        node.engine.repair.add_damage(number, group.snapshot_position, "scrub", "a bit turned")
         net.until("told", lambda: any(event == "damage-waits" for event, _ in lines))
         looks, begun = 0, net.clock.now
         for _ in range(500):
             net.turn()
         assert 1 <= looks <= (net.clock.now - begun) // repair.AGAIN_MS + 1
         assert sum(event == "damage-waits" for event, _ in lines) == 1
-        assert "newer snapshot" in node.engine.repair.told()[0]["state"]
-        node.engine.starts.snapshot_again = makes  # type: ignore[method-assign]
-        net.until("gone", lambda: node.engine.repair.mended and not node.engine.repair.damaged)
+        assert "newer snapshot" in node.engine.repair.damage_report()[0]["state"]
+        node.engine.starts.write_snapshot = makes  # type: ignore[method-assign]
+        net.until(
+            "gone",
+            lambda: (
+                node.engine.repair.repaired_segments and not node.engine.repair.damaged_segments
+            ),
+        )
 
 
 def test_what_reclaim_meets_is_repaired(tmp_path: Path) -> None:
@@ -351,7 +356,7 @@ def test_what_reclaim_meets_is_repaired(tmp_path: Path) -> None:
         before, path = kit.payloads(node), kit.damage(node, 4)
         node.engine.remove(OTHER)
         repair = node.engine.repair
-        net.until("repaired", lambda: repair.mended, 9000)
+        net.until("repaired", lambda: repair.repaired_segments, 9000)
         assert not path.exists()
         assert kit.payloads(node) == before
 
@@ -376,13 +381,16 @@ def test_the_last_room_of_a_full_disk_is_not_for_repair(
             path = kit.damage(node)
             node.engine.scrub_bytes_per_s = SCRUB
             repair = node.engine.repair
-            net.until("it waits", lambda: repair.damaged and "room" in repair.told()[0]["state"])
+            net.until(
+                "it waits",
+                lambda: repair.damaged_segments and "room" in repair.damage_report()[0]["state"],
+            )
             net.until("the entry is back", lambda: node.engine.counts["entries_repaired_total"])
             net.until("it counts", lambda: node.replica(GROUP).node.is_whole)
             node.engine.remove(OTHER)
-            net.until("a deletion goes on", lambda: not node.engine.going)
+            net.until("a deletion goes on", lambda: not node.engine.removals_in_progress)
             assert not journal.writer.out_of_room and path.exists()
-        net.until("repaired", lambda: repair.mended, 6000)
+        net.until("repaired", lambda: repair.repaired_segments, 6000)
         assert not path.exists()
 
 

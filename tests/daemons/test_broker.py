@@ -256,7 +256,7 @@ def test_an_entry_of_another_leader_is_no_answer(world: World) -> None:
     world.produce(make_batch())
     log = world.replica.log
     log.truncate(log.last_index)
-    log.make([t.Item(1, 0, t.DATA, make_batch())], 9)
+    log.make([t.Proposal(1, 0, t.DATA, make_batch())], 9)
     world.engine.apply(world.replica)
     assert codes(world.produce()) == [errors.OutcomeUnknown.code]
 

@@ -141,7 +141,7 @@ def test_malformed_orders_do_no_harm(world: World) -> None:
 def test_stopping_hands_over_to_who_has_most(world: World) -> None:
     world.add(GROUP + 1)
     world.replica.follower = 3
-    world.broker.stopping(world.engine.now)
+    world.broker.begin_stopping(world.engine.now)
     assert world.engine.transfers == [(GROUP, 3)]
     world.engine.now += 600
     world.broker.tick(world.engine.now)  # it leads still: again
@@ -155,7 +155,7 @@ def test_stopping_hands_over_to_who_has_most(world: World) -> None:
 def refuse(world: World, manager: int, beat: int = 0) -> None:
     code, text = errors.IdentityMismatch.code, "broker 1 was removed"
     frame = protocol.encode(protocol.ERROR, beat, code, text, f"manager {manager}", {})
-    world.broker.peer_answer(("manager", manager), protocol.decode(frame))
+    world.broker.handle_peer_reply(("manager", manager), protocol.decode(frame))
 
 
 def test_p4_a_removed_broker_that_lives_on_hands_its_leaders_over() -> None:

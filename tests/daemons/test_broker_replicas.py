@@ -94,10 +94,10 @@ def test_a_leaving_member_is_told_but_makes_nothing(world: World) -> None:
 
 
 def test_a_replica_is_made_when_the_old_one_is_gone_from_the_disk(world: World) -> None:
-    world.engine.going[5] = name(1, 6)
+    world.engine.removals_in_progress[5] = name(1, 6)
     answer(world, orders(version=9, wanted=[wanted_row(5, [[1, 7]])]))
     assert 5 not in world.engine.replicas
-    world.engine.going.clear()
+    world.engine.removals_in_progress.clear()
     world.engine.now += 1100
     world.broker.tick(world.engine.now)
     assert world.engine.replicas[5].replica_id == name(1, 7)
@@ -105,12 +105,12 @@ def test_a_replica_is_made_when_the_old_one_is_gone_from_the_disk(world: World) 
 
 def test_w6_a_replica_is_told_of_until_its_removal_is_on_the_disk(world: World) -> None:
     """Killed before, the broker has it again; the managers must not have forgotten it by then."""
-    world.engine.going |= {5: name(1, 6), 6: 0}
+    world.engine.removals_in_progress |= {5: name(1, 6), 6: 0}
     state = later(world)[0][2]
     assert state["full"] and [5, 6] in state["held"] and [6, 0] in state["held"]
     assert state["lost"] == [[5, 6]], "it does not take part; who forgot its name is not drawn anew"
     answer(world, orders(version=9, wanted=[], gone=[[5, 6]]))  # again: it is on its way
-    world.engine.going.clear()
+    world.engine.removals_in_progress.clear()
     answer(world, orders(version=9, more=True))
     state = later(world)[0][2]
     assert state["full"] and not {5, 6} & {group for group, _ in state["held"]}

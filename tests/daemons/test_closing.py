@@ -19,7 +19,7 @@ from support.engine_rig import Net, Node
 
 from myqueue.daemons.manager.cluster_view import ClusterView
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.repair.damage import TOLD_MAX
+from myqueue.daemons.repair.damage import REPORTED_MAX
 from myqueue.daemons.replication.close_group import HINT
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
@@ -95,7 +95,7 @@ def test_only_the_contradicted_group_is_closed_also_over_a_start(tmp_path: Path)
         assert is_closed(one) and "committed" in one.engine.refused[GROUP]
         assert list(one.engine.replicas) == [OTHER]
         others_go_on(net)
-        told = one.engine.closing.told()
+        told = one.engine.closing.report()
         assert [(row["partition"], row["kept"]) for row in told] == [("t/0", "")]
 
 
@@ -110,7 +110,7 @@ def test_it_neither_votes_nor_answers(tmp_path: Path) -> None:
         node = leader.replica(GROUP).node
         net.nodes[5 - leader.number].close()  # the other one of the two
         before, term = node.commit_index, node.term
-        leader.engine.propose(leader.replica(GROUP), [t.Item(1, net.clock.wall, t.DATA, b"x")])
+        leader.engine.propose(leader.replica(GROUP), [t.Proposal(1, net.clock.wall, t.DATA, b"x")])
         for _ in range(100):
             net.turn()
         assert node.commit_index == before  # it does not count
@@ -129,7 +129,7 @@ def test_what_it_alone_has_is_kept_when_another_replica_takes_its_place(tmp_path
         one.open()
         events = Events(one)
         net.until("closed", lambda: is_closed(one))
-        net.until("its segments are kept", lambda: one.engine.may_remove(GROUP))
+        net.until("its segments are kept", lambda: one.engine.prepare_removal(GROUP))
         one.engine.remove(GROUP)
         assert GROUP not in one.engine.refused and not one.engine.closing.closed
         folder = Path(str(events.of("closed-group-kept")[0]["folder"]))
@@ -138,7 +138,7 @@ def test_what_it_alone_has_is_kept_when_another_replica_takes_its_place(tmp_path
             if at.record.kind == f.ENTRY and at.record.group == GROUP
         }  # fmt: skip
         assert committed in found and committed - MORE + 1 in found
-        net.until("removed", lambda: GROUP not in one.engine.going)
+        net.until("removed", lambda: GROUP not in one.engine.removals_in_progress)
         voters = [t.replica_id(node, 1) for node in (2, 3)]
         new = t.replica_id(1, 2)
         one.engine.create(GROUP, new, voters, [new], protocol.pack(["t", 0, 1, {}]))
@@ -154,10 +154,10 @@ def test_what_it_alone_has_is_kept_when_another_replica_takes_its_place(tmp_path
         net.until("stored", lambda: stored(one))
         one.restart()
         assert sorted(one.engine.replicas) == [GROUP, OTHER] and not one.engine.refused
-        told = one.engine.closing.told()  # until people have removed the folder
+        told = one.engine.closing.report()  # until people have removed the folder
         assert [row["kept"] for row in told] == [str(folder)]
         shutil.rmtree(folder)
-        net.until("noticed", lambda: not one.engine.closing.told())
+        net.until("noticed", lambda: not one.engine.closing.report())
 
 
 def test_entries_that_are_moved_before_their_segments_are_linked_are_kept_too(
@@ -173,7 +173,7 @@ def test_entries_that_are_moved_before_their_segments_are_linked_are_kept_too(
         last = journal.groups.by_uid[GROUP].last_index
         moved = [entry_again(*one.log.reader.entry(GROUP, at)) for at in range(1, last + 1)]
         one.log.background.start(lambda: turn.wait(30))
-        is_kept = one.engine.may_remove
+        is_kept = one.engine.prepare_removal
         net.until("ordered", lambda: is_kept(GROUP) or one.engine.closing._is_busy("keep"))
         journal.leave_segment()
         journal.append(GROUP, moved, relocated=True)
@@ -301,7 +301,7 @@ def test_the_note_of_a_removed_replica_stays_until_its_removal_is_on_the_disk(
         rolled_back(net, tmp_path)
         one = net.nodes[1]
         one.open()
-        net.until("kept", lambda: is_closed(one) and one.engine.may_remove(GROUP))
+        net.until("kept", lambda: is_closed(one) and one.engine.prepare_removal(GROUP))
         net.until("written", lambda: not one.log.journal.queued_bytes)
         write, may_write, written = one.log.files.write, Event(), Event()
 
@@ -346,15 +346,15 @@ def test_the_loop_does_not_read_the_disk_for_what_is_kept(tmp_path: Path) -> Non
         folder = one.folder / "kept" / "5-1"
         folder.mkdir(parents=True)
         (folder / "why.json").write_text('{"group": 5, "replica": 1}')
-        net.until("seen", one.engine.closing.told)
+        net.until("seen", one.engine.closing.report)
         shutil.rmtree(folder)
-        net.until("noticed", lambda: not one.engine.closing.told())
+        net.until("noticed", lambda: not one.engine.closing.report())
         assert looked and threading.get_ident() not in looked
 
 
 def test_of_many_closed_groups_all_are_told_in_some_beats(tmp_path: Path) -> None:
     """Each beat is bounded."""
-    count = 2 * TOLD_MAX + 5
+    count = 2 * REPORTED_MAX + 5
     with Net(tmp_path, 1, CONFIG) as net:
         (one,) = net.nodes.values()
         for group in range(1, count + 1):
@@ -370,7 +370,7 @@ def test_of_many_closed_groups_all_are_told_in_some_beats(tmp_path: Path) -> Non
             1, beat | {"full": True, "groups": reports, "lost": []}, 0, 0
         )
         for group in range(1, count + 1):
-            host.breaks(group, t.Broken("x"))
+            host.mark_broken(group, t.InvariantBroken("x"))
         net.until("closed", lambda: len(closing.closed) == count)
         lost = [[group, 1] for group in closing.closed]
 
@@ -378,15 +378,15 @@ def test_of_many_closed_groups_all_are_told_in_some_beats(tmp_path: Path) -> Non
             for _ in range(beats):
                 state: dict[str, Any] = beat | {"full": False, "groups": [], "lost": lost}
                 state |= closing.next_told()
-                assert len(state["closed"]) <= TOLD_MAX
+                assert len(state["closed"]) <= REPORTED_MAX
                 cluster_view.receive_broker_heartbeat(1, state, 0, 0)
             return {row["group"] for row in cluster_view.brokers[1].closed}
 
         assert told() == set(range(1, count + 1))
-        assert len(closing.told()) == TOLD_MAX and closing.total == count
+        assert len(closing.report()) == REPORTED_MAX and closing.total == count
         assert not any(cluster_view.leader_of(group, 0)[0] for group in range(1, count + 1))
         for group in range(1, 31):
-            net.until("kept", lambda uid=group: one.engine.may_remove(uid))
+            net.until("kept", lambda uid=group: one.engine.prepare_removal(uid))
             one.engine.remove(group)
             shutil.rmtree(one.log.kept.folder(f"{group:x}-{t.replica_id(1, 1):x}"))
         net.until("noticed", lambda: closing.total == count - 30)

@@ -9,7 +9,7 @@ from support.moving import Moving
 from myqueue.daemons.manager.audit_log import AUDITED_FIELDS
 from myqueue.daemons.metadata.machine import pack_command
 from myqueue.daemons.metadata.operations import _BY_NAME
-from myqueue.daemons.raft.types import COMMAND, Item
+from myqueue.daemons.raft.types import COMMAND, Proposal
 from myqueue.wire import protocol
 
 
@@ -97,7 +97,7 @@ def test_a_follower_is_silent() -> None:
     cluster = Cluster(brokers=1)
     cluster.follow(2)
     payload = pack_command(b"", "drain_broker", {"node": 1})
-    cluster.engine.pending.append(Item(0, 0, COMMAND, payload))
+    cluster.engine.pending.append(Proposal(0, 0, COMMAND, payload))
     cluster.engine.index += 1
     cluster.lines.clear()
     cluster.commit()

@@ -63,7 +63,7 @@ def faulty(node: Node, **fails: Exception) -> None:
     def make(group: int, about: bytes) -> PartitionMachine:
         return Faulty(fails if group == GROUP else {})
 
-    node.owner.make_machine = make  # type: ignore[method-assign]
+    node.owner.make_state_machine = make  # type: ignore[method-assign]
 
 
 def filled(net: Net) -> Node:
@@ -138,7 +138,7 @@ def test_a_state_that_can_not_be_loaded_keeps_no_other_group_from_starting(
         faulty(one, load=error)
         one.restart()
         assert is_closed(one) and repr(error) in one.engine.refused[GROUP]
-        assert one.engine.closing.told()[0]["partition"] == "t/0"
+        assert one.engine.closing.report()[0]["partition"] == "t/0"
         others_go_on(net)
         faulty(one)
         one.restart()
@@ -225,7 +225,7 @@ def test_a_state_that_can_not_be_given_closes_its_group(tmp_path: Path, where: s
         net.settled(GROUP)
         one.replica(GROUP).machine.fails = {where: KeyError("x")}  # type: ignore[attr-defined]
         if where == "snapshot":
-            one.engine.starts.snapshot_again(one.replica(GROUP))
+            one.engine.starts.write_snapshot(one.replica(GROUP))
         else:
             net.write(1, GROUP)
         net.until("closed", lambda: is_closed(one))
@@ -268,16 +268,16 @@ def test_a_group_that_is_closed_again_and_again_is_replaced_ever_more_seldom(
         for _ in range(3):
             one.create(GROUP, [1])
             net.write(1, GROUP)
-            one.engine.host.breaks(GROUP, Defect("x"))
+            one.engine.host.mark_broken(GROUP, Defect("x"))
             net.until("closed", lambda: is_closed(one))
             closed = one.engine.closing.closed[GROUP]
             waited.append(max(0, closed.may_go_at - net.clock.now))
             net.until("stored", lambda: stored(one))
             for _ in range(50 if waited[-1] else 0):
-                assert not one.engine.may_remove(GROUP)
+                assert not one.engine.prepare_removal(GROUP)
                 net.turn()
             net.clock.now = max(net.clock.now, closed.may_go_at)
-            net.until("its segments are kept", lambda: one.engine.may_remove(GROUP))
+            net.until("its segments are kept", lambda: one.engine.prepare_removal(GROUP))
             one.engine.remove(GROUP)
-            net.until("removed", lambda: GROUP not in one.engine.going)
+            net.until("removed", lambda: GROUP not in one.engine.removals_in_progress)
         assert waited == [0, PACE_MS_MIN, 2 * PACE_MS_MIN]

@@ -28,7 +28,7 @@ def fill_disk(node: Node, patch: pytest.MonkeyPatch) -> None:
 
 
 def propose(node: Node, size: int, **how: Any) -> int:
-    items = [t.Item(1, 0, t.DATA, bytes(size))]
+    items = [t.Proposal(1, 0, t.DATA, bytes(size))]
     return node.engine.propose(node.replica(), items, **how)
 
 
@@ -52,7 +52,7 @@ def test_a_full_disk_is_no_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             with pytest.raises(errors.DiskFull):
                 propose(leader, 100)
             with pytest.raises(errors.DiskFull):
-                leader.engine.disk.check_reserve()
+                leader.engine.disk.check_room_for_commands()
         applied = leader.replica().node
         net.until("all is written by itself", lambda: applied.applied_index >= last)
         net.until("room again", lambda: not leader.log.journal.space_low)
@@ -85,5 +85,5 @@ def test_below_the_soft_limit_commands_go_on(
             net.until("low", lambda: node.log.journal.space_low)
             with pytest.raises(errors.DiskFull):
                 propose(node, 100)
-            node.engine.disk.check_reserve()
+            node.engine.disk.check_room_for_commands()
             propose(node, 100, urgent=True)

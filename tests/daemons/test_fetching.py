@@ -132,7 +132,7 @@ def test_what_is_below_the_start_is_out_of_range(world: World) -> None:
     """C6: with start and end, from any replica."""
     for _ in range(3):
         world.produce(make_batch(1))
-    item = t.Item(0, 0, t.COMMAND, start_command(2, 4, 0))
+    item = t.Proposal(0, 0, t.COMMAND, start_command(2, 4, 0))
     world.engine.propose(world.replica, [item])
     world.engine.end_turn()
     world.engine.depose(world.replica, leader=2)

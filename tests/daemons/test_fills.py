@@ -67,10 +67,10 @@ def test_p4_voters_that_are_served_all_the_time_let_a_new_replica_have_some(tmp_
     with Net(tmp_path, 4, CONFIG) as net:
         filled(net)
         join(net)
-        serving, portion = net.leader().engine._serving, 2 * RATE // 20
+        serving, portion = net.leader().engine._catch_up, 2 * RATE // 20
         began = net.clock.now
         while has(net, 4) < COUNT:
-            serving._passed(portion, is_fill=False)
+            serving._delay_next_fill(portion, is_fill=False)
             net.turn(50)
             assert net.clock.now - began <= COUNT * 2 * FILL_AHEAD_MS
 

@@ -12,8 +12,8 @@ from support.processes import free_ports, wait_for
 
 from myqueue.daemons.network import flood_limit as module
 from myqueue.daemons.network.flood_limit import (
-    Floods,
-    cut,
+    FloodGuard,
+    cut_heaviest_connections,
     machine_bytes,
     received_bytes,
     room_bytes,
@@ -60,7 +60,7 @@ def test_who_brought_most_is_named_with_its_bytes(
     before = received_bytes()
     _bring(pairs[1], 900_000)
     _bring(pairs[2], 1000)
-    assert cut(before, _nobodys) == [(_address(pairs[1][0]), 900_000)]
+    assert cut_heaviest_connections(before, _nobodys) == [(_address(pairs[1][0]), 900_000)]
     assert pairs[1][1].recv(1) == b""
     _bring(pairs[2], 1000)
 
@@ -75,8 +75,10 @@ def test_a_daemon_of_ours_is_never_cut(pairs: list[tuple[socket.socket, socket.s
     before = received_bytes()
     _bring(pairs[0], 900_000)
     _bring(pairs[1], 100_000)
-    assert cut(before, is_ours, 100_000 * module.MEMORY_A_BYTE + 1) == []
-    assert [one.address for one in cut(before, is_ours, 1_000_000)] == [_address(pairs[1][0])]
+    assert cut_heaviest_connections(before, is_ours, 100_000 * module.MEMORY_A_BYTE + 1) == []
+    assert [one.address for one in cut_heaviest_connections(before, is_ours, 1_000_000)] == [
+        _address(pairs[1][0])
+    ]
     _bring(pairs[0], 1000)
 
 
@@ -113,7 +115,7 @@ def test_memory_that_no_message_took_cuts_nobody(
 ) -> None:
     """What brought enough to have taken it is cut, by the same numbers."""
     for size, count in ((5000, 0), (10 * MIB, 1)):
-        floods, memory = Floods(room_bytes=512 * MIB), iter((100 * MIB, 400 * MIB, 700 * MIB))
+        floods, memory = FloodGuard(room_bytes=512 * MIB), iter((100 * MIB, 400 * MIB, 700 * MIB))
         monkeypatch.setattr(module, "memory_bytes", lambda told=memory: next(told))
         cuts = []
         for turn in range(3):

@@ -18,17 +18,17 @@ from myqueue.daemons.manager.founding import (
     is_log_empty,
 )
 from myqueue.daemons.raft.log import RaftLog
-from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.membership import ConfigHistory
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     NOOP,
     Append,
     Config,
     Effects,
-    Item,
+    Proposal,
     Message,
     Role,
-    Settings,
+    RaftSettings,
     VoteReply,
     VoteRequest,
     replica_id,
@@ -39,10 +39,10 @@ GROUP = 1
 
 
 def node_of(replica: int = ONE) -> RaftNode:
-    config = Configs(0, Config((ONE, TWO, THREE)))
+    config = ConfigHistory(0, Config((ONE, TWO, THREE)))
     return RaftNode(
         GROUP, replica, config, RaftLog(), term=0, vote=0, applied_index=0, commit_index=0,
-        settings=Settings(), random=Random(1), heard={}, now=0,
+        settings=RaftSettings(), random=Random(1), heard={}, now=0,
     )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_all_others_have_to_be_there_and_new(told: list[dict[str, Any]]) -> None
     beat(cluster_view, 3, 7000, blank=True)
     assert may(7100)
     assert not may(7001 + MANAGER_SILENT_AFTER_MS), "what it was some time ago is no proof"
-    replica.node.log.make([Item(0, 0, NOOP, b"")], 1)
+    replica.node.log.make([Proposal(0, 0, NOOP, b"")], 1)
     assert may(60_000) and not founding.missing_managers and len(told) == 1
 
 

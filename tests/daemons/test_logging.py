@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from myqueue.daemons.event_log import BURST, WINDOW_MS, Logger
+from myqueue.daemons.event_log import EVENTS_PER_WINDOW_MAX, WINDOW_MS, EventLog
 
 
 class Told:
     def __init__(self, form: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.now, self._capsys = 1000, capsys
         clock: Any = SimpleNamespace(now_ms=lambda: self.now, wall_ms=lambda: 1_700_000_000_000)
-        self.tell = Logger("broker-1", form, clock)
+        self.tell = EventLog("broker-1", form, clock)
 
     def lines(self) -> list[str]:
         return self._capsys.readouterr().err.splitlines()
@@ -39,10 +39,10 @@ def test_what_comes_again_and_again_is_left_out_and_counted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     told = Told("text", capsys)
-    for _ in range(BURST + 5):
+    for _ in range(EVENTS_PER_WINDOW_MAX + 5):
         told.tell("warning", "again")
     told.tell("warning", "other")
-    assert len(told.lines()) == BURST + 1
+    assert len(told.lines()) == EVENTS_PER_WINDOW_MAX + 1
     told.now += WINDOW_MS + 1
     told.tell("warning", "again")
     assert told.lines()[0].endswith("again left_out=5")
@@ -50,9 +50,9 @@ def test_what_comes_again_and_again_is_left_out_and_counted(
 
 def test_what_somebody_did_is_always_told(capsys: pytest.CaptureFixture[str]) -> None:
     told = Told("text", capsys)
-    for number in range(5 * BURST):
+    for number in range(5 * EVENTS_PER_WINDOW_MAX):
         told.tell("info", "delete-topic", always=True, topic=number)
-    assert len(told.lines()) == 5 * BURST
+    assert len(told.lines()) == 5 * EVENTS_PER_WINDOW_MAX
 
 
 def test_no_word_of_a_user_reaches_a_terminal_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

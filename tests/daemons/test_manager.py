@@ -18,7 +18,7 @@ from myqueue.daemons.manager.manager import (
 from myqueue.daemons.manager.pending import WAITING_MAX
 from myqueue.daemons.metadata.group_records import ConsumerGroup
 from myqueue.daemons.metadata.machine import MetadataMachine
-from myqueue.daemons.raft.types import COMMAND, Item
+from myqueue.daemons.raft.types import COMMAND, Proposal
 from myqueue.wire import protocol
 
 KEY = b"k" * 16
@@ -148,7 +148,7 @@ def test_another_entry_at_its_place_is_not_its_answer() -> None:
     cluster = Cluster()
     cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
     other = protocol.pack([b"o" * 16, "open_producer", {}])
-    cluster.engine.pending[0] = Item(0, cluster.engine.wall_ms(), COMMAND, other)
+    cluster.engine.pending[0] = Proposal(0, cluster.engine.wall_ms(), COMMAND, other)
     cluster.commit()
     assert error_of(cluster.answer())[0] == errors.OutcomeUnknown.code
 
@@ -402,7 +402,7 @@ def test_w6_a_manager_whose_log_is_not_whole_takes_no_part() -> None:
     manager.started(0)
     assert engine.replicas == {}
     manager.tick(50)
-    manager.stopping(60)
+    manager.begin_stopping(60)
     client = SimpleNamespace(name="c")
     update = [1, protocol.UPDATE, 1, KEY, "open_producer", {}]
     route = [1, protocol.ROUTE, 1, [], 0]
@@ -416,7 +416,7 @@ def test_w6_a_manager_whose_log_is_not_whole_takes_no_part() -> None:
 
 def test_a_leader_that_stops_hands_over() -> None:
     cluster = Cluster()
-    cluster.manager.stopping(cluster.engine.now)
+    cluster.manager.begin_stopping(cluster.engine.now)
     assert cluster.engine.transfers == []  # nobody is there
     cluster.replica.follower = 3
     cluster.engine.refuse_with = errors.NotReady("not now")

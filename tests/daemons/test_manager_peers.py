@@ -71,13 +71,15 @@ def test_peers_that_make_no_sense() -> None:
     cluster = Cluster()
     peer = cluster.peer("broker", 1)
     with pytest.raises(errors.Unsupported):
-        cluster.manager.peer_request(peer, [1, protocol.ORDERS, 1, {}], [])
+        cluster.manager.handle_peer_request(peer, [1, protocol.ORDERS, 1, {}], [])
     for state in ({}, {"disk": 5}, {"disk": "x", "groups": [[1]]}):
         with pytest.raises(errors.InvalidRequest):
-            cluster.manager.peer_request(peer, [1, protocol.BEAT, 1, state], [])
+            cluster.manager.handle_peer_request(peer, [1, protocol.BEAT, 1, state], [])
     with pytest.raises(errors.Unsupported):
-        cluster.manager.peer_request(cluster.peer("gateway", 1), [1, protocol.BEAT, 1, {}], [])
-    cluster.manager.peer_answer(("manager", 2), [1, protocol.ERROR, 0, 1131, "", "", {}])
+        cluster.manager.handle_peer_request(
+            cluster.peer("gateway", 1), [1, protocol.BEAT, 1, {}], []
+        )
+    cluster.manager.handle_peer_reply(("manager", 2), [1, protocol.ERROR, 0, 1131, "", "", {}])
     assert cluster.engine.counts["beats_refused_total"] == 1
 
 

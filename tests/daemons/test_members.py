@@ -11,7 +11,7 @@ from raft.replicas import Solo
 from myqueue.daemons.broker.reconcile_members import UNREACHABLE, MemberStatus, next_step
 from myqueue.daemons.raft.membership import change_problem
 from myqueue.daemons.raft.quorum import majority
-from myqueue.daemons.raft.types import DATA, Config, Item, node_of, replica_id
+from myqueue.daemons.raft.types import DATA, Config, Proposal, node_of, replica_id
 
 WHOLE, BEHIND = MemberStatus(True, True), MemberStatus(True, False)
 
@@ -76,7 +76,7 @@ def test_r18_a_member_that_lacks_what_came_a_moment_ago_is_no_silent_one() -> No
         leader.ack(B, last)
         leader.ack(D, last)
         leader.ack(C, last - 1)
-        leader.do("propose", [Item(1, 5, DATA, b"x")])
+        leader.do("propose", [Proposal(1, 5, DATA, b"x")])
     node = leader.node
     found = {one: MemberStatus(True, node.leading.is_whole(one, leader.now)) for one in (B, C, D)}
     assert step(node.config, A, (A, B, D), found) == Config((A, B, C, D))

@@ -15,8 +15,8 @@ from support.metadata_rig import CLUSTER, Rig, plain, random_script, what_it_com
 
 from myqueue.daemons.metadata.machine import MetadataMachine
 from myqueue.daemons.metadata.tables import RESULTS_MAX, Tables
-from myqueue.daemons.raft.types import Broken
-from myqueue.daemons.state_machine import Changes
+from myqueue.daemons.raft.types import InvariantBroken
+from myqueue.daemons.state_machine import RowChanges
 
 
 class Store:
@@ -105,7 +105,7 @@ def test_random_histories_do_both_work_and_refusals() -> None:
     assert machine.tables.topics and machine.tables.producers and machine.tables.gone
 
 
-def changes_of(rig: Rig, operation: str, **arguments: object) -> Changes:
+def changes_of(rig: Rig, operation: str, **arguments: object) -> RowChanges:
     rig.machine.take_changes()
     rig.run(operation, **arguments)
     return rig.machine.take_changes()
@@ -140,5 +140,5 @@ def test_only_the_last_results_are_kept() -> None:
 def test_a_gap_between_entries_stops_the_process() -> None:
     rig = Rig(brokers=1)
     rig.script.index += 1
-    with pytest.raises(Broken):
+    with pytest.raises(InvariantBroken):
         rig.machine.apply([rig.script.entry("open_producer")])

@@ -227,10 +227,10 @@ def midway() -> tuple[Moving, int]:
 
 def propose(cluster: Moving, *move: int) -> None:
     from myqueue.daemons.metadata.machine import pack_command
-    from myqueue.daemons.raft.types import COMMAND, Item
+    from myqueue.daemons.raft.types import COMMAND, Proposal
 
     payload = pack_command(b"", "move_replicas", {"moves": [list(move)]})
-    cluster.engine.pending.append(Item(0, WALL_MS, COMMAND, payload))
+    cluster.engine.pending.append(Proposal(0, WALL_MS, COMMAND, payload))
     cluster.engine.index += 1
     cluster.commit()
 
@@ -288,11 +288,11 @@ def test_old_news_of_a_move_settle_nothing() -> None:
     before = tables.partition(group).leaving[:]
     arguments = {"group": group, "moved": 1, "gone": [list(before[0])], "done": True}
     from myqueue.daemons.metadata.machine import pack_command
-    from myqueue.daemons.raft.types import COMMAND, Item
+    from myqueue.daemons.raft.types import COMMAND, Proposal
 
     for moved, left in ((1, before), (tables.partition(group).moved, [])):
         payload = pack_command(b"", "settle_replicas", arguments | {"moved": moved})
-        cluster.engine.pending.append(Item(0, WALL_MS, COMMAND, payload))
+        cluster.engine.pending.append(Proposal(0, WALL_MS, COMMAND, payload))
         cluster.engine.index += 1
         cluster.commit()
         assert tables.partition(group).leaving == left

@@ -32,12 +32,12 @@ class Group:
         self.log, self.machine = RaftLog(), PartitionMachine()
 
     def data(self, count: int = 1, producer: int = 0, sequence: int = 0, time: int = 0) -> None:
-        self.put(t.Item(count, time, t.DATA, make_batch(count, producer, sequence)))
+        self.put(t.Proposal(count, time, t.DATA, make_batch(count, producer, sequence)))
 
     def command(self, payload: bytes) -> Any:
-        return self.put(t.Item(0, 0, t.COMMAND, payload))
+        return self.put(t.Proposal(0, 0, t.COMMAND, payload))
 
-    def put(self, item: t.Item) -> Any:
+    def put(self, item: t.Proposal) -> Any:
         return self.machine.apply(self.log.make([item], 1))[0]
 
     def commit(self, offset: int, member: int = 0, assignment: int = 0, who: str = "a") -> Any:
@@ -57,7 +57,7 @@ def test_data_moves_the_end() -> None:
 
 
 def test_a_gap_in_offsets_stops_the_replica() -> None:
-    with pytest.raises(t.Broken):
+    with pytest.raises(t.InvariantBroken):
         PartitionMachine().apply([(1, 1, 4, 1, 0, t.DATA, 1, make_batch())])
 
 
@@ -68,8 +68,8 @@ def test_an_operation_of_a_newer_version_is_not_ignored() -> None:
 
 def test_noop_and_config_have_no_result() -> None:
     group = Group()
-    assert group.put(t.Item(0, 0, t.NOOP, b"")) is None
-    assert group.put(t.Item(0, 0, t.CONFIG, b"?")) is None
+    assert group.put(t.Proposal(0, 0, t.NOOP, b"")) is None
+    assert group.put(t.Proposal(0, 0, t.CONFIG, b"?")) is None
     assert group.machine.applied_index == 2
 
 
@@ -229,29 +229,29 @@ def test_restore_hands_over_all_and_removes_the_rest() -> None:
     assert old.machine.snapshot() == new.machine.snapshot()
 
 
-def random_item(random: Random, sequences: dict[int, int], end: int) -> t.Item:
+def random_item(random: Random, sequences: dict[int, int], end: int) -> t.Proposal:
     kind = random.random()
     time = random.randint(0, 100)
     if kind < 0.1:
         batch = make_batch(2, random.getrandbits(64), random.getrandbits(6), KEYED_EPOCH)
-        return t.Item(2, time, t.DATA, batch)
+        return t.Proposal(2, time, t.DATA, batch)
     if kind < 0.6:
         producer, count = random.randint(0, 4), random.randint(1, 3)
         sequence = sequences.get(producer, 0)
         sequences[producer] = sequence + count
-        return t.Item(count, time, t.DATA, make_batch(count, producer, sequence))
+        return t.Proposal(count, time, t.DATA, make_batch(count, producer, sequence))
     who = random.choice(("1", "2", "group/g"))
     if kind < 0.75:
         epochs = random.randint(0, 2), random.randint(0, 2)
         rows = [[who, random.randint(0, end + 2), *epochs] for _ in range(random.randint(1, 3))]
-        return t.Item(0, time, t.COMMAND, commit_command(rows))
+        return t.Proposal(0, time, t.COMMAND, commit_command(rows))
     if kind < 0.9:
         key = bytes([random.randint(0, 40)]) * 16
         rows = [[who, key, random.randint(1, 4), random.random() < 0.5]]
-        return t.Item(0, time, t.COMMAND, take_command(rows))
+        return t.Proposal(0, time, t.COMMAND, take_command(rows))
     if kind < 0.95:
-        return t.Item(0, time, t.COMMAND, start_command(random.randint(0, end), 1, 1))
-    return t.Item(0, time, random.choice((t.NOOP, t.CONFIG)), b"")
+        return t.Proposal(0, time, t.COMMAND, start_command(random.randint(0, end), 1, 1))
+    return t.Proposal(0, time, random.choice((t.NOOP, t.CONFIG)), b"")
 
 
 @pytest.mark.parametrize("seed", range(30))

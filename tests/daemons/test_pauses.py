@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from myqueue.daemons import repeated_warnings
-from myqueue.daemons.repeated_warnings import Pauses
+from myqueue.daemons.repeated_warnings import LogPauses
 
 
 def test_the_same_thing_comes_with_pauses_that_double() -> None:
-    made, logged = Pauses(1000), []
+    made, logged = LogPauses(1000), []
     for now in range(0, 20_000, 100):
         if times := made.due("thing", now):
             logged.append((now, times))
@@ -18,13 +18,13 @@ def test_the_same_thing_comes_with_pauses_that_double() -> None:
 
 
 def test_after_a_long_while_it_is_new_again() -> None:
-    made = Pauses(1000)
+    made = LogPauses(1000)
     assert made.due("thing", 0) and not made.due("thing", 10)
     assert made.due("thing", 1000 + repeated_warnings.PAUSE_MS_MAX + 1) == 1
 
 
 def test_pauses_never_become_longer_than_the_longest() -> None:
-    made, last = Pauses(1000), 0
+    made, last = LogPauses(1000), 0
     for now in range(0, 20 * repeated_warnings.PAUSE_MS_MAX, 1000):
         if made.due("thing", now):
             assert now - last <= repeated_warnings.PAUSE_MS_MAX
@@ -32,7 +32,7 @@ def test_pauses_never_become_longer_than_the_longest() -> None:
 
 
 def test_strangers_do_not_fill_the_memory() -> None:
-    made = Pauses()
+    made = LogPauses()
     for number in range(3 * repeated_warnings.THINGS_MAX):
         assert made.due(number, 0) == 1
     assert len(made._things) == repeated_warnings.THINGS_MAX

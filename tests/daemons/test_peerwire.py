@@ -8,7 +8,7 @@ import pytest
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.groups import Beat, BeatReply, Leads, Packet
+from myqueue.daemons.raft.groups import LeaderList, NodeHeartbeat, NodeHeartbeatReply, Packet
 from myqueue.daemons.replication import packets
 from myqueue.wire import protocol
 
@@ -46,14 +46,14 @@ def message(random: Random) -> t.Message:
 
 def packet(random: Random) -> Packet:
     beats = [
-        Beat(number(random), 5, 6, number(random), [(1, 2, 3, 4), (5, 6, 7, 8)]),
-        BeatReply(5, True),
-        Leads([(1, 2, 3, 4)]),
+        NodeHeartbeat(number(random), 5, 6, number(random), [(1, 2, 3, 4), (5, 6, 7, 8)]),
+        NodeHeartbeatReply(5, True),
+        LeaderList([(1, 2, 3, 4)]),
     ]
     head = (number(random), number(random), number(random), number(random))
     beside = [
-        packets.Lack(*head, [number(random) for _ in range(random.randrange(1, 5))]),
-        packets.Have(*head, entries_after(random, number(random) // 2, 1)[0]),
+        packets.EntriesRequest(*head, [number(random) for _ in range(random.randrange(1, 5))]),
+        packets.EntryReply(*head, entries_after(random, number(random) // 2, 1)[0]),
     ]
     messages = [message(random) for _ in range(random.randrange(8))]
     return Packet(messages, beats, beside[: random.randrange(3)])
@@ -64,7 +64,7 @@ def over_the_wire(sent: Packet) -> Packet:
     for frames in packets.encode(sent, packets.RowCache()):
         got = packets.decode(protocol.decode(frames[0]), frames[1:])
         out.messages += got.messages
-        out.beside += got.beside
+        out.repair_messages += got.repair_messages
         out.beats += got.beats
     return out
 
@@ -114,7 +114,7 @@ def test_a_damaged_packet_is_malformed_and_nothing_else(seed: int) -> None:
         cut = random.randrange(len(frames))
         try:
             packets.decode(protocol.decode(bytes(raw)), frames[1 : 1 + cut])
-        except (packets.Malformed, errors.InvalidRequest):
+        except (packets.MalformedPacket, errors.InvalidRequest):
             pass  # what is meant; a packet that still makes sense is as good
 
 
@@ -122,7 +122,7 @@ def test_missing_payloads_are_noticed() -> None:
     for size in (100, packets.OWN_FRAME_BYTES):
         sent = t.Append(1, 2, 3, 4, 0, 0, 0, [(1, 3, 0, 1, 5, 0, 9, b"x" * size)], 0)
         (frames,) = packets.encode(Packet([sent]), packets.RowCache())
-        with pytest.raises(packets.Malformed):
+        with pytest.raises(packets.MalformedPacket):
             packets.decode(protocol.decode(frames[0]), [])
 
 

@@ -32,8 +32,15 @@ from myqueue import errors
 from myqueue.daemons.manager.cluster_view import REPORTED_ROWS_MAX
 from myqueue.daemons.manager.cluster_view import _is_damage_list as is_heard
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.log import chained
-from myqueue.daemons.repair.damage import Damaged, Lacking, Way, is_the_entry, leader_step, way_of
+from myqueue.daemons.raft.log import next_chain
+from myqueue.daemons.repair.damage import (
+    DamagedSegment,
+    LostEntries,
+    RepairSource,
+    matches_index_row,
+    leader_action,
+    repair_source,
+)
 from myqueue.daemons.replication import packets
 from myqueue.wal.append.groups import Row
 from myqueue.wal.space.evacuate import Evacuation
@@ -49,7 +56,9 @@ def test_the_scrubber_finds_a_bit_in_data_at_rest(tmp_path: Path, header: bool) 
         assert path != place_of(node, 80)[0], "it is in a sealed segment"
         node.engine.scrub_bytes_per_s = SCRUB
         mended(net, node, path)
-        assert node.engine.repair.mended == type(node.engine.repair.mended)()  # a new process
+        assert (
+            node.engine.repair.repaired_segments == type(node.engine.repair.repaired_segments)()
+        )  # a new process
 
 
 def test_what_a_read_finds_is_not_told_and_comes_back(tmp_path: Path) -> None:
@@ -60,9 +69,9 @@ def test_what_a_read_finds_is_not_told_and_comes_back(tmp_path: Path) -> None:
         before, path = payloads(node), damage(node)
         with pytest.raises(errors.NotReady):
             node.replica(GROUP).read(LOST, LOST, 1)
-        net.until("noticed", lambda: node.engine.repair.damaged)
+        net.until("noticed", lambda: node.engine.repair.damaged_segments)
         assert node.engine.counts["damage_found_total"] == 1
-        net.until("back", lambda: not node.engine.repair.damaged, 6000)
+        net.until("back", lambda: not node.engine.repair.damaged_segments, 6000)
         assert node.engine.counts["entries_repaired_total"] == 1
         assert payloads(node) == before
         mended(net, node, path)
@@ -110,7 +119,7 @@ def test_segments_that_wait_for_room_are_not_scrubbed(tmp_path: Path) -> None:
     with Net(tmp_path, 3, CONFIG) as net:
         filled(net)
         node = follower(net)
-        journal, scrubbing = node.log.journal, node.engine.repair.scrubbing
+        journal, scrubbing = node.log.journal, node.engine.repair.scrub_pace
         first = min(journal.segments)
         while journal.end[0] < first + 2:
             net.write(20, GROUP, size=10_000)
@@ -143,7 +152,11 @@ def test_entries_in_memory_are_written_again_at_once(tmp_path: Path) -> None:
         path = damage(forget_not, last)
         forget_not.engine.scrub_bytes_per_s = SCRUB
         repair = forget_not.engine.repair
-        net.until("repaired by itself", lambda: repair.mended and not repair.damaged, 6000)
+        net.until(
+            "repaired by itself",
+            lambda: repair.repaired_segments and not repair.damaged_segments,
+            6000,
+        )
         net.cut = set()
         mended(net, forget_not, path)
 
@@ -162,7 +175,7 @@ def test_who_lacks_something_neither_votes_nor_counts(tmp_path: Path) -> None:
             net.turn()
         net.cut |= {(third.number, leader.number), (leader.number, third.number)}
         before = leader.replica(GROUP).node.commit_index
-        leader.engine.propose(leader.replica(GROUP), [t.Item(1, 1, t.DATA, bytes(100))])
+        leader.engine.propose(leader.replica(GROUP), [t.Proposal(1, 1, t.DATA, bytes(100))])
         for _ in range(100):
             net.turn()
         assert leader.replica(GROUP).node.commit_index == before
@@ -176,18 +189,18 @@ def test_a_leader_that_lacks_something_does_not_count_itself(tmp_path: Path) -> 
         leader, node = net.leader(GROUP), follower(net)
         third = next(one for one in net.nodes.values() if one not in (leader, node))
         net.cut = {(a, b) for a, b in net.ways() if third.number in (a, b)}
-        gives = node.engine.repair.asked
-        node.engine.repair.asked = lambda ask: None  # type: ignore[method-assign]
+        gives = node.engine.repair.serve_entries
+        node.engine.repair.serve_entries = lambda ask: None  # type: ignore[method-assign]
         lose(net, [leader])
         replica = leader.replica(GROUP)
         before, last = replica.node.commit_index, replica.node.log.last_index
-        leader.engine.propose(replica, [t.Item(1, 1, t.DATA, bytes(100))])
+        leader.engine.propose(replica, [t.Proposal(1, 1, t.DATA, bytes(100))])
         ours = node.replica(GROUP).node.log
         net.until("on both disks", lambda: ours.persisted_index > last, 60)
         for _ in range(5):
             net.turn()
         assert replica.is_leader and replica.node.commit_index == before
-        node.engine.repair.asked = gives  # type: ignore[method-assign]
+        node.engine.repair.serve_entries = gives  # type: ignore[method-assign]
         net.until("whole", lambda: replica.node.is_whole)
         net.until("committed", lambda: replica.node.commit_index > before)
 
@@ -202,14 +215,14 @@ def test_the_same_entry_lost_on_a_majority(tmp_path: Path) -> None:
         third.close()
         lose(net, rest)
 
-        def stands() -> bool:
+        def check_connected() -> bool:
             return not any(one.replica(GROUP).is_leader for one in rest)
 
         net.until("nobody leads", stands, 1000)
         net.until("told", lambda: all(GROUP in one.engine.refused for one in rest), 3000)
         for one in rest:
             assert "can't be read" in one.engine.refused[GROUP]
-            assert "lost here" in one.engine.repair.told()[0]["state"]
+            assert "lost here" in one.engine.repair.damage_report()[0]["state"]
             with pytest.raises(errors.CorruptData):
                 one.replica(GROUP).read(LOST, LOST, 1)
         assert stands()
@@ -226,7 +239,9 @@ def test_the_same_entry_lost_on_a_majority(tmp_path: Path) -> None:
         net.write(3, GROUP)
         for one in rest:
             repair = one.engine.repair
-            net.until("repaired", lambda at=repair: not at.damaged and not at.lacks, 6000)
+            net.until(
+                "repaired", lambda at=repair: not at.damaged_segments and not at.lost_entries, 6000
+            )
             assert GROUP not in one.engine.refused
             assert payloads(one) == payloads(third)
 
@@ -258,10 +273,10 @@ def test_a_wrong_entry_is_not_taken(tmp_path: Path) -> None:
         lose(net, [node])
         ours, theirs = node.replica(GROUP).replica_id, leader.replica(GROUP).replica_id
         wrong = (*entry[:7], bytes(len(entry[t.PAYLOAD]) - 1) + b"y")
-        node.engine.repair.given(packets.Have(GROUP, theirs, ours, 1, wrong))
+        node.engine.repair.receive_entry(packets.EntryReply(GROUP, theirs, ours, 1, wrong))
         assert node.engine.counts["entries_given_wrong_total"] == 1
         assert node.engine.counts["entries_repaired_total"] == 0
-        node.engine.repair.given(packets.Have(GROUP, theirs, ours, 1, entry))
+        node.engine.repair.receive_entry(packets.EntryReply(GROUP, theirs, ours, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 1
 
 
@@ -276,7 +291,9 @@ def test_an_entry_that_retention_took_is_not_taken(tmp_path: Path) -> None:
         replica = node.replica(GROUP)
         assert node.engine.starts.move(replica, LOST + 1)
         theirs = leader.replica(GROUP).replica_id
-        node.engine.repair.given(packets.Have(GROUP, theirs, replica.replica_id, 1, entry))
+        node.engine.repair.receive_entry(
+            packets.EntryReply(GROUP, theirs, replica.replica_id, 1, entry)
+        )
         assert node.engine.counts["entries_repaired_total"] == 0
         net.until("on disk", lambda: stored(node))
         node.close()
@@ -290,15 +307,20 @@ def test_a_beat_tells_of_no_more_damage_than_managers_hear(tmp_path: Path) -> No
         filled(net)
         node = follower(net)
         repair, log = node.engine.repair, node.log
-        lacking = repair.lacks[GROUP] = Lacking(0)
+        lacking = repair.lost_entries[GROUP] = LostEntries(0)
         for number in range(100, 100 + REPORTED_ROWS_MAX // 2 + 1):
             salvage = Evacuation(log, number, lambda _: False)
-            repair.damaged[number] = Damaged(f"{number}.seg", 0, "start", "a bit", salvage)
+            repair.damaged_segments[number] = DamagedSegment(
+                f"{number}.seg", 0, "start", "a bit", salvage
+            )
             lacking.add(number, (number + 100, 0))
-        assert is_heard(repair.told()) and len(repair.told()) == REPORTED_ROWS_MAX
-        repair.damaged.clear()
-        assert is_heard(repair.told()) and len(repair.told()) == REPORTED_ROWS_MAX // 2 + 1
-        repair.lacks.clear()
+        assert is_heard(repair.damage_report()) and len(repair.damage_report()) == REPORTED_ROWS_MAX
+        repair.damaged_segments.clear()
+        assert (
+            is_heard(repair.damage_report())
+            and len(repair.damage_report()) == REPORTED_ROWS_MAX // 2 + 1
+        )
+        repair.lost_entries.clear()
 
 
 def test_what_is_asked_of_whom(tmp_path: Path) -> None:
@@ -307,14 +329,14 @@ def test_what_is_asked_of_whom(tmp_path: Path) -> None:
         filled(net)
         leader = net.leader(GROUP).engine
         sent: list[object] = []
-        leader.send_beside = sent.append  # type: ignore[method-assign,assignment]
+        leader.send_repair_messages = sent.append  # type: ignore[method-assign,assignment]
         replica = leader.replicas[GROUP]
         others = [one for one in replica.node.config.members if one != replica.replica_id]
-        ask: Callable[[int, list[int]], None] = lambda who, at: leader.repair.asked(  # noqa: E731
-            packets.Lack(GROUP, who, replica.replica_id, 1, at)
+        ask: Callable[[int, list[int]], None] = lambda who, at: leader.repair.serve_entries(  # noqa: E731
+            packets.EntriesRequest(GROUP, who, replica.replica_id, 1, at)
         )
         net.cut = set(net.ways())
-        leader.propose(replica, [t.Item(1, 1, t.DATA, bytes(100))])
+        leader.propose(replica, [t.Proposal(1, 1, t.DATA, bytes(100))])
         log, at = replica.node.log, replica.node.commit_index + 1
         net.until("on the own disk alone", lambda: log.persisted_index == at, 40)
         ask(t.replica_id(9, 9), [LOST])
@@ -326,23 +348,23 @@ def test_what_is_asked_of_whom(tmp_path: Path) -> None:
 
 def test_decisions() -> None:
     """`way_of`, `leader_step` and `is_the_entry`, case by case."""
-    assert way_of(4, 5, 20, 10) is Way.GONE
-    assert way_of(21, 5, 20, 10) is Way.GONE
-    assert way_of(5, 5, 20, 10) is Way.PEERS
-    assert way_of(9, 5, 20, 10) is Way.PEERS
-    assert way_of(10, 5, 20, 10) is Way.MEMORY
-    assert leader_step(999) == ""
-    assert leader_step(1000) == "hand over"
-    assert leader_step(2000) == "step down"
-    chain = chained(77, 3, b"abc")
+    assert repair_source(4, 5, 20, 10) is RepairSource.GONE
+    assert repair_source(21, 5, 20, 10) is RepairSource.GONE
+    assert repair_source(5, 5, 20, 10) is RepairSource.PEERS
+    assert repair_source(9, 5, 20, 10) is RepairSource.PEERS
+    assert repair_source(10, 5, 20, 10) is RepairSource.MEMORY
+    assert leader_action(999) == ""
+    assert leader_action(1000) == "hand over"
+    assert leader_action(2000) == "step down"
+    chain = next_chain(77, 3, b"abc")
     row = Row(GROUP, 8, 1, 512, 3, 2, 100, 3, 1234, chain)
     right: t.Entry = (8, 3, 100, 2, 1234, t.DATA, chain, b"abc")
-    assert is_the_entry(row, 77, right)
-    assert not is_the_entry(row, 78, right)
+    assert matches_index_row(row, 77, right)
+    assert not matches_index_row(row, 78, right)
     for place, value in enumerate((9, 4, 101, 3, 1235)):
-        assert not is_the_entry(row, 77, (*right[:place], value, *right[place + 1 :]))
-    assert not is_the_entry(row, 77, (*right[:7], b"abd"))
-    assert not is_the_entry(row, 77, (*right[:7], b"abcd"))
+        assert not matches_index_row(row, 77, (*right[:place], value, *right[place + 1 :]))
+    assert not matches_index_row(row, 77, (*right[:7], b"abd"))
+    assert not matches_index_row(row, 77, (*right[:7], b"abcd"))
 
 
 def test_a_bit_in_the_last_records_stops_nobody_for_long(tmp_path: Path) -> None:
@@ -380,7 +402,7 @@ def spoil_the_end(net: Net, node: Node) -> None:
     """It stops while it writes, and a bit turns in what it wrote last."""
     leader = net.leader(GROUP)
     for _ in range(50):
-        item = t.Item(1, net.clock.wall, t.DATA, bytes(5000))
+        item = t.Proposal(1, net.clock.wall, t.DATA, bytes(5000))
         leader.engine.propose(leader.replica(GROUP), [item])
         net.turn()
     number, end = node.log.journal.end

@@ -194,7 +194,9 @@ def test_p4_r24_a_group_is_written_though_the_one_that_should_lead_it_can_not(ne
         net.turn(50)
         members.tick(net.clock.now)
         with suppress(errors.NotReady):
-            leader.engine.propose(leader.replica(), [t.Item(1, net.clock.wall, t.DATA, bytes(99))])
+            leader.engine.propose(
+                leader.replica(), [t.Proposal(1, net.clock.wall, t.DATA, bytes(99))]
+            )
             taken += 1
     assert taken > 150
     net.nodes[t.node_of(others[0])].replica().node.may_lead = True
@@ -247,8 +249,8 @@ def test_r2_a_replica_that_can_not_be_opened_is_removed_and_made_anew(net: Net) 
     change(net, [A, B], [])
     third.engine.remove(GROUP)
     assert not third.engine.refused and third.engine.held() == {}
-    assert third.engine.going == {GROUP: C}, "a start would find it"
-    net.until("the removal is on disk", lambda: not third.engine.going)
+    assert third.engine.removals_in_progress == {GROUP: C}, "a start would find it"
+    net.until("the removal is on disk", lambda: not third.engine.removals_in_progress)
     new = t.replica_id(3, 2)
     change(net, [A, B], [new])
     join(third, 2, [A, B])
@@ -273,8 +275,8 @@ def test_r24_who_hands_over_does_so_to_one_that_is_there(tmp_path: Path) -> None
         both = replica.node.leading.followers.values()
         last = replica.node.log.last_index
         net.until("both said that they have it", lambda: {f.match_index for f in both} == {last})
-        assert replica.best_follower(leader.engine.now) == first
+        assert replica.best_successor(leader.engine.now) == first
         net.cut = {(first, leader.number), (leader.number, first)}
         for _ in range(60):
             net.turn()
-        assert replica.is_leader and replica.best_follower(leader.engine.now) == second
+        assert replica.is_leader and replica.best_successor(leader.engine.now) == second

@@ -72,15 +72,15 @@ class Door:
 
     def turn(self, passed_ms: int) -> None:
         self.net.clock.now += passed_ms
-        self.loop._again = True  # do not wait
+        self.loop._has_more_work = True  # do not wait
         self.loop.turn()
 
     def hang_up(self, socket: zmq.Socket[bytes]) -> None:
         """Its link breaks, and the door's end knows."""
-        identity = self.loop._connected[NUMBER]
+        identity = self.loop._identity_by_daemon[NUMBER]
         socket.close(0)
         for _ in range(1000):
-            if not self.transport.stands(identity):
+            if not self.transport.check_connected(identity):
                 return
             self.transport.wait(1)
         raise AssertionError("it stands")

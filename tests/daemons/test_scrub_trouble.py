@@ -21,7 +21,7 @@ def test_the_scrubber_comes_again(tmp_path: Path, number: int) -> None:
     with Net(tmp_path, 3, kit.CONFIG) as net:
         kit.filled(net)
         node = net.nodes[1]
-        scrubbing, files = node.engine.repair.scrubbing, node.log.files
+        scrubbing, files = node.engine.repair.scrub_pace, node.log.files
         read, left = files.read, [20]
         scrubbing.round_ms = 1
 
@@ -35,7 +35,7 @@ def test_the_scrubber_comes_again(tmp_path: Path, number: int) -> None:
         node.engine.scrub_bytes_per_s = 1 << 40
         rounds = scrubbing.status()["rounds"]
         net.until("two rounds", lambda: scrubbing.status()["rounds"] >= rounds + 2, 20_000)
-        assert not left[0] and not node.engine.repair.damaged
+        assert not left[0] and not node.engine.repair.damaged_segments
         assert not node.engine.counts["damage_found_total"]
 
 
@@ -69,7 +69,7 @@ def test_the_last_mark_of_a_log_is_looked_at_as_well(tmp_path: Path) -> None:
         records = list(wal_logs.records(node.folder / "wal"))
         assert {one.record.kind for one in records} == {f.MARK}
         wal_logs.flip(records[-1].path, records[-1].record.position + 9)
-        node.engine.repair.scrubbing.round_ms = 1
+        node.engine.repair.scrub_pace.round_ms = 1
         node.engine.scrub_bytes_per_s = 1 << 40
         net.until("found", lambda: node.engine.counts["damage_found_total"])
         net.until("repaired", lambda: node.engine.counts["damage_repaired_total"])
@@ -95,7 +95,7 @@ def test_synced_writes_that_read_as_zeros_are_lost_ones(tmp_path: Path) -> None:
         with path.open("r+b") as file:
             file.seek(begin)
             file.write(bytes(node.log.journal.end[1] - begin))
-        node.engine.repair.scrubbing.round_ms = 1
+        node.engine.repair.scrub_pace.round_ms = 1
         node.engine.scrub_bytes_per_s = 1 << 40
         net.until("found", lambda: node.engine.counts["damage_found_total"], 9000)
         net.until("repaired", lambda: node.engine.counts["damage_repaired_total"], 9000)

@@ -26,7 +26,7 @@ def move(net: Net, index: int) -> None:
     rows = [leader.log.index.row(GROUP, at) for at in range(replica.machine.start_index, index)]
     offset = max(row.offset + row.count for row in rows if row is not None)
     gone = sum(row.length for row in rows if row is not None and row.count)
-    item = t.Item(0, 0, t.COMMAND, start_command(offset, index, gone))
+    item = t.Proposal(0, 0, t.COMMAND, start_command(offset, index, gone))
     at = leader.engine.propose(replica, [item])
     net.until("applied", lambda: replica.node.applied_index >= at)
 
@@ -104,7 +104,7 @@ def test_a_log_that_is_being_filled_waits(tmp_path: Path, monkeypatch: pytest.Mo
         move(net, 300)
         net.until("cut", lambda: first_index(leader) == 300)
         with monkeypatch.context() as patch:
-            patch.setattr(log_prefix.Starts, "_is_worth_it", lambda *_: False)
+            patch.setattr(log_prefix.LogPrefix, "_is_worth_it", lambda *_: False)
             move(net, 420)
             net.cut = set()
             ours = away.replica()
@@ -162,7 +162,7 @@ def test_a_start_that_moves_while_a_follower_asks_is_no_trouble(tmp_path: Path) 
         leader = net.leader()
         net.until("cut", lambda: first_index(leader) == 12)
         follower = others(net, leader)[0].replica().replica_id
-        leader.engine._serving.fetch(t.Fetch(GROUP, follower, 5, 8))
+        leader.engine._catch_up.fetch(t.Fetch(GROUP, follower, 5, 8))
         assert not leader.engine.refused
         assert not leader.engine.counts["peer_fetches_failed_total"]
         net.settled()
@@ -176,6 +176,6 @@ def test_what_could_not_be_read_for_a_follower_is_not_said_for_ever(tmp_path: Pa
         net.write(30)
         leader = net.leader()
         follower = others(net, leader)[0].replica().replica_id
-        leader.engine._serving.fetch(t.Fetch(GROUP, follower, 900, 901))  # there is no such entry
+        leader.engine._catch_up.fetch(t.Fetch(GROUP, follower, 900, 901))  # there is no such entry
         assert GROUP in leader.engine.refused
         net.until("forgotten", lambda: not leader.engine.refused)

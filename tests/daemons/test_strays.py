@@ -9,7 +9,7 @@ from support.moving import Moving
 
 from myqueue.daemons.manager.broker_orders import STRAY_CHECK_INTERVAL_MS
 from myqueue.daemons.metadata.machine import pack_command
-from myqueue.daemons.raft.types import COMMAND, Item
+from myqueue.daemons.raft.types import COMMAND, Proposal
 
 MINUTE = 60_000
 
@@ -28,7 +28,7 @@ def cut_off_while_a_topic_went(cluster: Cluster) -> FakeBroker:
     forget = {"node": 1, "groups": [group], "version": engine.index + 1}
     for operation, arguments in (("delete_topic", {"topic": "orders"}), ("forget_gone", forget)):
         payload = pack_command(b"", operation, arguments)
-        engine.pending.append(Item(0, engine.wall_ms(), COMMAND, payload))
+        engine.pending.append(Proposal(0, engine.wall_ms(), COMMAND, payload))
     engine.index += 2
     cluster.commit()
     assert not cluster.tables.groups and not cluster.tables.gone

@@ -35,7 +35,7 @@ def test_nobody_waits_for_one_who_has_to_catch_up(tmp_path: Path) -> None:
             with pytest.raises(errors.NotReady, match="lags behind"):
                 engine.transfer(replica, late.number, at_once=True)
             refused += 1
-            engine.propose(replica, [t.Item(1, 1, t.DATA, bytes(100))])
+            engine.propose(replica, [t.Proposal(1, 1, t.DATA, bytes(100))])
             net.turn()
         assert refused
         name, node = late.replica().replica_id, replica.node

@@ -17,7 +17,7 @@ from support.processes import free_ports
 from myqueue.daemons.interfaces import Client
 from myqueue.daemons.network import flood_limit as floods_module
 from myqueue.daemons.network import sockets as module
-from myqueue.daemons.network.flood_limit import Floods, memory_bytes
+from myqueue.daemons.network.flood_limit import FloodGuard, memory_bytes
 from myqueue.daemons.network.sockets import Transport
 from myqueue.errors import DirectoryUnusable
 from myqueue.wire import protocol
@@ -43,9 +43,9 @@ class Rig:
         self.now += 50
         self.transport.wait(wait_ms)
         self.heard += self.transport.from_peers(100, 1 << 20)
-        self.heard += self.transport.from_links()
+        self.heard += self.transport.from_peer_connections()
         self.heard += self.transport.from_clients(100, 1 << 20)
-        self.broken += self.transport.broken_links()
+        self.broken += self.transport.take_broken_connections()
         self.transport.tick(self.now)
 
     def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
@@ -89,7 +89,7 @@ def rig() -> Iterator[Rig]:
 def test_an_answer_to_somebody_who_left_is_counted_and_nothing_waits(rig: Rig) -> None:
     """Z1: an unknown identity is an error of the send, not silence."""
     rig.transport.reply(Client(b"nobody", "nobody"), [b"answer"])
-    rig.transport.answer_peer(b"nobody", b"answer")
+    rig.transport.reply_to_identity(b"nobody", b"answer")
     assert rig.transport.counts["replies_dropped_total"] == 1
     assert rig.transport.counts["peer_replies_dropped_total"] == 1
 
@@ -128,9 +128,9 @@ def test_nothing_queues_for_a_peer_that_is_not_there(rig: Rig) -> None:
     """Z3, Z4, Z14: a link of its own for each peer, silent until its greeting was answered."""
     port = free_ports(1)[0]
     peer = ("broker", 2)
-    rig.transport.set_peer(peer, f"127.0.0.1:{port}")
+    rig.transport.set_peer_address(peer, f"127.0.0.1:{port}")
     for _ in range(20):
-        assert not rig.transport.link_send(peer, [BEAT])
+        assert not rig.transport.send_to_peer(peer, [BEAT])
         rig.turn(5)
     door = rig.router(port)
 
@@ -140,11 +140,11 @@ def test_nothing_queues_for_a_peer_that_is_not_there(rig: Rig) -> None:
     identity = rig.until(greeted)
     while door.poll(50):  # it may have greeted twice; nothing else was kept for it
         assert door.recv_multipart()[1] == GREETING
-    assert not rig.transport.link_send(peer, [BEAT]), "the greeting is not answered yet"
+    assert not rig.transport.send_to_peer(peer, [BEAT]), "the greeting is not answered yet"
     door.send_multipart([identity, b"greeted"])
     assert rig.until(lambda: rig.heard)[0] == (peer, b"greeted")
     rig.transport.greeted(peer)
-    assert rig.transport.link_send(peer, [BEAT])
+    assert rig.transport.send_to_peer(peer, [BEAT])
     assert rig.until(lambda: door.poll(0)) and door.recv_multipart()[1:] == [BEAT]
 
 
@@ -152,14 +152,14 @@ def test_a_link_that_breaks_is_told_and_has_to_greet_again(rig: Rig) -> None:
     """Z13, Z14: the monitor is sooner than any silence; what it says decides nothing but that."""
     port, peer = free_ports(1)[0], ("broker", 2)
     door = rig.router(port)
-    rig.transport.set_peer(peer, f"127.0.0.1:{port}")
+    rig.transport.set_peer_address(peer, f"127.0.0.1:{port}")
     rig.until(lambda: door.poll(0))
     rig.transport.greeted(peer)
-    assert rig.transport.link_send(peer, [BEAT])
+    assert rig.transport.send_to_peer(peer, [BEAT])
     door.close(0)
     rig.until(lambda: rig.broken)
     assert rig.broken[0] == peer
-    assert not rig.transport.link_send(peer, [BEAT])
+    assert not rig.transport.send_to_peer(peer, [BEAT])
 
 
 def test_a_link_that_was_refused_tries_again(rig: Rig) -> None:
@@ -169,8 +169,8 @@ def test_a_link_that_was_refused_tries_again(rig: Rig) -> None:
     door.curve_server = True
     door.curve_publickey, door.curve_secretkey = zmq.curve_keypair()
     door.bind(f"tcp://127.0.0.1:{port}")
-    rig.transport.set_peer(peer, f"127.0.0.1:{port}")
-    rig.until(lambda: "it has keys" in rig.transport.link_trouble(peer))
+    rig.transport.set_peer_address(peer, f"127.0.0.1:{port}")
+    rig.until(lambda: "it has keys" in rig.transport.peer_problem(peer))
     door.close(0)
 
     def bound() -> Any:
@@ -179,21 +179,21 @@ def test_a_link_that_was_refused_tries_again(rig: Rig) -> None:
 
     door = rig.until(bound)
     rig.until(lambda: door.poll(0))
-    rig.until(lambda: rig.transport.link_trouble(peer) == "it does not answer our greeting")
+    rig.until(lambda: rig.transport.peer_problem(peer) == "it does not answer our greeting")
     rig.transport.greeted(peer)
-    assert not rig.transport.link_trouble(peer)
+    assert not rig.transport.peer_problem(peer)
 
 
 def test_a_link_that_was_made_before_the_first_turn_is_not_made_anew_by_it() -> None:
     """The clock says hours by then: the other side would see handshakes that end half-way."""
     now, (client, peer, other) = 3_600_000, free_ports(3)
     transport = Transport(f"127.0.0.1:{client}", f"127.0.0.1:{peer}", GREETING, now=now)
-    transport.set_peer(("manager", 1), f"127.0.0.1:{other}")
-    made = transport._links["manager", 1].socket
+    transport.set_peer_address(("manager", 1), f"127.0.0.1:{other}")
+    made = transport._peer_connections["manager", 1].socket
     transport.tick(now + 50)
-    assert transport._links["manager", 1].socket is made
+    assert transport._peer_connections["manager", 1].socket is made
     transport.tick(now + module.REMAKE_MS)
-    assert transport._links["manager", 1].socket is not made
+    assert transport._peer_connections["manager", 1].socket is not made
     transport.close()
 
 
@@ -202,10 +202,10 @@ def test_a_connection_that_ends_in_its_handshake_was_not_refused(rig: Rig) -> No
     counts = rig.transport.counts
     plain.create_connection(("127.0.0.1", rig.client)).close()
     rig.until(lambda: counts["handshakes_unfinished_total"])
-    assert rig.transport.handshakes_refused() == (0, 0)
+    assert rig.transport.take_handshakes_refused() == (0, 0)
     with zmtp.greet(rig.peer, b"CURVE"):
         rig.until(lambda: counts["handshakes_refused_total"])
-    assert rig.transport.handshakes_refused() == (0, 1)
+    assert rig.transport.take_handshakes_refused() == (0, 1)
     assert counts["handshakes_unfinished_total"] == counts["handshakes_refused_total"] == 1
 
 
@@ -214,9 +214,9 @@ def test_another_address_is_another_link(rig: Rig) -> None:
     one, two = free_ports(2)
     doors = [rig.router(one), rig.router(two)]
     for port, door in zip((one, two), doors, strict=True):
-        rig.transport.set_peer(("broker", 2), f"127.0.0.1:{port}")
+        rig.transport.set_peer_address(("broker", 2), f"127.0.0.1:{port}")
         rig.until(lambda at=door: at.poll(0))
-    rig.transport.set_peer(("broker", 3), "no address")
+    rig.transport.set_peer_address(("broker", 3), "no address")
     assert rig.transport.counts["peer_addresses_invalid_total"] == 1
 
 
@@ -224,9 +224,9 @@ def test_limits_of_sockets_are_ours_and_not_the_defaults(rig: Rig) -> None:
     """Z5, Z6, Z7, Z8: queues, frames, heartbeats, handshakes, lingering. A queue of what comes in
     is never full, and doors never beat: else a stranger ends the process (`test_strangers`).
     """
-    rig.transport.set_peer(("broker", 2), "127.0.0.1:1")
-    link = next(iter(rig.transport._links.values())).socket
-    for socket in (rig.transport._client_door, rig.transport._peer_door, link):
+    rig.transport.set_peer_address(("broker", 2), "127.0.0.1:1")
+    link = next(iter(rig.transport._peer_connections.values())).socket
+    for socket in (rig.transport._client_listener, rig.transport._peer_listener, link):
         options = (zmq.LINGER, zmq.RCVHWM, zmq.HANDSHAKE_IVL, zmq.TCP_KEEPALIVE, zmq.TCP_MAXRT)
         assert [socket.getsockopt(option) for option in options] == [0, 0, 5000, 1, 5000]
         assert socket.getsockopt(zmq.MAXMSGSIZE) == protocol.FRAME_BYTES_MAX
@@ -276,7 +276,7 @@ def test_who_floods_a_door_is_cut_and_others_are_not(rig: Rig, is_read: bool) ->
     """The first of two connections of one name is read, more slowly than it sends; the second one
     is never read. Either would take all memory.
     """
-    rig.transport.floods = floods = Floods(room_bytes=24 << 20, more_bytes=4 << 20)
+    rig.transport.floods = floods = FloodGuard(room_bytes=24 << 20, more_bytes=4 << 20)
     honest = rig.dealer()
     honest.send(b"here")
     rig.until(lambda: rig.heard)

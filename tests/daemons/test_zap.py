@@ -33,7 +33,7 @@ def request(domain: bytes, public: bytes, mechanism: bytes = b"CURVE") -> list[b
     ],
 )
 def test_a_key_opens_one_door(domain: bytes, public: bytes, name: bytes | None) -> None:
-    reply, good = admission.answer(request(domain, public), Keys(app=b"a" * 32))
+    reply, good = admission.answer_handshake(request(domain, public), Keys(app=b"a" * 32))
     assert reply[:3] == [b"1.0", b"7", b"200" if name else b"400"]
     assert good == (name is not None) and reply[4] == (name or b"")
 
@@ -51,7 +51,7 @@ def test_a_key_opens_one_door(domain: bytes, public: bytes, name: bytes | None) 
     ],
 )
 def test_whatever_else_is_asked_is_refused(asked: list[bytes]) -> None:
-    reply, good = admission.answer(asked, Keys(app=b"a" * 32))
+    reply, good = admission.answer_handshake(asked, Keys(app=b"a" * 32))
     assert not good and reply[2] == b"400" and len(reply) == 6
 
 

@@ -1,9 +1,9 @@
 """Some nodes with one group each, turned by hand: nothing moves unless a test moves it.
 
-Each node is a real `Host`. Messages lie on links until they are delivered; writes lie on disks
-until they are synced (at once, unless a disk is slow); beats, which only say who is alive, are
-carried at once. Time stands still between calls of `elapse`. Everything that a node does is given
-to `say`, which golden scripts print.
+Each node is a real `RaftGroups`. Messages lie on links until they are delivered; writes lie on
+disks until they are synced (at once, unless a disk is slow); beats, which only say who is alive,
+are carried at once. Time stands still between calls of `elapse`. Everything that a node does is
+given to `say`, which golden scripts print.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from random import Random
 from raft import wording
 from raft.disk import Disk, Start, reopen
 
-from myqueue.daemons.raft.groups import Host, Packet
+from myqueue.daemons.raft.groups import Packet, RaftGroups
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     CHAIN,
@@ -29,13 +29,13 @@ from myqueue.daemons.raft.types import (
     Effects,
     Entry,
     Fetch,
-    Item,
     Message,
     PersistEntries,
     PersistHardState,
     PersistSnapshot,
     PersistTruncate,
-    Settings,
+    Proposal,
+    RaftSettings,
     Snapshot,
     node_of,
     replica_id,
@@ -52,15 +52,15 @@ def silent(line: str) -> None:
 class Cluster:
     def __init__(
         self, voters: Iterable[int], learners: Iterable[int] = (), *,
-        settings: Settings | None = None, seed: int = 1, say: Callable[[str], None] = silent,
+        settings: RaftSettings | None = None, seed: int = 1, say: Callable[[str], None] = silent,
     ) -> None:  # fmt: skip
-        self.settings = settings or Settings()
+        self.settings = settings or RaftSettings()
         self.config = Config(
             tuple(replica_id(n, 1) for n in voters), tuple(replica_id(n, 1) for n in learners)
         )
         self.say, self.say_beats = say, False
         self.now, self.random, self._starts = 1000, Random(seed), 0
-        self.hosts: dict[int, Host] = {}
+        self.hosts: dict[int, RaftGroups] = {}
         self.disks: dict[int, Disk] = {}
         self.replicas: dict[int, int] = {}
         self.slow: set[int] = set()  # disks that sync only when told to
@@ -92,7 +92,7 @@ class Cluster:
     def start(self, number: int) -> None:
         """A process starts, from its disk."""
         self._starts += 1
-        host = self.hosts[number] = Host(number, self._starts, self.settings)
+        host = self.hosts[number] = RaftGroups(number, self._starts, self.settings)
         random = Random(self.random.random())
         host.add(
             reopen(
@@ -271,7 +271,7 @@ class Cluster:
         self.settle()
 
     def propose(self, number: int, *payloads: str) -> tuple[int, int]:
-        items = [Item(1, self.now, DATA, payload.encode()) for payload in payloads]
+        items = [Proposal(1, self.now, DATA, payload.encode()) for payload in payloads]
         made = self.touched(number).propose(items)
         self.turn(number)
         return made

@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from myqueue.daemons.raft.log import RaftLog
-from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.membership import ConfigHistory
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     CHAIN,
@@ -26,7 +26,7 @@ from myqueue.daemons.raft.types import (
     PersistHardState,
     PersistSnapshot,
     PersistTruncate,
-    Settings,
+    RaftSettings,
 )
 
 
@@ -88,7 +88,7 @@ class Recovered:
         self.term = self.vote = 0
         self.start = Start(1, 0, 0, 0)
         self.entries: list[Entry] = []
-        self.configs = Configs(0, disk.first_config)
+        self.configs = ConfigHistory(0, disk.first_config)
         self.snapshot = None
         for op in disk.ops[: disk.durable]:
             self._replay(op)
@@ -120,7 +120,7 @@ class Recovered:
 
 
 def reopen(
-    disk: Disk, group: int, replica: int, settings: Settings, heard: dict[int, int], now: int,
+    disk: Disk, group: int, replica: int, settings: RaftSettings, heard: dict[int, int], now: int,
     random: Random,
 ) -> RaftNode:  # fmt: skip
     """A replica, from what its disk holds."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from myqueue.daemons.raft.groups import Host, Packet
+from myqueue.daemons.raft.groups import Packet, RaftGroups
 from myqueue.daemons.raft.log import RaftLog
-from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.membership import ConfigHistory
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     INDEX,
@@ -20,8 +20,8 @@ from myqueue.daemons.raft.types import (
     Effects,
     PersistEntries,
     PersistHardState,
+    RaftSettings,
     Role,
-    Settings,
     node_of,
     replica_id,
 )
@@ -30,12 +30,12 @@ from myqueue.daemons.raft.types import (
 class Flock:
     def __init__(
         self, nodes: int = 3, groups: Iterable[int] = (1,), *, seed: int = 1, loss: float = 0.0,
-        settings: Settings | None = None,
+        settings: RaftSettings | None = None,
     ) -> None:  # fmt: skip
-        self.settings = settings or Settings()
+        self.settings = settings or RaftSettings()
         self.random, self.loss = Random(seed), loss
         self.now, self._starts = 1000, 0
-        self.hosts: dict[int, Host] = {}
+        self.hosts: dict[int, RaftGroups] = {}
         self.cut: set[int] = set()  # nodes that nobody reaches
         self.packets: list[tuple[int, int, Packet]] = []
         self.committed = 0
@@ -44,9 +44,9 @@ class Flock:
         for group in groups:
             self.create(group, sorted(self.hosts))
 
-    def start(self, number: int) -> Host:
+    def start(self, number: int) -> RaftGroups:
         self._starts += 1
-        self.hosts[number] = Host(number, self._starts, self.settings)
+        self.hosts[number] = RaftGroups(number, self._starts, self.settings)
         return self.hosts[number]
 
     def create(self, group: int, nodes: Sequence[int]) -> None:
@@ -58,7 +58,7 @@ class Flock:
         """A replica with an empty log."""
         host = self.hosts[number]
         node = RaftNode(
-            group, replica_id(number, 1), Configs(0, config), RaftLog(), term=0, vote=0,
+            group, replica_id(number, 1), ConfigHistory(0, config), RaftLog(), term=0, vote=0,
             applied_index=0, commit_index=0, settings=self.settings,
             random=Random(self.random.random()), heard=host.heard, now=self.now,
         )  # fmt: skip
@@ -76,7 +76,7 @@ class Flock:
         self._report(host, effects)
         return bool(effects.persist or packets)
 
-    def _report(self, host: Host, effects: Effects) -> None:
+    def _report(self, host: RaftGroups, effects: Effects) -> None:
         for op in effects.persist:
             node = host.touch(op.group)
             if node is None:

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from myqueue.daemons.raft.log import RaftLog
-from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.membership import ConfigHistory
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     CHAIN,
@@ -24,13 +24,13 @@ from myqueue.daemons.raft.types import (
     Config,
     Effects,
     Entry,
-    Item,
     Message,
     PersistEntries,
     PersistHardState,
     PersistSnapshot,
+    Proposal,
+    RaftSettings,
     Role,
-    Settings,
     Snapshot,
     VoteReply,
     replica_id,
@@ -46,7 +46,7 @@ def make_entries(terms: Sequence[int], log: RaftLog | None = None) -> list[Entry
     log = log or RaftLog()
     copy = RaftLog(log.last_index + 1, log.last_term, log.next_offset, log.last_chain)
     for term in terms:
-        copy.make([Item(1, 5, DATA, b"%d" % term)], term)
+        copy.make([Proposal(1, 5, DATA, b"%d" % term)], term)
     return copy.in_memory(log.last_index + 1, copy.last_index) or []
 
 
@@ -57,7 +57,7 @@ class Solo:
         self, terms: Sequence[int] = (), term: int = 1, vote: int = 0, *,
         voters: Sequence[int] = (ME, TWO, THREE), learners: Sequence[int] = (), commit: int = 0,
         applied: int = 0, recovering: bool = False, instant: bool = True,
-        settings: Settings | None = None,
+        settings: RaftSettings | None = None,
     ) -> None:  # fmt: skip
         self.log = RaftLog()
         if terms:
@@ -68,9 +68,10 @@ class Solo:
         self.instant = instant  # the disk answers at once
         self.out = Effects()
         self.node = RaftNode(
-            GROUP, ME, Configs(0, Config(tuple(voters), tuple(learners))), self.log, term=term,
+            GROUP, ME, ConfigHistory(0, Config(tuple(voters), tuple(learners))), self.log,
+            term=term,
             vote=vote, applied_index=applied, commit_index=commit,
-            settings=settings or Settings(), random=Random(1), heard=self.heard, now=NOW,
+            settings=settings or RaftSettings(), random=Random(1), heard=self.heard, now=NOW,
             recovering=recovering,
         )  # fmt: skip
 

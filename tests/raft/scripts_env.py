@@ -39,7 +39,7 @@ from pathlib import Path
 from raft import wording
 from raft.cluster import Cluster
 
-from myqueue.daemons.raft.types import Broken, Config, RaftError, Settings, replica_id
+from myqueue.daemons.raft.types import Config, InvariantBroken, RaftError, RaftSettings, replica_id
 
 # Commands that make replicas act: that they said nothing is worth a line.
 LOUD = {
@@ -89,7 +89,7 @@ class Script:
             handler(*args)
         except RaftError as error:
             self.lines.append(f"refused: {error}")
-        except Broken as error:
+        except InvariantBroken as error:
             self.lines.append(f"BROKEN: {error}")
         if quiet or (verb not in LOUD and not self.lines):
             return []
@@ -101,7 +101,7 @@ class Script:
         count = int(voters)
         others = range(count + 1, count + 1 + int(learners))
         changed = {key: int(value) for key, value in (pair.split("=") for pair in pairs)}
-        settings = Settings(**changed)
+        settings = RaftSettings(**changed)
         self._cluster = Cluster(range(1, count + 1), others, settings=settings)
         self._cluster.say = lambda line: self.lines.append(line)
 

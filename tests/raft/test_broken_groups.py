@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from raft.flock import Flock
 
-from myqueue.daemons.raft.groups import Beat, Packet
+from myqueue.daemons.raft.groups import NodeHeartbeat, Packet
 from myqueue.daemons.raft.types import (
     DATA,
     NOOP,
     Append,
-    Broken,
     Entry,
-    Item,
+    InvariantBroken,
     Message,
+    Proposal,
     VoteRequest,
     node_of,
 )
@@ -26,7 +26,7 @@ def propose(flock: Flock, group: int) -> None:
     assert leader is not None
     node = flock.hosts[node_of(leader.replica)].touch(group)
     assert node is not None
-    node.propose([Item(1, flock.now, DATA, b"x")])
+    node.propose([Proposal(1, flock.now, DATA, b"x")])
     flock.settle()
 
 
@@ -73,7 +73,7 @@ def test_only_that_group_ends(what: str, leads: bool) -> None:
     host.receive(node_of(lie.source), Packet([lie, ask, lie]), flock.now)
     assert host.touch(LIED) is None
     effects, packets = host.end_turn(flock.now)
-    assert list(host.broken) == [LIED] and isinstance(host.broken.pop(LIED), Broken)
+    assert list(host.broken) == [LIED] and isinstance(host.broken.pop(LIED), InvariantBroken)
     assert list(host.groups) == [OTHER]
     sent = [one for packet in packets.values() for one in packet.messages]
     assert {one.group for one in sent} == {OTHER}  # its answer is there
@@ -98,14 +98,14 @@ def test_a_turn_without_it_says_nothing_of_it_in_its_beats() -> None:
     host.receive(other, Packet([lie]), flock.now)
     host.tick(flock.now + 200)
     _, packets = host.end_turn(flock.now + 200)
-    beats = [one for one in packets[other].beats if isinstance(one, Beat)]
+    beats = [one for one in packets[other].beats if isinstance(one, NodeHeartbeat)]
     assert [one.leads for one in beats] == [leads - 1]
     flock.elapse(5000)  # the others elect another leader
     assert flock.leader(LIED) is not None and flock.leader_at(LIED) != number
 
 
 def breaks(*_: object) -> None:
-    raise Broken("planted")
+    raise InvariantBroken("planted")
 
 
 def test_a_report_of_the_journal_that_breaks_it_ends_it_alone() -> None:

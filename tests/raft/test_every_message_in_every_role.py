@@ -15,8 +15,8 @@ from raft.replicas import GROUP, ME, THREE, TWO, Solo, make_entries
 from myqueue.daemons.raft.types import (
     Append,
     AppendReply,
-    Broken,
     InstallSnapshot,
+    InvariantBroken,
     Message,
     Role,
     TimeoutNow,
@@ -127,7 +127,7 @@ def reaction(role: str, kind: str, term: int) -> str:
     before = solo.node.role
     try:
         out = solo.step(make(kind, solo, term))
-    except Broken:
+    except InvariantBroken:
         return "BROKEN"
     words = [] if solo.node.role == before else ["FPCL"[solo.node.role]]
     words += ["t"] if solo.node.term > 5 else []

@@ -10,15 +10,21 @@ import pytest
 from raft.flock import Flock
 
 from myqueue.daemons.raft import groups as host_module
-from myqueue.daemons.raft.groups import Beat, BeatReply, Host, Leads, Packet
+from myqueue.daemons.raft.groups import (
+    LeaderList,
+    NodeHeartbeat,
+    NodeHeartbeatReply,
+    Packet,
+    RaftGroups,
+)
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     DATA,
     NOBODY,
     AppendReply,
     Config,
-    Item,
-    NotNow,
+    NotPossibleNow,
+    Proposal,
     node_of,
     replica_id,
 )
@@ -31,10 +37,10 @@ def propose(flock: Flock, group: int) -> None:
     assert leader is not None
     node = flock.hosts[node_of(leader.replica)].touch(group)
     assert node is not None
-    node.propose([Item(1, flock.now, DATA, b"x")])
+    node.propose([Proposal(1, flock.now, DATA, b"x")])
 
 
-def recount(host: Host) -> dict[int, tuple[int, int, int, int]]:
+def recount(host: RaftGroups) -> dict[int, tuple[int, int, int, int]]:
     """The digests of a host, from what its groups are now."""
     found = {number: [0, 0, 0, 0] for number in host._peers}
     for node in host.groups.values():
@@ -63,7 +69,15 @@ def check_digests(flock: Flock) -> None:
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often any replica is called, by name."""
     calls: Counter[str] = Counter()
-    for name in ("step", "tick", "flush", "commit_hint", "leads_us", "check_quorum", "applied"):
+    for name in (
+        "step",
+        "tick",
+        "flush",
+        "commit_hint",
+        "leader_announced",
+        "check_quorum",
+        "applied",
+    ):
         original = getattr(RaftNode, name)
 
         def counted(self: RaftNode, *args: object, _do=original, _name=name) -> object:
@@ -97,7 +111,7 @@ def test_a_beat_says_the_same_for_any_number_of_groups() -> None:
     _, packets = flock.hosts[1].end_turn(flock.now)
     for packet in packets.values():
         (beat,) = packet.beats
-        assert isinstance(beat, Beat) and beat.commits == [] and not packet.messages
+        assert isinstance(beat, NodeHeartbeat) and beat.commits == [] and not packet.messages
 
 
 def test_only_touched_groups_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,13 +149,13 @@ def test_an_answer_to_an_older_beat_does_not_settle_a_hint() -> None:
     other = next(n for n in flock.hosts if n != number)
     peer = host._peers[other]
     assert peer.commits
-    host.receive(other, Packet([], [BeatReply(peer.beat, False)]), flock.now)
+    host.receive(other, Packet([], [NodeHeartbeatReply(peer.beat, False)]), flock.now)
     assert peer.commits, "not said yet"
     flock.now += 100
     _, packets = host.end_turn(flock.now)
-    host.receive(other, Packet([], [BeatReply(peer.beat - 1, False)]), flock.now)
+    host.receive(other, Packet([], [NodeHeartbeatReply(peer.beat - 1, False)]), flock.now)
     assert peer.commits and packets[other].beats[0].commits
-    host.receive(other, Packet([], [BeatReply(peer.beat, False)]), flock.now)
+    host.receive(other, Packet([], [NodeHeartbeatReply(peer.beat, False)]), flock.now)
     assert not peer.commits
 
 
@@ -185,7 +199,7 @@ def maybe_change(flock: Flock, leader: RaftNode, random: Random) -> None:
         gone = random.choice(others)
         left = tuple(voter for voter in leader.config.voters if voter != gone)
         flock.hosts[node_of(leader.replica)].touch(leader.group)
-        with suppress(NotNow):
+        with suppress(NotPossibleNow):
             leader.change(Config(left), flock.now)
 
 
@@ -233,8 +247,8 @@ def test_a_lost_list_is_asked_for_again() -> None:
         for source, target in ((number, other), (other, number)):
             flock.hosts[source].tick(flock.now)
             _, packets = flock.hosts[source].end_turn(flock.now)
-            beats = [one for one in packets[target].beats if not isinstance(one, Leads)]
-            asked += sum(isinstance(one, BeatReply) and one.ask for one in beats)
+            beats = [one for one in packets[target].beats if not isinstance(one, LeaderList)]
+            asked += sum(isinstance(one, NodeHeartbeatReply) and one.ask for one in beats)
             flock.hosts[target].receive(source, Packet([], beats), flock.now)
     assert asked == 3 and host.groups[1].leader == NOBODY
     flock.elapse(300)
@@ -251,7 +265,7 @@ def test_a_list_names_only_what_is_led_now() -> None:
     other = next(n for n in flock.hosts if n != number)
     newer = AppendReply(1, replica_id(other, 1), leader.replica, leader.term + 1, False, 0)
     host = flock.hosts[number]
-    host.receive(other, Packet([newer], [BeatReply(1, True)]), flock.now)
+    host.receive(other, Packet([newer], [NodeHeartbeatReply(1, True)]), flock.now)
     _, packets = host.end_turn(flock.now)
-    lists = [one for one in packets[other].beats if isinstance(one, Leads)]
+    lists = [one for one in packets[other].beats if isinstance(one, LeaderList)]
     assert [one.groups for one in lists] == [[]]

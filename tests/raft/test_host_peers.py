@@ -6,13 +6,13 @@ import pytest
 from raft.flock import Flock
 from raft.test_host import GROUPS, check_digests, propose
 
-from myqueue.daemons.raft.groups import Beat, Leads, Packet
+from myqueue.daemons.raft.groups import LeaderList, NodeHeartbeat, Packet
 from myqueue.daemons.raft.types import (
     NOBODY,
     Append,
     NotLeader,
+    RaftSettings,
     Role,
-    Settings,
     node_of,
     replica_id,
 )
@@ -78,7 +78,7 @@ def test_nothing_is_told_to_a_dead_node() -> None:
         assert len(host._peers[victim].commits) <= len(GROUPS)
         flock.now += 100
         _, packets = host.end_turn(flock.now)
-        assert all(not b.commits for b in packets[victim].beats if isinstance(b, Beat))
+        assert all(not b.commits for b in packets[victim].beats if isinstance(b, NodeHeartbeat))
     flock.cut = set()
     flock.elapse(1_500)
     commits = {group: flock.leader(group).commit_index for group in GROUPS}
@@ -96,7 +96,7 @@ def test_a_restarted_node_is_recognised_at_once() -> None:
     other = next(n for n in flock.hosts if n != number)
     follower = flock.hosts[other].groups[1]
     peer = flock.hosts[other]._peers[number]
-    beat = Beat(peer.incarnation, 99, peer.followed, peer.followed_digest, [])
+    beat = NodeHeartbeat(peer.incarnation, 99, peer.followed, peer.followed_digest, [])
     known, peer.incarnation = peer.incarnation, 0
     flock.hosts[other].receive(number, Packet([], [beat]), flock.now)
     assert follower.leader == leader.replica and peer.incarnation == known
@@ -127,7 +127,9 @@ def test_a_group_that_was_made_anew_does_not_hear_the_old_one() -> None:
     flock.create(3, [1, 2, 3])
     late = Append(1, old.replica, replica_id(2, 1), 9, 0, 0, 0, [], 0)
     wrong = Append(3, old.replica, replica_id(2, 7), 9, 0, 0, 0, [], 0)
-    flock.hosts[2].receive(1, Packet([late, wrong], [Leads([(1, old.replica, 1, 9)])]), flock.now)
+    flock.hosts[2].receive(
+        1, Packet([late, wrong], [LeaderList([(1, old.replica, 1, 9)])]), flock.now
+    )
     assert 1 not in flock.hosts[2].groups
     node = flock.hosts[2].groups[3]
     assert (node.term, node.ignored) == (0, 1)
@@ -172,7 +174,7 @@ def test_queues_are_bounded_by_groups_and_peers() -> None:
 
 def test_all_groups_of_a_node_that_dies_are_led_again_soon() -> None:
     """Deadlines after the loss of a leader are spread, so that groups do not elect all at once."""
-    settings = Settings()
+    settings = RaftSettings()
     flock = Flock(groups=range(1, 101), settings=settings)
     flock.elect_all()
     victim = flock.leader_at(1)

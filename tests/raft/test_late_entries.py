@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from myqueue.daemons.raft.log import RaftLog
-from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.membership import ConfigHistory
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.raft.types import NOOP, Append, Config, Effects, Settings, replica_id
+from myqueue.daemons.raft.types import NOOP, Append, Config, Effects, RaftSettings, replica_id
 
 OWN, LEADER, GROUP = replica_id(1, 1), replica_id(2, 1), 7
 
@@ -16,8 +16,9 @@ def test_a_hint_that_came_before_its_entries_is_not_forgotten() -> None:
     """It is answered, and so not said again; a quiet group would stand still behind it."""
     node, out = (
         RaftNode(
-            GROUP, OWN, Configs(0, Config((OWN, LEADER))), RaftLog(), term=0, vote=0,
-            applied_index=0, commit_index=0, settings=Settings(), random=Random(1), heard={}, now=0,
+            GROUP, OWN, ConfigHistory(0, Config((OWN, LEADER))), RaftLog(), term=0, vote=0,
+            applied_index=0, commit_index=0, settings=RaftSettings(), random=Random(1), heard={},
+            now=0,
         ),
         Effects(),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from myqueue.daemons.raft.log import RaftLog, chained
+from myqueue.daemons.raft.log import RaftLog, next_chain
 from myqueue.daemons.raft.types import (
     CHAIN,
     COUNT,
@@ -16,15 +16,17 @@ from myqueue.daemons.raft.types import (
     OFFSET,
     PAYLOAD,
     TERM,
-    Broken,
     Entry,
-    Item,
+    InvariantBroken,
+    Proposal,
     Snapshot,
 )
 
 payloads = st.binary(max_size=12)
 items = st.lists(
-    st.builds(Item, st.integers(0, 3), st.just(5), st.just(DATA), payloads), min_size=1, max_size=5
+    st.builds(Proposal, st.integers(0, 3), st.just(5), st.just(DATA), payloads),
+    min_size=1,
+    max_size=5,
 )
 
 
@@ -57,13 +59,13 @@ class LogMachine(RuleBasedStateMachine):
     # -- what happens --------------------------------------------------------------------------
 
     @rule(some=items, rise=st.integers(0, 2))
-    def make(self, some: list[Item], rise: int) -> None:
+    def make(self, some: list[Proposal], rise: int) -> None:
         """A leader's proposals."""
         self.term += rise
         _, offset, chain = self.end()
         made = []
         for item in some:
-            chain = chained(chain, self.term, item.payload)
+            chain = next_chain(chain, self.term, item.payload)
             index = self.last_index + 1 + len(made)
             made.append(
                 (index, self.term, offset, item.messages, 5, item.type, chain, item.payload)
@@ -73,7 +75,7 @@ class LogMachine(RuleBasedStateMachine):
         self.entries += made
 
     @rule(some=items, rises=st.lists(st.integers(0, 1), min_size=5, max_size=5))
-    def append(self, some: list[Item], rises: list[int]) -> None:
+    def append(self, some: list[Proposal], rises: list[int]) -> None:
         """A leader's message, with several terms."""
         other = RaftLog(self.last_index + 1, *self.end())
         for item, rise in zip(some, rises, strict=False):
@@ -158,7 +160,7 @@ class LogMachine(RuleBasedStateMachine):
             assert log.first_of_term(index) == first + run
         for outside in (first - 1, self.last_index + 1):
             assert not log.has(outside, 0)
-            with pytest.raises(Broken):
+            with pytest.raises(InvariantBroken):
                 log.term(outside)
 
     @invariant()
@@ -210,12 +212,12 @@ TestLog = LogMachine.TestCase
 def test_a_gap_is_refused() -> None:
     """And a term that falls."""
     log = RaftLog()
-    log.make([Item(1, 5, DATA, b"a")], 3)
-    (entry,) = RaftLog(3, 3).make([Item(1, 5, DATA, b"b")], 3)
-    with pytest.raises(Broken, match="3 after 1"):
+    log.make([Proposal(1, 5, DATA, b"a")], 3)
+    (entry,) = RaftLog(3, 3).make([Proposal(1, 5, DATA, b"b")], 3)
+    with pytest.raises(InvariantBroken, match="3 after 1"):
         log.append([entry])
-    (entry,) = RaftLog(2, 1).make([Item(1, 5, DATA, b"b")], 2)
-    with pytest.raises(Broken, match="term 2 after term 3"):
+    (entry,) = RaftLog(2, 1).make([Proposal(1, 5, DATA, b"b")], 2)
+    with pytest.raises(InvariantBroken, match="term 2 after term 3"):
         log.append([entry])
 
 
@@ -226,7 +228,7 @@ def test_two_logs_that_part_anywhere_have_different_digests_afterwards() -> None
         for term, payload in ((1, b"x"), (1, b"y"), (2, b"x")):
             chain = 0
             for at in range(4):
-                chain = chained(chain, *((term, payload) if at == part else (1, b"x")))
+                chain = next_chain(chain, *((term, payload) if at == part else (1, b"x")))
             digests.add(chain)
     assert len(digests) == 1 + 2 * 4
     assert 0 not in digests

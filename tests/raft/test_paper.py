@@ -10,26 +10,26 @@ from myqueue.daemons.raft.types import (
     TYPE,
     Append,
     AppendReply,
-    Broken,
     Config,
     Dropped,
     Effects,
     InstallSnapshot,
-    Item,
+    InvariantBroken,
     NeedSnapshot,
     NotLeader,
     PersistEntries,
     PersistHardState,
     PersistTruncate,
+    Proposal,
+    RaftSettings,
     Role,
-    Settings,
     VoteReply,
     VoteRequest,
 )
 
 
-def proposal(text: bytes = b"x") -> list[Item]:
-    return [Item(1, 5, DATA, text)]
+def proposal(text: bytes = b"x") -> list[Proposal]:
+    return [Proposal(1, 5, DATA, text)]
 
 
 def ask(term: int, source: int = TWO, log: tuple[int, int] = (9, 9), **more: bool) -> VoteRequest:
@@ -156,7 +156,7 @@ def test_a_commit_goes_as_far_as_this_message_proved() -> None:
 def test_what_is_committed_is_never_removed() -> None:
     """5.3. R7: a leader that contradicts a committed entry stops the process."""
     follower = Solo([1, 1, 2], 5, commit=3).as_follower()
-    with pytest.raises(Broken, match="truncation at 3, committed 3"):
+    with pytest.raises(InvariantBroken, match="truncation at 3, committed 3"):
         follower.append([4], after=2, term=6)
 
 
@@ -164,7 +164,7 @@ def test_logs_that_differ_within_a_term_stop_the_process() -> None:
     """5.3, log matching. W21: the digest of everything before is in each message."""
     follower = Solo([1, 1], 5).as_follower()
     message = Append(GROUP, TWO, ME, 5, 2, 1, 12345, [], 0)
-    with pytest.raises(Broken, match="W21"):
+    with pytest.raises(InvariantBroken, match="W21"):
         follower.step(message)
     same = Append(GROUP, TWO, ME, 5, 2, 1, follower.node.log.chain(2), [], 0)
     assert sent(follower.step(same))[-1].ok
@@ -192,7 +192,7 @@ def test_the_term_is_on_disk_before_its_leader_gets_an_answer() -> None:
 
 def test_a_slow_follower_is_probed_and_blocks_nobody() -> None:
     """5.3. R28: messages and bytes on their way to one follower are limited."""
-    settings = Settings(inflight_messages_max=4, append_entries_max=1)
+    settings = RaftSettings(inflight_messages_max=4, append_entries_max=1)
     leader = Solo([], 5, settings=settings).as_leader()
     leader.ack(TWO, 1)
     leader.ack(THREE, 1)
@@ -200,7 +200,7 @@ def test_a_slow_follower_is_probed_and_blocks_nobody() -> None:
     assert [len(sent(leader.out, Append)), {m.target for m in leader.out.send}] == [8, {TWO, THREE}]
     leader.ack(TWO, 3)
     assert {message.target for message in leader.out.send} == {TWO}
-    bytes_limited = Settings(inflight_bytes_max=1000, append_bytes_max=600)
+    bytes_limited = RaftSettings(inflight_bytes_max=1000, append_bytes_max=600)
     leader = Solo([], 5, settings=bytes_limited).as_leader()
     leader.ack(TWO, 1)
     leader.do("propose", proposal(b"x" * 300) * 10)
@@ -275,7 +275,7 @@ def test_all_replicas_hold_the_same_entry() -> None:
     """5.4.3. R27: the leader stamps the time; offsets and digests come with the entry."""
     leader = Solo([], 5).as_leader()
     leader.ack(TWO, 1)
-    leader.do("propose", [Item(3, 77, DATA, b"a"), Item(2, 78, DATA, b"b")])
+    leader.do("propose", [Proposal(3, 77, DATA, b"a"), Proposal(2, 78, DATA, b"b")])
     entries = sent(leader.out, Append)[0].entries
     assert [entry[2:5] for entry in entries] == [(0, 3, 77), (3, 2, 78)]
     assert entries == leader.node.log.in_memory(2, 3)
@@ -308,7 +308,7 @@ def test_a_missing_term_is_an_error() -> None:
     """7. R22: an index below the start of the log has no term; it is not term 0."""
     solo = Solo([1, 1, 2, 2], 5, commit=4, applied=4)
     solo.node.start_log_at(4, 2, 3, 0)
-    with pytest.raises(Broken, match="no term at 2"):
+    with pytest.raises(InvariantBroken, match="no term at 2"):
         solo.node.log.term(2)
     leader = solo.as_leader()
     leader.step(AppendReply(GROUP, TWO, ME, 5, False, 1, 1))
@@ -332,7 +332,7 @@ def test_a_snapshot_is_of_what_was_applied() -> None:
 def test_only_applied_entries_may_leave_the_log() -> None:
     """7. R20."""
     solo = Solo([1, 1, 1], 5, commit=3, applied=1)
-    with pytest.raises(Broken, match="beyond applied"):
+    with pytest.raises(InvariantBroken, match="beyond applied"):
         solo.node.start_log_at(3, 1, 2, 0)
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myqueue.daemons.raft.membership import (
-    Configs,
+    ConfigHistory,
     change_problem,
     decode_config,
     encode_config,
@@ -88,7 +88,7 @@ steps = st.lists(
 def test_r15_configurations_follow_the_log(plan: list[tuple[str, object]]) -> None:
     """Appended, they count at once; truncated, the one before does; applied, they stay known."""
     first = Config((1,))
-    history = Configs(0, first)
+    history = ConfigHistory(0, first)
     log: list[Config | None] = []  # entry i + 1
     applied = 0
     for verb, value in plan:
@@ -111,7 +111,7 @@ def test_r15_configurations_follow_the_log(plan: list[tuple[str, object]]) -> No
 
 @given(configs, configs)
 def test_r16_an_installed_configuration_replaces_all(stale: Config, new: Config) -> None:
-    history = Configs(0, Config((1,)))
+    history = ConfigHistory(0, Config((1,)))
     history.appended([entry(50, stale)])
     history.installed(20, new)
     assert (history.current_index, history.current) == (20, new)

@@ -12,8 +12,8 @@ from myqueue.daemons.raft.types import (
     DATA,
     NEVER,
     Config,
-    Item,
-    NotNow,
+    NotPossibleNow,
+    Proposal,
     Role,
     TimeoutNow,
     replica_id,
@@ -103,8 +103,8 @@ def test_a_hand_over_that_nobody_takes_is_tried_again_at_a_growing_distance() ->
     for _ in range(240):
         asked(leader, 50, 2, 3)
         try:
-            leader.do("propose", [Item(1, 5, DATA, b"x")])
-        except NotNow:
+            leader.do("propose", [Proposal(1, 5, DATA, b"x")])
+        except NotPossibleNow:
             refused += 1
     assert refused <= 1.1 * settings.election_timeout_ms_max / 50
     assert leader.node.role == Role.LEADER
@@ -138,4 +138,4 @@ def test_of_two_voters_the_leader_hands_over_to_nobody_and_goes_on() -> None:
     pair = waited_for(TWO)
     for _ in range(100):
         assert asked(pair, 50, 2) == []
-        assert pair.do("propose", [Item(1, 5, DATA, b"x")]).persist
+        assert pair.do("propose", [Proposal(1, 5, DATA, b"x")]).persist

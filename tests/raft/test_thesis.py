@@ -15,12 +15,12 @@ from myqueue.daemons.raft.types import (
     Append,
     AppendReply,
     Config,
-    Item,
     NotLeader,
-    NotNow,
+    NotPossibleNow,
+    Proposal,
+    RaftSettings,
     ReadReady,
     Role,
-    Settings,
     TimeoutNow,
     VoteReply,
     VoteRequest,
@@ -42,14 +42,14 @@ def ready_leader(**more: object) -> Solo:
 def test_leadership_goes_only_to_one_that_has_everything() -> None:
     """3.10. R24: the target gets all first; what it can't be given is refused."""
     leader = ready_leader(learners=(FOUR,))
-    leader.do("propose", [Item(1, 5, DATA, b"x")])
+    leader.do("propose", [Proposal(1, 5, DATA, b"x")])
     assert not sent(leader.with_out("transfer", TWO), TimeoutNow)
-    with pytest.raises(NotNow):
-        leader.node.propose([Item(1, 5, DATA, b"y")])
+    with pytest.raises(NotPossibleNow):
+        leader.node.propose([Proposal(1, 5, DATA, b"y")])
     leader.ack(TWO, 2)
     assert [message.target for message in sent(leader.out, TimeoutNow)] == [TWO]
     for wrong in (ME, FOUR, FIVE):
-        with pytest.raises(NotNow):
+        with pytest.raises(NotPossibleNow):
             leader.with_out("transfer", wrong)
 
 
@@ -61,7 +61,7 @@ def test_a_handover_has_an_end() -> None:
         leader.now += 50
         leader.heard.update({2: leader.now, 3: leader.now})
         leader.with_out("tick")
-    assert leader.do("propose", [Item(1, 5, DATA, b"y")]).persist
+    assert leader.do("propose", [Proposal(1, 5, DATA, b"y")]).persist
 
 
 def test_a_learner_told_to_lead_does_not() -> None:
@@ -88,7 +88,7 @@ def test_a_learner_told_to_lead_does_not() -> None:
 def test_one_member_at_a_time() -> None:
     """4.1. R14: and none before an entry of the own term is committed."""
     leader = Solo([], 5).as_leader()
-    with pytest.raises(NotNow, match="has not committed"):
+    with pytest.raises(NotPossibleNow, match="has not committed"):
         leader.node.change(Config((ME, TWO)), leader.now)
     leader.ack(TWO, 1)
     for wrong in (
@@ -96,10 +96,10 @@ def test_one_member_at_a_time() -> None:
         Config((ME, TWO, FOUR)), Config((ME, TWO, TWO)), Config((ME, TWO), (TWO,)),
         Config((ME, TWO, THREE), (FOUR, FIVE)), Config((ME, TWO), (FOUR,)),
     ):  # fmt: skip
-        with pytest.raises(NotNow):
+        with pytest.raises(NotPossibleNow):
             leader.node.change(wrong, leader.now)
     leader.do("change", Config((ME, TWO)), leader.now)
-    with pytest.raises(NotNow, match="under way"):
+    with pytest.raises(NotPossibleNow, match="under way"):
         leader.node.change(Config((ME, TWO, THREE)), leader.now)
 
 
@@ -127,16 +127,16 @@ def test_a_configuration_goes_with_its_entry() -> None:
 def test_a_learner_is_promoted_when_it_has_caught_up() -> None:
     """4.2.1. R18: and its acknowledgements count for nothing before."""
     leader = ready_leader(learners=(FOUR,))
-    leader.do("propose", [Item(1, 5, DATA, b"x")])
+    leader.do("propose", [Proposal(1, 5, DATA, b"x")])
     leader.ack(FOUR, 2)
     assert leader.node.commit_index == 1
     leader.ack(TWO, 2)
     assert leader.node.commit_index == 2
-    leader.do("propose", [Item(1, 5, DATA, b"x")])
+    leader.do("propose", [Proposal(1, 5, DATA, b"x")])
     leader.ack(THREE, 3)
     leader.now += leader.node.settings.election_timeout_ms_min + 1
     promoted = Config((ME, TWO, THREE, FOUR))
-    with pytest.raises(NotNow, match="caught up"):
+    with pytest.raises(NotPossibleNow, match="caught up"):
         leader.node.change(promoted, leader.now)
     leader.ack(FOUR, 3)
     leader.do("change", promoted, leader.now)
@@ -150,12 +150,12 @@ def test_a_learner_of_a_group_that_never_rests_is_promoted_when_its_rounds_are_s
 
     def written(last: int) -> None:
         leader.now += pause_ms
-        leader.do("propose", [Item(1, 5, DATA, b"x")])
+        leader.do("propose", [Proposal(1, 5, DATA, b"x")])
         leader.ack(TWO, last)
         assert leader.node.commit_index == last
 
     def is_refused() -> bool:
-        with suppress(NotNow):
+        with suppress(NotPossibleNow):
             leader.node.change(promoted, leader.now)
             return False
         return True
@@ -346,7 +346,7 @@ def test_a_leader_makes_way_for_a_recovering_replica() -> None:
     assert [message.target for message in sent(leader.out, TimeoutNow)] == [THREE]
     pair = Solo([], 5, voters=(ME, TWO)).as_leader()
     pair.ack(TWO, 1, recovering=True, hint_term=5)
-    assert not sent(pair.out, TimeoutNow) and pair.do("propose", [Item(1, 5, DATA, b"x")])
+    assert not sent(pair.out, TimeoutNow) and pair.do("propose", [Proposal(1, 5, DATA, b"x")])
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_a_leader_makes_way_for_a_recovering_replica() -> None:
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_memory_is_bounded_in_every_role(role: str) -> None:
     """Entries that are applied leave memory; the log is the disk's."""
-    settings = Settings(memory_bytes_max=10_000)
+    settings = RaftSettings(memory_bytes_max=10_000)
     solo = Solo([], 5, voters=(ME, TWO), settings=settings)
     if role == "leader":
         solo.as_leader()
@@ -363,7 +363,7 @@ def test_memory_is_bounded_in_every_role(role: str) -> None:
         solo.as_follower()
     for _ in range(100):
         if role == "leader":
-            solo.do("propose", [Item(1, 5, DATA, b"x" * 1000)])
+            solo.do("propose", [Proposal(1, 5, DATA, b"x" * 1000)])
             solo.ack(TWO, solo.log.last_index)
         else:
             solo.append([5] * 1000, commit=1 << 40)

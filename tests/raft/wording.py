@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from myqueue.daemons.raft.groups import Beat, BeatReply, Leads
+from myqueue.daemons.raft.groups import LeaderList, NodeHeartbeat, NodeHeartbeatReply
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     CONFIG,
@@ -138,12 +138,12 @@ def effect(node: int, done: object) -> str:
 
 def beat(source: int, target: int, said: object) -> str:
     match said:
-        case Beat():
+        case NodeHeartbeat():
             hints = "".join(f", {c} is committed" for _, _, _, c in said.commits)
             return f"{source}->{target} beat: I lead {said.leads}{hints}"
-        case BeatReply():
+        case NodeHeartbeatReply():
             return f"{source}->{target} heard you" + (": which ones?" if said.ask else "")
-        case Leads():
+        case LeaderList():
             rows = [f"{name(leader)} in term {term}" for _, leader, _, term in said.groups]
             return f"{source}->{target} these: {', '.join(rows) or 'none'}"
     return f"{source}->{target} {said}"

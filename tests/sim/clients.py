@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sim.checkers import check
 from sim.machine import encode_command
 
-from myqueue.daemons.raft.types import DATA, Item, RaftError, Role
+from myqueue.daemons.raft.types import DATA, Proposal, RaftError, Role
 
 if TYPE_CHECKING:
     from sim.process import Process
@@ -77,7 +77,7 @@ class Clients:
             if node is None or node.log.last_index - node.commit_index > BACKLOG_MAX:
                 return
             items = [
-                Item(
+                Proposal(
                     1,
                     world.now_ms,
                     DATA,

@@ -41,7 +41,7 @@ def bug_hard_state_not_persisted() -> list[Any]:
         node.role, node.leader = t.Role.CANDIDATE, t.NOBODY
         node.deadline = now + node.election_timeout()
         self._votes, self._transfer = {}, transfer
-        self.vote_is_durable(now, out)
+        self.own_vote_persisted(now, out)
 
     return [(RaftNode, "set_hard_state", keep), (Candidate, "campaign", campaign)]
 

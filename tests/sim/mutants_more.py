@@ -129,7 +129,7 @@ def bug_a_report_of_another_install() -> list[Any]:
             self._installing.clear()
             self.reply(out)
 
-    return [(Follower, "snapshot_is_durable", durable)]
+    return [(Follower, "snapshot_persisted", durable)]
 
 
 def bug_a_report_of_another_install_at_this_index() -> list[Any]:
@@ -142,4 +142,4 @@ def bug_a_report_of_another_install_at_this_index() -> list[Any]:
         elif self._installing:
             self._installing.pop(0)
 
-    return [(Follower, "snapshot_is_durable", durable)]
+    return [(Follower, "snapshot_persisted", durable)]

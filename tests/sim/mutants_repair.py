@@ -7,7 +7,7 @@ from typing import Any
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.repair.coordinator import Repair
+from myqueue.daemons.repair.coordinator import RepairCoordinator
 from myqueue.daemons.replication import packets
 from myqueue.wal import format as f
 from myqueue.wal.append.journal import Journal
@@ -47,28 +47,31 @@ def bug_what_is_lacking_is_not_noted() -> list[Any]:
 
 def bug_whole_again_too_early() -> list[Any]:
     """R2: the flag is cleared when entries were given, though others still lack."""
-    original = Repair._mend
+    original = RepairCoordinator._repair_group
 
-    def mend(self: Repair, uid: int, now: int) -> int:
-        lacking = self.lacks[uid]
+    def mend(self: RepairCoordinator, uid: int, now: int) -> int:
+        lacking = self.lost_entries[uid]
         if lacking.given:
             lacking.entries.clear()
             lacking.given.clear()
         return original(self, uid, now)
 
-    return [(Repair, "_mend", mend), (Repair, "_is_looking", lambda self, lacking: False)]
+    return [
+        (RepairCoordinator, "_repair_group", mend),
+        (RepairCoordinator, "_may_find_more", lambda self, lacking: False),
+    ]
 
 
 def bug_repair_takes_what_it_is_given() -> list[Any]:
     """W16: what a peer gives is appended without a look at its term and digest."""
 
-    def given(self: Repair, have: packets.Have) -> None:
-        lacking, index = self.lacks.get(have.group), have.entry[t.INDEX]
+    def given(self: RepairCoordinator, have: packets.EntryReply) -> None:
+        lacking, index = self.lost_entries.get(have.group), have.entry[t.INDEX]
         if lacking is not None and index in lacking.entries and index not in lacking.given:
             self._engine.log.journal.append(have.group, [have.entry], relocated=True)
             lacking.was_given(index, len(have.entry[t.PAYLOAD]), self._engine.now)
 
-    return [(Repair, "given", given)]
+    return [(RepairCoordinator, "receive_entry", given)]
 
 
 def bug_bad_bytes_are_read() -> list[Any]:

@@ -14,7 +14,7 @@ from myqueue.daemons.raft.candidate import Candidate
 from myqueue.daemons.raft.follower import Follower
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.log import RaftLog
-from myqueue.daemons.raft.membership import Configs
+from myqueue.daemons.raft.membership import ConfigHistory
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.replication.replica import Replica
 from myqueue.wal.append.groups import Group
@@ -29,7 +29,7 @@ def bug_two_changes_at_once() -> list[Any]:
         from myqueue.daemons.raft.membership import encode_config
 
         node = self._node
-        made = node.log.make([t.Item(0, 0, t.CONFIG, encode_config(config))], node.term)
+        made = node.log.make([t.Proposal(0, 0, t.CONFIG, encode_config(config))], node.term)
         node.configs.appended(made)
         self._reconcile(made[0][t.INDEX])
         return made[0][t.INDEX], node.term
@@ -39,7 +39,7 @@ def bug_two_changes_at_once() -> list[Any]:
 
 def bug_config_not_rolled_back() -> list[Any]:
     """R15: a configuration stays in force though its entry was truncated (canonical, ra)."""
-    return [(Configs, "truncated", lambda self, index: False)]
+    return [(ConfigHistory, "truncated", lambda self, index: False)]
 
 
 def bug_learners_are_counted() -> list[Any]:
@@ -163,7 +163,7 @@ def bug_own_vote_before_sync() -> list[Any]:
 
     def campaign(self: Candidate, now: int, out: t.Effects, transfer: bool = False) -> None:
         original(self, now, out, transfer)
-        self.vote_is_durable(now, out)
+        self.own_vote_persisted(now, out)
 
     return [(Candidate, "campaign", campaign)]
 
@@ -312,6 +312,6 @@ def bug_snapshot_acknowledged_before_sync() -> list[Any]:
 
     def install(self: Follower, snapshot: t.Snapshot, out: t.Effects) -> None:
         original(self, snapshot, out)
-        self.snapshot_is_durable(snapshot.index, out)
+        self.snapshot_persisted(snapshot.index, out)
 
     return [(Follower, "install", install)]

@@ -32,7 +32,7 @@ class Network:
     def transmit(self, source: int, target: int, packet: Packet) -> None:
         if target not in self.world.slots or self._is_cut(source, target):
             return
-        if packet.messages or packet.beside:
+        if packet.messages or packet.repair_messages:
             self._seen.append((source, target, packet))
         for delay in self._deliveries(self._clogs.get((source, target), 0)):
             self.world.at(self.world.now_ms + delay, lambda: self._deliver(source, target, packet))

@@ -22,22 +22,22 @@ from sim.durable import Durable
 from sim.machine import Command, Ledger, LedgerMachine
 from sim.simlog import SimLog
 
-from myqueue.daemons.metrics import Counts
+from myqueue.daemons.metrics import DaemonMetrics
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.groups import Host, Packet
+from myqueue.daemons.raft.groups import Packet, RaftGroups
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.repair.coordinator import Repair
+from myqueue.daemons.repair.coordinator import RepairCoordinator
 from myqueue.daemons.replication import packets as peerwire
-from myqueue.daemons.replication.catch_up import Serving
-from myqueue.daemons.replication.log_prefix import Starts
+from myqueue.daemons.replication.catch_up import CatchUpServer
+from myqueue.daemons.replication.log_prefix import LogPrefix
 from myqueue.daemons.replication.open_group import (
-    Opening,
-    Refused,
-    new_group,
+    CannotOpen,
+    GroupContext,
+    create_group,
     open_group,
     snapshot_parts,
 )
-from myqueue.daemons.replication.replica import Replica, refusals
+from myqueue.daemons.replication.replica import Replica, raft_errors_translated
 from myqueue.errors import EntryMissing
 from myqueue.wal.append.groups import Group
 from myqueue.wal.append.writer import Persisted, Stopped
@@ -55,11 +55,11 @@ class Process:
     def __init__(self, world: World, number: int, incarnation: int, disk: SimDisk, store: Store):
         self.world, self.number, self.disk, self.store = world, number, disk, store
         self.random = Random(f"{world.seed}/{number}/{incarnation}")
-        self.host = Host(number, incarnation, world.settings)
+        self.host = RaftGroups(number, incarnation, world.settings)
         self.durable = Durable()
         self.replicas: dict[int, Replica] = {}
         self.refused: dict[int, str] = {}  # for people: nobody reads it here
-        self.counts = Counts()
+        self.counts = DaemonMetrics()
         self.hard_states: list[tuple[int, int, int, int]] = []  # (batch, group, term, vote)
         self.snapshots: list[tuple[int, int, int]] = []  # (batch, group, index)
         self.reads: dict[int, tuple[int, int]] = {}  # context -> (group, acknowledged before)
@@ -78,17 +78,18 @@ class Process:
         world, log = self.world, SimLog(self.world, self.disk, self.store, self.random)
         self.log, self.journal, self.index = log, log.journal, log.index
         self.reader, self.reclaimer = log.reader, log.reclaimer
-        self.opening = Opening(
+        self.opening = GroupContext(
             log, world.settings, self.random, self.host.heard, self._make_machine
         )
-        self.starts = Starts(log, self.replicas, self.counts, self.host)
-        self.serving, self.repair = Serving(self), Repair(self)  # type: ignore[arg-type]
-        self.repair.scrubbing.round_ms = world.rot.scrub_round_ms
+        self.starts = LogPrefix(log, self.replicas, self.counts, self.host)
+        self.serving = CatchUpServer(self)  # type: ignore[arg-type]
+        self.repair = RepairCoordinator(self)  # type: ignore[arg-type]
+        self.repair.scrub_pace.round_ms = world.rot.scrub_round_ms
         self.flush_due = True
         self.repair.before_groups_open()
         for group in sorted(self.journal.groups.by_uid.values(), key=lambda g: g.uid):
             self._restart(group)
-        self.repair.groups_are_open()
+        self.repair.after_groups_open()
         self.journal.submit()
         world.rot.booted(self)
 
@@ -104,8 +105,10 @@ class Process:
     def _restart(self, group: Group) -> None:
         try:
             replica = open_group(self.opening, group, self.now)
-        except Refused as error:
-            if isinstance(error.__cause__, t.Broken | EntryMissing):  # a daemon goes on without it
+        except CannotOpen as error:
+            if isinstance(
+                error.__cause__, t.InvariantBroken | EntryMissing
+            ):  # a daemon goes on without it
                 raise error.__cause__ from error
             self._retire(group, str(error))
             return
@@ -121,7 +124,7 @@ class Process:
     def create(self, uid: int, replica: int, config: t.Config) -> None:
         """A replica of a group, empty; a learner waits for its leader."""
         if uid not in self.journal.groups.by_uid:  # else asked twice: it was paused the first time
-            self._add(new_group(self.opening, uid, replica, config, b"", self.now))
+            self._add(create_group(self.opening, uid, replica, config, b"", self.now))
 
     # -- what the daemon's parts ask of their engine ---------------------------------------------
 
@@ -139,17 +142,17 @@ class Process:
     def report(self, level: str, event: str, **about: Any) -> None:
         self.world.note(f"node {self.number}: {event} {about}")
 
-    def segment_is_gone(self) -> None:
+    def note_segment_removed(self) -> None:
         """Reclaim comes when the world says so."""
 
     def transfer(self, replica: Replica, number: int) -> None:
         for member in replica.node.config.voters:
             if t.node_of(member) == number:
                 self.host.touch(replica.uid)
-                with refusals(partial(self.host.breaks, replica.uid)):
+                with raft_errors_translated(partial(self.host.mark_broken, replica.uid)):
                     replica.node.transfer(member, self.now, self.host.out)
 
-    def send_beside(self, packets: dict[int, Packet]) -> None:
+    def send_repair_messages(self, packets: dict[int, Packet]) -> None:
         self._send(packets)
 
     # -- a turn --------------------------------------------------------------------------------
@@ -162,8 +165,8 @@ class Process:
         met, self.reader.unreadable = self.reader.unreadable, []
         self.repair.tick(now)
         for replica in self.replicas.values():
-            if replica.is_behind:
-                self._applied(replica, replica.apply_rest())
+            if replica.has_unapplied:
+                self._applied(replica, replica.retry_apply())
             if self.world.quiet and replica.machine.start_index > replica.node.log.first_index:
                 self.starts.move(replica, replica.machine.start_index)
         self.turn()
@@ -182,11 +185,11 @@ class Process:
 
     def turn(self, source: int = 0, packet: Packet | None = None) -> None:
         if packet is not None:
-            for message in packet.beside:
-                if isinstance(message, peerwire.Lack):
-                    self.repair.asked(message)
+            for message in packet.repair_messages:
+                if isinstance(message, peerwire.EntriesRequest):
+                    self.repair.serve_entries(message)
                 else:
-                    self.repair.given(message)
+                    self.repair.receive_entry(message)
             self.host.receive(source, packet, self.now)
         effects, packets = self.host.end_turn(self.now)
         for error in self.host.broken.values():  # a daemon closes the group, and goes on
@@ -251,9 +254,9 @@ class Process:
                 self.world.checkers.sent(node, message)
                 self.durable.sent(node, message)
                 self.world.rot.sent(self, node, message)
-            packet.beside = [
-                self.world.rot.given(one) if isinstance(one, peerwire.Have) else one
-                for one in packet.beside
+            packet.repair_messages = [
+                self.world.rot.given(one) if isinstance(one, peerwire.EntryReply) else one
+                for one in packet.repair_messages
             ]
             self.world.network.transmit(self.number, target, packet)
 

@@ -22,7 +22,7 @@ from sim.checkers import Violation, check, hash_of
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.replication.packets import Have
+from myqueue.daemons.replication.packets import EntryReply
 from myqueue.daemons.replication.replica import Replica
 from myqueue.errors import CorruptData, NotReady
 from myqueue.wal import format as f
@@ -138,7 +138,7 @@ class Rot:
         if self.world.checkers.entries.get(key) != truth:
             raise Violation(f"W16: {key} is not what was appended")
 
-    def given(self, have: Have) -> Have:
+    def given(self, have: EntryReply) -> EntryReply:
         """What a peer gives is right when it is read, and may be wrong when it arrives."""
         self.is_right(have.group, have.entry)
         random, entry = self.world.random, have.entry
@@ -283,18 +283,18 @@ class Rot:
             if found is None or replica.replica_id not in found[1].members:
                 all_members = False  # taken out of the group, and not told yet
                 continue
-            if replica.given_up and replica.is_behind:  # the others left it behind meanwhile
+            if replica.given_up and replica.has_unapplied:  # the others left it behind meanwhile
                 self._start_again(process.number)
                 return False
             log, at = replica.node.log, _needed_from(replica)
-            is_whole = replica.node.is_whole and group not in process.repair.lacks
+            is_whole = replica.node.is_whole and group not in process.repair.lost_entries
             while at <= log.persisted_index:
                 count = self._portion(replica, at, log.persisted_index)
                 is_whole = is_whole and count > 0
                 at += count or 1  # all that is bad is met in one look
             if not is_whole:
                 return False
-        damaged = process.repair.damaged.values()
+        damaged = process.repair.damaged_segments.values()
         return not all_members or all(one.salvage.is_waiting for one in damaged)
 
     def _start_again(self, number: int) -> None:

@@ -30,11 +30,11 @@ from sim.rot import Rot
 from sim.slot import Slot
 
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.describe import story
+from myqueue.daemons.raft.describe import describe_raft_node
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.wal.store.store import Store
 
-SETTINGS = t.Settings(
+SETTINGS = t.RaftSettings(
     heartbeat_ms=50, election_timeout_ms_min=250, election_timeout_ms_max=500, retry_ms=150,
     snapshot_retry_ms=400, inflight_bytes_max=4000, inflight_messages_max=4, append_bytes_max=600,
     append_entries_max=16, memory_bytes_max=1500,
@@ -180,7 +180,7 @@ class World:
                 lines.append(f"node {slot.number}: down")
                 continue
             for node in slot.process.host.groups.values():
-                lines.append(f"node {slot.number}: {story(node)}")
+                lines.append(f"node {slot.number}: {describe_raft_node(node)}")
         return "\n".join(lines)
 
     def clock_of(self, number: int) -> int:

@@ -16,7 +16,7 @@ from support.batches import WALL_MS
 from myqueue import errors
 from myqueue.daemons.broker.broker import Broker
 from myqueue.daemons.interfaces import Client
-from myqueue.daemons.metrics import Counts
+from myqueue.daemons.metrics import DaemonMetrics
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import RaftLog
@@ -80,7 +80,7 @@ class FakeReplica:
     def where(self, offset: int) -> dict[str, Any]:
         return {"offset": offset, "segment": "one"}
 
-    def best_follower(self, now: int) -> int:
+    def best_successor(self, now: int) -> int:
         return self.follower
 
 
@@ -90,7 +90,7 @@ class FakeEngine:
         self.now, self.wall = 1_000, WALL_MS
         self.replicas: dict[int, FakeReplica] = {}
         self.refused: dict[int, str] = {}
-        self.counts = Counts()
+        self.counts = DaemonMetrics()
         self.log = SimpleNamespace(
             identity=SimpleNamespace(disk="disk-a"),
             journal=SimpleNamespace(
@@ -100,13 +100,13 @@ class FakeEngine:
         )  # fmt: skip
         self.is_sure = False
         self.names: dict[int, int] = {}  # replicas that can't take part, by group
-        self.going: dict[int, int] = {}  # removed, and not on the disk yet
+        self.removals_in_progress: dict[int, int] = {}  # removed, and not on the disk yet
         self.changes: list[tuple[int, t.Config]] = []
-        self.disk = SimpleNamespace(check_reserve=self._check_reserve)
-        self.repair = SimpleNamespace(told=list, status=dict)  # nothing is damaged
-        self.closing = SimpleNamespace(told=list, next_told=dict, total=0)  # nor closed
+        self.disk = SimpleNamespace(check_room_for_commands=self._check_reserve)
+        self.repair = SimpleNamespace(damage_report=list, status=dict)  # nothing is damaged
+        self.closing = SimpleNamespace(report=list, next_told=dict, total=0)  # nor closed
         self.is_full = False  # to the last byte
-        self.proposals: list[tuple[int, list[t.Item]]] = []
+        self.proposals: list[tuple[int, list[t.Proposal]]] = []
         self.refusal: errors.MyQueueError | None = None  # of the next proposals
         self.takes_urgent = False  # all the same
         self.replies: list[tuple[Client, list[Any], list[Any]]] = []
@@ -128,9 +128,9 @@ class FakeEngine:
     def create(self, uid: int, replica: int, voters: Any, learners: Any, about: bytes) -> Any:
         if uid in self.replicas:
             raise errors.GroupExists()
-        if uid in self.going:
+        if uid in self.removals_in_progress:
             raise errors.NotReady()
-        machine = self.owner.make_machine(uid, about)
+        machine = self.owner.make_state_machine(uid, about)
         made = FakeReplica(uid, machine, about, replica, voters, learners)
         self.replicas[uid] = made
         return made
@@ -142,7 +142,7 @@ class FakeEngine:
         self.refused.pop(uid, None)
         self.names.pop(uid, None)
 
-    def may_remove(self, uid: int) -> bool:
+    def prepare_removal(self, uid: int) -> bool:
         return True
 
     def held(self) -> dict[int, int]:
@@ -151,7 +151,9 @@ class FakeEngine:
     def change(self, replica: FakeReplica, config: t.Config) -> None:
         self.changes.append((replica.uid, config))
 
-    def propose(self, replica: FakeReplica, items: list[t.Item], *, urgent: bool = False) -> int:
+    def propose(
+        self, replica: FakeReplica, items: list[t.Proposal], *, urgent: bool = False
+    ) -> int:
         if self.refusal is not None and not (urgent and self.takes_urgent):
             raise self.refusal
         if not replica.is_leader:
@@ -181,15 +183,15 @@ class FakeEngine:
     def reply(self, client: Client, frames: list[Any]) -> None:
         self.replies.append((client, protocol.decode(frames[0]), list(frames[1:])))
 
-    def link_send(self, peer: tuple[str, int], frames: list[Any]) -> bool:
+    def send_to_peer(self, peer: tuple[str, int], frames: list[Any]) -> bool:
         if self.links_up:
             self.beats.append((peer, protocol.decode(frames[0])))
         return self.links_up
 
-    def link_trouble(self, peer: tuple[str, int]) -> str:
+    def peer_problem(self, peer: tuple[str, int]) -> str:
         return "" if self.links_up else "nobody answers there"
 
-    def set_peer(self, peer: tuple[str, int], address: str) -> None:
+    def set_peer_address(self, peer: tuple[str, int], address: str) -> None:
         self.peers[peer] = address
 
     # -- what happens --------------------------------------------------------------------------
@@ -200,7 +202,7 @@ class FakeEngine:
         node.term, node.role, replica.leader_node = node.term + 1, t.Role.LEADER, self.node
         replica.is_ready = False
         self.owner.changed(replica)  # type: ignore[arg-type]
-        replica.log.make([t.Item(0, 0, t.NOOP, b"")], node.term)
+        replica.log.make([t.Proposal(0, 0, t.NOOP, b"")], node.term)
         if ready:
             self.apply(replica)
 

@@ -78,8 +78,10 @@ def payloads(node: Node, group: int = GROUP) -> list[bytes]:
 def mended(net: Net, node: Node, path: Path) -> None:
     """All is read as it was, the segment is gone, and nothing is wrong with what is left."""
     repair = node.engine.repair
-    net.until("repaired", lambda: repair.mended and not repair.damaged, 6000)
-    assert not repair.lacks and all(one.node.is_whole for one in node.engine.replicas.values())
+    net.until("repaired", lambda: repair.repaired_segments and not repair.damaged_segments, 6000)
+    assert not repair.lost_entries and all(
+        one.node.is_whole for one in node.engine.replicas.values()
+    )
     assert not path.exists()
     whole = next(one for one in net.nodes.values() if one is not node)
     for group in (GROUP, OTHER):

@@ -41,7 +41,7 @@ class Notes:
         self.reads: list[int] = []
         self.applied_entries: list[tuple[int, t.Entry]] = []
 
-    def make_machine(self, group: int, about: bytes) -> PartitionMachine:
+    def make_state_machine(self, group: int, about: bytes) -> PartitionMachine:
         return PartitionMachine()
 
     def applied(self, replica: Replica, entries: list[t.Entry], results: list[Any]) -> None:
@@ -58,7 +58,7 @@ class Wire:
     def __init__(self, net: Net, node: int) -> None:
         self._net, self._node = net, node
 
-    def link_send(self, peer: tuple[str, int], frames: list[Any]) -> bool:
+    def send_to_peer(self, peer: tuple[str, int], frames: list[Any]) -> bool:
         target = self._net.nodes.get(peer[1])
         if target is not None and target.runs and (self._node, peer[1]) not in self._net.cut:
             target.inbox.append((self._node, [bytes(one) for one in frames]))
@@ -93,7 +93,7 @@ class Node:
 
         self.log.poll = polled  # type: ignore[method-assign]
         self.engine = Engine(
-            "broker", self.number, random.getrandbits(60) | 1, self.log, t.Settings(),
+            "broker", self.number, random.getrandbits(60) | 1, self.log, t.RaftSettings(),
             self.net.clock, random, Wire(self.net, self.number), self.owner,
         )  # fmt: skip
         self.engine.open_groups()
@@ -112,7 +112,7 @@ class Node:
             return
         engine = self.engine
         engine.now = self.net.clock.now
-        engine.journal_news()
+        engine.receive_journal_reports()
         waiting, self.inbox = self.inbox, []
         for source, frames in waiting:
             engine.packet(source, protocol.decode(frames[0]), frames[1:])
@@ -180,7 +180,7 @@ class Net:
     def write(self, count: int = 1, group: int = GROUP, size: int = 100) -> None:
         """Entries of one message each, applied everywhere that is reached."""
         leader = self.leader(group)
-        items = [t.Item(1, self.clock.wall + at, t.DATA, bytes(size)) for at in range(count)]
+        items = [t.Proposal(1, self.clock.wall + at, t.DATA, bytes(size)) for at in range(count)]
         first = leader.engine.propose(leader.replica(group), items)
         last = first + count - 1
         self.until(f"{last} applied", lambda: leader.replica(group).node.applied_index >= last)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from myqueue.daemons.config import SETTINGS, DaemonConfig, check
+from myqueue.daemons.config import SETTINGS, DaemonConfig, check_config
 from myqueue.daemons.manager.manager import MANAGERS_RAFT_UID, Manager
-from myqueue.daemons.metrics import Counts
-from myqueue.daemons.raft.types import NOOP, Config, Item, Role, replica_id
+from myqueue.daemons.metrics import DaemonMetrics
+from myqueue.daemons.raft.types import NOOP, Config, Proposal, Role, replica_id
 from myqueue.errors import EntryMissing, MyQueueError, NotReady
 from myqueue.wire import protocol
 
@@ -46,7 +46,7 @@ class FakeReplica:
             raise EntryMissing(f"entry {first} is gone")
         return [self.entries[first]]
 
-    def best_follower(self, now: int) -> int:
+    def best_successor(self, now: int) -> int:
         return self.follower
 
 
@@ -58,20 +58,20 @@ class FakeEngine:
         self.now = 1000
         self.replicas: dict[int, FakeReplica] = {}
         self.refused: dict[int, str] = {}
-        self.counts = Counts()
+        self.counts = DaemonMetrics()
         self.clock = SimpleNamespace(wall_ms=self.wall_ms)
         self.log = SimpleNamespace(
             identity=SimpleNamespace(disk=f"manager-disk-{node}"),
             journal=SimpleNamespace(recovered=SimpleNamespace(unknown_loss=False)),
         )
-        self.repair = SimpleNamespace(told=list, status=dict)  # nothing is damaged
-        self.closing = SimpleNamespace(told=list)  # nor closed
+        self.repair = SimpleNamespace(damage_report=list, status=dict)  # nothing is damaged
+        self.closing = SimpleNamespace(report=list)  # nor closed
         self.cut_off: set[str] = set()  # names of daemons whose connection ended
         self.rivals: dict[tuple[str, int], Any] = {}
         self.replies: list[tuple[str, Any]] = []
         self.peer_replies: list[tuple[str, Any]] = []
         self.sent: list[tuple[tuple[str, int], Any]] = []
-        self.pending: list[Item] = []
+        self.pending: list[Proposal] = []
         self.reads: list[int] = []
         self.transfers: list[int] = []
         self.refuse_with: MyQueueError | None = None
@@ -83,11 +83,11 @@ class FakeEngine:
 
     def create(self, uid: int, replica: int, voters: Any, learners: Any, about: bytes) -> Any:
         config = Config(tuple(voters), tuple(learners))
-        machine = self.owner.make_machine(uid, about)
+        machine = self.owner.make_state_machine(uid, about)
         made = self.replicas[uid] = FakeReplica(uid, self.node, config, machine)
         return made
 
-    def propose(self, replica: Any, items: list[Item], *, urgent: bool = False) -> int:
+    def propose(self, replica: Any, items: list[Proposal], *, urgent: bool = False) -> int:
         if self.refuse_with is not None:
             raise self.refuse_with
         self.pending += items
@@ -107,13 +107,13 @@ class FakeEngine:
     def reply(self, client: Any, frames: list[Any]) -> None:
         self.replies.append((client.name, protocol.decode(frames[0])))
 
-    def peer_reply(self, peer: Any, frame: bytes) -> None:
+    def reply_to_peer(self, peer: Any, frame: bytes) -> None:
         self.peer_replies.append((peer.name, protocol.decode(frame)))
 
-    def stands(self, peer: Any) -> bool:
+    def check_connected(self, peer: Any) -> bool:
         return peer.name not in self.cut_off
 
-    def link_send(self, peer: tuple[str, int], frames: list[Any]) -> bool:
+    def send_to_peer(self, peer: tuple[str, int], frames: list[Any]) -> bool:
         self.sent.append((peer, protocol.decode(frames[0])))
         return True
 
@@ -130,7 +130,7 @@ def config_of(node: int, managers: int) -> DaemonConfig:
         "segment_bytes": 1 << 26, "soft_limit_bytes": 0, "stop_within_ms": 3000,
         "log_entries": 20_000,
     }  # fmt: skip
-    return check("manager", {one.name: one.default for one in SETTINGS} | names | values)
+    return check_config("manager", {one.name: one.default for one in SETTINGS} | names | values)
 
 
 class Cluster:
@@ -163,7 +163,7 @@ class Cluster:
         replica = self.replica
         replica.node.role, replica.leader_node = Role.LEADER, self.engine.node
         self.manager.changed(cast(Any, replica))
-        self.engine.pending.append(Item(0, self.engine.wall_ms(), NOOP, b""))
+        self.engine.pending.append(Proposal(0, self.engine.wall_ms(), NOOP, b""))
         self.engine.index += 1
         replica.is_ready = True
         self.commit()
@@ -246,7 +246,7 @@ class Cluster:
         """One beat of a broker; it does what the orders say, and they are returned."""
         broker = self.brokers[node]
         frame = protocol.encode(protocol.BEAT, 1, broker.state(**changes))
-        self.manager.peer_request(self.peer("broker", node), protocol.decode(frame), [])
+        self.manager.handle_peer_request(self.peer("broker", node), protocol.decode(frame), [])
         name, envelope = self.engine.peer_replies.pop()
         assert (name, envelope[1]) == (f"broker {node}", protocol.ORDERS)
         broker.obey(envelope[3])
@@ -260,7 +260,7 @@ class Cluster:
             "producers": [], "consumers": [],
         }  # fmt: skip
         frame = protocol.encode(protocol.BEAT, 9, state | changes)
-        self.manager.peer_request(self.peer("manager", node), protocol.decode(frame), [])
+        self.manager.handle_peer_request(self.peer("manager", node), protocol.decode(frame), [])
         name, envelope = self.engine.peer_replies.pop()
         assert (name, envelope[1:]) == (f"manager {node}", [protocol.ORDERS, 9, {}])
 

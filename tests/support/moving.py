@@ -15,7 +15,7 @@ from support.manager_rig import WALL_MS, Cluster, FakeBroker
 from myqueue.daemons.broker.reconcile_members import MemberStatus, next_step
 from myqueue.daemons.manager.balancer.controller import LEADER_ALIVE_MS_MIN
 from myqueue.daemons.metadata.machine import pack_command
-from myqueue.daemons.raft.types import COMMAND, Config, Item, node_of, replica_id
+from myqueue.daemons.raft.types import COMMAND, Config, Proposal, node_of, replica_id
 
 
 class Moving(Cluster):
@@ -56,7 +56,7 @@ class Moving(Cluster):
     def operate(self, operation: str, **arguments: Any) -> None:
         """What only managers propose."""
         payload = pack_command(b"", operation, arguments)
-        self.engine.pending.append(Item(0, WALL_MS, COMMAND, payload))
+        self.engine.pending.append(Proposal(0, WALL_MS, COMMAND, payload))
         self.engine.index += 1
         self.commit()
 

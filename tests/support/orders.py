@@ -23,7 +23,7 @@ def wanted_row(
 
 def answer(world: World, state: dict[str, Any], manager: int = 1, beat: int = 0) -> None:
     envelope = protocol.decode(protocol.encode(protocol.ORDERS, beat, state))
-    world.broker.peer_answer(("manager", manager), envelope)
+    world.broker.handle_peer_reply(("manager", manager), envelope)
 
 
 def beats(world: World) -> list[tuple[int, int, dict[str, Any]]]:

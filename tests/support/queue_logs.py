@@ -18,8 +18,8 @@ from support.partition_commands import commit_command
 
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.log import chained
-from myqueue.daemons.replication.open_group import describe
+from myqueue.daemons.raft.log import next_chain
+from myqueue.daemons.replication.open_group import pack_group_description
 from myqueue.errors import JournalBusy
 from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.log import Log
@@ -47,7 +47,7 @@ def make_entry(
     last = log[-1] if log else None
     index = last[t.INDEX] + 1 if last else 1
     offset = last[t.OFFSET] + last[t.COUNT] if last else 0
-    chain = chained(last[t.CHAIN] if last else 0, term, payload)
+    chain = next_chain(last[t.CHAIN] if last else 0, term, payload)
     stamp = 0 if kind == t.NOOP else WALL_MS + 10 * index
     return (index, term, offset, count, stamp, kind, chain, payload)
 
@@ -121,7 +121,9 @@ class Broker:
         about = protocol.pack([topic.name, topic.partition, topic.uid, {}])
         config = t.Config(voters, ())
         journal = self.log.journal
-        journal.create_group(topic.group, describe(replica_id(self.node), config, about))
+        journal.create_group(
+            topic.group, pack_group_description(replica_id(self.node), config, about)
+        )
         journal.hard_state(topic.group, term, vote or voters[0])
         self.machines[topic.group] = PartitionMachine()
 

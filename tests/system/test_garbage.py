@@ -291,10 +291,10 @@ def test_an_address_that_is_none() -> None:
     one, two = free_ports(2)
     transport = Transport(f"127.0.0.1:{one}", f"127.0.0.1:{two}", b"", now=0)
     for address in ("no address", "", "127.0.0.1:99999999", "tcp://127.0.0.1:9", "a b:1", ";:1"):
-        transport.set_peer(("broker", 9), address)
-        assert not transport.link_send(("broker", 9), [b""])
+        transport.set_peer_address(("broker", 9), address)
+        assert not transport.send_to_peer(("broker", 9), [b""])
     assert transport.counts["peer_addresses_invalid_total"] >= 3
-    transport.set_peer(("broker", 9), f"127.0.0.1:{two}")
+    transport.set_peer_address(("broker", 9), f"127.0.0.1:{two}")
     transport.close()
 
 

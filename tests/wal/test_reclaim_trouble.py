@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sim.whole import World, drop, fill, quiet_world
 
-from myqueue.daemons.metrics import Counts
-from myqueue.daemons.replication.reclaim_pace import PASS_MS, Reclaiming
+from myqueue.daemons.metrics import DaemonMetrics
+from myqueue.daemons.replication.reclaim_pace import PASS_MS, ReclaimPace
 from myqueue.wal.space import reclaim
 from myqueue.wal.space.background import BackgroundJobs
 from myqueue.wal.space.evacuate import Evacuation
@@ -113,7 +113,7 @@ def test_a_daemon_without_work_tries_again_what_a_full_disk_kept_in_place(
     world.disk.fail("move", 1, errno.ENOSPC)
     log: Any = SimpleNamespace(reclaimer=world.reclaimer, journal=world.journal, store=world.store)
     starts: Any = SimpleNamespace(moved=0)
-    reclaiming = Reclaiming(log, starts, Counts())
+    reclaiming = ReclaimPace(log, starts, DaemonMetrics())
     for turn in range(100):
         reclaiming.tick(turn * PASS_MS)
         world.commit()

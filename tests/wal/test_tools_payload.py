@@ -26,7 +26,7 @@ from myqueue.cli.wal.payload import decoded
 from myqueue.daemons.partition import machine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.membership import encode_config
-from myqueue.daemons.replication.open_group import describe
+from myqueue.daemons.replication.open_group import pack_group_description
 from myqueue.wal import format as f
 from myqueue.wire import batch, protocol
 
@@ -263,7 +263,7 @@ def test_groups(dump) -> None:
     }  # fmt: skip
     (line,) = lines(dump([], "--kind", "GROUP_CREATED"))
     assert line.endswith('topic="orders" partition=3 topic_uid="0000000000000abc" settings={}')
-    payload = describe(5, t.Config((5, 6), (7,)), b"managers")
+    payload = pack_group_description(5, t.Config((5, 6), (7,)), b"managers")
     record = entry(0, len(payload))._replace(kind=f.GROUP_CREATED)
     found = decoded(record, payload, 256)["group"]
     assert (found["voters"], found["learners"], found["topic"]) == ([5, 6], [7], None)
@@ -328,7 +328,7 @@ REAL = [
     commit_command([["c1", 12, 3, 4]]), take_command([["c1", KEY, 10, True]]),
     machine.start_command(1, 2, 3), machine.key_step_command(),
     Script().entry("seen", producers=[[1, 2]])[t.PAYLOAD],
-    describe(5, t.Config((5, 6), (7,)), protocol.pack(["orders", 0, 9, {}])),
+    pack_group_description(5, t.Config((5, 6), (7,)), protocol.pack(["orders", 0, 9, {}])),
 ]  # fmt: skip
 
 
