@@ -1,4 +1,4 @@
-"""Two clocks: one that only runs forward, for timeouts, and the wall's, for stamps in entries."""
+"""Two clocks: a monotonic one for timeouts, and the wall clock for timestamps in entries."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Monotonic; for deadlines. Its zero means nothing."""
+        """Return monotonic milliseconds, for deadlines. Their zero has no meaning."""
 
     def wall_ms(self) -> int:
-        """Since 1970, as far as the machine knows; may jump. Never decides about order."""
+        """Return milliseconds since 1970. They may jump, so they never decide about order."""
 
 
 class RealClock:

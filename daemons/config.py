@@ -1,4 +1,4 @@
-"""Settings of a daemon: flag over environment over file over default; each with unit and meaning.
+"""Settings of a daemon: flag over environment over file over default.
 
 `SETTINGS` is the one table: the flags of `bin/myq-manager` and `bin/myq-broker`, the keys of the
 TOML file, the variables `MYQ_…`, and what `myq config show` prints are all made from it.
@@ -23,41 +23,41 @@ from myqueue.wire.program_settings import (
     typed,
 )
 
-SEGMENT_BYTES_MIN = 4 << 20  # a quarter of it takes any command of a client
+SEGMENT_BYTES_MIN = 4 << 20  # a quarter of it holds any command of a client
 _MANAGER = re.compile(r"(\d{1,4})@(\S+)")
 
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("id", None, "", "Number of this daemon among those of its kind.", 1, 9999),
     Setting("cluster", "myqueue", "", "Name of the cluster; daemons of another one are refused."),
-    Setting("data", None, "path", "Directory of this daemon alone: identity, log, store."),
-    Setting("listen", None, "host:port", "The door for clients."),
-    Setting("peer_listen", None, "host:port", "The door for other daemons."),
-    Setting("advertise", "", "host:port", "How clients reach the door, if not as in `listen`."),
-    Setting("peer_advertise", "", "host:port", "How daemons reach the peers' door."),
-    Setting("managers", (), "ID@host:port …", "The peers' doors of all managers."),
+    Setting("data", None, "path", "Folder of this daemon alone: identity, log, store."),
+    Setting("listen", None, "host:port", "Listener for clients."),
+    Setting("peer_listen", None, "host:port", "Listener for other daemons."),
+    Setting("advertise", "", "host:port", "What clients connect to, if not `listen`."),
+    Setting("peer_advertise", "", "host:port", "What daemons connect to, if not `peer_listen`."),
+    Setting("managers", (), "ID@host:port …", "Peer listeners of all managers."),
     Setting("host", "", "", "Label of this machine; replicas are spread over labels."),
     Setting("keys", "", "path", "Folder of the cluster's keys; 'myq key generate' makes one."),
     Setting("insecure", False, "", "Listen on other addresses than loopback without keys."),
     Setting("log", "text", "text, json", "Form of the lines on stderr."),
-    Setting("heartbeat_ms", 150, "ms", "Between the beats of a daemon to its peers."),
-    Setting("election_timeout_ms", 500, "ms", "Silence of a leader before others stand."),
+    Setting("heartbeat_ms", 150, "ms", "Time between heartbeats to peers."),
+    Setting("election_timeout_ms", 500, "ms", "Silence of a leader until others campaign."),
     Setting("segment_bytes", 64 << 20, "bytes", "Size of a segment of the log."),
     Setting("soft_limit_bytes", 256 << 20, "bytes", "Free disk below which writes are refused."),
-    Setting("scrub_bytes_per_s", 8 << 20, "bytes", "Of the log read in search of damage; 0: off."),
-    Setting("fill_bytes_per_s", 16 << 20, "bytes", "Of its log sent to new replicas; 0: no limit."),
-    Setting("waiting_bytes", 0, "bytes", "Memory for messages not read yet; 0: 1/8 of all memory."),
-    Setting("log_entries", 20_000, "entries", "A manager's log; older ones become its state.", 10),
-    Setting("stop_within_ms", 3000, "ms", "For handing over leadership when asked to stop."),
+    Setting("scrub_bytes_per_s", 8 << 20, "bytes", "Log read in search of damage; 0: off."),
+    Setting("fill_bytes_per_s", 16 << 20, "bytes", "Log sent to new replicas; 0: no limit."),
+    Setting("waiting_bytes", 0, "bytes", "Memory for unread messages; 0: 1/8 of all memory."),
+    Setting("log_entries", 20_000, "entries", "In a manager's log; its state has older ones.", 10),
+    Setting("stop_within_ms", 3000, "ms", "Time to transfer leadership after a request to stop."),
 )
-# Where the rule MYQ_<NAME> would clash: MYQ_CLUSTER is the address that `myq` talks to.
+# MYQ_CLUSTER is already the address that `myq` connects to.
 ENVIRONMENT_NAMES = {"cluster": "MYQ_CLUSTER_NAME"}
 _NAMES = {setting.name: setting for setting in SETTINGS}
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonConfig:
-    """One daemon's settings, checked."""
+    """The checked settings of one daemon. `SETTINGS` gives their meanings and units."""
 
     kind: str
     id: int
@@ -85,7 +85,10 @@ class DaemonConfig:
 def load_config(
     kind: str, file: str | None, environment: Mapping[str, str], flags: Mapping[str, Any]
 ) -> DaemonConfig:
-    """Put the four sources together; whatever is wrong is named with its place."""
+    """Merge the four sources and check the result.
+
+    Raises InvalidSetting, which names the setting and where it came from.
+    """
     return check_config(kind, gather(SETTINGS, file, environment, flags, ENVIRONMENT_NAMES))
 
 
@@ -96,23 +99,23 @@ def check_config(kind: str, values: Mapping[str, Any]) -> DaemonConfig:
     clean: dict[str, Any] = {name: _typed(_NAMES[name], values[name]) for name in _NAMES}
     insecure = clean.pop("insecure")
     for name in ("listen", "peer_listen"):
-        door = address(name, clean[name])
-        if not (insecure or clean["keys"] or is_loopback(door)):
+        listener = address(name, clean[name])
+        if not (insecure or clean["keys"] or is_loopback(listener)):
             raise InvalidSetting(
-                f"{name} = {door} is not a loopback address, and there are no keys",
+                f"{name} = {listener} is not a loopback address, and there are no keys",
                 hint="Make keys with 'myq key generate' and name them by --keys; with --insecure"
-                " anybody on that network can read and write.",
+                " everyone on that network can read and write.",
             )
     for name, origin in (("advertise", "listen"), ("peer_advertise", "peer_listen")):
         is_given = bool(clean[name])
         clean[name] = address(name, clean[name]) if is_given else address(origin, clean[origin])
         if is_unspecified(clean[name]):
             flag = "--" + name.replace("_", "-")
-            what = name if is_given else origin
+            named = name if is_given else origin
             raise InvalidSetting(
-                f"{what} = {clean[name]} is every address of this machine, so nobody elsewhere can"
+                f"{named} = {clean[name]} is every address of this machine, so no other machine can"
                 " connect to it",
-                hint=f"Name the address by which others reach this door, with {flag} HOST:PORT.",
+                hint=f"Name the address that others connect to, with {flag} HOST:PORT.",
             )
     if not SEGMENT_BYTES_MIN <= clean["segment_bytes"] < 1 << 32:
         raise InvalidSetting(
@@ -134,15 +137,15 @@ def _typed(setting: Setting, value: Any) -> Any:
 
 def _managers(values: list[str]) -> tuple[tuple[int, str], ...]:
     if not values:
-        raise InvalidSetting("managers is empty: name the peers' doors of all managers")
+        raise InvalidSetting("managers is empty: name the peer listeners of all managers")
     out: dict[int, str] = {}
     for value in values:
-        found = _MANAGER.fullmatch(value.strip())
-        if found is None:
+        match = _MANAGER.fullmatch(value.strip())
+        if match is None:
             raise InvalidSetting(f"managers: {value!r} is not ID@host:port")
-        if int(found[1]) in out:
-            raise InvalidSetting(f"managers: {found[1]} is named twice")
-        where = out[int(found[1])] = address("managers", found[2])
-        if is_unspecified(where):
+        if int(match[1]) in out:
+            raise InvalidSetting(f"managers: {match[1]} is named twice")
+        manager_address = out[int(match[1])] = address("managers", match[2])
+        if is_unspecified(manager_address):
             raise InvalidSetting(f"managers: {value!r} is no address to connect to; name the host")
     return tuple(sorted(out.items()))

@@ -1,4 +1,4 @@
-"""What an answer says about an error beside its text: facts for programs, a hint for people."""
+"""The details of an error in an answer: facts for programs, a hint for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from myqueue.errors import MyQueueError
 
 
 def error_details(error: MyQueueError) -> dict[str, Any]:
-    """What goes beside the text: facts for the client's code, and a hint for this case alone."""
+    """Return the facts of an error for the client's code, and its hint if it has its own."""
     details = getattr(error, "details", None)
-    found = details if isinstance(details, dict) else {}
-    return {**found, "hint": error.own_hint} if error.own_hint else found
+    facts = details if isinstance(details, dict) else {}
+    return {**facts, "hint": error.own_hint} if error.own_hint else facts

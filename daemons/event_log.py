@@ -1,7 +1,7 @@
-"""What a daemon tells people: one line an event on stderr, as text or as JSON.
+"""The daemon's log for people: one line per event on stderr, as text or as JSON.
 
-A repeated event is told at most ten times in ten seconds; how many were left out is told with the
-next. Payloads and secrets are never in a line.
+The same event is logged at most ten times in ten seconds; the next line says how many were left
+out. A line never contains payloads or secrets.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ EVENTS_PER_WINDOW_MAX, WINDOW_MS = 10, 10_000
 class EventLog:
     def __init__(self, name: str, form: str, clock: Clock) -> None:
         self._name, self._json, self._clock = name, form == "json", clock
-        self._seen: dict[str, list[int]] = {}  # event -> [begin of the window, told, left out]
+        self._seen: dict[str, list[int]] = {}  # event -> [start of the window, seen, left out]
 
     def __call__(
         self, level: str, event: str, *, trace: bool = False, always: bool = False, **fields: Any
     ) -> None:
-        """`trace` adds where the exception that is handled now came from. `always`: however often
-        it comes; for what somebody did.
+        """Log one event with its fields.
+
+        `trace` adds the traceback of the exception that is being handled. `always` exempts the
+        line from the limit: for actions of operators.
         """
         now = self._clock.now_ms()
         window = self._seen.setdefault(event, [now, 0, 0])
@@ -45,7 +47,7 @@ class EventLog:
         line = {"ts": stamp.isoformat(timespec="milliseconds"), "level": level,
                 "daemon": self._name, "event": event, **fields}  # fmt: skip
         text = json.dumps(line, default=str) if self._json else _text(line)
-        with suppress(OSError):  # a full disk, a closed terminal: no reason to end a daemon
+        with suppress(OSError):  # a full disk or a closed terminal must not end a daemon
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
 

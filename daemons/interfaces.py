@@ -1,7 +1,7 @@
-"""The seams of the engine: who asks, what owns it, and the way out.
+"""The interfaces around the engine: clients and peers, the owner, and the message transport.
 
-An *owner* (a broker, or the managers' part) gives meaning to what the engine carries; `DESIGN.md`
-says when each of these is called. The *wire* is the transport as the engine sees it.
+The *owner* (a broker or a manager) gives meaning to what the engine replicates. The *transport*
+sends; the engine knows it by `MessageTransport` only. All calls come from the loop's thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Buffer = bytes | memoryview
 
 
 class Client:
-    """Who asks at the clients' door; `identity` is the socket's, fresh for each connection."""
+    """A client at the client listener; `identity` is ZeroMQ's, new for each connection."""
 
     __slots__ = ("identity", "name")
 
@@ -28,7 +28,7 @@ class Client:
 
 
 class Peer:
-    """A daemon that greeted at the peers' door."""
+    """A daemon that greeted at the peer listener."""
 
     __slots__ = ("address", "disk", "identity", "incarnation", "kind", "name", "node")
 
@@ -39,40 +39,77 @@ class Peer:
         self.disk, self.incarnation, self.name = disk, incarnation, f"{kind} {node}"
 
 
-RIVAL_MS: Final = 3000  # a process that is refused tries again several times a second
+RIVAL_MS: Final = 3000  # a refused process retries several times a second
 
 
 class DuplicateDaemon(NamedTuple):
-    """Another process under the number of a daemon that is connected."""
+    """A process refused because another one with its number is connected."""
 
     address: str  # of its peers' door, as it says
-    connected: str  # that of the one that is heard
-    seen_at: int  # when it was refused last
+    connected: str  # the same of the connected process
+    seen_at: int  # when it was refused last, by the monotonic clock
 
 
 class Owner(Protocol):
-    """What a broker and a manager are to the engine; see `DESIGN.md`."""
+    """A broker or a manager, as the engine and the loop call it."""
 
-    def attach(self, engine: Engine) -> None: ...
-    def make_state_machine(self, group: int, about: bytes) -> Any: ...
-    def started(self, now: int) -> None: ...
-    def request(self, client: Client, envelope: Envelope, frames: list[Buffer]) -> None: ...
-    def handle_peer_request(self, peer: Peer, envelope: Envelope, frames: list[Buffer]) -> None: ...
-    def handle_peer_reply(self, peer: tuple[str, int], envelope: Envelope) -> None: ...
-    def greeted(self, kind: str, node: int, disk: str) -> str: ...
-    def before_turn_ends(self, now: int) -> None: ...
-    def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None: ...
-    def dropped(self, replica: Replica, first_index: int) -> None: ...
-    def changed(self, replica: Replica) -> None: ...
-    def closed(self, replica: Replica) -> None: ...
-    def read_ready(self, context: int) -> None: ...
-    def tick(self, now: int) -> None: ...
-    def end_turn(self, now: int) -> None: ...
-    def begin_stopping(self, now: int) -> None: ...
+    # -- at a start, once, in this order -------------------------------------------------------
+
+    def attach(self, engine: Engine) -> None:
+        """Take the engine that this owner proposes to. No group is open yet."""
+
+    def make_state_machine(self, group: int, about: bytes) -> Any:
+        """Make the empty state machine of a group; `about` is what it was created for."""
+
+    def started(self, now: int) -> None:
+        """Every group that was here before the start is open, or in `engine.refused`."""
+
+    # -- within a turn -------------------------------------------------------------------------
+
+    def greeted(self, kind: str, node: int, disk: str) -> str:
+        """Say why a daemon that greets must be refused; "": accept it."""
+
+    def handle_peer_request(self, peer: Peer, envelope: Envelope, frames: list[Buffer]) -> None:
+        """Handle a message of a peer that greeted, other than PACKET."""
+
+    def handle_peer_reply(self, peer: tuple[str, int], envelope: Envelope) -> None:
+        """Handle a reply that came by one of our peer connections."""
+
+    def request(self, client: Client, envelope: Envelope, frames: list[Buffer]) -> None:
+        """Handle a client's request, other than HELLO. Raised errors become its answer."""
+
+    def tick(self, now: int) -> None:
+        """Do what is due: called every 50 ms, less often while all groups are quiet."""
+
+    def before_turn_ends(self, now: int) -> None:
+        """Propose what the requests of this turn collected."""
+
+    # -- from the engine's end of a turn -------------------------------------------------------
+
+    def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
+        """Entries were committed and applied; `results` has one result for each."""
+
+    def dropped(self, replica: Replica, first_index: int) -> None:
+        """Proposals from `first_index` on were replaced by another leader's entries."""
+
+    def changed(self, replica: Replica) -> None:
+        """Role, term or leader of a replica changed, or it became ready to serve as leader."""
+
+    def closed(self, replica: Replica) -> None:
+        """The replica broke an invariant and takes no part any more."""
+
+    def read_ready(self, context: int) -> None:
+        """The linearizable read that was requested with `context` may be answered."""
+
+    def end_turn(self, now: int) -> None:
+        """Send the replies of this turn."""
+
+    def begin_stopping(self, now: int) -> None:
+        """The daemon was asked to stop: transfer leadership, refuse new work."""
 
 
 class MessageTransport(Protocol):
-    """The way out, as the engine sees the transport."""
+    """The sockets as the engine sees them. Nothing blocks; what can't be queued is dropped."""
 
     def reply(self, client: Client, frames: list[Buffer]) -> None: ...
     def reply_to_peer(self, peer: Peer, frame: bytes) -> None: ...

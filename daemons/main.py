@@ -1,14 +1,14 @@
 """The composition root: `myq-manager` and `myq-broker` begin and end here.
 
-Builds the real world in this order: settings ▶ process ▶ log (directory, identity, recovery) ▶
-doors ▶ engine and owner ▶ groups ▶ loop. The doors are bound before groups are opened, so that an
-address that is taken is told at once; nobody is heard before all is recovered.
+It starts in this order: settings ▶ process ▶ log (folder, identity, recovery) ▶ listeners ▶ engine
+and owner ▶ raft groups ▶ loop. Listeners are bound before groups are opened, so that an address in
+use is reported at once; no message is read before all is recovered.
 
-Ends: 0 after SIGTERM or SIGINT (leaders hand over, the log is closed), 1 with one line when it
-can't start, 2 when its settings are wrong, 4 when the disk failed, 5 when an invariant did not hold
-that is of no group (of those that are, the group is closed alone, see
-`daemons/replication/close_group.py`). The last two must not be "handled": a daemon that does not
-trust its disk or its log must not go on.
+Exit codes: 0 after SIGTERM or SIGINT (leadership is transferred, the log is closed); 1 with one
+line when it can't start; 2 when its settings are wrong; 4 when the disk failed; 5 when an invariant
+is broken outside of any raft group (a broken group is closed alone, see
+`daemons/replication/close_group.py`). Nothing handles the last two: a daemon that can't trust its
+disk or its log must not go on.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from myqueue.wire import protocol
 from myqueue.wire.keyfiles import DoorKeys
 
 EXIT_WRONG_USAGE, EXIT_DISK_FAILED, EXIT_INVARIANT_BROKEN = 2, 4, 5
-OPEN_FILES: Final = 65_536  # connections of clients, mostly
+OPEN_FILES: Final = 65_536  # mostly connections of clients
 ROOM_TRY_S: Final = 1.0
 ROOM_TOLD_TRIES: Final = 30
 
 
 class DaemonProcess:
-    """One process: open, run, close."""
+    """One daemon process: open its log, serve, close."""
 
     def __init__(self, config: DaemonConfig) -> None:
         self.config = config
         self.clock = RealClock()
-        self.tell = EventLog(f"{config.kind}-{config.id}", config.log, self.clock)
+        self.log_event = EventLog(f"{config.kind}-{config.id}", config.log, self.clock)
         self._stop = Event()
 
     def run(self) -> None:
@@ -71,10 +71,13 @@ class DaemonProcess:
             self._serve(log, random)
         finally:
             closed = log.close()
-            self.tell("info", "stopped", log="closed" if closed else "the disk took too long")
+            self.log_event("info", "stopped", log="closed" if closed else "the disk took too long")
 
     def _open_log(self, random: Random) -> Log | None:
-        """A full disk is no reason to end: who ends is not there when there is room (W15)."""
+        """Open and recover the log; None: a signal came first.
+
+        While the disk is full this waits: a daemon that ended would not be there later.
+        """
         config = self.config
         journal = JournalConfig(
             segment_bytes=config.segment_bytes, soft_limit_bytes=config.soft_limit_bytes
@@ -85,10 +88,10 @@ class DaemonProcess:
                 return Log(config.data, owner, journal, self.clock.wall_ms, random)
             except DiskFull as error:
                 if tries % ROOM_TOLD_TRIES == 0:
-                    self.tell("error", "waits-for-room", error=str(error), do=error.hint)
+                    self.log_event("error", "waits-for-room", error=str(error), do=error.hint)
             if self._stop.wait(ROOM_TRY_S):
                 break
-        self.tell("info", "stopped", log="not opened")
+        self.log_event("info", "stopped", log="not opened")
         return None
 
     def _serve(self, log: Log, random: Random) -> None:
@@ -98,7 +101,7 @@ class DaemonProcess:
             protocol.GREET, 0, config.cluster, config.kind, config.id, log.identity.disk,
             incarnation, config.peer_advertise, __version__,
         )  # fmt: skip
-        owner = make_owner(config, self.tell)
+        owner = make_owner(config, self.log_event)
         engine: Engine | None = None
         keys = DoorKeys(config.keys) if config.keys else None
         transport = Transport(
@@ -114,7 +117,7 @@ class DaemonProcess:
                 config.kind, config.id, incarnation, log, settings, self.clock, random,
                 transport, owner,
             )  # fmt: skip
-            transport.counts, engine.report = engine.counts, self.tell
+            transport.counts, engine.report = engine.counts, self.log_event
             if config.waiting_bytes:
                 transport.floods = FloodGuard(config.waiting_bytes)
             engine.scrub_bytes_per_s = config.scrub_bytes_per_s
@@ -123,25 +126,25 @@ class DaemonProcess:
                 if (config.kind, config.id) != ("manager", node):
                     transport.set_peer_address(("manager", node), address)
             engine.open_groups()
-            self._tell_start(log, engine)
-            loop = Loop(engine, owner, transport, config.cluster, self.tell)
+            self._log_start(log, engine)
+            loop = Loop(engine, owner, transport, config.cluster, self.log_event)
             loop.run(self._stop.is_set, config.stop_within_ms)
         finally:
             if engine is not None:
                 engine.close()
             transport.close()
 
-    def _tell_start(self, log: Log, engine: Engine) -> None:
+    def _log_start(self, log: Log, engine: Engine) -> None:
         recovered = log.journal.recovered
         if log.store_problem:
-            self.tell("warning", "store-rebuilt", why=log.store_problem)
+            self.log_event("warning", "store-rebuilt", why=log.store_problem)
         for finding in recovered.findings:
-            self.tell("warning", "recovery-finding", finding=str(finding))
+            self.log_event("warning", "recovery-finding", finding=str(finding))
         for uid, why in engine.refused.items():
-            self.tell("error", "replica-stays-out", group=f"{uid:x}", why=why)
-        # A broker is ready when it has joined (`daemons/broker/join_status.py`).
+            self.log_event("error", "replica-stays-out", group=f"{uid:x}", why=why)
+        # A broker logs "ready" after it has joined (`daemons/broker/join_status.py`).
         event = "ready" if self.config.kind == "manager" else "listening"
-        self.tell(
+        self.log_event(
             "info", event, listen=self.config.listen, peers=self.config.peer_listen,
             data=self.config.data, groups=len(engine.replicas), version=__version__,
             pid=os.getpid(),
@@ -151,13 +154,13 @@ class DaemonProcess:
         self._stop.set()
 
 
-def make_owner(config: DaemonConfig, tell: Callable[..., None]) -> Owner:
+def make_owner(config: DaemonConfig, log_event: Callable[..., None]) -> Owner:
     if config.kind == "manager":
-        return Manager(config, tell)
-    return Broker(config, tell)
+        return Manager(config, log_event)
+    return Broker(config, log_event)
 
 
-# What a flag takes, by the unit of its setting.
+# The metavar of a flag, by the unit of its setting.
 _METAVARS = {
     "": "TEXT", "path": "DIR", "host:port": "HOST:PORT", "text, json": "[text|json]", "ms": "MS",
     "bytes": "BYTES", "entries": "NUMBER",
@@ -171,7 +174,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         if default is False:
             option = click.option(flag, is_flag=True, default=None, help=setting.meaning)
         elif setting.name == "managers":
-            help_text = f"{setting.meaning} Given once for each.  [required]"
+            help_text = f"{setting.meaning} Repeat for each manager.  [required]"
             option = click.option(flag, multiple=True, metavar="ID@HOST:PORT", help=help_text)
         else:
             help_text = setting.meaning + ("  [required]" if default is None else shown)
@@ -190,15 +193,15 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 @click.group(context_settings=_HELP)
 @click.version_option(__version__)
 def main() -> None:
-    """Run one daemon of myqueue in the foreground; lines about it go to stderr."""
+    """Run one daemon of myqueue in the foreground. It logs to stderr."""
 
 
 @main.command(context_settings=_HELP)
 @_options
 def manager(file: str | None, **flags: Any) -> None:
-    """Run a manager: the cluster's metadata, in consensus with the other managers.
+    """Run a manager: it keeps the cluster's metadata, in consensus with the other managers.
 
-    In the foreground, with lines about it on stderr. SIGTERM or Ctrl-C ends it in order. Exit
+    Runs in the foreground and logs to stderr. SIGTERM or Ctrl-C stops it in order. Exit
     codes: 0 stopped, 1 could not run, 2 wrong settings, 4 the disk failed, 5 an invariant of
     consensus is broken.
     """
@@ -208,9 +211,9 @@ def manager(file: str | None, **flags: Any) -> None:
 @main.command(context_settings=_HELP)
 @_options
 def broker(file: str | None, **flags: Any) -> None:
-    """Run a broker: replicas of partitions, as the managers order.
+    """Run a broker: it holds the replicas of partitions that the managers assign to it.
 
-    In the foreground, with lines about it on stderr. SIGTERM or Ctrl-C ends it in order. Exit
+    Runs in the foreground and logs to stderr. SIGTERM or Ctrl-C stops it in order. Exit
     codes: 0 stopped, 1 could not run, 2 wrong settings, 4 the disk failed, 5 an invariant of
     consensus is broken.
     """
@@ -218,28 +221,28 @@ def broker(file: str | None, **flags: Any) -> None:
 
 
 def run_daemon(kind: str, file: str | None, flags: dict[str, Any]) -> None:
-    tell = EventLog(kind, "text", RealClock())
+    log_event = EventLog(kind, "text", RealClock())
     try:
         config = load_config(kind, file, os.environ, flags)
         daemon = DaemonProcess(config)
-        tell = daemon.tell
+        log_event = daemon.log_event
         daemon.run()
     except InvalidSetting as error:
-        tell("error", "cannot-run", code=error.code, error=str(error), do=error.hint)
+        log_event("error", "cannot-run", code=error.code, error=str(error), do=error.hint)
         sys.exit(EXIT_WRONG_USAGE)
     except JournalStopped as error:
-        tell("error", "disk-failed", error=str(error), do=error.hint)
+        log_event("error", "disk-failed", error=str(error), do=error.hint)
         sys.exit(EXIT_DISK_FAILED)
     except MyQueueError as error:
-        tell("error", "cannot-run", code=error.code, error=str(error), do=error.hint)
+        log_event("error", "cannot-run", code=error.code, error=str(error), do=error.hint)
         sys.exit(1)
     except InvariantBroken as error:
-        tell("error", "invariant-broken", error=str(error), trace=True)
+        log_event("error", "invariant-broken", error=str(error), trace=True)
         sys.exit(EXIT_INVARIANT_BROKEN)
 
 
 def run(words: list[str]) -> None:
-    """`myq-manager …` and `myq-broker …`, as bin/ and the agent start them."""
+    """Run `myq-manager …` or `myq-broker …`, as bin/ and the agent start them."""
     command = main.commands.get(words[0]) if words else None
     if command is None:
         main.main(words, prog_name="python -m myqueue.daemons.main")

@@ -1,6 +1,6 @@
-"""What a daemon counts: plain integers on the hot path, read when somebody asks.
+"""Counters and histograms of a daemon: plain integers, read when a client asks for STATS.
 
-Names follow the metrics' rules (`…_total`, `…_bytes`, `…_seconds`). A counter never goes down
+Names follow the rules of Prometheus (`…_total`, `…_bytes`, `…_seconds`). A counter never goes down
 while the process lives. Histograms have fixed bounds, so that they can be added up over daemons.
 """
 
@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from typing import Any
 
-# Seconds; the same for all latencies.
+# Upper bounds of the buckets; the same for all latencies.
 HISTOGRAM_BOUNDS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
     *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
@@ -19,7 +19,7 @@ HISTOGRAM_BOUNDS_S = (
 
 
 class Histogram:
-    """How often a duration fell between two bounds; the last bucket has no upper one."""
+    """Counts durations by bucket; the last bucket has no upper bound."""
 
     __slots__ = ("buckets", "sum")
 
@@ -33,7 +33,7 @@ class Histogram:
 
 
 class DaemonMetrics(defaultdict[str, int]):
-    """Counters by name; `histograms` beside them."""
+    """Counters by name, and `histograms` by name."""
 
     def __init__(self) -> None:
         super().__init__(int)
@@ -45,13 +45,14 @@ class DaemonMetrics(defaultdict[str, int]):
             "counters": dict(self),
             "bounds": list(HISTOGRAM_BOUNDS_S),
             "histograms": {
-                name: [one.buckets, one.sum] for name, one in sorted(self.histograms.items())
+                name: [histogram.buckets, histogram.sum]
+                for name, histogram in sorted(self.histograms.items())
             },
         }
 
 
 def process_usage() -> dict[str, Any]:
-    """What this process has used of the machine so far, and holds now."""
+    """Return the process id, the CPU time used so far, and the resident memory."""
     times = os.times()
     with open("/proc/self/statm", encoding="ascii") as statm:
         pages = int(statm.read().split()[1])

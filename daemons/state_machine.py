@@ -1,14 +1,14 @@
-"""What a group's state machine is to the daemon around it: the seam between consensus and meaning.
+"""The interface of a raft group's state machine, between consensus and the meaning of entries.
 
-A partition and the managers' metadata are both machines: committed entries go in, results and
-changed rows come out. Machines compute; they read no clock and no random, and they keep no
-reference to anything that changes by itself (R27): the time in an entry is the leader's stamp.
+A partition and the managers' metadata are both state machines: committed entries go in, results and
+changed rows come out. A machine computes the same on every replica: it reads no clock and no random
+numbers, and the time in an entry is the leader's timestamp.
 
-Data flow: `apply` is called with consecutive committed entries, in order, each once; its results go
-to whoever proposed them, if they still wait. What the entries changed collects inside the machine;
-from time to time `take_changes` hands these rows over to the store, with the applied index that
-they belong to (W13). After a restart `load` gets all rows back, and applying goes on behind them.
-`snapshot` and `restore` do the same for a replica that gets the state from its leader.
+`apply` gets consecutive committed entries, in order, each once; its results go to the requests that
+wait for them. The machine collects the rows that entries changed. `take_changes` passes them to the
+store, in one transaction with the applied index that they belong to. After a restart `load` gets
+all rows back, and applying goes on after that index. `snapshot` and `restore` do the same for a
+replica that gets the state from its leader.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ RowChanges = tuple[dict[bytes, bytes], list[bytes]]
 
 
 class StateMachine(Protocol):
-    """See the module's docstring. `applied_index` is the index of the last entry applied.
+    """The state of one raft group. `applied_index` is the index of the last entry applied.
 
-    Entries before `start_index` are needed by nobody, the state aside; its log may begin there.
-    `bytes_gone` is how much of them there ever was, about. Both are 0 if the machine can't say.
+    The state no longer needs entries before `start_index`: the log may begin there. `bytes_gone` is
+    about how many bytes these entries ever had. Both are 0 if the machine can't tell.
     """
 
     applied_index: int
@@ -36,22 +36,22 @@ class StateMachine(Protocol):
     def start_index(self) -> int: ...
 
     def apply(self, entries: list[Entry]) -> list[Any]:
-        """One result for each entry, in order; a refusal is a result as well, not an exception.
+        """Apply entries and return one result each, in order. A refusal is a result, no exception.
 
         Entries of the types NOOP and CONFIG are among them; their result is None.
         """
 
     def take_changes(self) -> RowChanges:
-        """The rows that changed since the last call."""
+        """Return the rows that changed since the last call, and forget them."""
 
     def load(self, applied_index: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Become what the store saved, whatever was before."""
+        """Replace the state by the rows that the store saved at `applied_index`."""
 
     def snapshot(self) -> bytes:
-        """The whole state at `applied_index`, the index included."""
+        """Pack the whole state, with `applied_index`."""
 
     def restore(self, snapshot: bytes) -> None:
-        """Become that state, whatever was before.
+        """Replace the state by this snapshot.
 
-        `take_changes` then hands over all of it, and names the keys of before that are no more.
+        `take_changes` then returns all of it, and the keys of the old state that it does not have.
         """

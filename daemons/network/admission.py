@@ -1,9 +1,9 @@
-"""Who is let in: the answer to each handshake, as ZeroMQ asks it (ZAP, RFC 27).
+"""Answers handshakes: which keys may connect (ZeroMQ's ZAP, RFC 27).
 
-With keys every connection is encrypted, and before its first message ZeroMQ asks us: which door
-(the domain), and the public key of who knocks. Without this answer any client that knows a
-daemon's public key would be let in (Z12). At the peers' door only the peers' own key is good; at
-the clients' door those that are admitted. Pure but for the look into the folder.
+With keys every connection is encrypted. Before its first message ZeroMQ asks this file, naming the
+listener (the domain) and the public key of the other side. Without the answer any client that knows
+a daemon's public key could connect. The peer listener admits the peers' own key only, the client
+listener the keys in the folder. Pure except for reading that folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class AdmittedKeys(Protocol):
 
 
 def answer_handshake(request: list[bytes], keys: AdmittedKeys) -> tuple[list[bytes], bool]:
-    """The reply, and whether it lets them in."""
+    """Return the reply to a request of ZeroMQ, and whether it admits the connection."""
     number = request[1] if len(request) > 1 else b""
     name = _name(request, keys)
     if name is None:
@@ -40,7 +40,7 @@ def _name(request: list[bytes], keys: AdmittedKeys) -> str | None:
 
 
 def z85(data: bytes) -> bytes:
-    """A key as it is written in files; its length is a multiple of four.
+    """Encode a key as files have it. Its length is a multiple of four.
 
     >>> z85(bytes.fromhex("864fd26fb559f75b"))
     b'HelloWorld'

@@ -1,19 +1,21 @@
-"""A flood of messages, and whose it is: the bound of what waits at the doors of this process.
+"""Bounds the memory of messages that wait to be read, by cutting the connections that sent most.
 
-Sockets queue what comes in without a limit (`sockets.py` says why), and libzmq reads faster than
-the loop does. Honest clients and daemons bound what they have under way. This is the bound for the
-others: they could take all memory, with more messages than the loop can read, or on a connection
-whose messages libzmq never shows to the loop (the second one of the same name).
+Sockets queue incoming messages without a limit (`sockets.py` says why), and libzmq reads faster
+than the loop. Well-behaved clients and daemons bound what they have in flight. Others could take
+all memory: with more messages than the loop can read, or on a connection whose messages libzmq
+never gives to the loop (a second one with the same identity).
 
-The memory of the process is measured. If it has grown by half of its room (`room_bytes`), the bytes
-that each connection ever brought are noted; if it has grown by all of it, the connections that
-brought most since then are cut, until the rest brought a tenth. While the loop stays behind, each
-further `MORE_BYTES` cuts again. Messages that came before are answered as far as that is possible.
+The memory of the process is measured. When it has grown by half of its room (`room_bytes`), the
+bytes received so far on each connection are noted. When it has grown by all of its room, the
+connections that received most since then are cut, until the rest received a tenth. While the loop
+still lags, each further `MORE_BYTES` cuts again. Messages received before are still answered if
+possible.
 
-Connections of this cluster's daemons are never cut: those that we made, and those of peers that we
-met on their own door. Nobody is cut if what the others brought can't have taken that memory.
+Connections of this cluster's daemons are never cut: connections that we made, and those of peers
+that we also reached at their own listener. Nothing is cut if the bytes received from others can't
+explain the growth.
 
-Decides, and shuts connections of this process; nothing else here speaks TCP but libzmq.
+Only this file and libzmq use TCP connections of this process.
 """
 
 from __future__ import annotations
@@ -30,16 +32,17 @@ from typing import Final, NamedTuple
 ROOM_SHARE: Final = 8  # messages may take this part of the machine's memory
 ROOM_MIN_BYTES: Final = 128 << 20
 ROOM_MAX_BYTES: Final = 2 << 30
-MORE_BYTES: Final = 64 << 20  # more, while the loop is behind, until it cuts again
+MORE_BYTES: Final = 64 << 20  # further growth, while the loop lags, until it cuts again
 LOOK_MS: Final = 50
-SPARED_SHARE: Final = 0.1  # of the bytes of a flood: connections that brought them stay
-MEMORY_A_BYTE: Final = 64  # at most, of a received one: of the smallest messages, libzmq's overhead
-_BYTES_RECEIVED: Final = 128  # its place in struct tcp_info (Linux 4.2 and newer)
-_RESET: Final = struct.pack("ii", 1, 0)  # the sender learns of it when libzmq closes, not later
+SPARED_SHARE: Final = 0.1  # of a flood's bytes: connections with less than this stay
+# At most, for each received byte: libzmq's overhead of the smallest messages
+MEMORY_A_BYTE: Final = 64
+_BYTES_RECEIVED: Final = 128  # offset in struct tcp_info (Linux 4.2 and newer)
+_RESET: Final = struct.pack("ii", 1, 0)  # the sender gets a reset when libzmq closes
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _V2, _V1 = "memory.max", "memory.limit_in_bytes"
 
-# By inode and local port of a connection: whether it is one of this cluster's daemons.
+# (inode, local port) of a connection -> whether it belongs to a daemon of this cluster.
 IsOurs = Callable[[int, int], bool]
 
 
@@ -51,17 +54,17 @@ class Cut(NamedTuple):
 
 
 class FloodGuard:
-    """See the module's docstring."""
+    """Measures memory and cuts connections. Called in each turn of the loop."""
 
     def __init__(self, room_bytes: int, more_bytes: int = MORE_BYTES) -> None:
         self._room, self._more = room_bytes, more_bytes
         self._look_at = 0
-        self._base = -1  # memory at the lowest, or when somebody was cut last; -1: not known
+        self._base = -1  # lowest memory since the last cut; -1: not known
         self._before: dict[int, int] | None = None  # bytes by inode of the connection
-        self._is_on = False  # somebody was cut, and what came until then is not read yet
+        self._is_on = False  # a connection was cut, and messages from before are not read yet
 
     def look(self, now: int, is_ours: IsOurs, *, is_behind: bool) -> list[Cut]:
-        """Called in each turn. Which connections were cut."""
+        """Cut connections if memory has grown too much; return those that were cut."""
         self._is_on &= is_behind
         if now < self._look_at:
             return []
@@ -82,14 +85,14 @@ class FloodGuard:
 
 
 def memory_bytes() -> int:
-    """Of this process, without the pages of files, such as those of the store."""
+    """Return the resident memory of this process, without pages of files such as the store's."""
     with open("/proc/self/statm", encoding="ascii") as statm:
         _, resident, shared, *_ = statm.read().split()
     return (int(resident) - int(shared)) * _PAGE
 
 
 def room_bytes(total_bytes: int) -> int:
-    """Memory that messages may take, where there is so much.
+    """Return the memory that messages may take, of `total_bytes`.
 
     >>> room_bytes(8 << 30) >> 20
     1024
@@ -98,8 +101,8 @@ def room_bytes(total_bytes: int) -> int:
 
 
 def machine_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Memory that this process may have: the machine's, or less if a cgroup of its says so."""
-    found = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
+    """Return the memory this process may have: the machine's, or less if its cgroup limits it."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
     with suppress(OSError):
         for line in (proc / "self" / "cgroup").read_text("utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
@@ -109,8 +112,8 @@ def machine_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgrou
             inner = root / path.lstrip("/")
             for folder in (inner, *inner.parents):
                 if folder.is_relative_to(root):
-                    found += _limit(folder / name)
-    return min(found)
+                    limits += _limit(folder / name)
+    return min(limits)
 
 
 def _limit(file: Path) -> list[int]:
@@ -122,7 +125,7 @@ def _limit(file: Path) -> list[int]:
 def cut_heaviest_connections(
     before: dict[int, int], is_ours: IsOurs, grown_bytes: int = 0
 ) -> list[Cut]:
-    """Shut the connections of others that brought most since `before`."""
+    """Shut the connections that received most since `before`; never those of our daemons."""
     brought = {
         inode: _received(one) - before.get(inode, 0)
         for inode, one in _connections()
@@ -141,7 +144,7 @@ def cut_heaviest_connections(
     done = []
     for inode, connection in _connections():
         if inode in chosen:
-            with suppress(OSError):  # it is gone by itself
+            with suppress(OSError):  # it was closed since
                 host, port, *_ = connection.getpeername()
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 connection.shutdown(socket.SHUT_RDWR)
@@ -150,23 +153,24 @@ def cut_heaviest_connections(
 
 
 def received_bytes() -> dict[int, int]:
-    """Bytes that each TCP connection of this process ever received, by its inode."""
+    """Return the bytes that each TCP connection of this process ever received, by its inode."""
     return {inode: _received(connection) for inode, connection in _connections()}
 
 
 def _received(connection: socket.socket) -> int:
-    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-    if len(told) < _BYTES_RECEIVED + 8:
+    tcp_info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    if len(tcp_info) < _BYTES_RECEIVED + 8:
         return 0
-    return int(struct.unpack_from("Q", told, _BYTES_RECEIVED)[0])
+    return int(struct.unpack_from("Q", tcp_info, _BYTES_RECEIVED)[0])
 
 
 def _connections() -> Iterator[tuple[int, socket.socket]]:
-    """The TCP connections of this process, by inode. Each has a descriptor of its own while it is
-    looked at: libzmq may close the other one at any time.
+    """Iterate over the TCP connections of this process, with their inodes.
+
+    Each is duplicated while it is used: libzmq may close its own descriptor at any time.
     """
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # closed meanwhile, no socket, or not connected
+        with suppress(OSError):  # closed since, no socket, or not connected
             info = os.stat(f"/proc/self/fd/{name}")
             if not stat.S_ISSOCK(info.st_mode):
                 continue

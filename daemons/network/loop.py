@@ -1,29 +1,28 @@
-"""The turn: the one place where the order of things lives.
+"""The turn of a daemon: the only file that knows in which order things happen.
 
-    wait ▶ journal's news ▶ peers ▶ links ▶ clients ▶ ticks
+    wait ▶ journal's reports ▶ peers ▶ replies of peers ▶ clients ▶ ticks
          ▶ owner.before_turn_ends ▶ engine.end_turn ▶ owner.end_turn
 
 One thread runs this and decides everything. It never waits for a disk: the journal reports when it
-is done. Peers come before clients, and of clients only so much is taken in one turn, so that
-consensus goes on under any flood (decision 6). Whatever a client sends, it gets an answer or is
-counted as dropped; nothing that comes from a socket ends the process. A broken invariant of
-consensus closes its group alone (`daemons/replication/close_group.py`); one of no group, and a
-failed disk, end it.
+is done. Peers come before clients, and only so much is taken from clients in one turn, so consensus
+goes on under any flood. Every client message gets an answer or is counted as dropped; no message
+ends the process. A broken invariant closes its raft group alone
+(`daemons/replication/close_group.py`); one outside of any group, and a failed disk, end the
+process.
 
-So not everybody may speak of consensus. Without keys a greeting is only a claim; a PACKET is heard
-from a daemon of our kind that
+Without keys a greeting is only a claim. So a PACKET is accepted only from a daemon of our kind that
 
-- we reached ourselves, at the address that the settings or the managers name, and that answered
-  with the same node and disk as the greeting;
+- we reached ourselves, at the address in the settings or from the managers, and that answered with
+  the same node and disk as the greeting;
 - is a member of a group that is here;
-- speaks for replicas on its own node only;
-- has the one connection of its number to this door: the first that greeted keeps it while it
+- sends for replicas on its own node only;
+- holds the one connection of its number to this listener: the first that greeted keeps it while it
   stands, and a process that ends loses it at once.
 
-Whoever makes up a node or a disk is refused; who reads a member's disk from the wire and repeats it
-is taken for that member while that one is not connected. Against intent only keys help: with them
-nobody comes in by the peers' door who does not hold the peers' key (S1), and without them doors are
-on loopback (S5).
+A process that makes up a node or a disk is refused. One that reads a member's disk from the network
+and repeats it is taken for that member while the member is not connected. Only keys protect against
+intent: with them the peer listener admits only the peers' key, and without them listeners are on
+loopback.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
 
 TICK_MS = 50
-QUIET_TICK_MS = 150  # while no group waits for a time: as often as beats are due
-CLIENT_MESSAGES = 256  # taken from the clients' door in one turn
+QUIET_TICK_MS = 150  # while no group has a deadline: as often as heartbeats are due
+CLIENT_MESSAGES = 256  # read from the client listener in one turn
 CLIENT_BYTES = 8 << 20
 PEER_MESSAGES = 1024
 PEER_BYTES = 64 << 20
@@ -59,16 +58,16 @@ CLIENT_KINDS = frozenset(
     )
 )
 NODE_ID_END = 1 << 31
-TEXT_MAX = 300  # of what somebody calls itself, and is kept
+TEXT_MAX = 300  # of a name or address that a client or peer gives
 ERROR_TEXT_MAX = 2000  # characters
-CUTS_TOLD_MAX = 20  # lines at once
-PEERS_MAX = 4096  # connections that greeted, and stand
+CUTS_TOLD_MAX = 20  # lines in one tick
+PEERS_MAX = 4096  # connections of peers that greeted
 DAEMON_KINDS = ("manager", "broker")
 LogEvent = Callable[..., None]
 
 
 class Loop:
-    """One daemon's turn after turn; `run` returns when it was asked to stop, or raises."""
+    """Runs the turns of one daemon; `run` returns after a request to stop, or raises."""
 
     def __init__(
         self, engine: Engine, owner: Owner, transport: Transport, cluster: str, log: LogEvent
@@ -76,18 +75,16 @@ class Loop:
         self.engine, self.owner, self.transport = engine, owner, transport
         self._cluster, self._log = cluster, log
         self._peers: dict[bytes, Peer] = {}
-        self._confirmed_disks: dict[
-            tuple[str, int], str
-        ] = {}  # of daemons that answered on our links
-        self._identity_by_daemon: dict[
-            tuple[str, int], bytes
-        ] = {}  # the identity of each daemon's link
+        # Of daemons that we reached at their own listener
+        self._confirmed_disks: dict[tuple[str, int], str] = {}
+        # Of its connection to our peer listener
+        self._identity_by_daemon: dict[tuple[str, int], bytes] = {}
         self._pauses = LogPauses()
         self._rivals = Rivals(engine.rivals)
-        self._group_member_nodes: set[int] = set()  # nodes that share, or shared, a group with us
+        self._group_member_nodes: set[int] = set()  # nodes that are or were members of a group here
         self._next_tick = 0
         self._has_more_work = False
-        self._stop_at: int | None = None  # asked to stop: leaders hand over until then
+        self._stop_at: int | None = None  # deadline for transferring leadership, once asked to stop
         transport.probe = self._greeting_reply(0)
         transport.known_peers = self._known_peers
         transport.watch(engine.log.journal.fileno())
@@ -143,7 +140,7 @@ class Loop:
         self.owner.end_turn(now)
 
     def _log_refused_handshakes(self, now: int) -> None:
-        """Handshakes that failed; ZeroMQ does not say whose."""
+        """Log failed handshakes by listener; ZeroMQ does not say whose they were."""
         for door, count in zip(
             ("clients", "peers"), self.transport.take_handshakes_refused(), strict=True
         ):
@@ -155,26 +152,26 @@ class Loop:
                 )  # fmt: skip
 
     def _log_cuts(self) -> None:
-        """Each connection that was cut to keep memory; of very many the largest."""
+        """Log connections that were cut to save memory; of many only the largest."""
         cuts, self.transport.cuts = self.transport.cuts, []
         cuts.sort(key=lambda one: -one.received_bytes)
         for one in cuts[:CUTS_TOLD_MAX]:
             self._log(
                 "warning", "connection-cut", peer=one.address, bytes=one.received_bytes,
-                why="messages that wait to be read took too much memory, most of them from here",
+                why="unread messages took too much memory, most of them from this address",
             )  # fmt: skip
         if cuts[CUTS_TOLD_MAX:]:
             self._log("warning", "connections-cut", more=len(cuts) - CUTS_TOLD_MAX)
 
     def _known_peers(self) -> list[bytes]:
-        """Connections of daemons that were met on their own door, too: no stranger's claim."""
+        """Return connections of peers that we also reached at their own listener."""
         return [
             one
             for one, it in self._peers.items()
             if self._confirmed_disks.get((it.kind, it.node)) == it.disk
         ]
 
-    # -- the clients' door ---------------------------------------------------------------------
+    # -- the client listener -------------------------------------------------------------------
 
     def _handle_client_message(
         self, client: Client, frame: bytes, frames: list[Any] | None
@@ -188,7 +185,7 @@ class Loop:
             kind = envelope[protocol.KIND]
             if kind not in CLIENT_KINDS:
                 name = protocol.name_of(kind)
-                raise errors.Unsupported(f"{name} is not a request of this door", request=request)
+                raise errors.Unsupported(f"{name} is not a request for clients", request=request)
             if frames is None:
                 raise errors.InvalidRequest(f"more than {protocol.FRAMES_MAX} frames")
             if kind == protocol.HELLO:
@@ -205,7 +202,7 @@ class Loop:
             self._reply_error(client, request, error)
         except InvariantBroken:
             raise
-        except Exception as error:  # a mistake of ours must not become everybody's outage
+        except Exception as error:  # a bug in one request must not end the daemon
             counts["requests_crashed_total"] += 1
             self._log("error", "request-crashed", client=client.name, error=repr(error), trace=True)
             if request is not None:
@@ -233,7 +230,7 @@ class Loop:
         )  # fmt: skip
         self.transport.reply(client, [answer])
 
-    # -- the peers' door -----------------------------------------------------------------------
+    # -- the peer listener ---------------------------------------------------------------------
 
     def _handle_peer_message(self, identity: bytes, frame: bytes, frames: list[Any] | None) -> None:
         counts = self.engine.counts
@@ -247,14 +244,14 @@ class Loop:
             if kind == protocol.GREET:
                 self._handle_greeting(identity, envelope)
             elif peer is None:
-                raise errors.GreetFirst("this door hears only who has greeted")
+                raise errors.GreetFirst("send GREET before other messages")
             elif kind == protocol.PACKET and peer.kind == self.engine.kind:
                 self._check_may_send_packets(peer, envelope)
                 self.engine.packet(peer.node, envelope, frames)
             elif kind in PEER_KINDS:
                 self.owner.handle_peer_request(peer, envelope, frames)
             else:
-                raise errors.Unsupported(f"{protocol.name_of(kind)} is not for this door")
+                raise errors.Unsupported(f"{protocol.name_of(kind)} is not a message for peers")
         except errors.MyQueueError as error:
             counts["peer_messages_refused_total"] += 1
             if isinstance(error, errors.InvalidRequest) and request is None:
@@ -270,17 +267,17 @@ class Loop:
             self._log("error", "peer-message-crashed", error=repr(error), trace=True)
 
     def _check_may_send_packets(self, peer: Peer, envelope: protocol.Envelope) -> None:
-        """Whether this one may speak of consensus; see the module's docstring."""
+        """Raise IdentityMismatch unless this peer may send packets (see the module's docstring)."""
         node = peer.node
         if self._confirmed_disks.get((peer.kind, node)) != peer.disk:
-            raise errors.IdentityMismatch(f"{peer.name} was not met on its own door")
+            raise errors.IdentityMismatch(f"{peer.name} was not reached at its own listener")
         if node not in self._group_member_nodes:
             for replica in self.engine.replicas.values():
                 self._group_member_nodes.update(map(node_of, replica.node.config.members))
             if node not in self._group_member_nodes:
                 raise errors.IdentityMismatch(f"{peer.name} is a member of no group here")
         if not packets.is_from_node(envelope, node):
-            raise errors.IdentityMismatch(f"{peer.name} speaks for another node")
+            raise errors.IdentityMismatch(f"{peer.name} sends for another node")
 
     def _handle_greeting(self, identity: bytes, envelope: protocol.Envelope) -> None:
         try:
@@ -321,8 +318,9 @@ class Loop:
         )  # fmt: skip
 
     def _refuse_duplicate(self, identity: bytes, new: Peer) -> None:
-        """A daemon has one connection to this door, which ends with its process. As long as it
-        stands, nobody else is heard under its number, whatever it knows of it.
+        """Refuse a second connection under one number while the first one stands.
+
+        A daemon has one connection to this listener, which ends with its process.
         """
         number = new.kind, new.node
         other, now = self._identity_by_daemon.get(number, identity), self.engine.now
@@ -342,22 +340,22 @@ class Loop:
             if self._rivals.is_held(new, now):
                 raise errors.Busy(f"{new.name} lost its connection a moment ago, and may come back")
             return
-        if new.incarnation == peer.incarnation:  # its link broke, and this end does not know
-            raise errors.Busy(f"the connection of {peer.name} from before stands still")
+        if new.incarnation == peer.incarnation:  # it broke, and this end does not know yet
+            raise errors.Busy(f"an earlier connection of {peer.name} still stands")
         raise errors.IdentityMismatch(
             f"{peer.name} is connected already, from {peer.address}, and this is another process:"
             " a copy of its folder, or its number given twice. Stop one of them for good"
         )
 
     def _drop_disconnected_peers(self) -> None:
-        """Connections come and go. Those that stand keep their place."""
+        """Forget peers that are not connected any more; raise Busy if too many still are."""
         stands = self.transport.check_connected
         self._peers = {one: it for one, it in self._peers.items() if stands(one)}
         self._identity_by_daemon = {(it.kind, it.node): one for one, it in self._peers.items()}
         if len(self._peers) >= PEERS_MAX:
             raise errors.Busy(f"{PEERS_MAX} daemons are connected here already")
 
-    # -- links ---------------------------------------------------------------------------------
+    # -- replies on our connections to peers ---------------------------------------------------
 
     def _handle_peer_reply(self, peer: tuple[str, int], frame: bytes) -> None:
         try:

@@ -1,16 +1,15 @@
-"""Two processes under one number: which of them the peers' door hears.
+"""Two processes with one number: which of them the peer listener accepts.
 
-The first that greeted is heard as long as its connection stands (`loop.py`). Whether it stands is
-found out by sending to it, at most once in `PROBE_MS` for each of two reasons:
+The first that greeted is accepted while its connection stands (`loop.py`). The loop probes that
+connection by sending to it, at most once in `PROBE_MS` for each of two reasons:
 
-- another process (another incarnation) knocks: it is a *rival*, which people are told of;
-- the same process knocks: its link broke, and it connects again. It is never called a rival,
-  however lately one knocked.
+- another process (another incarnation) greets: it is a *rival*, and `myq health` reports it;
+- the same process greets: its connection broke, and it connects again. It is never a rival, however
+  recently one greeted.
 
-A process whose connection ended while a rival knocks has `HOLD_MS` to come back: else a link that
-breaks for a moment would give its number, and its orders, to the copy. Without a rival nothing is
-held, so that a daemon that is started again is heard at once. Rivals that fell silent are
-forgotten.
+A process whose connection ended while there is a rival has `HOLD_MS` to come back. Otherwise a
+short break would give its number, and its orders, to the copy. Without a rival no number is held,
+so a restarted daemon is accepted at once. Rivals that stop greeting are forgotten.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from typing import Final
 
 from myqueue.daemons.interfaces import RIVAL_MS, DuplicateDaemon, Peer
 
-PROBE_MS: Final = 100  # between looks whether the one that is connected still is
+PROBE_MS: Final = 100  # between probes of the connected process
 HOLD_MS: Final = 3000
 Number = tuple[str, int]  # kind and node
 
 
 class Rivals:
-    """See the module's docstring. `seen` is the engine's, for people."""
+    """Rivals and held numbers. `seen` is `engine.rivals`, which health reports."""
 
     def __init__(self, seen: dict[Number, DuplicateDaemon]) -> None:
         self._seen = seen
-        self._probed: dict[Number, int] = {}  # for the process itself, that comes again
+        self._probed: dict[Number, int] = {}  # because the same process connects again
         self._held: dict[Number, tuple[int, int]] = {}  # incarnation, and until when
 
     def is_probe_due(self, new: Peer, connected: Peer, now: int) -> bool:
@@ -43,17 +42,17 @@ class Rivals:
         return True
 
     def knocked(self, new: Peer, connected: Peer, now: int) -> None:
-        """A rival, while the other one is connected."""
+        """Note a rival that greeted while another process is connected."""
         self._seen[new.kind, new.node] = DuplicateDaemon(new.address, connected.address, now)
 
     def ended(self, peer: Peer, now: int) -> None:
-        """The connection of this one does not stand any more."""
+        """Hold the number of a process whose connection ended, if it has a rival."""
         number = peer.kind, peer.node
         if number in self._seen:
             self._held[number] = peer.incarnation, now + HOLD_MS
 
     def is_held(self, new: Peer, now: int) -> bool:
-        """The number is kept for another process than this one."""
+        """Whether the number is held for another process."""
         incarnation, until = self._held.get((new.kind, new.node), (new.incarnation, 0))
         return incarnation != new.incarnation and now < until
 

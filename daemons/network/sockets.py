@@ -1,21 +1,21 @@
-"""Sockets: two doors that others come in by, and a link to each daemon that we talk to.
+"""Sockets of a daemon: two listeners, and a connection to each daemon that it sends to.
 
-A *door* is a ROUTER, bound: one for clients, one for peers, so that a flood of clients can't keep
-peers out (S1, decision 6). A *link* is a DEALER, connected to one peers' door; each direction of a
-pair has its own, so no socket has to be known by name (Z3), and identities are drawn by the door
-for each connection (Z2). A link carries nothing before its greeting was answered (Z14); whatever
-can't be sent now is dropped and counted, since Raft and beats repeat themselves.
+A *listener* is a bound ROUTER: one for clients, one for peers, so that a flood of clients can't
+keep peers out. A *peer connection* is a DEALER, connected to one peer listener. Each direction of a
+pair has its own, so sockets need no names; the listener draws an identity for each connection. A
+peer connection carries nothing before its greeting was answered. A message that can't be sent now
+is dropped and counted: Raft and heartbeats repeat theirs.
 
-With keys all connections are encrypted, and `admission` says who is let in by which door (S1, Z12).
+With keys all connections are encrypted, and `admission` says which key each listener admits.
 
-Queues of messages that come in have no limit and are never full; `flood_limit.py` is their bound.
-If one were full, its connection could end this process: libzmq 4.3.5 stops reading there, and
-aborts if the connection breaks and then a heartbeat is due, or a PING is found among what it sent.
-Doors send no heartbeats: those who connect do. The time to live that they announce, and TCP's own
-signs of life, end connections of the dead.
+Queues of incoming messages have no limit and are never full; `flood_limit.py` bounds their memory.
+A full one could end this process: libzmq 4.3.5 stops reading there, and aborts if the connection
+breaks and then a heartbeat is due, or a PING is among the unread bytes. Listeners send no
+heartbeats: the connecting side does. The time to live that it announces, and TCP's keep-alive, end
+dead connections.
 
-Everything here is used by the loop's thread (Z10). Sending never blocks (Z1); "sent" means queued
-and nothing more (Z9). No rule about order or meaning lives here.
+Only the loop's thread uses this file. Sending never blocks; "sent" means queued and nothing more.
+No rule about order or meaning is here.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from myqueue.wire import protocol
 from myqueue.wire.keyfiles import DoorKeys
 
 Buffer = bytes | memoryview
-COPY_BELOW_BYTES = 32 << 10  # cheaper copied than handed over
+COPY_BELOW_BYTES = 32 << 10  # below it, copying costs less than sending without a copy
 SEND_QUEUE_MESSAGES = 4096
 LINK_QUEUE_MESSAGES = 1024
-LINK_MESSAGES_MAX = 1024  # taken from each link in one turn
+LINK_MESSAGES_MAX = 1024  # read from each peer connection in one turn
 GREET_EVERY_MS = 200
 CLIENTS_MAX = 20_000
-SOURCES_MAX = 8192  # connections at the peers' door that are told apart
+SOURCES_MAX = 8192  # connections at the peer listener whose TCP socket is known
 # Plain numbers: pyzmq's enumerations cost a microsecond each time.
 _NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _MORE, _EVENTS, _IN = int(zmq.RCVMORE), int(zmq.EVENTS), int(zmq.POLLIN)
 REMAKE_MS = 5000  # libzmq gives up for good after some failures of a handshake
-# A handshake is refused if what came does not fit: another key, or none. Or the connection ends
-# before: a client that has its answer from another daemon, a probe of a port, silence. A client
-# that has a key and meets a door without keys may hang up so, too; it says why, and tries again.
+# A handshake is refused for another key, or none. It is unfinished if the connection ends before:
+# a client that got its answer from another daemon, a probe of a port, silence. A client that has a
+# key and meets a listener without keys may hang up in this way, too; it logs why, and retries.
 _UNFINISHED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _FAILED = _REFUSED | _UNFINISHED
 _LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILED
-# Of those who connect, never of doors. Who hears nothing for the last of them gives up.
+# Set on connections, never on listeners: the connecting side gives up after this silence.
 HEARTBEATS = (
     (zmq.HEARTBEAT_IVL, 1000),
     (zmq.HEARTBEAT_TIMEOUT, 3000),
     (zmq.HEARTBEAT_TTL, 3000),
 )
-PAYLOADS_MAX = protocol.FRAMES_MAX - 1  # behind an envelope
-TOO_MANY_BYTES = 1 << 20  # what a message with more of them counts for
+PAYLOADS_MAX = protocol.FRAMES_MAX - 1  # after an envelope
+TOO_MANY_BYTES = 1 << 20  # what a message with more frames counts for
 # Identity, envelope, payload frames; None: there were too many of these.
 Message = tuple[bytes, bytes, list[Buffer] | None]
 
 
 def _common(socket: zmq.Socket[bytes], queue: int) -> None:
-    """Before bind or connect: limits, liveness of connections, no waiting at the end (Z5-Z8)."""
+    """Set limits and liveness before bind or connect; closing never waits for unsent messages."""
     for option, value in (
         (zmq.LINGER, 0),
         (zmq.SNDHWM, queue),
@@ -83,21 +83,21 @@ def _common(socket: zmq.Socket[bytes], queue: int) -> None:
 
 
 class _PeerConnection:
-    """A DEALER to one peer."""
+    """A DEALER that is connected to one peer listener."""
 
     __slots__ = ("address", "greeted", "made_at", "monitor", "next_greeting", "socket", "trouble")
 
     def __init__(self, socket: zmq.Socket[bytes], address: str, now: int) -> None:
         self.socket, self.address, self.made_at = socket, address, now
-        # Tells of broken connections: a hint that comes sooner than silence (Z13).
+        # Reports broken connections: a hint that comes sooner than silence.
         self.monitor = socket.get_monitor_socket(_LINK_EVENTS)
         self.greeted = False
         self.next_greeting = 0
         self.trouble = "it does not answer"  # why nothing can be sent, while it is not greeted
 
     def hear(self, event: int, value: int, has_keys: bool) -> None:
-        """What the monitor says."""
-        if event != zmq.EVENT_DISCONNECTED:  # that one says nothing about why
+        """Take the reason for trouble from an event of the monitor."""
+        if event != zmq.EVENT_DISCONNECTED:  # it says nothing about the reason
             self.trouble = _said_by(event, value, has_keys)
 
 
@@ -105,18 +105,18 @@ def _said_by(event: int, value: int, has_keys: bool) -> str:
     if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
         return "it does not answer our greeting"
     if event == zmq.EVENT_CLOSED:
-        return "nobody answers there"
+        return "nothing listens there"
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return "handshake refused: our key is not that of its cluster"
     if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-        return f"handshake refused: it has {'no keys, and we do' if has_keys else 'keys, not we'}"
+        return f"handshake refused: it has {'no keys, we do' if has_keys else 'keys, we have none'}"
     if has_keys:
         return "handshake refused: its keys are not ours"
     return "it hangs up in the handshake"
 
 
 class Transport:
-    """See the module's docstring. `greeting` is the encoded GREET that opens each link."""
+    """All sockets of a daemon. `greeting` is the encoded GREET that opens each peer connection."""
 
     def __init__(
         self, listen: str, peer_listen: str, greeting: bytes, keys: DoorKeys | None = None,
@@ -129,17 +129,18 @@ class Transport:
         self._peer_connections: dict[tuple[str, int], _PeerConnection] = {}
         self._clients: dict[bytes, Client] = {}
         self._ready_sockets: set[Any] = set()
-        self._large_payload_listeners: set[Any] = set()  # doors whose last payloads were large
+        self._large_payload_listeners: set[Any] = set()  # listeners whose last payloads were large
         self.floods = FloodGuard(room_bytes(machine_bytes()))
         self.cuts: list[Cut] = []  # not logged yet
         self.known_peers: Callable[[], Iterable[bytes]] = tuple  # identities of our daemons
-        self._sources: dict[bytes, int] = {}  # identity at the peers' door -> inode of its socket
-        self._ports: set[int] = set()  # of the doors
-        self.probe = b""  # what all peers understand, and what changes nothing
-        self._has_backlog = False  # more waits than was taken in this turn
-        self.now = now  # links that are made before the first turn are as young as others
+        self._sources: dict[bytes, int] = {}  # identity at the peer listener -> inode of its socket
+        self._ports: set[int] = set()  # of the listeners
+        self.probe = b""  # a message that every peer understands and that changes nothing
+        self._has_backlog = False  # more messages wait than were read in this turn
+        self.now = now  # for connections that are made before the first turn
         self._zap: zmq.Socket[bytes] | None = None
-        self._handshake_failures: dict[zmq.Socket[bytes], int] = {}  # monitors of the doors
+        # Monitors of the listeners -> failed handshakes
+        self._handshake_failures: dict[zmq.Socket[bytes], int] = {}
         try:
             if keys is not None:
                 self._zap = self._context.socket(zmq.REP)
@@ -158,33 +159,33 @@ class Transport:
     def _make_listener(
         self, address: str, domain: bytes, pair: tuple[bytes, bytes] | None
     ) -> zmq.Socket[bytes]:
-        door = self._context.socket(zmq.ROUTER)
-        _common(door, SEND_QUEUE_MESSAGES)
-        door.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        door.setsockopt(zmq.BACKLOG, 1024)
+        listener = self._context.socket(zmq.ROUTER)
+        _common(listener, SEND_QUEUE_MESSAGES)
+        listener.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        listener.setsockopt(zmq.BACKLOG, 1024)
         if pair is not None:
-            door.setsockopt(zmq.ZAP_DOMAIN, domain)
-            door.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-            door.curve_server = True
-            door.curve_publickey, door.curve_secretkey = pair
+            listener.setsockopt(zmq.ZAP_DOMAIN, domain)
+            listener.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            listener.curve_server = True
+            listener.curve_publickey, listener.curve_secretkey = pair
         try:
-            door.bind(f"tcp://{address}")
+            listener.bind(f"tcp://{address}")
         except zmq.ZMQError as error:
             raise DirectoryUnusable(
                 f"can't listen on {address}: {error.strerror or error}",
                 hint="Is another daemon running there? Choose another port.",
             ) from error
         self._ports.add(
-            int(bytes(door.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").rsplit(b":", 1)[1])
+            int(bytes(listener.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").rsplit(b":", 1)[1])
         )
-        self._poller.register(door, zmq.POLLIN)
-        self._watch_handshakes(door)
-        return door
+        self._poller.register(listener, zmq.POLLIN)
+        self._watch_handshakes(listener)
+        return listener
 
-    def _watch_handshakes(self, door: zmq.Socket[bytes]) -> None:
-        """Failed ones are counted. The queue has no limit: libzmq would wait in its own thread."""
+    def _watch_handshakes(self, listener: zmq.Socket[bytes]) -> None:
+        """Count failed handshakes. The queue has no limit: libzmq's thread would wait for room."""
         name = f"inproc://handshakes-{len(self._handshake_failures)}"
-        door.monitor(name, _FAILED)
+        listener.monitor(name, _FAILED)
         monitor = self._context.socket(zmq.PAIR)
         monitor.setsockopt(zmq.RCVHWM, 0)
         monitor.connect(name)
@@ -192,12 +193,12 @@ class Transport:
         self._handshake_failures[monitor] = 0
 
     def watch(self, descriptor: int) -> None:
-        """Wake up when this becomes readable: the journal's events."""
+        """Let `wait` return when this descriptor becomes readable (the journal's reports)."""
         self._poller.register(descriptor, zmq.POLLIN)
 
     def wait(self, timeout_ms: int) -> None:
-        """Until something is to be read. Sockets that have nothing are not asked: the answer "try
-        again" costs more than a message.
+        """Wait until a socket is readable. Only readable ones are read in this turn: the answer
+        "try again" of an empty one costs more than a message.
         """
         if cuts := self.floods.look(self.now, self._is_ours, is_behind=self._has_backlog):
             self.counts["connections_cut_total"] += len(cuts)
@@ -215,14 +216,14 @@ class Transport:
                 self.counts["handshakes_refused_total"] += len(kinds) - unfinished
 
     def take_handshakes_refused(self) -> tuple[int, int]:
-        """At the clients' door and at the peers', since the last call."""
+        """Return and reset the refused handshakes at the client listener and the peer listener."""
         clients, peers = self._handshake_failures.values()
         if clients or peers:
             self._handshake_failures = dict.fromkeys(self._handshake_failures, 0)
         return clients, peers
 
     def _answer_handshakes(self) -> None:
-        """Answer handshakes that wait; ZeroMQ asks one after the other."""
+        """Answer the handshakes that wait; ZeroMQ asks about one after the other."""
         if self._zap is None or self._keys is None:
             return
         while int(self._zap.getsockopt(_EVENTS)) & _IN:
@@ -238,23 +239,25 @@ class Transport:
         return self._drain(self._peer_listener, messages_max, bytes_max)
 
     def _drain(
-        self, door: zmq.Socket[bytes], messages_max: int, bytes_max: int
+        self, listener: zmq.Socket[bytes], messages_max: int, bytes_max: int
     ) -> Iterator[Message]:
-        """What waits, up to the limits; the rest has its turn after the others had theirs."""
-        if door not in self._ready_sockets:
+        """Read waiting messages up to the limits; the rest stays for the next turn."""
+        if listener not in self._ready_sockets:
             return
-        get, recv = door.getsockopt, door.recv
+        get, recv = listener.getsockopt, listener.recv
         for _ in range(messages_max):
             identity = recv(_NOW)
-            if door is self._peer_listener and identity not in self._sources and get(_MORE):
+            if listener is self._peer_listener and identity not in self._sources and get(_MORE):
                 envelope = self._first_of(identity)
             else:
                 envelope = recv(_NOW) if get(_MORE) else b""
-            frames = _payloads(door, door in self._large_payload_listeners) if get(_MORE) else []
+            frames = (
+                _payloads(listener, listener in self._large_payload_listeners) if get(_MORE) else []
+            )
             if frames is not None:
                 size = sum(map(len, frames))
                 if frames:
-                    self._expect_large_payloads(door, size >= COPY_BELOW_BYTES * len(frames))
+                    self._expect_large_payloads(listener, size >= COPY_BELOW_BYTES * len(frames))
                 bytes_max -= len(envelope) + size
             else:
                 self.counts["messages_with_too_many_frames_total"] += 1
@@ -267,10 +270,10 @@ class Transport:
         self._has_backlog = True
 
     def _first_of(self, identity: bytes) -> bytes:
-        """The envelope of its first message, which tells the connection that it came by."""
+        """Read the envelope of a connection's first message, and note its TCP socket."""
         frame = self._peer_listener.recv(_NOW, False)
         if len(self._sources) >= SOURCES_MAX:
-            del self._sources[next(iter(self._sources))]  # noted again when it speaks again
+            del self._sources[next(iter(self._sources))]  # noted again with its next message
         try:
             self._sources[identity] = os.fstat(int(frame.get(zmq.SRCFD))).st_ino
         except (OSError, zmq.ZMQError):  # closed by now; or an old protocol, which has no metadata
@@ -278,15 +281,17 @@ class Transport:
         return bytes(frame.buffer)
 
     def _is_ours(self, inode: int, port: int) -> bool:
-        """A link of ours, or one that a peer has to us; for `floods`, which must not cut it."""
+        """Whether a connection is between daemons of this cluster, so `floods` must not cut it."""
         known = (self._sources.get(identity) for identity in self.known_peers())
         return port not in self._ports or inode in known
 
-    def _expect_large_payloads(self, door: zmq.Socket[bytes], kept: bool) -> None:
-        (self._large_payload_listeners.add if kept else self._large_payload_listeners.discard)(door)
+    def _expect_large_payloads(self, listener: zmq.Socket[bytes], kept: bool) -> None:
+        (self._large_payload_listeners.add if kept else self._large_payload_listeners.discard)(
+            listener
+        )
 
     def from_peer_connections(self) -> Iterator[tuple[tuple[str, int], bytes]]:
-        """Answers of peers to what we sent on their links."""
+        """Read replies of peers to messages on our connections."""
         for peer, link in list(self._peer_connections.items()):
             socket = link.socket
             if socket not in self._ready_sockets:
@@ -299,7 +304,7 @@ class Transport:
                 self._has_backlog = True
 
     def take_broken_connections(self) -> Iterator[tuple[str, int]]:
-        """Peers whose connection broke since the last turn."""
+        """Return peers whose connection broke since the last turn, and mark it as not greeted."""
         for peer, link in list(self._peer_connections.items()):
             if link.monitor not in self._ready_sockets:
                 continue
@@ -312,12 +317,12 @@ class Transport:
                 yield peer
 
     def client(self, identity: bytes) -> Client:
-        found = self._clients.get(identity)
-        if found is None:
+        client = self._clients.get(identity)
+        if client is None:
             if len(self._clients) >= CLIENTS_MAX:
-                del self._clients[next(iter(self._clients))]  # made anew when it speaks again
-            found = self._clients[identity] = Client(identity, identity.hex())
-        return found
+                del self._clients[next(iter(self._clients))]  # made again with its next message
+            client = self._clients[identity] = Client(identity, identity.hex())
+        return client
 
     # -- out -----------------------------------------------------------------------------------
 
@@ -334,14 +339,14 @@ class Transport:
             self.counts["peer_replies_dropped_total"] += 1
 
     def check_connected(self, identity: bytes) -> bool:
-        """Whether this connection of a peer still stands: it is sent `probe` to find out."""
+        """Whether this connection of a peer still stands; sends it `probe` to find out."""
         try:
             self._peer_listener.send(identity, _NOW_MORE)
             self._peer_listener.send(self.probe, _NOW)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
-            return error.errno == zmq.EAGAIN  # it does not read, but it is there
+            return error.errno == zmq.EAGAIN  # it does not read, but it is connected
         return True
 
     def send_to_peer(self, peer: tuple[str, int], frames: list[Buffer]) -> bool:
@@ -359,18 +364,18 @@ class Transport:
             for frame in frames[:-1]:
                 socket.send(frame, _NOW_MORE, copy=len(frame) < COPY_BELOW_BYTES)
             socket.send(frames[-1], _NOW, copy=len(frames[-1]) < COPY_BELOW_BYTES)
-        except zmq.ZMQError as error:  # gone (EHOSTUNREACH) or full (EAGAIN)
+        except zmq.ZMQError as error:  # not connected (EHOSTUNREACH) or its queue is full (EAGAIN)
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
             return False
         return True
 
-    # -- links ---------------------------------------------------------------------------------
+    # -- connections to peers ------------------------------------------------------------------
 
     def set_peer_address(self, peer: tuple[str, int], address: str) -> None:
-        """Where a peer's door is; a link to another address is made anew.
+        """Connect to a peer's listener; a connection to another address of it is replaced.
 
-        Addresses of brokers come from brokers: one that can't be connected to is counted.
+        Brokers send their own addresses, so an address that is invalid is only counted.
         """
         link = self._peer_connections.get(peer)
         if link is not None:
@@ -381,7 +386,7 @@ class Transport:
         _common(socket, LINK_QUEUE_MESSAGES)
         for option, value in HEARTBEATS:
             socket.setsockopt(option, value)
-        socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing queues for a peer that is not there (Z4)
+        socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing queues for a peer that is not connected
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         if self._keys is not None:
@@ -407,7 +412,7 @@ class Transport:
             link.socket.close(0)
 
     def greet(self, peer: tuple[str, int]) -> None:
-        """The other side does not know us (any more)."""
+        """Greet again: the peer does not know us (any more)."""
         link = self._peer_connections.get(peer)
         if link is not None:
             link.greeted = False
@@ -424,17 +429,17 @@ class Transport:
             link.greeted, link.made_at = True, self.now
 
     def refuse_link(self, peer: tuple[str, int], why: str) -> None:
-        """Somebody else answered there."""
+        """Note why the daemon that answered there was refused."""
         if link := self._peer_connections.get(peer):
             link.trouble = why
 
     def peer_problem(self, peer: tuple[str, int]) -> str:
-        """Why nothing can be sent to this peer; "": it can, or there is no such link."""
+        """Why nothing can be sent to this peer; "": it can, or there is no connection to it."""
         link = self._peer_connections.get(peer)
         return "" if link is None or link.greeted else link.trouble
 
     def tick(self, now: int) -> None:
-        """Links that were not answered yet greet again, and are made anew after a while."""
+        """Greet again where no answer came, and replace connections without one after a while."""
         self.now = now
         for peer, link in list(self._peer_connections.items()):
             if link.greeted:
@@ -448,11 +453,11 @@ class Transport:
                 self._greet(link)
 
     def close(self) -> None:
-        """What is queued for clients gets a moment to leave; nothing waits longer than that."""
-        for door, monitor in zip(
+        """Close all sockets. Replies to clients get half a second to leave."""
+        for listener, monitor in zip(
             (self._client_listener, self._peer_listener), self._handshake_failures, strict=True
         ):
-            door.disable_monitor()
+            listener.disable_monitor()
             monitor.close(0)
         self._client_listener.close(500)
         self._peer_listener.close(0)
@@ -462,20 +467,20 @@ class Transport:
 
 
 def _events(monitor: zmq.Socket[bytes]) -> Iterator[tuple[int, int]]:
-    """What a monitor has to say: kind and value of each event."""
+    """Read the events of a monitor: kind and value of each."""
     while int(monitor.getsockopt(_EVENTS)) & _IN:
-        told = monitor.recv_multipart(_NOW)[0]
-        yield int.from_bytes(told[:2], "little"), int.from_bytes(told[2:6], "little")
+        frame = monitor.recv_multipart(_NOW)[0]
+        yield int.from_bytes(frame[:2], "little"), int.from_bytes(frame[2:6], "little")
 
 
-def _payloads(door: zmq.Socket[bytes], kept: bool) -> list[Buffer] | None:
-    """The frames behind an envelope; None if there are too many (Z6).
+def _payloads(listener: zmq.Socket[bytes], kept: bool) -> list[Buffer] | None:
+    """Read the frames after an envelope; None: there are too many.
 
-    A frame that is handed over instead of copied (`kept`) costs two microseconds more if it is
-    small, and six less if it is large. What the last message had is the best guess.
+    A frame that is received without a copy (`kept`) costs two microseconds more if it is small, and
+    six less if it is large. The last message's size is the best guess.
     """
     frames: list[Buffer] = []
-    recv, get = door.recv, door.getsockopt
+    recv, get = listener.recv, listener.getsockopt
     while len(frames) < PAYLOADS_MAX:
         if kept:
             frame = recv(_NOW, False)

@@ -1,10 +1,10 @@
-"""Repair: what cannot be read on this disk any more comes back from the other replicas.
+"""Repair: fetches entries that can't be read on this disk from the other replicas.
 
-`damage` holds values and decisions (what is missing, how it comes back, when a leader makes way),
-`coordinator` asks the peers, gives to them, and has damaged segments emptied, `scrub_pace` reads
-the log at a slow pace, so that damage is found early.
+`damage` has the values and decisions (which entries are lost, how each comes back, when a leader
+yields), `coordinator` requests entries from peers, serves them, and empties damaged segments,
+`scrub_pace` reads the log slowly, so that damage is found early.
 
-Comes in: places that could not be read, answers of peers. Goes out: entries that are whole again,
-or a named state that makes the managers replace the replica. A replica that lacks committed entries
-neither votes nor leads. Only `daemons/replication` imports this package.
+Comes in: places that could not be read, answers of peers. Goes out: entries appended again, or a
+reason in `engine.refused` when no replica has them. A replica that lacks committed entries neither
+votes nor leads. Only `daemons/replication` imports this package.
 """

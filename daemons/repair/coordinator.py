@@ -1,9 +1,9 @@
-"""Repair: what can't be read on our disk any more comes back from the other replicas.
+"""Coordinates repair: entries that can't be read on our disk come back from other replicas.
 
 In: places that a start, a read or the scrubber found damaged. Out: the same entries, appended again
-at the end of the log; the damaged segment, emptied and gone (`wal/space/evacuate`); and what people
-are told meanwhile. All groups of a daemon share its segments, so one bad place is first looked at
-for all of them. For every entry that is live and can't be read there is one way (`repair_source`):
+at the end of the log; the damaged segment, emptied and removed (`wal/space/evacuate`); reports for
+`myq health`. All groups of a daemon share its segments, so a damaged segment is examined for all of
+them. Each live entry that can't be read comes back in one way (`repair_source`):
 
 | way | when | what is done |
 |---|---|---|
@@ -11,12 +11,13 @@ for all of them. For every entry that is live and can't be read there is one way
 | MEMORY | still in the memory of the core's log | appended again at once |
 | PEERS | anything else: it is committed, since what is not stays in memory | asked for |
 
-Of an entry that is asked for, its index, term, place among the offsets and digest are known from
-the index; only its bytes are lost. So whoever has it may give it, and what comes is compared with
-all of that before it is believed. Until then the replica is *lacking* (R2): it neither votes, nor
-stands, nor counts, in a note on its disk too. A leader that lacks something asks first, since that
-takes milliseconds; after a second it hands over (`leader_action`). If the same entries are lost on
-a majority, nobody leads: the partition stands still and says why, until one that has them is back.
+The index still knows term, offset, length and chain of a lost entry; only its bytes are lost. So
+any replica may give it, and the answer is compared with all of that before it is appended. Until
+then the replica is *lacking*, also by a record on its disk: it neither votes, nor campaigns, nor
+counts toward a quorum. A leader that lacks an entry requests it first, since that takes
+milliseconds; after a second it transfers leadership (`leader_action`). If the same entries are lost
+on a majority, no replica can lead: the partition stands still and says why, until a replica that
+has them is back.
 
 Reads of such an entry are told to come again; after `PEER_ANSWER_EXPECTED_MS` they are told why
 not.
@@ -60,34 +61,35 @@ if TYPE_CHECKING:
     from myqueue.wal.append.groups import Row
 
 ASK_MS: Final = 250
-ASK_ENTRIES: Final = packets.LACKS_MAX  # at once
-GIVE_BYTES: Final = 4 << 20  # in answer to one question
-STEPS_MAX: Final = 4  # of emptying a segment, in a tick
+ASK_ENTRIES: Final = packets.LACKS_MAX  # in one request
+GIVE_BYTES: Final = 4 << 20  # in reply to one request
+STEPS_MAX: Final = 4  # of emptying one segment, in a tick
 REWRITE_BYTES_PER_S: Final = 16 << 20
-AT_ONCE: Final = 4  # segments
-TURN_LOOKS: Final = 1000  # at entries, of all groups
-LATER_MS: Final = 5000  # between looks whether older segments went
-AGAIN_MS: Final = 1000  # between looks whether records can be written again
+AT_ONCE: Final = 4  # segments that are emptied at the same time
+TURN_LOOKS: Final = 1000  # look-ups of entries in a tick, all groups together
+LATER_MS: Final = 5000  # between checks whether older segments were removed
+AGAIN_MS: Final = 1000  # between attempts to write records again
 
 
 class RepairCoordinator:
-    """See the module's docstring. Called by the engine, in the loop's thread."""
+    """Repairs the groups of one daemon. Called by the engine, in the loop's thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.damaged_segments: dict[int, DamagedSegment] = {}
         self.lost_entries: dict[int, LostEntries] = {}
         self.repaired_segments: deque[dict[str, Any]] = deque(maxlen=REPORTED_MAX)
-        self._rewritten_from_memory: dict[
-            tuple[int, int], tuple[int, int]
-        ] = {}  # from memory -> where it stood
-        self._missing_segments: set[int] = set()  # numbers of segments that the store knows of
+        # (group, index) appended from memory -> its lost place
+        self._rewritten_from_memory: dict[tuple[int, int], tuple[int, int]] = {}
+        self._missing_segments: set[int] = (
+            set()
+        )  # segments that the index names and that are not there
         self.scrub_pace = ScrubPace(engine, self.add_damage, self.add_missing_entry)
 
     # -- noticing ------------------------------------------------------------------------------
 
     def before_groups_open(self) -> None:
-        """What recovery found, before any replica speaks: whose entries stand there?"""
+        """Mark the groups that have entries in segments that recovery found damaged."""
         log = self._engine.log
         recovered = log.journal.recovered
         places = {one.segment: one for one in recovered.findings if one.verdict == "corrupt"}
@@ -100,9 +102,7 @@ class RepairCoordinator:
                     log.journal.groups.by_uid[row.group].damaged = True
 
     def after_groups_open(self) -> None:
-        """Lacking replicas wait for what they lack, all that was met is examined for it; whoever
-        lacks nothing is told so.
-        """
+        """Look for lost entries of the opened groups; end the repair of groups that have none."""
         gone = set(self._engine.log.reader.damage_by_segment) - set(
             self._engine.log.journal.segments
         )
@@ -117,7 +117,7 @@ class RepairCoordinator:
                 self._repair_group(uid, self._engine.now)
 
     def add_damage(self, number: int, position: int, how: str, what: str) -> None:
-        """Something in a segment can't be read."""
+        """Note a segment with a place that can't be read, and begin to empty it."""
         engine = self._engine
         segment = engine.log.journal.segments.get(number)
         if segment is None or number in self.damaged_segments:
@@ -134,7 +134,7 @@ class RepairCoordinator:
         )
 
     def _take_read_failures(self) -> None:
-        """What readers met since the last look."""
+        """Take the damage that readers met since the last call."""
         reader = self._engine.log.reader
         while reader.damage_by_segment:
             number, one = reader.damage_by_segment.popitem()
@@ -148,7 +148,7 @@ class RepairCoordinator:
         return replica is not None and self._engine.starts.write_snapshot(replica)
 
     def add_missing_entry(self, row: Row) -> None:
-        """An entry of a segment that is not there."""
+        """Note a lost entry: the index names it, and its segment is not there."""
         if row.segment not in self._missing_segments:
             self._missing_segments.add(row.segment)
             self._engine.counts["damage_found_total"] += 1
@@ -158,7 +158,7 @@ class RepairCoordinator:
     # -- what is lost --------------------------------------------------------------------------
 
     def _add_lost_entry(self, uid: int, index: int, place: tuple[int, int]) -> None:
-        """An entry can't be read; unless it was only promised by a row that is old by now."""
+        """Note an entry that can't be read, unless the index says by now that it is elsewhere."""
         engine = self._engine
         replica, lacking = engine.replicas.get(uid), self.lost_entries.get(uid)
         if replica is None or (lacking is not None and index in lacking.entries):
@@ -207,7 +207,7 @@ class RepairCoordinator:
             looks -= self._repair_group(uid, now) + 1
             if looks <= 0:
                 break
-            if uid in self.lost_entries:  # the others first, next time
+            if uid in self.lost_entries:  # the other groups come first next time
                 self.lost_entries[uid] = self.lost_entries.pop(uid)
         self.scrub_pace.tick(now)
 
@@ -223,7 +223,7 @@ class RepairCoordinator:
                     return
                 if salvage.relocated_bytes == done:
                     break
-        except (OSError, errors.MyQueueError) as error:  # what was done is whole: once more, later
+        except (OSError, errors.MyQueueError) as error:  # finished steps stay valid
             one.failed = str(error)
             one.steps, one.next_step = salvage.run(), now + LATER_MS
             return
@@ -257,7 +257,7 @@ class RepairCoordinator:
         engine.report("info", "damage-repaired", segment=one.name, took_ms=took_ms)
 
     def _repair_group(self, uid: int, now: int) -> int:
-        """How many look-ups that took."""
+        """Repair one group a bit further; return how many look-ups that took."""
         replica, lacking = self._engine.replicas.get(uid), self.lost_entries[uid]
         if replica is None:
             del self.lost_entries[uid]
@@ -288,7 +288,7 @@ class RepairCoordinator:
         return looks
 
     def _may_find_more(self, lacking: LostEntries) -> bool:
-        """Whether more may turn out to be lacking."""
+        """Whether more entries may turn out to be lost."""
         looks = [one.salvage for one in self.damaged_segments.values()]
         if any(one.unreported for one in looks):
             return True
@@ -302,13 +302,13 @@ class RepairCoordinator:
         try:
             log.reader.at(row)
         except errors.MyQueueError as error:
-            if not error.retriable:  # it is lost there, too
+            if not error.retriable:  # it is lost at its new place, too
                 lacking.add(index, (row.segment, row.position))
             return False
         return True
 
     def _request_entries(self, replica: Replica, lacking: LostEntries) -> int:
-        """One member after the other, the leader first."""
+        """Request lost entries from one member after the other, the leader first."""
         node = replica.node
         others = [one for one in node.config.members if one != node.replica]
         wanted = lacking.wanted(ASK_ENTRIES)
@@ -355,14 +355,14 @@ class RepairCoordinator:
     # -- peers ---------------------------------------------------------------------------------
 
     def serve_entries(self, ask: packets.EntriesRequest) -> None:
-        """Another replica lacks entries that we may have."""
+        """Send another replica those of the entries it lacks that we have."""
         replica = self._engine.replicas.get(ask.group)
         if replica is None or replica.replica_id != ask.target:
             return
         node, size = replica.node, 0
         if ask.source not in node.config.members:
             return
-        # Who has it need not know that it is committed: who asks knows its term and digest.
+        # We need not know that it is committed: the replica that asks knows its term and chain.
         last, messages = node.log.persisted_index, list[packets.EntryReply]()
         for index in ask.indexes:
             if not node.log.first_index <= index <= last or size > GIVE_BYTES:
@@ -380,7 +380,7 @@ class RepairCoordinator:
             )
 
     def receive_entry(self, have: packets.EntryReply) -> None:
-        """An entry that we asked for, if it is the one."""
+        """Append an entry that we requested, after comparing it with the index."""
         engine, index = self._engine, have.entry[t.INDEX]
         replica, lacking = engine.replicas.get(have.group), self.lost_entries.get(have.group)
         if replica is None or lacking is None or replica.replica_id != have.target:
@@ -394,8 +394,8 @@ class RepairCoordinator:
         elif before is not None and index > log.first_index:
             chain = before.chain
         else:
-            return  # behind the record of a new start it would move that back, in a replay
-        # The row may be old: the log may have another entry there by now, on its way to the store.
+            return  # after a START record it would move the start back in a replay
+        # The row may be old: the log may have another entry there that the store does not know yet.
         is_ours = log.has(index, have.entry[t.TERM])
         if row is None or not is_ours or not matches_index_row(row, chain, have.entry):
             engine.counts["entries_given_wrong_total"] += 1
@@ -403,14 +403,16 @@ class RepairCoordinator:
         engine.log.journal.append(have.group, [have.entry], relocated=True)
         lacking.was_given(index, len(have.entry[t.PAYLOAD]), engine.now)
         engine.counts["entries_repaired_total"] += 1
-        if not lacking.awaited:  # the next ones, at the pace of all that is written again
+        if not lacking.awaited:  # request the next ones, at the pace of rewriting
             pace_ms = lacking.given_bytes * 1000 // REWRITE_BYTES_PER_S
             lacking.next_ask = min(lacking.next_ask, engine.now + pace_ms)
 
     # -- for people ----------------------------------------------------------------------------
 
     def damage_report(self, *, harmless: bool = False) -> list[dict[str, Any]]:
-        """For beats and STATUS. `harmless`: what is whole and waits for older segments as well."""
+        """Rows for heartbeats and STATUS. `harmless` adds repaired segments that wait for older
+        ones.
+        """
         now, wall_ms = self._engine.now, self._engine.wall_ms()
         return damage_rows(
             self.damaged_segments, self.lost_entries, now, wall_ms, harmless=harmless

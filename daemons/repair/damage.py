@@ -1,7 +1,6 @@
-"""What is damaged on this disk, and what follows from it: the values and decisions of
-`coordinator`.
+"""Values and decisions of repair: damaged segments, lost entries, and how each comes back.
 
-Nothing here reads or sends anything.
+Pure: nothing here reads a disk or sends a message.
 """
 
 from __future__ import annotations
@@ -21,14 +20,12 @@ from myqueue.wire import protocol
 if TYPE_CHECKING:
     from myqueue.daemons.replication.replica import Replica
 
-LOOKUPS_MAX: Final = 256  # at entries of one group, at once
-PEER_ANSWER_EXPECTED_MS: Final = (
-    10_000  # after which nobody is told any more that it is a matter of moments
-)
+LOOKUPS_MAX: Final = 256  # look-ups for one group in a tick
+PEER_ANSWER_EXPECTED_MS: Final = 10_000  # without a given entry until repair is reported as stalled
 REPORTED_MAX: Final = 20
 TEXT_MAX: Final = 300
 PARTITIONS_NAMED_MAX: Final = 10  # partitions of one segment
-LEAD_WHILE_REPAIRING_MS: Final = 1000  # that a leader may lack something; then it makes way
+LEAD_WHILE_REPAIRING_MS: Final = 1000  # that a leader may lack entries; then it yields leadership
 
 
 class RepairSource(Enum):
@@ -38,27 +35,27 @@ class RepairSource(Enum):
 
 
 def repair_source(index: int, first: int, last: int, memory_first: int) -> RepairSource:
-    """How an entry that can't be read comes back; the log is first … last."""
+    """Decide how an entry that can't be read comes back; the log is first … last."""
     if not first <= index <= last:
         return RepairSource.GONE
     return RepairSource.MEMORY if index >= memory_first else RepairSource.PEERS
 
 
 def leader_action(lacking_ms: int) -> str:
-    """What a leader does that has lacked something for so long."""
+    """Decide what a leader does that has lacked entries for `lacking_ms`; "": nothing yet."""
     if lacking_ms < LEAD_WHILE_REPAIRING_MS:
         return ""
     return "hand over" if lacking_ms < 2 * LEAD_WHILE_REPAIRING_MS else "step down"
 
 
 def first_needed_index(replica: Replica) -> int:
-    """What lies before it is nobody's any more, though it may not be cut off yet."""
+    """Return the first index that is still needed; the log may not begin there yet."""
     start = replica.machine.start_index
     return max(replica.node.log.first_index, min(start, replica.node.applied_index + 1))
 
 
 def matches_index_row(row: Row, chain_before: int, entry: t.Entry) -> bool:
-    """Whether this is what the index says that was lost."""
+    """Whether an entry is the lost one, by its row in the index."""
     index, term, offset, count, time_ms, _, chain, payload = entry
     return (
         (index, term, offset, count, time_ms, chain, len(payload))
@@ -68,7 +65,7 @@ def matches_index_row(row: Row, chain_before: int, entry: t.Entry) -> bool:
 
 
 class DamagedSegment:
-    """One segment with something in it that can't be read."""
+    """A segment with a place that can't be read."""
 
     def __init__(
         self, name: str, position: int, found: str, what: str, salvage: Evacuation
@@ -79,24 +76,24 @@ class DamagedSegment:
         self.next_step = 0
         self.since_ms = 0  # wall clock, for people
         self.failed = ""
-        self.is_told = False  # that it waits for something
-        self.groups: dict[int, str] = {}  # that could not read something of it, and their names
+        self.is_told = False  # that it waits was logged
+        self.groups: dict[int, str] = {}  # uid -> partition, of groups that lost entries in it
 
 
 class LostEntries:
-    """What one group lacks: index -> where it stood; and which of it was given again."""
+    """Entries that one group lost: where they stood, and which were appended again."""
 
     def __init__(self, now: int, *, is_all_known: bool = True) -> None:
         self.since = self.heard = self.next_ask = now
         self.asked = 0
         self.entries: dict[int, tuple[int, int]] = {}  # index -> segment and position
         self.given: dict[int, None] = {}  # in the order in which they were appended again
-        self.awaited: set[int] = set()  # of those that were asked for last
-        self.given_bytes = 0  # since then
+        self.awaited: set[int] = set()  # requested last and not received yet
+        self.given_bytes = 0  # since the last request
         self.is_all_known = is_all_known  # else segments are still being examined
         self.is_handed_over = False
         self._queue: deque[int] = deque()
-        self._first = self._last = 0  # of the log, as of the last look
+        self._first = self._last = 0  # of the log, at the last call of `forget_outside`
 
     def add(self, index: int, place: tuple[int, int]) -> None:
         self.entries[index] = place
@@ -108,7 +105,7 @@ class LostEntries:
         self.given.pop(index, None)
 
     def forget_outside(self, first: int, last: int) -> None:
-        """What is of the log no more."""
+        """Forget entries that are no longer part of the log."""
         if first > self._first or last < self._last:
             for index in [one for one in self.entries if not first <= one <= last]:
                 self.forget(index)
@@ -121,7 +118,7 @@ class LostEntries:
         self.heard = now
 
     def wanted(self, count: int) -> list[int]:
-        """The next to ask for: each in its turn, so that none that nobody has is in the way."""
+        """Take the next entries to request, in turn: one that no replica has blocks no other."""
         out: list[int] = []
         for _ in range(min(len(self._queue), LOOKUPS_MAX)):
             index = self._queue.popleft()
@@ -137,7 +134,7 @@ class LostEntries:
 
 
 def unavailable_text(lacking: LostEntries, segment: str, applied: int) -> str:
-    """What to do when nobody who answers has the entries."""
+    """Say what to do when no replica that answers has the entries."""
     _, position = next(iter(lacking.entries.values()))
     text = (
         f"{len(lacking.entries)} entries can't be read, the first in {segment} at position "
@@ -151,7 +148,7 @@ def unavailable_text(lacking: LostEntries, segment: str, applied: int) -> str:
 def damaged_segment_rows(
     damaged: dict[int, DamagedSegment], lacks: dict[int, LostEntries], now: int, *, harmless: bool
 ) -> list[dict[str, Any]]:
-    """Segments that are damaged, in short texts; `harmless`: those that only wait as well."""
+    """Describe damaged segments; `harmless` adds those that only wait for older ones."""
     some = [(number, one) for number, one in sorted(damaged.items())
             if harmless or not one.salvage.is_waiting]  # fmt: skip
     out = []
@@ -177,7 +174,7 @@ def repaired_segment_row(one: DamagedSegment, took_ms: int) -> dict[str, Any]:
 def add_partition_names(
     rows: list[dict[str, Any]], replicas: Mapping[int, Replica]
 ) -> list[dict[str, Any]]:
-    """With the names of whom the groups are that lack something."""
+    """Add to each row the names of partitions that lost entries there."""
     for row in rows:
         known = (replicas[uid] for uid in row["groups"][:PARTITIONS_NAMED_MAX] if uid in replicas)
         row["partitions"] = list(map(_name_of, known))
@@ -187,18 +184,18 @@ def add_partition_names(
 def note_affected_partition(
     damaged: dict[int, DamagedSegment], number: int, replica: Replica
 ) -> None:
-    """Of this segment it could not read something."""
+    """Note that this replica lost entries in the segment."""
     if number in damaged:
         damaged[number].groups[replica.uid] = _name_of(replica)
 
 
 def _name_of(replica: Replica) -> str:
-    """For people. What a group is about is its topic and number, and for managers a word."""
+    """Return the name of a replica's group for people."""
     return partition_name(replica.about)
 
 
 def partition_name(about: bytes) -> str:
-    """The partition that a group was created for; of the managers' group, its one word."""
+    """Return topic/number of the partition that a group was created for, or the managers' word."""
     try:
         topic, number, *_ = protocol.unpack(about)
     except (ValueError, TypeError):
@@ -210,7 +207,7 @@ def damage_rows(
     damaged: dict[int, DamagedSegment], lacks: dict[int, LostEntries], now: int, wall_ms: int, *,
     harmless: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """What is damaged and what is missing. Of a beat with more of them nothing would be taken."""
+    """Describe damaged and missing segments; a heartbeat with more rows would be refused."""
     rows = damaged_segment_rows(damaged, lacks, now, harmless=harmless)
     return (rows + missing_segment_rows(damaged, lacks, now, wall_ms))[:REPORTED_MAX]
 
@@ -218,7 +215,7 @@ def damage_rows(
 def missing_segment_rows(
     damaged: dict[int, DamagedSegment], lacks: dict[int, LostEntries], now: int, wall_ms: int
 ) -> list[dict[str, Any]]:
-    """The same of segments that are not there at all: their entries alone tell of them."""
+    """Describe segments that are missing; only lost entries in the index name them."""
     found = dict[int, tuple[int, LostEntries]]()
     for lacking in list(lacks.values())[:REPORTED_MAX]:
         for index, (number, position) in islice(lacking.entries.items(), LOOKUPS_MAX):
@@ -236,7 +233,7 @@ def missing_segment_rows(
 
 
 def _lacking_in(number: int, lacks: dict[int, LostEntries]) -> list[int]:
-    """Groups that lack something which stood in this segment."""
+    """Return the groups that lost entries in this segment."""
     return [
         uid for uid, lacking in list(lacks.items())[:REPORTED_MAX]
         if any(place[0] == number for place in lacking.entries.values())

@@ -1,9 +1,9 @@
-"""The pace of the scrubber: one segment after the other is read, so that damage is found early.
+"""The pace of the scrubber: it reads one segment after the other, so that damage is found early.
 
-A bit that turned in a segment which nobody reads would stay unknown until its copies are damaged
-as well. So all segments are read again and again, at `scrub_bytes_per_s`, in a thread of its own
-(`wal/space/background`), and every checksum is verified; a small log is read at most every
-`ROUND_MS`. What is found is for `coordinator`. The price is told in bytes, records included.
+A flipped bit in a segment that is never read would stay unknown until its copies are damaged as
+well. So all segments are read again and again, at `scrub_bytes_per_s`, in a background thread
+(`wal/space/background`), and every checksum is verified. A small log is read at most every
+`ROUND_MS`. Findings go to `coordinator`. Each record costs some bytes more than its length.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from myqueue.wal.tools.scrub import Scrub
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
 
-ROUND_MS: Final = 10_000  # at least between the beginnings of two rounds
-AGAIN_MS: Final = 1000  # after the machine was short of something
-NEW_SEGMENTS: Final = 1000  # at most begun while a job runs
-WAIT_S: Final = 0.05  # for a writer that is in the middle of a record
-Found = Callable[[int, int, str, str], None]  # (segment, position, by whom, what)
+ROUND_MS: Final = 10_000  # at least, from one round's begin to the next
+AGAIN_MS: Final = 1000  # after an error of the machine
+NEW_SEGMENTS: Final = 1000  # that may begin while a job runs, at most
+WAIT_S: Final = 0.05  # for the writer to finish a record
+Found = Callable[[int, int, str, str], None]  # (segment, position, found by, description)
 Missing = Callable[[Row], None]  # an entry whose segment is not there
 
 
 class ScrubPace:
-    """See the module's docstring."""
+    """Runs the scrubber. Called by `RepairCoordinator`, in the loop's thread."""
 
     def __init__(self, engine: Engine, found: Found, missing: Missing) -> None:
         self._engine, self._found, self._missing = engine, found, missing
         self.round_ms = ROUND_MS
-        self._names: Job[tuple[list[Row], bytes]] | None = None  # what the store's rows name
+        self._names: Job[tuple[list[Row], bytes]] | None = (
+            None  # looks for rows whose segment is not there
+        )
         self._are_names_known = False
         self._scrub: Scrub | None = None
         self._job: Job[None] | None = None
@@ -60,7 +62,9 @@ class ScrubPace:
             self._job = self._engine.log.background.start(self._scrub.portion)
 
     def _look_for_files(self) -> None:
-        """Once after a start: is the segment of each entry there? Later a scrub misses its file."""
+        """Check once after a start that every entry's segment is there. Later a scrub misses the
+        file.
+        """
         job, start = self._names, b""
         if job is not None:
             if not job.done:
@@ -80,8 +84,9 @@ class ScrubPace:
         self._names = self._engine.log.background.start(look)
 
     def check_files_now(self) -> None:
-        """The same at once: for a start that met one which is not there, before anybody votes.
-        Readers remember only some of the entries that they met. All of the index is read, once.
+        """Do that check at once and in full, before any replica votes.
+
+        For a start that met a missing segment: readers remember only some of the entries they met.
         """
         store, there, start = self._engine.log.store, self._there(), b""
         while not self._are_names_known:
@@ -96,11 +101,11 @@ class ScrubPace:
         return {*journal.segments, *range(journal.end[0], journal.end[0] + NEW_SEGMENTS)}
 
     def _begin(self, now: int) -> None:
-        """The next segment; at the end of the log the round is over."""
+        """Begin with the next segment; after the last one the round is over."""
         journal, damaged = self._engine.log.journal, self._engine.repair.damaged_segments
-        newest, persisted = journal.persisted_at  # behind it, not even the files may be there
+        newest, persisted = journal.persisted_at  # later segments may not even have files yet
         if not newest:
-            return  # the start's own mark is on its way
+            return  # nothing of this start is persisted yet
         if not self._last_number:
             self._round_began = now
         left = [n for n in journal.segments
@@ -116,12 +121,12 @@ class ScrubPace:
         one = journal.segments[number]
         place = (one.name, one.number, one.uid, one.capacity)
         synced = persisted if number == newest else 0
-        if number == newest and not synced:  # nothing is known to be in it yet
+        if number == newest and not synced:  # nothing in it is persisted yet
             return
         self._scrub = Scrub(self._engine.log.files, place, synced, self._wait)
 
     def _wait(self) -> None:
-        """In the other thread."""
+        """Wait for the writer. Runs in the background thread."""
         self._engine.log.background.pause(WAIT_S)
 
     def _took(self, job: Job[None], now: int, pace: int) -> None:
@@ -130,7 +135,7 @@ class ScrubPace:
             return
         try:
             job.result()
-        except OSError:  # of the machine, not of the file: the same segment again, later
+        except OSError:  # an error of the machine, not of the file: read this segment again later
             self._scrub, self._last_number = None, scrub.number - 1
             self._next_step = now + AGAIN_MS
             return
@@ -138,7 +143,7 @@ class ScrubPace:
         self._next_step = now + scrub.cost_bytes * 1000 // pace
         if scrub.is_done:
             self._scrub = None
-            for finding in scrub.findings[:1]:  # the segment is looked at as a whole then
+            for finding in scrub.findings[:1]:  # repair examines the whole segment
                 self._found(scrub.number, finding.position, "scrub", finding.what)
 
     def status(self) -> dict[str, Any]:

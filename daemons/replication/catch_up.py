@@ -1,14 +1,13 @@
-"""What a leader has to fetch for a follower: entries that left memory, a snapshot of the state.
+"""Serves followers that lag: reads entries that left the leader's memory, and makes snapshots.
 
-A follower that lags far, or that is new, is served from this replica's own disk. What can't be read
-there is never made up (W16): a follower that has these entries may lead instead; if there is none,
-it is tried again after a while, and `STATUS` says why the group stands still.
+The leader reads them from its own disk. If an entry there can't be read, a follower that has it may
+lead instead; if there is none, the leader tries again after a while, and `STATUS` says why the
+group stands still. A leader never invents or skips an entry.
 
-New replicas get no more than `fill_bytes_per_s` from this daemon, all of them together, in turns
-and in small portions: else what producers wait for would stand in line behind it, here and on the
-disks of the new ones. A voter that lags behind is served as fast as it goes: it is missed. If what
-is led here grows faster than that, the pace follows it, at twice its growth: a copy that is slower
-than its original would never end.
+All new replicas together get at most `fill_bytes_per_s` from this daemon, in small portions:
+otherwise messages of producers would queue after theirs, here and on the disks of the new replicas.
+A voter that lags is served without a limit, since its vote is missing. If the partitions led here
+grow faster than the limit allows, the limit is twice their growth: a slower copy would never end.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.replica import Replica
 
 AGAIN_MS: Final = 1000
-FILL_BYTES: Final = 256 << 10  # at once; a sync of so much takes some milliseconds
+FILL_BYTES: Final = 256 << 10  # in one portion; a sync of it takes some milliseconds
 FILL_BEHIND_MS: Final = 100  # what a late tick may make up for
-GROWTH_MS: Final = 1000  # over which the growth of what is led here is measured
-FILL_AHEAD_MS: Final = 1000  # what voters are served holds fills up for so long, not longer
+GROWTH_MS: Final = 1000  # over which the growth of the led partitions is measured
+FILL_AHEAD_MS: Final = 1000  # serving voters delays fills by this at most
 UNREADABLE: Final = "can't serve followers"
 
 
 class CatchUpServer:
-    """Called by the engine, in the loop's thread."""
+    """Serves lagging followers. Called by the engine, in the loop's thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._retries: deque[tuple[int, t.Fetch]] = deque()  # when to try again
-        self._queued_fills: deque[t.Fetch] = deque()  # of new replicas, until it is their turn
+        self._queued_fills: deque[t.Fetch] = deque()  # of new replicas, in order
         self._next_fill_at = 0.0  # when the next one may be served
         self._last_fill_at = -FILL_AHEAD_MS  # when the last one was
         self._growth_bytes_per_s = 0.0
         self._measured_at, self._measured_bytes = engine.now, 0
 
     def fetch(self, order: t.Fetch | t.NeedSnapshot) -> None:
-        """A follower lags behind memory, or behind the log's start."""
+        """Serve a follower that lags behind the memory or the start of the log, or queue it."""
         engine = self._engine
         replica = self._led_replica(order.group)
         if replica is None:
@@ -75,7 +74,7 @@ class CatchUpServer:
     def _serve(self, replica: Replica, order: t.Fetch, *, is_fill: bool) -> None:
         engine, node = self._engine, replica.node
         if order.first < node.log.first_index:
-            # Retention went on meanwhile: the leader asks for what there is.
+            # Retention removed the entry since; the core asks again from the new start.
             node.fetched(order.follower, [], engine.now, engine.host.out)
             return
         bytes_max = FILL_BYTES if is_fill else t.RaftSettings().append_bytes_max
@@ -89,13 +88,14 @@ class CatchUpServer:
             self._clear_unreadable(order.group)
 
     def _clear_unreadable(self, group: int) -> None:
-        """Or it is not known any more: whoever asks again is told."""
+        """Take the note back that this group can't serve followers; a new failure sets it again."""
         if self._engine.refused.get(group, "").startswith(UNREADABLE):
             del self._engine.refused[group]
 
     def _delay_next_fill(self, size: int, *, is_fill: bool) -> None:
-        """Whoever is served, the next new replica waits for as long as this much should take. For
-        voters that are served all the time it waits for a moment, and then for the next one.
+        """Delay the next new replica by as long as `size` bytes should take at the pace.
+
+        Serving a voter delays it as well, but by `FILL_AHEAD_MS` at most.
         """
         pace, now = self._engine.fill_bytes_per_s, self._engine.now
         if pace:
@@ -111,7 +111,7 @@ class CatchUpServer:
     def _handle_unreadable(
         self, replica: Replica, order: t.Fetch, error: errors.MyQueueError
     ) -> None:
-        """Let another one lead that has these entries; else try again, but not at once (W16)."""
+        """Transfer leadership to a follower that has these entries; else try again later."""
         engine = self._engine
         engine.counts["peer_fetches_failed_total"] += 1
         engine.refused[order.group] = f"{UNREADABLE}: {error}"

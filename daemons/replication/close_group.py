@@ -1,27 +1,25 @@
-"""A group that contradicts itself, or is contradicted by what others send, is closed: it alone.
+"""Closes a single group whose log contradicts itself or what other replicas send.
 
 Its core raised `InvariantBroken`: somebody has forgotten what was committed (a disk that was rolled
 back, an old copy of a data folder), or a bug, or a bit in memory. Nobody here can tell who is
 right, so the replica stops: it neither votes, nor counts, nor answers, nor acknowledges, and
 nothing of the turn in which that was found leaves this daemon. All other groups go on.
 
-| what | how |
-|---|---|
-| a start leaves it closed | a note beside the log (`wal/closed_groups.py`) |
-| people are told | the log, STATUS (`refused`), beats, and from there `myq health` |
-| the partition gets its copies back | the beat calls it lost: where the others have a leader and \
-are a majority without it, another replica takes its place, under another name |
-| nothing acknowledged is thrown away | it may be the one that is right: its segments are linked \
-into `kept/` before its removal is obeyed; people look at them and remove the folder |
+- It stays closed over a restart, by a note in the data folder (`wal/closed_groups.py`).
+- The event log, STATUS (`refused`), heartbeats and `myq health` report it.
+- The heartbeat calls it lost. Where the other replicas have a leader and are a majority without it,
+  the managers put a replica with another id in its place.
+- It may be the replica that is right, with the only copy of acknowledged messages. So its segments
+  are hard-linked into `kept/` before it is removed; operators inspect them and remove the folder.
 
-A group that this program can't go on with (`replica.Defect`: its machine fails) is closed in the
-same way, with one difference. Nobody contradicts it, so it is not noted: each start tries again,
-and the version that can apply what is in the log opens it. A replica of the same group that is
-closed once more in one life of the daemon is removed later each time (`PACE_MS_MIN`): what the
-replacement is filled with may close it again, and that must not go round and round.
+A group whose machine fails (`replica.Defect`) is closed in the same way, but without a note: no
+other replica contradicts it, so each start tries again, and a version that can apply the log opens
+it. If a replica of the same group is closed again while the daemon runs, it is removed later each
+time (`PACE_MS_MIN`): the entries that fill its replacement may close that, too, and the managers
+must not replace replicas in a quick loop.
 
-The managers' group is closed like any other. Its process stays: it says in STATUS and in its beats
-why it takes no part. Were it to end, its supervisor would start it again and again.
+The managers' group is closed like any other. Its process stays and says in STATUS and heartbeats
+why it takes no part. If it ended, its supervisor would start it again and again.
 """
 
 from __future__ import annotations
@@ -46,9 +44,9 @@ if TYPE_CHECKING:
     from myqueue.wal.append.groups import Group
     from myqueue.wal.space.background import Job
 
-AGAIN_MS: Final = 2000  # what the disk refused is tried again
-LOOK_MS: Final = 10_000  # between two looks whether people removed what is kept
-PACE_MS_MIN, PACE_MS_MAX = 30_000, 3_600_000  # until one that was closed again is removed
+AGAIN_MS: Final = 2000  # until a failed write is tried again
+LOOK_MS: Final = 10_000  # between checks whether operators removed kept folders
+PACE_MS_MIN, PACE_MS_MAX = 30_000, 3_600_000  # until a replica that was closed again is removed
 HINT: Final = (
     "Was a disk or a data folder set back to an older copy, here or on the brokers of the other"
     " replicas? The files of this replica are kept. Another one takes its place as soon as the"
@@ -71,17 +69,19 @@ HINT_DEFECT: Final = (
 
 @dataclass(slots=True)
 class ClosedReplica:
-    """One replica that was closed."""
+    """A replica that was closed."""
 
     group: int
     replica: int
     partition: str
     why: str
     since_ms: int
-    first: int  # entries before this one are not in question
+    first: int  # entries before this one are not in doubt
     is_noted: bool = False  # on the disk
     kept: int = -1  # segments that were linked; -1: none yet
-    reached: tuple[int, int] | None = None  # what the store has to know before that
+    reached: tuple[int, int] | None = (
+        None  # the store must have saved this before segments are linked
+    )
     may_go_at: int = 0  # by the engine's clock
 
     def fields(self) -> dict[str, Any]:
@@ -92,15 +92,16 @@ class ClosedReplica:
 
 
 class ClosedReplicas:
-    """See the module's docstring. Called by the engine, in the loop's thread."""
+    """The closed replicas of a daemon. Called by the engine, in the loop's thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.closed: dict[int, ClosedReplica] = {}
-        self._kept: dict[str, dict[str, Any]] = {}  # what stayed of replicas that were replaced
+        # Notes of replaced replicas whose segments are kept
+        self._kept: dict[str, dict[str, Any]] = {}
         self._jobs: list[tuple[str, Job[Any], Callable[[Any], None]]] = []
         self._next_retry_at = self._next_kept_check_at = self._told_from = 0
-        self._times: dict[int, int] = {}  # group -> how often it was closed in this life
+        self._times: dict[int, int] = {}  # group -> how often it was closed since the start
         self._going: dict[int, str] = {}  # group -> note of a replica that is being removed
 
     # -- at a start ----------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class ClosedReplicas:
         self._notes = self._engine.log.kept.notes()
 
     def restore_closed(self, group: Group) -> str:
-        """Why this group stays closed, as an earlier life of the daemon noted; "": it does not."""
+        """Take an earlier process's note; return why the group stays closed, "": it does not."""
         replica = replica_id_of(group)
         note = self._notes.pop(folder_name(group.uid, replica), None)
         if note is None:
@@ -123,7 +124,7 @@ class ClosedReplicas:
         return self.closed[group.uid].why
 
     def after_groups_open(self) -> None:
-        """Notes of replicas that are not here any more say nothing."""
+        """Forget the notes of replicas that are not here any more."""
         for name in self._notes:
             self._run_in_background("forget", partial(self._engine.log.kept.forget, name), _nothing)
         self._notes = {}
@@ -146,9 +147,7 @@ class ClosedReplicas:
         return one
 
     def close_unopenable(self, group: Group, why: str, *, is_defect: bool = False) -> None:
-        """What a start finds: it can't be opened, and all of it stays as it is. It is not noted:
-        each start finds it again, or finds that it is well.
-        """
+        """Close a group that a start can't open. It gets no note: each start tries again."""
         try:
             _, _, _, about = protocol.unpack(group.created or b"")
             name = partition_name(about)
@@ -186,8 +185,9 @@ class ClosedReplicas:
     # -- its removal ---------------------------------------------------------------------------
 
     def prepare_removal(self, uid: int) -> bool:
-        """Whether a replica may be removed: one that is closed when its segments are kept. The
-        order comes again until then.
+        """Prepare the removal of a replica: keep the segments of a closed one.
+
+        False: not done yet; the managers' order comes again until it is.
         """
         one = self.closed.get(uid)
         if one is None or one.kept >= 0:
@@ -218,15 +218,15 @@ class ClosedReplicas:
         return False
 
     def note_removal(self, uid: int) -> None:
-        """Its removal is on the way to the disk. The note stays until then: a start that finds the
-        replica must find it closed.
+        """The removal of a replica was appended. Its note stays until that is on the disk: a start
+        that still finds the replica must find it closed.
         """
         one = self.closed.pop(uid, None)
         if one is not None:
             self._going[uid] = folder_name(one.group, one.replica)
 
     def removal_persisted(self, uid: int) -> None:
-        """The removal of a replica is on the disk."""
+        """The removal of a replica is on the disk: forget its note."""
         name = self._going.pop(uid, None)
         if name is not None:
             self._run_in_background("forget", partial(self._engine.log.kept.forget, name), _nothing)
@@ -253,7 +253,7 @@ class ClosedReplicas:
                 self._next_retry_at = now + AGAIN_MS
                 self._engine.report(
                     "warning", "closed-group-not-noted", doing=what, error=str(error),
-                    do="It is tried again. Make room on the disk, if it has none.",
+                    do="It is tried again. Free space on the disk if it is full.",
                 )  # fmt: skip
         if now >= self._next_retry_at and not self._is_busy("note"):
             for one in self.closed.values():
@@ -271,9 +271,7 @@ class ClosedReplicas:
     # -- for people ----------------------------------------------------------------------------
 
     def report(self, first: int = 0) -> list[dict[str, Any]]:
-        """Some rows of the list, from `first` on: replicas that are closed, then those of which
-        segments are kept.
-        """
+        """Return rows from `first` on: closed replicas, then replaced ones with kept segments."""
         rows = []
         for one in self._all()[first : first + REPORTED_MAX]:
             if isinstance(one, ClosedReplica):
@@ -293,7 +291,7 @@ class ClosedReplicas:
         ]
 
     def next_told(self) -> dict[str, Any]:
-        """For a broker's beat: the next rows, so that all were told after some beats."""
+        """Return the next rows for a broker's heartbeat; some heartbeats report all of them."""
         total, first = self.total, self._told_from
         if first >= total:
             first = 0
@@ -306,7 +304,7 @@ class ClosedReplicas:
         return len(self._all()) if self.closed or self._kept else 0
 
     def _all(self) -> list[ClosedReplica | str]:
-        """The closed ones, and names of what is kept of others."""
+        """Return the closed replicas, then the names of kept folders of others."""
         here = {folder_name(one.group, one.replica) for one in self.closed.values()}
         return [*self.closed.values(), *(name for name in self._kept if name not in here)]
 
@@ -317,4 +315,4 @@ def _number(note: dict[str, Any], name: str) -> int:
 
 
 def _nothing(_: Any) -> None:
-    """It is done."""
+    """Ignore the result of a background job."""

@@ -1,14 +1,15 @@
-"""Is the disk well enough to lead, and to take more? Looked at in every tick.
+"""Decides in every tick whether this disk may lead and take more.
 
-A disk that does not answer can't lead, however well the network does: its leaders make way (W17,
-R29), and nobody stands until it answers again. A disk that is *full* is another matter (W15). It
-answers, only with no; nothing is lost by waiting, and where all disks fill up together, nobody
-would be left to lead. So a full disk is no stall: its leaders stay, refuse messages with DISK_FULL,
-and go on with reads and votes. Whether another broker with room should lead instead is the
-managers' to say, who know them all (`manager/balancer/controller`).
+A disk that reports nothing is *stalled*: replicas here step down, and none campaigns until it
+reports again, however good the network is.
 
-A folder that somebody removes under its daemon still takes writes, and nothing of them is there at
-the next start. So that is a disk that failed: the daemon ends.
+A *full* disk is not stalled. It answers; nothing is lost by waiting; and where all disks fill up
+together, no leader would remain. So leaders on a full disk stay, refuse messages with DISK_FULL,
+and go on with reads and votes. The managers decide whether a broker with room should lead instead
+(`manager/balancer/controller`).
+
+A data folder that is removed under a running daemon still takes writes, which the next start would
+not find. So the daemon ends, as for a failed disk.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
     from myqueue.wal.append.journal import Journal
 
-STALL_MS: Final = 1500  # a disk that reports nothing for so long
-CHECK_MS: Final = 500  # between looks whether the folder is there
-LOOK_MS: Final = 5000  # at the disk's free space, for reports
+STALL_MS: Final = 1500  # a disk that reports nothing for longer is stalled
+CHECK_MS: Final = 500  # between checks that the folder is there
+LOOK_MS: Final = 5000  # between updates of the free space metric
 QUEUE_BYTES_MAX: Final = 48 << 20  # waiting for the disk; beyond it proposals are refused
-STORE_WORKS_MAX: Final = 2000  # turns that the store is behind; beyond it proposals are refused
-RESERVED_SHARE: Final = 4  # of the room that is left, a quarter of a segment is for votes
+STORE_WORKS_MAX: Final = 2000  # writes that wait for the store; beyond it proposals are refused
+RESERVED_SHARE: Final = 4  # 1/4 of a segment of the last room is for votes
 
 
 class DiskHealth:
-    """See the module's docstring."""
+    """Called by the engine, in the loop's thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._busy_since = 0  # when the disk began to work without a report; 0: it is idle
+        self._busy_since = 0  # when it began to write, or reported last; 0: it is idle
         self._stalled = self._full = False
         self._next_look = self._next_check = 0
 
     def note_activity(self, *, is_report: bool) -> None:
-        """The journal reported, or was given something."""
+        """The journal reported (`is_report`), or got a batch."""
         engine = self._engine
         if not engine.log.journal.queued_bytes:
             self._busy_since = 0
@@ -57,7 +58,7 @@ class DiskHealth:
             engine.counts["disk_free_bytes"] = engine.log.files.free_bytes()
         full = engine.log.journal.writer.out_of_room
         if full and self._busy_since:
-            self._busy_since = engine.now  # what it has to do begins when there is room
+            self._busy_since = engine.now  # its time counts from when there is room
         if full != self._full:
             self._full = full
             engine.counts["disk_full_total"] += full
@@ -73,24 +74,24 @@ class DiskHealth:
                 replica.node.step_down(engine.now, engine.host.out)
 
     def check_room_for_messages(self) -> None:
-        """Whether messages may be taken; votes, commits and reads go on in any case (W15)."""
+        """Raise DiskFull or Busy if no messages may be taken. Votes, commits and reads go on."""
         log = self._engine.log
         if log.journal.space_low:
             raise errors.DiskFull("the data disk is below its soft limit of free space")
         if log.journal.queued_bytes > QUEUE_BYTES_MAX:
             raise errors.Busy(f"{log.journal.queued_bytes} bytes wait for the disk")
         if log.index.works_waiting > STORE_WORKS_MAX:
-            raise errors.Busy("the store is behind the log")
+            raise errors.Busy("the store lags behind the log")
 
     def check_room_for_commands(self) -> None:
-        """Whether commands of clients may be taken."""
+        """Raise DiskFull if no commands of clients may be taken."""
         if not has_reserve(self._engine.log.journal):
             raise errors.DiskFull("the data disk is full")
 
 
 def has_reserve(journal: Journal) -> bool:
-    """Whether more than votes may be written: commands go on below the soft limit, but the last
-    room of a full disk is for votes, and for what gives room back.
+    """Whether more than votes may be written. Commands go on below the soft limit, but the last
+    room of a full disk is for votes, and for records that free space.
     """
     spares, (number, position) = journal.spares, journal.end
     size = journal.segments[number].capacity

@@ -1,11 +1,12 @@
-"""The groups of one daemon: does what the core asks for, in the order in which it must be done.
+"""The engine: does for the raft groups of one daemon what the Raft core asks for, in order.
 
-In come packets of peers, reports of the journal, calls of the owner (a broker or the managers'
-part); out go bytes to the journal, packets to peers, applied entries and news to the owner. It
-decides nothing about consensus (the core does) and nothing about meaning (machines and owners do).
+Packets of peers, reports of the journal, and calls of the owner (a broker or a manager) come in.
+Records for the journal, packets for peers, and applied entries for the owner go out. The core alone
+decides about consensus; state machines and owners alone decide what entries mean.
 
-A turn ends with `end_turn`: persist ▶ send ▶ submit ▶ apply ▶ tell. Packets leave while the disk
-is still writing: nothing in them claims what was not reported (see `raft/DESIGN.md`).
+A turn ends with `end_turn`: persist ▶ send ▶ submit ▶ apply ▶ notify the owner. Packets leave while
+the disk is still writing: a packet claims nothing that the journal has not reported as persisted
+(see `raft/DESIGN.md`).
 
 Everything happens in the loop's thread.
 """
@@ -52,7 +53,7 @@ Buffer = bytes | memoryview
 
 
 class Engine:
-    """See the module's docstring."""
+    """The raft groups of one daemon, between the core, the log, the transport and the owner."""
 
     def __init__(
         self, kind: str, node: int, incarnation: int, log: Log, settings: t.RaftSettings,
@@ -64,11 +65,10 @@ class Engine:
         self.counts = DaemonMetrics()
         self.host = RaftGroups(node, incarnation, settings)
         self.replicas: dict[int, Replica] = {}
-        self.rivals: dict[
-            tuple[str, int], DuplicateDaemon
-        ] = {}  # of daemons that are connected here
-        self.refused: dict[int, str] = {}  # groups that can't take part, and why
-        self.failure: Exception | None = None  # the daemon has to end
+        # By number of the connected daemon
+        self.rivals: dict[tuple[str, int], DuplicateDaemon] = {}
+        self.refused: dict[int, str] = {}  # groups that don't take part, and why
+        self.failure: Exception | None = None  # not None: the daemon must end
         make: MakeStateMachine = owner.make_state_machine
         self._opening = GroupContext(log, settings, random, self.host.heard, make)
         self.starts = LogPrefix(log, self.replicas, self.counts, self.host)
@@ -79,25 +79,25 @@ class Engine:
             deque()
         )  # batch, group, term, vote
         self._pending_snapshots: deque[tuple[int, int, int]] = deque()  # batch, group, index
-        self._confirmed_reads: dict[
-            int, tuple[int, int]
-        ] = {}  # context -> group and index, once confirmed
-        # group -> batch with the record of its removal, and id of the replica that goes
+        # Context -> group and index, once confirmed
+        self._confirmed_reads: dict[int, tuple[int, int]] = {}
+        # group -> batch that holds the record of its removal, and id of the removed replica
         self._pending_removals: dict[int, tuple[int, int]] = {}
-        self._apply_retry_at: dict[int, int] = {}  # group -> when to apply what could not be read
+        # Group -> when to retry applying an entry that could not be read
+        self._apply_retry_at: dict[int, int] = {}
         self._catch_up = CatchUpServer(self)
         self.disk = DiskHealth(self)
         self.repair = RepairCoordinator(self)
         self.closing = ClosedReplicas(self)
-        self.scrub_bytes_per_s = 0  # 0: nobody looks for damage by himself
-        self.fill_bytes_per_s = 0  # sent to new replicas; 0: as fast as it goes
-        self.report: Callable[..., None] = lambda *_, **__: None  # a line for people
+        self.scrub_bytes_per_s = 0  # 0: the log is not scrubbed
+        self.fill_bytes_per_s = 0  # sent to new replicas; 0: no limit
+        self.report: Callable[..., None] = lambda *_, **__: None  # writes to the event log
         self._has_new_work = False
         self._last_stamp = 0
         owner.attach(self)
 
     def open_groups(self) -> None:
-        """After recovery: every group that was here before."""
+        """Open every group that the log recovered; those that can't be opened go to `refused`."""
         self.repair.before_groups_open()
         self.closing.before_groups_open()
         for uid, group in sorted(self.log.journal.groups.by_uid.items()):
@@ -127,7 +127,7 @@ class Engine:
         self.starts.note(replica, self.now)
 
     def wall_ms(self) -> int:
-        """For stamps in entries: never less than the last one."""
+        """Return the time for an entry: the wall clock, but never less than before."""
         self._last_stamp = max(self._last_stamp, self.clock.wall_ms())
         return self._last_stamp
 
@@ -136,8 +136,10 @@ class Engine:
     def create(
         self, uid: int, replica: int, voters: Iterable[int], learners: Iterable[int], about: bytes
     ) -> Replica:
-        """Refused while another replica of this group is being removed here: what the journal and
-        the store are still told of that one must not be taken for news of this one (W11, W13).
+        """Create a replica of a group that this daemon does not hold.
+
+        Raises NotReady while another replica of this group is being removed here: reports of the
+        journal and the store about that one must not be taken for reports about the new one.
         """
         if uid in self._pending_removals:
             raise errors.NotReady("another replica of this group is being removed from the disk")
@@ -147,11 +149,11 @@ class Engine:
         return made
 
     def remove(self, uid: int) -> None:
-        """A replica is gone for good from this daemon; only on a committed order (W6)."""
+        """Remove a replica from this daemon for good. Call it only on a committed order."""
         self.refused.pop(uid, None)
         if self.replicas.pop(uid, None) is not None:
             self.host.remove(uid)
-        out = self.host.out  # what came for it in this turn
+        out = self.host.out  # may hold effects of this turn for the group
         out.persist = [one for one in out.persist if one.group != uid]
         name = replica_id_of(self.log.journal.group(uid))
         self._pending_removals[uid] = self.log.journal.remove_group(uid), name
@@ -160,7 +162,7 @@ class Engine:
         self._forget_pending(uid)
 
     def _forget_pending(self, uid: int) -> None:
-        """What is on its way for a replica that is not here any more is no news of another one."""
+        """Forget reports that are due for this replica: they say nothing about a later one."""
         self._saver.release(uid)
         self._pending_hard_states = deque(one for one in self._pending_hard_states if one[1] != uid)
         self._pending_snapshots = deque(one for one in self._pending_snapshots if one[1] != uid)
@@ -169,7 +171,7 @@ class Engine:
         }
 
     def _close_broken(self) -> None:
-        """Groups that found an invariant broken take no part any more; the others go on."""
+        """Close the groups that broke an invariant; all other groups go on."""
         broken, self.host.broken = self.host.broken, {}
         for uid, error in broken.items():
             replica = self.replicas.pop(uid, None)
@@ -180,17 +182,18 @@ class Engine:
             self.owner.closed(replica)
 
     def prepare_removal(self, uid: int) -> bool:
-        """False while something of it is still to be kept; the order comes again."""
+        """Keep the segments of a closed replica. False: not done yet; the order comes again."""
         return self.closing.prepare_removal(uid)
 
     def note_segment_removed(self) -> None:
-        """By repair: others may have stayed for it alone."""
+        """Repair removed a segment, so reclaim may be able to remove others."""
         self._reclaiming.note()
 
     def propose(self, replica: Replica, items: list[t.Proposal], *, urgent: bool = False) -> int:
-        """Index of the first of these entries; they are on their way with the end of the turn.
+        """Propose entries, which leave with the end of the turn. Return the index of the first.
 
-        Small commands are `urgent`: they go on when there is no room for messages (W15).
+        `urgent` is for small commands: they go on when the disk has no room for messages. Raises
+        NotLeader, NotReady, Busy, DiskFull or UnknownPartition.
         """
         if not urgent:
             self.disk.check_room_for_messages()
@@ -201,13 +204,18 @@ class Engine:
             return node.propose(items)[0]
 
     def read(self, replica: Replica, context: int) -> None:
-        """`read_ready(context)` comes when a linearizable read may be answered (R10)."""
+        """Request a linearizable read: `owner.read_ready(context)` says when to answer it.
+
+        It never comes if leadership is lost first; then `owner.changed` does.
+        """
         with raft_errors_translated(partial(self.host.mark_broken, replica.uid)):
             self._touch(replica).read(context, self.now, self.host.out)
 
     def transfer(self, replica: Replica, node: int, *, at_once: bool = False) -> None:
-        """Hand leadership to the voter on that node; raises NotReady if it can't lead, or has
-        to catch up before it can and that must be `at_once`: nothing is proposed meanwhile.
+        """Transfer leadership to the voter on that node. Raises NotReady if it can't lead.
+
+        Nothing is proposed until the voter has caught up. `at_once` raises NotReady instead if it
+        lags behind.
         """
         for member in replica.node.config.voters:
             if t.node_of(member) == node:
@@ -219,17 +227,17 @@ class Engine:
         raise errors.NotReady(f"no voter of this group is on node {node}")
 
     def change(self, replica: Replica, config: t.Config) -> None:
-        """Propose other members of a group that is led here; raises NotLeader or NotReady."""
+        """Propose other members for a group that is led here. Raises NotLeader or NotReady."""
         with raft_errors_translated(partial(self.host.mark_broken, replica.uid)):
             self._touch(replica).change(config, self.now)
 
     @property
     def removals_in_progress(self) -> dict[int, int]:
-        """Group -> replica id of what was removed, but not on the disk yet: a start finds it."""
+        """Group -> id of a removed replica that a restart would still find on the disk."""
         return {uid: name for uid, (_, name) in self._pending_removals.items()}
 
     def held(self) -> dict[int, int]:
-        """Group -> replica id of all that stays on this disk; 0: nobody can tell any more."""
+        """Group -> id of each replica that stays on this disk; 0: the log lost its id."""
         out = {uid: replica_id_of(self.log.journal.group(uid)) for uid in self.refused}
         return out | {uid: replica.replica_id for uid, replica in self.replicas.items()}
 
@@ -247,14 +255,14 @@ class Engine:
         self.wire.reply_to_peer(peer, frame)
 
     def check_connected(self, peer: Peer) -> bool:
-        """Whether the connection by which this peer was heard still stands."""
+        """Whether this peer's connection to our peer listener still stands; sends a probe."""
         return self.wire.check_connected(peer.identity)
 
     def send_to_peer(self, peer: tuple[str, int], frames: list[Buffer]) -> bool:
         return self.wire.send_to_peer(peer, frames)
 
     def peer_problem(self, peer: tuple[str, int]) -> str:
-        """Why nothing can be sent to this peer; "": it can, or there is no such link."""
+        """Why nothing can be sent to this peer; "": it can, or there is no connection to it."""
         return self.wire.peer_problem(peer)
 
     def set_peer_address(self, peer: tuple[str, int], address: str) -> None:
@@ -284,7 +292,9 @@ class Engine:
                 self.failure = event.error
 
     def _persisted(self, event: Persisted) -> None:
-        """Hard states of a report first, then snapshots, then entries (`raft/DESIGN.md`)."""
+        """Pass a report to the core: hard states first, then snapshots, then entries
+        (see `raft/DESIGN.md`).
+        """
         host, now, out = self.host, self.now, self.host.out
         self.counts.histograms["wal_flush_seconds"].add(event.took_s)
         self.counts["wal_bytes_total"] += event.bytes
@@ -319,17 +329,17 @@ class Engine:
     # -- the end of a turn ---------------------------------------------------------------------
 
     def end_turn(self) -> bool:
-        """Do what the core asks; True if something new came of it, for another turn at once.
+        """Do what the core asks. True: that made new work, so another turn must follow at once.
 
-        Packets leave before the journal gets its batch: the followers' way to their disks is longer
-        than ours, and the writer that wakes up takes the interpreter away from who sends.
+        Packets leave before the journal gets its batch: the way to the followers' disks is longer
+        than to our own, and the writer that wakes up takes the interpreter away from the sender.
         """
         effects, packets = self.host.end_turn(self.now)
         if self.host.broken:
             self._close_broken()
         if effects.persist:
             self._persist(effects.persist)
-            if self.host.broken:  # by its leader's snapshot
+            if self.host.broken:  # a leader's snapshot could not be restored
                 self.host.leave_out(effects, packets)
                 self._close_broken()
         if packets:
@@ -352,7 +362,7 @@ class Engine:
         return self._has_new_work or self.host.is_stirred
 
     def send_repair_messages(self, packets: dict[int, Packet]) -> None:
-        """What is not of the core; it claims nothing that is not on disk."""
+        """Send packets of repair. They claim nothing that is not on disk."""
         self._send(packets)
 
     def _send(self, packets: dict[int, Packet]) -> None:
@@ -379,8 +389,9 @@ class Engine:
                 self._persist_snapshot(order.group, order.snapshot)
 
     def _persist_snapshot(self, uid: int, snapshot: t.Snapshot) -> None:
-        """A leader's snapshot: its state, unless ours is newer, and the log's new start. Nothing of
-        a state that this machine can't take over gets into the log.
+        """Persist a leader's snapshot: its state, unless ours is newer, and the log's new start.
+
+        A state that this machine can't restore never gets into the log.
         """
         replica = self.replicas[uid]
         if replica.node.applied_index == snapshot.index:
@@ -404,14 +415,13 @@ class Engine:
         if replica is not None and order.group not in self.host.broken:
             try:
                 done = replica.apply(order)
-            except t.InvariantBroken as error:  # entries that do not fit to the state
+            except t.InvariantBroken as error:  # entries that contradict the state
                 self.host.mark_broken(replica.uid, error)
             else:
                 self._after_apply(replica, done)
 
     def _retry_apply(self) -> None:
-        """What could not be read when its turn came, and may be there again
-        (`repair/coordinator`)."""
+        """Apply entries that could not be read before; repair may have fetched them since."""
         for uid in [one for one, when in self._apply_retry_at.items() if when <= self.now]:
             del self._apply_retry_at[uid]
             replica = self.replicas.get(uid)
@@ -427,7 +437,7 @@ class Engine:
         node = replica.node
         for entries, results in done:
             if not replica.is_ready and replica.is_leader and entries[-1][t.TERM] == node.term:
-                replica.is_ready = True  # an entry of the own term: all before it is applied
+                replica.is_ready = True  # an entry of its own term, so all before it is applied
                 self._has_new_work = True
                 self.owner.changed(replica)
             self.owner.applied(replica, entries, results)
@@ -466,6 +476,6 @@ class Engine:
                 self._confirmed_reads[ready.context] = ready.group, ready.index
 
     def close(self) -> bool:
-        """Save what was applied, then let go of the log; False if the disk took too long."""
+        """Save what was applied, then close the log; False if the disk took too long."""
         self._saver.finish()
         return self.log.close()

@@ -1,15 +1,15 @@
-"""Where a group's log begins: moved up on this replica's disk, when its state needs no more of it.
+"""Moves the start of a group's log up, past entries that the state no longer needs.
 
-A machine says from which entry on it needs its log (`start_index`): a partition's moves with the
+The machine says from which entry on it needs its log (`start_index`). A partition's moves with the
 replicated START entries that retention proposes, so all replicas agree on it; a manager's log may
-begin behind any applied entry, since the state is all there is. Here the log follows: **a SNAPSHOT
-of the applied state first, then the START**, in this order, so that whatever a crash leaves, a
-state reaches the log's beginning (W20), also if the store is deleted. Only entries that are applied
-*and* on the own disk may be left out (R20).
+begin after any applied entry, since the state has it all. The log follows: **first a SNAPSHOT of
+the applied state, then the START**. So after any crash there is a state that reaches the start of
+the log, also if the store is deleted. Only entries that are applied *and* on our own disk are left
+out.
 
-The log may follow late: each move writes the state once, so a large state waits until the move
-gives back at least as many bytes as it costs, or for half a minute. Messages below the start are
-refused at once in any case; that is the machine's business.
+The log may follow late. Each move writes the state once, so it waits until it frees at least as
+many bytes as it writes, or for half a minute. The machine refuses messages below the start at once
+in any case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOVES_MAX = 50  # in one tick
 
 
 class LogPrefix:
-    """See the module's docstring."""
+    """Moves the starts of logs. Called by the engine, in the loop's thread."""
 
     def __init__(
         self, log: Log, replicas: dict[int, Replica], counts: DaemonMetrics, host: RaftGroups
@@ -34,23 +34,21 @@ class LogPrefix:
         self._log, self._replicas, self._counts, self._host = log, replicas, counts, host
         self._waiting: dict[int, int] = {}  # group -> since when
         self._costs: dict[int, int] = {}  # group -> bytes of its last snapshot
-        self._gone: dict[int, int] = {}  # group -> bytes that its machine had let go by then
+        self._gone: dict[int, int] = {}  # group -> the machine's `bytes_gone` at the last move
         self.moved = 0
 
     def note(self, replica: Replica, now: int) -> None:
-        """Something was applied to it, or it is here since a moment ago."""
+        """Entries were applied to this replica, or it was just opened."""
         if replica.machine.start_index > replica.node.log.first_index:
             self._waiting.setdefault(replica.uid, now)
 
     def mend(self, replica: Replica) -> None:
-        """After a start: a snapshot of which a crash left the first parts only would hold all
-        segments from there on; a newer one takes its place.
-        """
+        """Replace a snapshot that a crash left incomplete: it would keep all later segments."""
         if self._log.journal.groups.by_uid[replica.uid].pending_from:
             self.write_snapshot(replica)
 
     def write_snapshot(self, replica: Replica) -> bool:
-        """A newer snapshot, so that the one in the log is needed no more; False: not now."""
+        """Write a newer snapshot, which replaces the one in the log; False: not possible now."""
         log, applied = replica.node.log, replica.node.applied_index
         if replica.is_half_installed or not log.first_index - 1 <= applied <= log.persisted_index:
             return False
@@ -62,7 +60,7 @@ class LogPrefix:
         return True
 
     def _snapshot(self, replica: Replica) -> Snapshot | None:
-        """None: the group is broken, and is closed with this turn."""
+        """Take a snapshot; None: the group is broken, and is closed at the end of the turn."""
         if replica.uid in self._host.broken:
             return None
         try:
@@ -93,10 +91,10 @@ class LogPrefix:
         return gain >= self._costs.get(replica.uid, 0)
 
     def move(self, replica: Replica, index: int) -> bool:
-        """Let the log begin at `index`; False if that can't be now: it is asked for again."""
+        """Let the log begin at `index`; False: not possible now, and tried again later."""
         node, log, journal = replica.node, replica.node.log, self._log.journal
         applied = node.applied_index
-        # While the log is filled behind an installed state, it does not reach what is applied.
+        # After a snapshot was installed, the log may not reach the applied index yet.
         if applied > log.persisted_index or not log.first_index < index <= applied + 1:
             return False
         before = self._log.index.row(replica.uid, index - 1)

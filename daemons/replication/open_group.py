@@ -1,20 +1,22 @@
-"""From what the log recovered to replicas that can take part: a group's way through a start.
+"""Opens the groups that the log recovered at a start, or says why one can't take part.
 
 In: the groups of the journal, the store's rows, the entries. Out: a `Replica` for each group that
-may take part, and for each that may not the reason, which `health` shows. What is decided here:
+may take part; for each other one `CannotOpen` with the reason, which `myq health` shows. The rules:
 
-1. *doubtful* (any record may be missing, the newest vote among them): the replica stays out. It
-   has to come back under a new replica id (R2), which only the managers can give it.
-2. *damaged*: all of its log is read. Entries that can't be read and are applied, so committed, are
-   left to `repair/coordinator`; the replica is lacking until they are back. What is not applied and
-   can't be read, or is not there at all, is cut off with all behind it, and comes from the peers;
-   then the replica is recovering (R2) until it has again all that it acknowledged.
-3. The machine is loaded as the store saved it, or from a newer snapshot, and then applies what the
-   log knows to be committed. So a daemon that reaches nobody still knows what it knew (reads of
-   old data go on), and a store that was deleted is built anew by the same few lines.
-4. A snapshot that can't be read, and a log that does not reach back to the state: stays out (W20).
-5. A group that this program can't open, whatever the reason, stays out alone. Troubles of the disk,
-   of the store and of memory are those of all groups: they end the start.
+1. *doubtful* (any record may be missing, the newest vote too): the replica is not opened. It may
+   have forgotten a vote, so it must come back under a new replica id, which only managers give.
+2. *damaged*: all of its log is read. Unreadable entries that are applied, so committed, are left to
+   `repair/coordinator`; the replica is *lacking* until they are back. An unreadable or missing
+   entry that is not applied is cut off with all entries after it, and comes from the peers again.
+   Then the replica is *recovering* until it has all that it acknowledged. In both states it neither
+   votes nor leads.
+3. The machine is loaded from the store, or from a newer snapshot, and then applies what the log
+   knows to be committed. So a daemon without peers serves old reads, and a deleted store is
+   rebuilt.
+4. If a snapshot can't be read, or the log does not reach back to the state, the replica is not
+   opened.
+5. A group that can't be opened for any other reason is left out alone. Errors of the disk, the
+   store and memory concern all groups, and end the start.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ MakeStateMachine = Callable[[int, bytes], StateMachine]  # (group, about) -> an 
 
 
 class GroupContext(NamedTuple):
-    """What all groups of a daemon have in common."""
+    """Things that all groups of a daemon share."""
 
     log: Log
     settings: t.RaftSettings
@@ -56,16 +58,16 @@ class GroupContext(NamedTuple):
 
 
 class CannotOpen(Exception):
-    """This replica can't take part; the text says why."""
+    """This replica can't be opened; the text says why."""
 
 
 def pack_group_description(replica: int, config: t.Config, about: bytes) -> bytes:
-    """What the journal notes when a group is created."""
+    """Pack what the journal records when a group is created."""
     return protocol.pack([replica, config.voters, config.learners, about])
 
 
 def replica_id_of(group: Group) -> int:
-    """Whose log that is; 0 if the record that says so is lost."""
+    """Return the id of the replica whose log this is; 0: the record is lost."""
     try:
         return int(protocol.unpack(group.created)[0]) if group.created is not None else 0
     except (ValueError, TypeError, IndexError):
@@ -73,7 +75,7 @@ def replica_id_of(group: Group) -> int:
 
 
 def open_group(opening: GroupContext, group: Group, now: int) -> Replica:
-    """A group that was here before the start."""
+    """Open a group that the log recovered. Raises CannotOpen."""
     if group.doubtful or group.created is None:
         raise CannotOpen(
             "records of it may be missing, its newest vote too; it needs a new replica"
@@ -99,7 +101,7 @@ def _open(opening: GroupContext, group: Group, created: bytes, now: int) -> Repl
     machine = opening.make_state_machine(group.uid, about)
     saved_config = _load_state(log, group, machine, configs)
     if machine.applied_index < group.first_index - 1:
-        raise CannotOpen(f"its state ends before its log begins at {group.first_index} (W20)")
+        raise CannotOpen(f"its state ends before its log begins at {group.first_index}")
     if (
         group.damaged
         or group.incomplete
@@ -125,7 +127,7 @@ def _open(opening: GroupContext, group: Group, created: bytes, now: int) -> Repl
 def create_group(
     opening: GroupContext, uid: int, replica: int, config: t.Config, about: bytes, now: int
 ) -> Replica:
-    """A group that this daemon has never held; its creation is on the way to the disk."""
+    """Create a group that this daemon does not hold; its record goes to the journal."""
     opening.log.journal.create_group(uid, pack_group_description(replica, config, about))
     node = RaftNode(
         uid, replica, ConfigHistory(0, config), RaftLog(lookup=_index_lookup(opening.log, uid)),
@@ -139,10 +141,10 @@ def create_group(
 def _load_state(
     log: Log, group: Group, machine: StateMachine, configs: ConfigHistory
 ) -> t.Config | None:
-    """State as the store has it, or the newest snapshot if that is ahead.
+    """Load the state from the store, or from the newest snapshot if that is ahead.
 
-    Returns the configuration that belongs to it, if it is the one in the store: whatever comes
-    later, from the log or out of a snapshot, is still to be saved (R16).
+    Return the configuration that the store has, or None: a later one, from the log or a snapshot,
+    is still to be saved.
     """
     uid = group.uid
     with log.store.view() as view:
@@ -152,7 +154,7 @@ def _load_state(
     if row is not None:
         voters, learners = protocol.unpack(row)
         saved = t.Config(tuple(voters), tuple(learners))
-        # The log may end before it, and is filled with the changes that were made before (R16).
+        # The log may end before it, and is filled with the changes that were made before.
         configs.installed(applied, saved)
     with of_one_group("its state in the store can't be loaded"):
         machine.load(applied, rows.items())
@@ -184,14 +186,14 @@ def _finish_install(log: Log, group: Group, index: int, term: int, offset: int, 
 
 
 def _apply_committed(log: Log, group: Group, machine: StateMachine, configs: ConfigHistory) -> None:
-    """Apply what is known to be committed; learn the members from what is not."""
+    """Apply entries known to be committed; take members from the later ones, too."""
     committed = min(group.commit_index, group.last_index)
     at = max(machine.applied_index + 1, group.first_index)
     while at <= group.last_index:
         last = committed if at <= committed else group.last_index
         try:
             found = log.reader.entries(group.uid, at, last, APPLY_BYTES)
-        except CorruptData:  # which recovery had no reason to look at
+        except CorruptData:  # in a segment that recovery had no reason to read
             _cut_unreadable(log, group, machine.applied_index)
             if at <= group.last_index:
                 raise
@@ -213,7 +215,7 @@ def _make_raft_log(log: Log, group: Group) -> RaftLog:
         row = log.index.row(group.uid, group.last_index)
         if row is None:
             raise CannotOpen(f"its last entry, {group.last_index}, is not in the index")
-        # Its bytes are not looked at, so they need not be read.
+        # Nothing uses the payload of the last entry, so it is not read.
         tail = (row.index, row.term, row.offset, row.count, row.time_ms, 0, row.chain, b"")
         # The index may still name entries that were cut off a moment ago.
         runs = [run for run in log.term_runs(group.uid) if run[0] <= group.last_index]
@@ -222,7 +224,7 @@ def _make_raft_log(log: Log, group: Group) -> RaftLog:
 
 
 def _index_lookup(log: Log, uid: int) -> Callable[[int], tuple[int, int]]:
-    """(offset, chain of the entry before) of an entry that is on disk but not in memory."""
+    """Return a function: index of an entry on disk -> its offset, chain of the entry before."""
 
     def look(index: int) -> tuple[int, int]:
         group, row = log.journal.groups.by_uid[uid], log.index.row(uid, index)
@@ -239,7 +241,7 @@ def _index_lookup(log: Log, uid: int) -> Callable[[int], tuple[int, int]]:
 
 
 def _is_last_entry_readable(log: Log, group: Group) -> bool:
-    """Whether its newest entry can be read, which recovery may have had no reason to look at."""
+    """Whether the newest entry can be read; recovery may have had no reason to read it."""
     try:
         if group.last_index >= group.first_index:
             log.reader.entry(group.uid, group.last_index)
@@ -249,7 +251,7 @@ def _is_last_entry_readable(log: Log, group: Group) -> bool:
 
 
 def _cut_unreadable(log: Log, group: Group, applied: int) -> None:
-    """Read all of it: which entries are lost, and where it has to be cut."""
+    """Read the whole log: note entries that are lost, and cut it where it must be cut."""
     index, lacking, size = group.first_index, False, APPLY_BYTES
     while index <= group.last_index:
         try:
@@ -266,9 +268,9 @@ def _cut_unreadable(log: Log, group: Group, applied: int) -> None:
 
 
 def _truncate_from(log: Log, group: Group, index: int) -> None:
-    """Keep what is before this entry; the rest comes from the peers.
+    """Truncate the log before this entry; the rest comes from the peers.
 
-    That something is missing is noted first: a log that was cut looks whole at the next start.
+    The journal records first that entries are missing: a cut log looks complete at the next start.
     """
     log.journal.hard_state(group.uid, group.term, group.vote, True, group.lacking)
     before = log.index.row(group.uid, index - 1) if index > group.first_index else None
@@ -279,7 +281,7 @@ def _truncate_from(log: Log, group: Group, index: int) -> None:
 
 
 def snapshot_parts(snapshot: t.Snapshot) -> list[bytes]:
-    """A snapshot as the journal keeps it, with the start of the log that goes with it."""
+    """Pack a snapshot, with the start of its log, into the parts that the journal stores."""
     config = snapshot.config
     start = (
         snapshot.start_index, snapshot.start_term, snapshot.start_offset, snapshot.start_chain

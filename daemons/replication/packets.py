@@ -1,17 +1,17 @@
-"""Packets between hosts as frames: what the core sends, in as few frames as possible.
+"""Turns packets between daemons into frames, and frames into packets.
 
-A host has at most one packet for each other host and turn; here it becomes one multipart: the
-envelope with all messages and beats, then the payloads of entries. Small payloads travel joined
-in the first frame, as one copy of them costs less than a frame each; from `OWN_FRAME_BYTES` on a
-payload is a frame of its own, sent and received without a copy.
+A daemon has at most one packet for each other daemon and turn. It becomes one multipart message:
+the envelope with all messages and heartbeats, then the payloads of entries. Small payloads are
+joined in the first frame, since one copy of them costs less than a frame each. A payload of at
+least `OWN_FRAME_BYTES` is a frame of its own, sent and received without a copy.
 
 The rows that describe entries are the same for every follower, so they are packed once a turn and
 put into each envelope as bytes (`RowCache`).
 
-What comes in is from a peer that greeted, so it is of our cluster and version; it may still be
-wrong, and then it is a `MalformedPacket`, counted and dropped, never an assertion. The core
-calculates with what it gets, in the middle of its own changes: an exception there would leave a
-replica in between. So every number is one, in its range, before the core sees any of a packet.
+Packets come from peers that greeted, so of our cluster and version. They may still be wrong: then
+decoding raises `MalformedPacket`, and the packet is counted and dropped. The core calculates with
+the fields in the middle of its own changes, where an exception would leave a replica half changed.
+So every field is checked for type and range before the core sees any of a packet.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from myqueue.daemons.raft.groups import LeaderList, NodeHeartbeat, NodeHeartbeat
 from myqueue.wire import protocol
 
 OWN_FRAME_BYTES = 32 << 10
-PACKET_BYTES_MAX = 512 << 10  # of an envelope; then a second one begins
+PACKET_BYTES_MAX = 512 << 10  # of an envelope; then a second message begins
 PACKET_FRAMES_MAX = 1000
-JOINED_BYTES_MAX = 4 << 20  # of small payloads in one frame; and one message's more
-STATE_FRAME_BYTES = 8 << 20  # a frame has a limit, a state has none
+JOINED_BYTES_MAX = 4 << 20  # of small payloads in one frame, before the last one
+STATE_FRAME_BYTES = 8 << 20  # a frame has a size limit, a state has none
 _VOTE, _VOTED, _APPEND, _APPENDED, _INSTALL, _TIMEOUT, _LACK, _HAVE = 1, 2, 3, 4, 5, 6, 7, 8
-LACKS_MAX = 256  # entries asked for in one message
+LACKS_MAX = 256  # entries requested in one message
 _BEAT, _BEAT_REPLY, _LEADS = 1, 2, 3
 _INT_END, _WORD_END = 1 << 63, 1 << 32  # of indexes, terms, …; of counts, lengths, chains
 _TYPES_END = max(t.DATA, t.NOOP, t.CONFIG, t.COMMAND) + 1
@@ -38,13 +38,13 @@ Buffer = bytes | memoryview
 
 
 class MalformedPacket(Exception):
-    """A packet that is not what its envelope says."""
+    """A packet with wrong types, ranges or lengths."""
 
 
 class EntriesRequest(NamedTuple):
-    """Committed entries that can't be read here any more; whoever has them may give them.
+    """A replica requests committed entries that it can't read any more from another one.
 
-    The core never sees it. The term is not looked at: what is committed is the same in all terms.
+    The core never sees it. The term is not checked: a committed entry is the same in all terms.
     """
 
     group: int
@@ -55,7 +55,7 @@ class EntriesRequest(NamedTuple):
 
 
 class EntryReply(NamedTuple):
-    """One of them."""
+    """One requested entry."""
 
     group: int
     source: int
@@ -65,7 +65,7 @@ class EntryReply(NamedTuple):
 
 
 class RowCache:
-    """Packed rows of the entries of this turn, by group, place and term: that says which."""
+    """Packed rows of the entries of this turn, by group, first index, count and last term."""
 
     def __init__(self) -> None:
         self._packed: dict[tuple[int, int, int, int], bytes] = {}
@@ -87,7 +87,7 @@ class RowCache:
 
 
 class _Writer:
-    """Collects one multipart."""
+    """Collects one multipart message."""
 
     def __init__(self) -> None:
         self.messages: list[Any] = []
@@ -111,7 +111,7 @@ class _Writer:
 
     @property
     def full(self) -> bool:
-        """A frame that is too large is not taken: its link ends, and all that was sent with it."""
+        """Whether to begin another message: a frame over the limit ends the connection."""
         return (
             self.size > PACKET_BYTES_MAX
             or len(self.big) > PACKET_FRAMES_MAX
@@ -120,7 +120,7 @@ class _Writer:
 
 
 def encode(packet: Packet, cache: RowCache) -> Iterator[list[Buffer]]:
-    """One multipart, seldom more."""
+    """Encode a packet as one multipart message, rarely more."""
     writer = _Writer()
     writer.beats = [_beat(beat) for beat in packet.beats]
     for message in (*packet.messages, *packet.repair_messages):
@@ -181,7 +181,7 @@ def _beat(beat: NodeHeartbeat | NodeHeartbeatReply | LeaderList) -> tuple[Any, .
 
 
 def is_from_node(envelope: protocol.Envelope, node: int) -> bool:
-    """Whether all of a packet is said by replicas of this node, about themselves."""
+    """Whether all messages and heartbeats of a packet come from replicas of this node."""
     try:
         return all(m[2] >> t.NODE_SHIFT == node for m in envelope[protocol.FIELDS]) and all(
             row[1] >> t.NODE_SHIFT == node
@@ -193,7 +193,7 @@ def is_from_node(envelope: protocol.Envelope, node: int) -> bool:
 
 
 def _leaders_in(beat: list[Any]) -> list[Any]:
-    """Rows (group, leader's replica, …) of a packed beat."""
+    """Return rows (group, leader's replica, …) of a packed heartbeat."""
     if type(beat) is not list:
         raise TypeError
     rows: list[Any] = beat[5] if beat[0] == _BEAT else beat[1] if beat[0] == _LEADS else []
@@ -319,7 +319,7 @@ def _snapshot(about: list[Any], payloads: _Payloads) -> t.Snapshot:
 
 
 def _entries(prev_index: int, rows: bytes, payloads: _Payloads) -> list[t.Entry]:
-    """Terms never fall, offsets go on where the entry before ended."""
+    """Unpack entries; terms never fall, each offset follows the entry before."""
     take = payloads.take
     entries: list[t.Entry] = []
     last_term = next_offset = 0
@@ -363,7 +363,7 @@ def _beat_of(kind: int, fields: list[Any]) -> NodeHeartbeat | NodeHeartbeatReply
 
 
 def _rows(rows: list[Any]) -> list[tuple[int, int, int, int]]:
-    """Of four numbers each."""
+    """Unpack rows of four numbers each."""
     if type(rows) is not list:
         raise MalformedPacket("rows that are not listed")
     out = []

@@ -1,10 +1,10 @@
 """The pace of reclaim: when a pass over the segments begins, and how fast it goes on.
 
-What may go is the log's to judge (`wal/space/reclaim`); here is only when. A pass begins soon
-after anything happened that may have freed a segment: a log's start moved, a group was removed, a
-segment was sealed. Its steps are taken one in a tick. What it appends again competes with the
-messages for the disk, so it is bounded in bytes per second; files are read, renamed and removed in
-a thread of their own, and the loop waits for none of it.
+`wal/space/reclaim` decides which segments go; this file decides when. A pass begins soon after an
+event that may have freed a segment: a log's start moved, a group was removed, a segment was sealed.
+It makes one step a tick. Records that it appends again compete with messages for the disk, so they
+are bounded in bytes per second. A background thread reads, renames and removes files; the loop
+never waits for it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from myqueue.errors import MyQueueError
 from myqueue.wal.log import Log
 
 PASS_MS: Final = 1000  # between two passes
-LATER_MS: Final = 10_000  # if all that is left is to wait whether a segment stays sparse
+LATER_MS: Final = 10_000  # if only sparse segments are left to wait for
 REWRITE_BYTES_PER_S: Final = 8 << 20
-LOOK_MS: Final = 5000  # at what the disk holds, for reports
+LOOK_MS: Final = 5000  # between updates of the disk's metrics
 
 
 class ReclaimPace:
-    """See the module's docstring. Everything in the loop's thread."""
+    """Runs reclaim. Called by the engine, in the loop's thread."""
 
     def __init__(self, log: Log, starts: LogPrefix, counts: DaemonMetrics) -> None:
         self._log, self._starts, self._counts = log, starts, counts
-        self._noted = 1  # after a start there may be something left of the last life
+        self._noted = 1  # an earlier process may have left something
         self._seen = (0, 0, 0)
         self._runs = False
         self._next_step = self._next_pass = self._next_look = 0
 
     def note(self) -> None:
-        """Something went that may have held a segment."""
+        """An event may have freed a segment."""
         self._noted += 1
 
     def tick(self, now: int) -> None:
@@ -56,7 +56,7 @@ class ReclaimPace:
         before = reclaimer.relocated_bytes
         try:
             self._runs = reclaimer.step()
-        except (OSError, MyQueueError):  # what was done is whole; a later pass does the rest
+        except (OSError, MyQueueError):  # finished steps stay valid; a later pass does the rest
             counts["reclaim_passes_failed_total"] += 1
             reclaimer.cancel()
             self._runs, self._seen = False, (0, 0, 0)
@@ -75,5 +75,5 @@ class ReclaimPace:
         counts["reclaimed_segments_total"] = log.reclaimer.removed_segments
         counts["wal_segments"] = len(segments)
         counts["wal_oldest_segment"] = min(segments, default=0)
-        used = sum(one.size for one in segments.values())
+        used = sum(segment.size for segment in segments.values())
         counts["disk_used_bytes"] = used + log.store.used_bytes()

@@ -1,15 +1,14 @@
-"""One Raft group on this daemon: its node, its state machine, and where its entries are.
+"""One raft group on this daemon: its Raft node, its state machine, and where its entries are.
 
-The engine owns replicas and calls them in the loop's thread. What is here: reading entries (memory
-first, then the log on disk), applying committed ones, and which rows of state wait to be saved.
-Who waits for which proposal is the owner's business.
+The engine owns replicas and calls them in the loop's thread. A replica reads entries (from memory,
+else from the log on disk), applies committed ones, and returns the rows of state to save. The owner
+keeps track of the requests that wait for proposals.
 
-Invariant: the machine has applied exactly up to `node.applied_index`; state is saved only together
-with the applied index that it belongs to (W13), and never ahead of the log on our own disk.
+Invariant: the machine has applied exactly up to `node.applied_index`. State is saved only in one
+transaction with the applied index that it belongs to, and never ahead of the log on our own disk.
 
-A committed entry that can't be read when its turn comes holds up applying, nothing else: the
-replica `is_behind` what it was told to apply until `repair/coordinator` has brought the entry
-(W16).
+A committed entry that can't be read holds up applying, nothing else: the
+replica `is_behind` what it was told to apply until `repair/coordinator` has brought the entry.
 """
 
 from __future__ import annotations
@@ -36,21 +35,22 @@ from myqueue.wire import protocol
 if TYPE_CHECKING:
     from myqueue.wal.log import Log
 
-CONFIG_KEY = b"\xffconfig"  # beside the machine's rows: who was a member at the applied index
-APPLY_BYTES = 4 << 20  # read from disk at once when applying lags behind memory
+CONFIG_KEY = b"\xffconfig"  # a row like the machine's: the members at the applied index
+APPLY_BYTES = 4 << 20  # read from disk at a time when applying lags behind memory
 READ_ROWS_MAX = 1024
-# Troubles of the whole process or of its disk: they end the daemon, and close no group.
+# Errors of the whole process or its disk: they end the daemon and close no group.
 OF_ALL = (OSError, MemoryError, JournalStopped, DiskFull, StoreBroken)
 
 
 class Defect(t.InvariantBroken):
-    """This program can't go on with one group: its machine can't take what is in the log, or can't
-    give its state. Nobody contradicts the group: another version, or the next start, may open it.
+    """One group's machine can't apply what is in the log, or can't give its state.
+
+    No other replica contradicts the group: another version, or the next start, may open it.
     """
 
 
 class Replica:
-    """See the module's docstring."""
+    """One raft group on this daemon."""
 
     __slots__ = (
         "about", "apply_to", "commit_saved", "dirty", "given_up", "is_ready", "log", "machine",
@@ -61,9 +61,9 @@ class Replica:
         self.uid, self.node, self.machine, self.about, self.log = (
             node.group, node, machine, about, log
         )  # fmt: skip
-        self.is_ready = False  # leads, and an entry of its own term is applied (R9)
-        self.apply_to = 0  # the last entry that is to be applied
-        self.dirty = False  # something was applied that is not on its way to the store
+        self.is_ready = False  # it leads, and an entry of its own term is applied
+        self.apply_to = 0  # index of the last entry to apply
+        self.dirty = False  # applied since the last save
         self.commit_saved = node.commit_index  # the last commit hint in the log
         self.saved_config: t.Config | None = None
         self.given_up = (
@@ -92,10 +92,11 @@ class Replica:
     # -- reading -------------------------------------------------------------------------------
 
     def read(self, first: int, last: int, max_bytes: int) -> list[t.Entry]:
-        """Consecutive entries from `first`: at least one, then up to the limits.
+        """Return consecutive entries from `first`: at least one, then up to the limits.
 
-        From memory if the first one is there; an entry on disk is verified before it is handed
-        out. Else it is NotReady while it is being repaired, then CorruptData (W16).
+        They come from memory if the first one is there, else from disk, where each is verified.
+        Raises EntryMissing if there is no such entry; for one that can't be read NotReady while
+        it is being repaired, and CorruptData after repair has stalled.
         """
         log = self.node.log
         if first >= log.memory_first:
@@ -115,13 +116,13 @@ class Replica:
         return [as_entry(one) for one in stored]
 
     def index_at_offset(self, offset: int) -> int | None:
-        """The entry that holds this message; None if there is no such message (yet)."""
+        """Return the index of the entry that holds this message; None: there is none (yet)."""
         log = self.node.log
         if offset >= log.next_offset or offset < log.start_offset:
             return None
-        found = log.index_at_offset(offset)
-        if found is not None:
-            return found
+        index = log.index_at_offset(offset)
+        if index is not None:
+            return index
         row = self.log.index.row_at_offset(self.uid, offset)
         return None if row is None else row.index
 
@@ -132,9 +133,9 @@ class Replica:
         return self.read(index, index, 1)[0]
 
     def offset_at_time(self, time_ms: int) -> int | None:
-        """The first message whose entry was stamped at `time_ms` or later; None if none is.
+        """Return the offset of the first message with a time of at least `time_ms`, or None.
 
-        A search over offsets, not over indexes: entries without messages may have no time.
+        The search is over offsets, not indexes: entries without messages may have no time.
         """
         log, row_at = self.node.log, self.log.index.row_at_offset
         low = high = log.start_offset
@@ -154,7 +155,7 @@ class Replica:
         return None if low >= end else low
 
     def where(self, offset: int) -> dict[str, Any]:
-        """Segment, bytes, index and term of one message, for people."""
+        """Describe for people where one message is: segment, bytes, index and term."""
         index = self.index_at_offset(offset)
         row = None if index is None else self.log.index.row(self.uid, index)
         if row is None:
@@ -170,18 +171,18 @@ class Replica:
     # -- applying ------------------------------------------------------------------------------
 
     def apply(self, order: t.Apply) -> list[tuple[list[t.Entry], list[Any]]]:
-        """Committed entries to the machine; in portions, if they have to be read from disk."""
+        """Apply committed entries, in portions if they are read from disk; return the results."""
         follows = order.first == self.node.applied_index + 1
         self.apply_to = order.last
         return self._apply(order.entries if follows else None)
 
     @property
     def has_unapplied(self) -> bool:
-        """Something that is to be applied could not be read."""
+        """Whether a committed entry could not be read when it was to be applied."""
         return self.apply_to > self.node.applied_index
 
     def retry_apply(self) -> list[tuple[list[t.Entry], list[Any]]]:
-        """The same, once more: what could not be read may be there again."""
+        """Go on applying: entries that could not be read may be back."""
         return self._apply(None)
 
     def _apply(self, entries: list[t.Entry] | None) -> list[tuple[list[t.Entry], list[Any]]]:
@@ -211,12 +212,12 @@ class Replica:
         return results
 
     def restore(self, snapshot: t.Snapshot) -> None:
-        """The machine becomes what the leader sent."""
+        """Replace the machine's state by the leader's snapshot."""
         with of_one_group(f"the state at {snapshot.index} can't be taken over", snapshot.index):
             self.machine.restore(snapshot.state)
 
     def saved(self) -> RowChanges:
-        """The rows to save now: the machine's, and the configuration if it changed."""
+        """Take the rows to save now: the machine's, and the configuration if it changed."""
         with of_one_group("its state can't be saved"):
             puts, deletes = self.machine.take_changes()
         config = self.node.configs.at(self.node.applied_index)
@@ -238,11 +239,11 @@ class Replica:
     # -- leadership ----------------------------------------------------------------------------
 
     def campaign_soon(self, now: int) -> None:
-        """This replica should lead its group: it does not wait for a timeout."""
+        """Campaign without waiting for an election timeout: this is the preferred leader."""
         self.node.stand_soon(now)
 
     def best_successor(self, now: int) -> int:
-        """The node of the voter that has most of our log, of those that could lead; else 0."""
+        """Return the node of the reachable voter with most of our log; 0: there is none."""
         if not self.is_leader:
             return 0
         node = self.node
@@ -266,7 +267,7 @@ def as_entry(stored: Stored) -> t.Entry:
 
 @contextmanager
 def of_one_group(what: str, index: int = 0) -> Iterator[None]:
-    """Whatever its machine raises is a `Defect` of this group, unless it is a trouble of all."""
+    """Turn an exception of one group's machine into a `Defect`; pass on those of `OF_ALL`."""
     try:
         yield
     except (t.InvariantBroken, *OF_ALL):
@@ -277,7 +278,7 @@ def of_one_group(what: str, index: int = 0) -> Iterator[None]:
 
 @contextmanager
 def raft_errors_translated(broke: Callable[[t.InvariantBroken], None]) -> Iterator[None]:
-    """What the core can't do now, in the words of the daemon; `broke` closes the group."""
+    """Translate the core's errors into those of `myqueue.errors`. `broke` closes the group."""
     try:
         yield
     except t.NotLeader as error:

@@ -1,16 +1,17 @@
-"""Applied state on its way to the store: not at every entry, but some times a second.
+"""Saves applied state to the store, some times a second instead of at every entry.
 
-What machines changed since the last time is handed over with the applied index that it belongs
-to. If the process dies in between, a restart applies the entries again from the saved index on.
-With it go commit hints into the log: how far a group is known to be committed, for a start
-without peers and for readers of the segments. A group that falls quiet, a daemon that ends and a
-start that knows more than its log leave no entry behind that is applied and has no hint; from then
-on the log keeps the newest hint of each group as it keeps its vote. Memory that applied entries
-take is bounded here as well, over all groups: each group bounds its own, but there may be
-thousands.
+The rows that a machine changed are saved in one transaction with the applied index they belong to.
+After a crash, a restart applies entries again from the saved index on.
 
-Nothing is saved of a group that broke: its machine may have stopped in the middle of an entry, and
-a later start would take that for the state at an index (W13).
+Commit hints go into the log: how far a group is known to be committed, for a start without peers
+and for tools that read segments. When a group falls quiet, when the daemon ends, and after a start,
+every applied entry gets a hint. The log keeps the newest hint of each group as it keeps its vote.
+
+The memory of applied entries is bounded here over all groups: each group bounds its own, but there
+may be thousands.
+
+Nothing is saved of a broken group: its machine may have stopped in the middle of an entry, and a
+later start would take that for the state at an index.
 """
 
 from __future__ import annotations
@@ -28,17 +29,19 @@ KEEP_BYTES = 256 << 10  # of one group, when memory is short
 
 
 class StateSaver:
+    """Saves state and commit hints of all groups. Called by the engine, in the loop's thread."""
+
     def __init__(
         self, log: Log, replicas: dict[int, Replica], starts: LogPrefix, host: RaftGroups
     ) -> None:
         self._log, self._replicas, self._starts, self._host = log, replicas, starts, host
         self._dirty: dict[int, None] = {}
         self._hints: dict[int, None] = {}
-        self._held: set[int] = set()  # their state is ahead of the log until a snapshot is in it
+        self._held: set[int] = set()  # their snapshot is not in the log yet
         self._next_save = self._next_hint = 0
 
     def note(self, replica: Replica) -> None:
-        """Something was applied to it."""
+        """Entries were applied to this replica."""
         self._dirty[replica.uid] = None
 
     def tick(self, now: int) -> None:
@@ -62,7 +65,7 @@ class StateSaver:
         return None if uid in self._host.broken else self._replicas.get(uid)
 
     def save_all(self) -> None:
-        """One change of the store for all groups that have something."""
+        """Save all groups that have unsaved state, in one transaction."""
         states, later = {}, dict[int, None]()
         for uid in self._dirty:
             replica = self._of(uid)
@@ -78,14 +81,14 @@ class StateSaver:
             self._log.index.apply(states)
 
     def finish(self) -> None:
-        """At the end of the daemon: state and hints of all that was applied."""
+        """Save state and hints of all that was applied, at the end of the daemon."""
         self._hints |= self._dirty
         self.save_all()
         if self._log.journal.error is None:
             self._hint()
 
     def hold(self, replica: Replica) -> None:
-        """A snapshot was installed, and is not on the disk: a crash goes back behind it."""
+        """Save nothing of this replica until its installed snapshot is on the disk (`release`)."""
         self._held.add(replica.uid)
         self.note(replica)
 
@@ -98,7 +101,7 @@ class StateSaver:
             replica = self._of(uid)
             if replica is None or replica.node.applied_index <= replica.commit_saved:
                 continue
-            if replica.is_half_installed:  # in the log it would stand before the snapshot
+            if replica.is_half_installed:  # its hint would come before the snapshot
                 self._hints[uid] = None
                 continue
             replica.commit_saved = replica.node.applied_index

@@ -245,9 +245,9 @@ def test_no_snapshot_is_made_of_a_state_that_is_being_taken_over(tmp_path: Path)
             engine.packet(source, protocol.decode(frames[0]), frames[1:])
         late.inbox.clear()
         assert ours.node.applied_index == ours.node.log.persisted_index == end
-        assert not engine.starts.snapshot_again(ours)
+        assert not engine.starts.write_snapshot(ours)
         net.until("installed", lambda: ours.machine.applied_index == end)
-        assert engine.starts.snapshot_again(ours)
+        assert engine.starts.write_snapshot(ours)
 
 
 def await_state(net: Net, node: Node) -> None:

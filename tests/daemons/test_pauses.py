@@ -33,6 +33,6 @@ def test_pauses_never_become_longer_than_the_longest() -> None:
 
 def test_strangers_do_not_fill_the_memory() -> None:
     made = LogPauses()
-    for number in range(3 * repeated_warnings.THINGS_MAX):
+    for number in range(3 * repeated_warnings.PROBLEMS_MAX):
         assert made.due(number, 0) == 1
-    assert len(made._things) == repeated_warnings.THINGS_MAX
+    assert len(made._problems) == repeated_warnings.PROBLEMS_MAX

@@ -5,7 +5,6 @@ Engines on real logs in one process; bits are turned in their files while they r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,8 +36,8 @@ from myqueue.daemons.repair.damage import (
     DamagedSegment,
     LostEntries,
     RepairSource,
-    matches_index_row,
     leader_action,
+    matches_index_row,
     repair_source,
 )
 from myqueue.daemons.replication import packets
@@ -215,7 +214,7 @@ def test_the_same_entry_lost_on_a_majority(tmp_path: Path) -> None:
         third.close()
         lose(net, rest)
 
-        def check_connected() -> bool:
+        def stands() -> bool:
             return not any(one.replica(GROUP).is_leader for one in rest)
 
         net.until("nobody leads", stands, 1000)
@@ -332,9 +331,12 @@ def test_what_is_asked_of_whom(tmp_path: Path) -> None:
         leader.send_repair_messages = sent.append  # type: ignore[method-assign,assignment]
         replica = leader.replicas[GROUP]
         others = [one for one in replica.node.config.members if one != replica.replica_id]
-        ask: Callable[[int, list[int]], None] = lambda who, at: leader.repair.serve_entries(  # noqa: E731
-            packets.EntriesRequest(GROUP, who, replica.replica_id, 1, at)
-        )
+
+        def ask(who: int, at: list[int]) -> None:
+            leader.repair.serve_entries(
+                packets.EntriesRequest(GROUP, who, replica.replica_id, 1, at)
+            )
+
         net.cut = set(net.ways())
         leader.propose(replica, [t.Proposal(1, 1, t.DATA, bytes(100))])
         log, at = replica.node.log, replica.node.commit_index + 1

@@ -189,7 +189,7 @@ class FakeEngine:
         return self.links_up
 
     def peer_problem(self, peer: tuple[str, int]) -> str:
-        return "" if self.links_up else "nobody answers there"
+        return "" if self.links_up else "nothing listens there"
 
     def set_peer_address(self, peer: tuple[str, int], address: str) -> None:
         self.peers[peer] = address

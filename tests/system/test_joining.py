@@ -93,7 +93,7 @@ def test_a_broker_that_does_not_name_all_managers(cluster: Cluster, logs: dict[s
 
 
 def test_a_broker_that_nobody_answers(logs: dict[str, Path]) -> None:
-    assert "nobody answers there" in line_of(logs["alone"], "not-joined")
+    assert "nothing listens there" in line_of(logs["alone"], "not-joined")
 
 
 def test_a_broker_that_is_taken_in_says_ready(cluster: Cluster) -> None:

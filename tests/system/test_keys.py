@@ -109,7 +109,7 @@ def test_a_broker_without_the_keys_of_its_cluster_says_so(cluster: Cluster, tmp_
         broker(tmp_path / "none", 8, *managers) as none,
         broker(tmp_path / "other", 9, "--keys", str(tmp_path / "others"), *managers) as other,
     ):
-        assert "handshake refused: it has keys, not we" in line_of(none, "not-joined")
+        assert "handshake refused: it has keys, we have none" in line_of(none, "not-joined")
         assert "handshake refused: its keys are not ours" in line_of(other, "not-joined")
     line_of(cluster.folder / "manager-1.log", "handshake-refused")
 
