@@ -84,8 +84,8 @@ class Replica:
 
     @property
     def is_half_installed(self) -> bool:
-        """A snapshot came in this turn: the core speaks of its index already, and the machine gets
-        its state with the turn's end. What one has must not be saved as what the other is at (W13).
+        """Whether a snapshot came in this turn: the core is at its index already, and the machine
+        gets its state at the end of the turn. State and index must not be saved before they match.
         """
         return self.machine.applied_index != self.node.applied_index
 

@@ -190,7 +190,7 @@ def test_a_start_finishes_an_install_that_a_crash_left_without_its_end(tmp_path:
         old = net.leader(GROUP)
         near, new = (node for node in net.nodes.values() if node is not old)
         net.cut = {(old.number, near.number), (old.number, new.number)}
-        item = t.Item(1, net.clock.wall, t.DATA, bytes(100))
+        item = t.Proposal(1, net.clock.wall, t.DATA, bytes(100))
         old.engine.propose(old.replica(GROUP), [item] * 4)
         net.until("nobody leads", lambda: not near.replica(GROUP).leader_node)
         new.engine.campaign_soon(new.replica(GROUP))
