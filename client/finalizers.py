@@ -158,9 +158,14 @@ class ProducerParting(_OfSession):
     """Deliver accepted messages for DELIVER_S; log how many were not delivered."""
 
     def __init__(
-        self, session: Session, owns_session: bool, sender: Sender, lanes: Accumulator,
-        lock: threading.Condition, failures: Failures,
-    ) -> None:  # fmt: skip
+        self,
+        session: Session,
+        owns_session: bool,
+        sender: Sender,
+        lanes: Accumulator,
+        lock: threading.Condition,
+        failures: Failures,
+    ) -> None:
         super().__init__("Producer", session, owns_session)
         self._sender, self._lanes, self._lock, self._failures = sender, lanes, lock, failures
         self._left = 0
@@ -200,9 +205,14 @@ class ConsumerParting(_OfSession):
     """Commit what auto_commit may commit, leave the group, and fetch no more."""
 
     def __init__(
-        self, session: Session, owns_session: bool, fetcher: Fetcher, subscription: Subscription,
-        ids: set[int], auto_commit: bool,
-    ) -> None:  # fmt: skip
+        self,
+        session: Session,
+        owns_session: bool,
+        fetcher: Fetcher,
+        subscription: Subscription,
+        ids: set[int],
+        auto_commit: bool,
+    ) -> None:
         super().__init__("Consumer", session, owns_session)
         self._fetcher, self._subscription, self._ids = fetcher, subscription, ids
         self._auto_commit = auto_commit

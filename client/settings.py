@@ -26,9 +26,14 @@ STARTS: Final = ("earliest", "latest", "committed")
 
 
 def setting(
-    default: Any, unit: str, about: str, *, low: int | None = None, high: int | None = None,
+    default: Any,
+    unit: str,
+    about: str,
+    *,
+    low: int | None = None,
+    high: int | None = None,
     choices: tuple[str, ...] = (),
-) -> Any:  # fmt: skip
+) -> Any:
     """Make a field with its default, unit, meaning and range."""
     facts = {"unit": unit, "help": about, "low": low, "high": high, "choices": choices}
     return field(default=default, metadata=facts)
@@ -94,9 +99,11 @@ class SessionSettings(Settings):
         3_000, "ms", "how long a connection and its greeting may take", low=10
     )
     key_file: str | None = setting(
-        None, "path", "this client's key, if the cluster has keys; none: the file that MYQ_KEY"
+        None,
+        "path",
+        "this client's key, if the cluster has keys; none: the file that MYQ_KEY"
         " names; empty: no key",
-    )  # fmt: skip
+    )
     backoff_ms_max: int = setting(1_000, "ms", "the longest pause between two attempts", low=1)
 
 
@@ -105,13 +112,20 @@ class ProducerSettings(Settings):
     """How a producer gathers, sends and gives up."""
 
     linger_ms: int = setting(
-        5, "ms", "how long messages may wait for others while a batch is under way; a partition"
-        " with no batch under way sends at once", low=0, high=60_000,
-    )  # fmt: skip
+        5,
+        "ms",
+        "how long messages may wait for others while a batch is under way; a partition"
+        " with no batch under way sends at once",
+        low=0,
+        high=60_000,
+    )
     batch_bytes: int = setting(
-        64 << 10, "bytes", "a batch of this size is sent without waiting longer",
-        low=1, high=FRAME_BYTES_MAX >> 1,
-    )  # fmt: skip
+        64 << 10,
+        "bytes",
+        "a batch of this size is sent without waiting longer",
+        low=1,
+        high=FRAME_BYTES_MAX >> 1,
+    )
     compression: str = setting(
         "none", "", f"codec of batches: {', '.join(CODECS)}", choices=tuple(CODECS)
     )
@@ -134,9 +148,12 @@ class ProducerSettings(Settings):
         64 << 20, "bytes", "how much memory undelivered messages may take; then send waits", low=1
     )
     max_block_ms: int = setting(
-        60_000, "ms", "how long send waits for room in the buffer, or for a topic's partitions",
-        low=0, high=DAY_MS,
-    )  # fmt: skip
+        60_000,
+        "ms",
+        "how long send waits for room in the buffer, or for a topic's partitions",
+        low=0,
+        high=DAY_MS,
+    )
     max_in_flight: int = setting(
         16, "batches", "how many batches of one partition may be unanswered", low=1, high=64
     )
@@ -157,9 +174,12 @@ class ConsumerSettings(Settings):
 
     group: str | None = setting(None, "", "consumers of one group share its partitions")
     start: str | None = setting(
-        None, "", "where to begin without a position: earliest, latest, or committed (then"
-        " earliest); none: committed with a group or an id, else earliest", choices=STARTS,
-    )  # fmt: skip
+        None,
+        "",
+        "where to begin without a position: earliest, latest, or committed (then"
+        " earliest); none: committed with a group or an id, else earliest",
+        choices=STARTS,
+    )
     auto_commit: bool = setting(
         False, "", "commit messages once the application has asked for the ones after them"
     )
@@ -167,23 +187,33 @@ class ConsumerSettings(Settings):
         5_000, "ms", "how often auto_commit commits", low=10, high=DAY_MS
     )
     on_out_of_range: str = setting(
-        "error", "", "when the position is outside of the log: raise OffsetOutOfRange, or go on at"
+        "error",
+        "",
+        "when the position is outside of the log: raise OffsetOutOfRange, or go on at"
         " its start (earliest) or end (latest)",
         choices=("error", "earliest", "latest"),
-    )  # fmt: skip
+    )
     on_damaged: str = setting(
-        "raise", "", "when a batch cannot be unpacked: raise BatchUnreadable until the application"
+        "raise",
+        "",
+        "when a batch cannot be unpacked: raise BatchUnreadable until the application"
         " seeks past it, or skip it, count its messages and log its place",
         choices=DAMAGED,
-    )  # fmt: skip
+    )
     session_timeout_ms: int = setting(
-        10_000, "ms", "a group member that sends no heartbeat for so long loses its partitions",
-        low=1_000, high=3_600_000,
-    )  # fmt: skip
+        10_000,
+        "ms",
+        "a group member that sends no heartbeat for so long loses its partitions",
+        low=1_000,
+        high=3_600_000,
+    )
     max_poll_ms: int = setting(
-        300_000, "ms", "a group member that asks for no messages for so long leaves the group",
-        low=100, high=DAY_MS,
-    )  # fmt: skip
+        300_000,
+        "ms",
+        "a group member that asks for no messages for so long leaves the group",
+        low=100,
+        high=DAY_MS,
+    )
     max_poll_messages: int = setting(
         1_000, "messages", "how many messages one poll may return", low=1
     )

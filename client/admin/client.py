@@ -80,9 +80,13 @@ class Admin(GroupAdmin):
     # -- topics -----------------------------------------------------------------------------------
 
     def create_topic(
-        self, topic: str, *, partitions: int = 1, replication: int = 0,
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        replication: int = 0,
         settings: Mapping[str, int | None] | None = None,
-    ) -> Facts:  # fmt: skip
+    ) -> Facts:
         """Create a topic; returns its settings and partitions.
 
         `replication`: copies of each partition; 0: three, or as many as there are brokers.
@@ -90,9 +94,12 @@ class Admin(GroupAdmin):
         InvalidSetting, TooFewBrokers.
         """
         return self._update(
-            "create_topic", topic=topic, partitions=partitions, replication=replication,
+            "create_topic",
+            topic=topic,
+            partitions=partitions,
+            replication=replication,
             settings=dict(settings or {}),
-        )  # fmt: skip
+        )
 
     def delete_topic(self, topic: str) -> Facts:
         """Delete a topic with all its messages. Raises UnknownTopic."""
@@ -207,17 +214,21 @@ class Admin(GroupAdmin):
         answers = [row for row in members if "error" not in row]
         newest = max(answers, key=lambda row: int(row.get("term", 0)), default={})
         return {
-            "group": group, "term": newest.get("term", 0),
-            "leader": _leader(newest), "members": members,
-        }  # fmt: skip
+            "group": group,
+            "term": newest.get("term", 0),
+            "leader": _leader(newest),
+            "members": members,
+        }
 
     def daemons(self) -> list[Facts]:
         """List all managers and brokers with an address: `{"daemon", "node", "address"}`."""
         kinds = (("manager", self.managers()), ("broker", self.brokers()))
         return [
             {"daemon": kind, "node": row["node"], "address": row["address"]}
-            for kind, rows in kinds for row in rows if row["address"]
-        ]  # fmt: skip
+            for kind, rows in kinds
+            for row in rows
+            if row["address"]
+        ]
 
     def stats(self, daemons: Iterable[Facts] | None = None) -> list[Facts]:
         """Ask daemons for their counters. `daemons`: rows of `daemons()`; default all."""

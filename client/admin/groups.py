@@ -74,12 +74,19 @@ class GroupAdmin(ABC):
         for topic in self._existing(facts["topics"]):
             for name, at in sorted(self._known_offsets(topic, f"group/{group}").items()):
                 owner = owners.get((name.topic, name.partition), {})
-                rows.append({
-                    "topic": name.topic, "partition": name.partition,
-                    "member": owner.get("member", 0), "wanted": owner.get("wanted", 0),
-                    "epoch": owner.get("epoch", 0), "position": at and at.position,
-                    "start": at and at.start, "end": at and at.end, "lag": at and lag_of(at),
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "topic": name.topic,
+                        "partition": name.partition,
+                        "member": owner.get("member", 0),
+                        "wanted": owner.get("wanted", 0),
+                        "epoch": owner.get("epoch", 0),
+                        "position": at and at.position,
+                        "start": at and at.start,
+                        "end": at and at.end,
+                        "lag": at and lag_of(at),
+                    }
+                )
         lags = [row["lag"] for row in rows]
         return {**facts, "partitions": rows, "lag": None if None in lags else sum(lags)}
 
@@ -88,11 +95,18 @@ class GroupAdmin(ABC):
         return sorted(existing.intersection(topics))
 
     def reset_group(
-        self, group: str, *, to: str | None = None, offset: int | None = None,
-        time_ms: int | None = None, shift: int | None = None,
-        topics: Iterable[str] | None = None, partitions: Iterable[TopicPartition] | None = None,
-        force: bool = False, execute: bool = True,
-    ) -> list[Facts]:  # fmt: skip
+        self,
+        group: str,
+        *,
+        to: str | None = None,
+        offset: int | None = None,
+        time_ms: int | None = None,
+        shift: int | None = None,
+        topics: Iterable[str] | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+        force: bool = False,
+        execute: bool = True,
+    ) -> list[Facts]:
         """Set a group's positions, always between start and end of each partition.
 
         Give exactly one of `to` ("earliest" or "latest"), `offset`, `time_ms` (the first message of

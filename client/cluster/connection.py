@@ -48,16 +48,25 @@ RECEIVE_AT_ONCE: Final = 512
 BACKOFF_MS_MIN: Final = 20
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1_000, 3_000
 _OPTIONS: Final = (
-    (zmq.LINGER, 0), (zmq.IMMEDIATE, 1), (zmq.RECONNECT_IVL, -1), (zmq.SNDHWM, 64), (zmq.RCVHWM, 0),
-    (zmq.MAXMSGSIZE, words.FRAME_BYTES_MAX), (zmq.HANDSHAKE_IVL, 5_000),
-    (zmq.HEARTBEAT_IVL, HEARTBEAT_MS), (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
+    (zmq.LINGER, 0),
+    (zmq.IMMEDIATE, 1),
+    (zmq.RECONNECT_IVL, -1),
+    (zmq.SNDHWM, 64),
+    (zmq.RCVHWM, 0),
+    (zmq.MAXMSGSIZE, words.FRAME_BYTES_MAX),
+    (zmq.HANDSHAKE_IVL, 5_000),
+    (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+    (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
     (zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS),
-)  # fmt: skip
+)
 _EVENTS: Final = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)  # fmt: skip
+)
 REFUSED: Final = "connection refused, or no such host"
 NO_HANDSHAKE: Final = (
     "handshake failed: the daemon requires a client key (set MYQ_KEY), or a key was given to a"
@@ -153,9 +162,13 @@ class Connection:
     """Requests to the daemon at one address."""
 
     def __init__(
-        self, sockets: Sockets, address: str, greeting: Greeting, connect_timeout_ms: int = 3_000,
+        self,
+        sockets: Sockets,
+        address: str,
+        greeting: Greeting,
+        connect_timeout_ms: int = 3_000,
         backoff_ms_max: int = 1_000,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.address, self.state = address, DOWN
         self.error: MyQueueError | None = None  # why it is down, or was last
         self.node, self.kind, self.limits = 0, "", {}  # type: ignore[var-annotated]

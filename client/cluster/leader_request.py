@@ -41,9 +41,14 @@ _RIGHT_PLACE: Final = (Busy, DiskFull, JournalBusy)  # from the leader; do not l
 
 
 def ask_leader(
-    session: SessionCore, partition: Partition, kind: int, fields: Sequence[Any],
-    frames: Sequence[Buffer] = (), *, timeout_ms: int,
-) -> Future[Any]:  # fmt: skip
+    session: SessionCore,
+    partition: Partition,
+    kind: int,
+    fields: Sequence[Any],
+    frames: Sequence[Buffer] = (),
+    *,
+    timeout_ms: int,
+) -> Future[Any]:
     """Send a request to a leader. The future is an Answer; for PRODUCE (offset, time in ms)."""
     session.check()
     future: Future[Any] = Future()
@@ -56,14 +61,33 @@ class LeaderCall(Waiter):
     """A request with its attempts, one after another."""
 
     __slots__ = (
-        "_at", "_began", "_deadline", "_doubt", "_fields", "_frames", "_future", "_id", "_kind",
-        "_last", "_partition", "_pause", "_session", "_timeout_ms", "_timer",
-    )  # fmt: skip
+        "_at",
+        "_began",
+        "_deadline",
+        "_doubt",
+        "_fields",
+        "_frames",
+        "_future",
+        "_id",
+        "_kind",
+        "_last",
+        "_partition",
+        "_pause",
+        "_session",
+        "_timeout_ms",
+        "_timer",
+    )
 
     def __init__(
-        self, session: SessionCore, partition: Partition, kind: int, fields: Sequence[Any],
-        frames: Sequence[Buffer], timeout_ms: int, future: Future[Any],
-    ) -> None:  # fmt: skip
+        self,
+        session: SessionCore,
+        partition: Partition,
+        kind: int,
+        fields: Sequence[Any],
+        frames: Sequence[Buffer],
+        timeout_ms: int,
+        future: Future[Any],
+    ) -> None:
         self._session, self._partition = session, partition
         self._kind, self._fields, self._frames = kind, fields, frames
         self._timeout_ms, self._deadline = timeout_ms, session.now_ms() + timeout_ms

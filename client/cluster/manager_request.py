@@ -80,16 +80,37 @@ class ManagerCall(Waiter):
     """A request with its attempts. `done` is called once: with the answer or the error."""
 
     __slots__ = (
-        "_host", "_managers", "_kind", "_fields", "_frames", "_deadline", "_timeout_ms", "_done",
-        "_said", "_left", "_at", "_attempt_ms", "_id", "_began", "_timer", "_pause", "_was_sent",
-        "_unknown", "_hint",
-    )  # fmt: skip
+        "_host",
+        "_managers",
+        "_kind",
+        "_fields",
+        "_frames",
+        "_deadline",
+        "_timeout_ms",
+        "_done",
+        "_said",
+        "_left",
+        "_at",
+        "_attempt_ms",
+        "_id",
+        "_began",
+        "_timer",
+        "_pause",
+        "_was_sent",
+        "_unknown",
+        "_hint",
+    )
 
     def __init__(
-        self, host: Host, managers: Managers, kind: int, fields: Sequence[Any],
-        frames: Sequence[Buffer], timeout_ms: int,
+        self,
+        host: Host,
+        managers: Managers,
+        kind: int,
+        fields: Sequence[Any],
+        frames: Sequence[Buffer],
+        timeout_ms: int,
         done: Callable[[Envelope | None, list[Buffer], MyQueueError | None], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._host, self._managers = host, managers
         self._kind, self._fields, self._frames = kind, fields, frames
         self._timeout_ms, self._deadline = timeout_ms, host.now_ms() + timeout_ms

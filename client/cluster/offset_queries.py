@@ -33,9 +33,14 @@ class Offsets(NamedTuple):
 
 
 def read_offsets(
-    session: Session, groups: Iterable[int], *, who: str | None = None, time_ms: int | None = None,
-    timeout_ms: int | None = None, partial: bool = False,
-) -> dict[int, Offsets]:  # fmt: skip
+    session: Session,
+    groups: Iterable[int],
+    *,
+    who: str | None = None,
+    time_ms: int | None = None,
+    timeout_ms: int | None = None,
+    partial: bool = False,
+) -> dict[int, Offsets]:
     """Read the offsets of partitions, by raft group.
 
     `who`: the name under which positions are committed. `time_ms`: for `at_time`. Raises TimedOut
@@ -53,12 +58,17 @@ def read_offsets(
                 groups_at.setdefault(address, []).append(group)
         rest_ms = max(1, deadline - session.now_ms())
         calls = [
-            (address, session.call(
-                address, words.OFFSETS, (who, time_ms, numbers),
-                timeout_ms=min(rest_ms, ATTEMPT_MS_MAX),
-            ))
+            (
+                address,
+                session.call(
+                    address,
+                    words.OFFSETS,
+                    (who, time_ms, numbers),
+                    timeout_ms=min(rest_ms, ATTEMPT_MS_MAX),
+                ),
+            )
             for address, numbers in groups_at.items()
-        ]  # fmt: skip
+        ]
         for address, future in calls:
             last = _take(session, address, future, groups_at[address], offsets) or last
         left -= offsets.keys()
@@ -84,16 +94,20 @@ def _not_known(session: Session, left: set[int], limit_ms: int, last: str) -> Ti
     problem = why.text if why.hint is not None else f"last: {last}"
     error = TimedOut(
         f"offsets {where} are not known in {limit_ms} ms; {problem}",
-        component=why.component, hint=why.hint,
-    )  # fmt: skip
+        component=why.component,
+        hint=why.hint,
+    )
     error.outcome = NONE
     return error
 
 
 def _take(
-    session: Session, address: str, future: Future[Answer], groups: list[int],
+    session: Session,
+    address: str,
+    future: Future[Answer],
+    groups: list[int],
     offsets: dict[int, Offsets],
-) -> str:  # fmt: skip
+) -> str:
     """Move an answer into `offsets`; return the last error or "". Raise what is not retriable."""
     try:
         parts = session.wait(future).fields[0]

@@ -156,10 +156,12 @@ class Routes:
             self._forget(old)
             old = None
         partitions = tuple(
-            self._newer(old.partitions[at] if old and at < len(old.partitions) else None,
-                        Partition(name, number, group, leader, term, tuple(replicas)))
+            self._newer(
+                old.partitions[at] if old and at < len(old.partitions) else None,
+                Partition(name, number, group, leader, term, tuple(replicas)),
+            )
             for at, (number, group, leader, term, replicas) in enumerate(sorted(rows))
-        )  # fmt: skip
+        )
         if [p.number for p in partitions] != list(range(len(partitions))):
             return  # incomplete; the next answer will have all partitions
         for partition in partitions:
@@ -171,9 +173,10 @@ class Routes:
         seen = {row[1]: (row[2], row[3]) for row in rows}
         partitions = tuple(
             self._newer(p, Partition(p.topic, p.number, p.group, *seen[p.group], p.replicas))
-            if p.group in seen else p
+            if p.group in seen
+            else p
             for p in topic.partitions
-        )  # fmt: skip
+        )
         return Topic(topic.name, topic.uid, topic.settings, partitions, topic.applied)
 
     def _newer(self, old: Partition | None, new: Partition) -> Partition:

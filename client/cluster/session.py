@@ -222,9 +222,14 @@ class SessionCore:
     # -- requests, any thread ---------------------------------------------------------------------
 
     def call(
-        self, target: str, kind: int, fields: Sequence[Any] = (), frames: Sequence[Buffer] = (), *,
+        self,
+        target: str,
+        kind: int,
+        fields: Sequence[Any] = (),
+        frames: Sequence[Buffer] = (),
+        *,
         timeout_ms: int | None = None,
-    ) -> Future[Answer]:  # fmt: skip
+    ) -> Future[Answer]:
         """Send one request. The future is an Answer(envelope, frames) or its error.
 
         `target`: an address (one attempt) or `session.managers` (repeats until the deadline).
@@ -240,9 +245,13 @@ class SessionCore:
         return future
 
     def update(
-        self, operation: str, arguments: dict[str, Any], *, timeout_ms: int | None = None,
+        self,
+        operation: str,
+        arguments: dict[str, Any],
+        *,
+        timeout_ms: int | None = None,
         key: bytes | None = None,
-    ) -> Future[dict[str, Any]]:  # fmt: skip
+    ) -> Future[dict[str, Any]]:
         """Change metadata exactly once, with repeats under one `key` (16 bytes, default random).
 
         The future is a dict; PROTOCOL.md lists operations and their arguments.
@@ -253,9 +262,14 @@ class SessionCore:
         return _then(asking, lambda answer: core._updated(answer, topic))
 
     def read(
-        self, query: str, arguments: dict[str, Any] | None = None, *, at_least: int = 0,
-        linearizable: bool = False, timeout_ms: int | None = None,
-    ) -> Future[dict[str, Any]]:  # fmt: skip
+        self,
+        query: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        at_least: int = 0,
+        linearizable: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Future[dict[str, Any]]:
         """Read metadata from a manager; never older than this session's own updates.
 
         `at_least`: a log index that the manager must have applied. `linearizable`: only the
@@ -371,9 +385,14 @@ class SessionCore:
         return soonest
 
     def _ask(
-        self, address: str, kind: int, fields: Sequence[Any], frames: Sequence[Buffer],
-        limit_ms: int, future: Future[Answer],
-    ) -> None:  # fmt: skip
+        self,
+        address: str,
+        kind: int,
+        fields: Sequence[Any],
+        frames: Sequence[Buffer],
+        limit_ms: int,
+        future: Future[Answer],
+    ) -> None:
         if self._closed:
             resolve(future, None, Closed("the session was closed"))
             return
@@ -387,9 +406,13 @@ class SessionCore:
         call.timer = self.after(limit_ms, call.late)
 
     def _ask_managers(
-        self, kind: int, fields: Sequence[Any], frames: Sequence[Buffer], limit_ms: int,
+        self,
+        kind: int,
+        fields: Sequence[Any],
+        frames: Sequence[Buffer],
+        limit_ms: int,
         future: Future[Answer],
-    ) -> None:  # fmt: skip
+    ) -> None:
         def done(
             envelope: Envelope | None, frames: list[Buffer], error: MyQueueError | None
         ) -> None:

@@ -48,10 +48,29 @@ class Batch:
     """Messages of one partition that are sent, stored or failed together."""
 
     __slots__ = (
-        "lane", "values", "keys", "headers", "times", "time_ms", "size", "opened", "deadline",
-        "count", "sequence", "data", "attempt", "awaiting", "doubt", "parked", "last_error",
-        "done", "offset", "stored_ms", "error", "listeners",
-    )  # fmt: skip
+        "lane",
+        "values",
+        "keys",
+        "headers",
+        "times",
+        "time_ms",
+        "size",
+        "opened",
+        "deadline",
+        "count",
+        "sequence",
+        "data",
+        "attempt",
+        "awaiting",
+        "doubt",
+        "parked",
+        "last_error",
+        "done",
+        "offset",
+        "stored_ms",
+        "error",
+        "listeners",
+    )
 
     def __init__(self, lane: Lane, now: int, wall_ms: int, deadline: int) -> None:
         self.lane, self.opened, self.time_ms, self.deadline = lane, now, wall_ms, deadline
@@ -94,8 +113,10 @@ class Batch:
         if not self.data:
             count, base = self.count, self.time_ms
             for column, filler in (
-                (self.keys, None), (self.headers, None), (self.times, self.time_ms)
-            ):  # fmt: skip
+                (self.keys, None),
+                (self.headers, None),
+                (self.times, self.time_ms),
+            ):
                 if column is not None:
                     column += [filler] * (count - len(column))  # type: ignore[operator, list-item]
             relative = None
@@ -103,9 +124,13 @@ class Batch:
                 base = min(self.times)
                 relative = [time_ms - base for time_ms in self.times]
             self.data = batches.make(
-                (self.values, self.keys, self.headers, relative), base,
-                producer=producer, epoch=epoch, sequence=max(0, self.sequence), codec=codec,
-            )  # fmt: skip
+                (self.values, self.keys, self.headers, relative),
+                base,
+                producer=producer,
+                epoch=epoch,
+                sequence=max(0, self.sequence),
+                codec=codec,
+            )
         return self.data
 
     def settle(self, offset: int, stored_ms: int, error: MyQueueError | None) -> None:
@@ -137,9 +162,21 @@ class Lane:
     """The batches of one partition, in order."""
 
     __slots__ = (
-        "topic", "partition", "group", "batch_bytes", "spread", "open", "queue", "flight",
-        "next_sequence", "retry_at", "pause", "gap", "address", "waits_since",
-    )  # fmt: skip
+        "topic",
+        "partition",
+        "group",
+        "batch_bytes",
+        "spread",
+        "open",
+        "queue",
+        "flight",
+        "next_sequence",
+        "retry_at",
+        "pause",
+        "gap",
+        "address",
+        "waits_since",
+    )
 
     def __init__(
         self, topic: str, partition: int, group: int, batch_bytes: int, spread: Spread

@@ -38,10 +38,14 @@ Messages = tuple[
 
 
 def send_once(
-    session: Session, place: TopicLanes, values: list[bytes],
+    session: Session,
+    place: TopicLanes,
+    values: list[bytes],
     keys: Sequence[bytes | str | None] | None,
-    partition: int | None, request_id: bytes, settings: ProducerSettings,
-) -> Future[list[RecordMetadata]]:  # fmt: skip
+    partition: int | None,
+    request_id: bytes,
+    settings: ProducerSettings,
+) -> Future[list[RecordMetadata]]:
     """Store messages once. The future has where each message is, in the order of the list."""
     if type(request_id) is not bytes or len(request_id) != ID_BYTES:
         raise InvalidRequest(f"an id is {ID_BYTES} bytes")
@@ -88,9 +92,12 @@ class _Parts:
 
 
 def _by_partition(
-    place: TopicLanes, values: list[bytes], keys: list[bytes | None] | None, partition: int | None,
+    place: TopicLanes,
+    values: list[bytes],
+    keys: list[bytes | None] | None,
+    partition: int | None,
     request_id: bytes,
-) -> dict[int, Messages]:  # fmt: skip
+) -> dict[int, Messages]:
     count = len(place.lanes)
     if partition is not None and not 0 <= partition < count:
         raise InvalidRequest(f"{place.topic.name} has partitions 0 to {count - 1}, not {partition}")
@@ -109,18 +116,29 @@ def _by_partition(
 
 
 def _ask(
-    session: Session, place: TopicLanes, number: int, messages: Messages, request_id: bytes,
+    session: Session,
+    place: TopicLanes,
+    number: int,
+    messages: Messages,
+    request_id: bytes,
     settings: ProducerSettings,
-) -> Future[Any]:  # fmt: skip
+) -> Future[Any]:
     _, values, keys = messages
     data = batch.make(
-        (values, keys, None, None), wall_ms(), codec=batch.CODECS[settings.compression],
-        producer=int.from_bytes(request_id[:8], "big") | FIRST_BIT, epoch=batch.KEYED_EPOCH,
+        (values, keys, None, None),
+        wall_ms(),
+        codec=batch.CODECS[settings.compression],
+        producer=int.from_bytes(request_id[:8], "big") | FIRST_BIT,
+        epoch=batch.KEYED_EPOCH,
         sequence=int.from_bytes(request_id[8:], "big"),
-    )  # fmt: skip
+    )
     check_size(batch.header(data).body_bytes, place.limit + 64, place.topic.name)
     partition = place.topic.partitions[number]
     return ask_leader(
-        session, partition, PRODUCE, ([partition.group],), [data],
+        session,
+        partition,
+        PRODUCE,
+        ([partition.group],),
+        [data],
         timeout_ms=settings.delivery_timeout_ms,
-    )  # fmt: skip
+    )

@@ -122,16 +122,21 @@ class Producer:
         self._buffer_bytes = self.settings.max_buffered_bytes
         self._lock = threading.Condition(threading.Lock())
         self._lanes = Accumulator(
-            linger_ms=self.settings.linger_ms, max_in_flight=self.settings.max_in_flight,
+            linger_ms=self.settings.linger_ms,
+            max_in_flight=self.settings.max_in_flight,
             delivery_timeout_ms=self.settings.delivery_timeout_ms,
             backoff_ms=self.settings.retry_backoff_ms,
-        )  # fmt: skip
+        )
         self._places: dict[str, TopicLanes] = {}
         self._failures = Failures(self.settings.max_buffered_bytes)
         self._sender = Sender(
-            self.session.core, self._lanes, self._lock, self.settings,
-            partial(_failed, self.session.core, self._failures), weakly(self._died),
-        )  # fmt: skip
+            self.session.core,
+            self._lanes,
+            self._lock,
+            self.settings,
+            partial(_failed, self.session.core, self._failures),
+            weakly(self._died),
+        )
         self._on_routes = weakly(self._routes_changed)
         self.session.on_routes(self._on_routes)
         _producers.add(self)
@@ -143,10 +148,15 @@ class Producer:
     # -- sending ----------------------------------------------------------------------------------
 
     def send(
-        self, topic: str, value: bytes, *, key: bytes | str | None = None,
-        partition: int | None = None, headers: Mapping[str, bytes | str] | None = None,
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
         timestamp_ms: int | None = None,
-    ) -> Delivery:  # fmt: skip
+    ) -> Delivery:
         """Put one message into the buffer. The future is a RecordMetadata, or what failed.
 
         `partition` chooses the partition. Without it, messages of equal `key` go to the same one,
@@ -183,10 +193,12 @@ class Producer:
         with self._lock:
             batch = (lane or place.sticky).open
             is_new = (
-                batch is None or batch.size + size > batch.lane.batch_bytes
-                or batch.count >= COUNT_MAX or lanes.buffered + size > self._buffer_bytes
+                batch is None
+                or batch.size + size > batch.lane.batch_bytes
+                or batch.count >= COUNT_MAX
+                or lanes.buffered + size > self._buffer_bytes
                 or (lane is None and place.spread.avoided)
-            )  # fmt: skip
+            )
             if batch is None or is_new:
                 batch = self._batch_for(place, lane, size)
             index = batch.count
@@ -201,9 +213,13 @@ class Producer:
         return Delivery(batch, index)
 
     def send_many(
-        self, topic: str, values: Iterable[bytes], *,
-        keys: Sequence[bytes | str | None] | None = None, partition: int | None = None,
-    ) -> BatchDelivery:  # fmt: skip
+        self,
+        topic: str,
+        values: Iterable[bytes],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        partition: int | None = None,
+    ) -> BatchDelivery:
         """Send a list in its order, much faster than one `send` for each message.
 
         The future is a list of Stored(topic, partition, offset, messages, timestamp), one for each
@@ -234,9 +250,14 @@ class Producer:
         return BatchDelivery(parts)
 
     def send_once(
-        self, topic: str, values: Iterable[bytes], *, request_id: bytes,
-        keys: Sequence[bytes | str | None] | None = None, partition: int | None = None,
-    ) -> Future[list[RecordMetadata]]:  # fmt: skip
+        self,
+        topic: str,
+        values: Iterable[bytes],
+        *,
+        request_id: bytes,
+        keys: Sequence[bytes | str | None] | None = None,
+        partition: int | None = None,
+    ) -> Future[list[RecordMetadata]]:
         """Store messages once, however often and by whichever process they are sent.
 
         `request_id`: 16 bytes that name this list. Each partition remembers it for 15 minutes; a
@@ -253,9 +274,13 @@ class Producer:
         )
 
     def _put(
-        self, place: TopicLanes, lane: Lane | None, values: list[bytes],
-        keys: list[bytes | None] | None, parts: list[tuple[Batch, int, int]],
-    ) -> None:  # fmt: skip
+        self,
+        place: TopicLanes,
+        lane: Lane | None,
+        values: list[bytes],
+        keys: list[bytes | None] | None,
+        parts: list[tuple[Batch, int, int]],
+    ) -> None:
         runs, at = Runs(values, keys), 0
         check_size(runs.largest, place.limit, place.topic.name)
         while at < runs.count:

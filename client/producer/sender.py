@@ -68,10 +68,14 @@ class Sender:
     """Sends batches and handles answers. `lock` is the producer's; it guards the accumulator."""
 
     def __init__(
-        self, session: SessionCore, accumulator: Accumulator, lock: threading.Condition,
-        settings: ProducerSettings, on_failed: Callable[[Batch], None],
+        self,
+        session: SessionCore,
+        accumulator: Accumulator,
+        lock: threading.Condition,
+        settings: ProducerSettings,
+        on_failed: Callable[[Batch], None],
         on_fatal: Callable[[MyQueueError], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._session, self._lanes, self._lock = session, accumulator, lock
         self._settings, self._on_failed, self._on_fatal = settings, on_failed, on_fatal
         self._codec = CODECS[settings.compression]
@@ -215,9 +219,13 @@ class Sender:
         self._produce(connection, message, groups, frames, now)
 
     def _produce(
-        self, connection: Connection, message: list[Attempt], groups: list[int],
-        frames: list[Buffer], now: int,
-    ) -> None:  # fmt: skip
+        self,
+        connection: Connection,
+        message: list[Attempt],
+        groups: list[int],
+        frames: list[Buffer],
+        now: int,
+    ) -> None:
         first = connection.produce(words.PRODUCE, (groups,), frames, list(message))
         for at, attempt in enumerate(message):
             attempt.id = first + at

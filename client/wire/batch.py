@@ -67,9 +67,14 @@ class Columns(NamedTuple):
 
 
 def make(
-    columns: Sequence[Any], time_ms: int, *, producer: int = 0, epoch: int = 0, sequence: int = 0,
+    columns: Sequence[Any],
+    time_ms: int,
+    *,
+    producer: int = 0,
+    epoch: int = 0,
+    sequence: int = 0,
     codec: int = PLAIN,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """Pack messages into a batch. The caller guarantees columns of equal length."""
     body: bytes = msgpack.packb(columns)
     size = len(body)
@@ -169,11 +174,18 @@ def open_batch(batch: Buffer) -> tuple[Header, Columns]:
     try:
         protocol.require_whole(body)
         shape = _Shape(facts.count)
-        columns = Columns(*msgpack.unpackb(
-            body, raw=False, strict_map_key=True, timestamp=0, max_ext_len=0,
-            max_array_len=max(facts.count, COLUMNS), list_hook=shape.count,
-            object_hook=shape.count_map if len(body) > UNCOUNTED_BYTES else None,
-        ))  # fmt: skip
+        columns = Columns(
+            *msgpack.unpackb(
+                body,
+                raw=False,
+                strict_map_key=True,
+                timestamp=0,
+                max_ext_len=0,
+                max_array_len=max(facts.count, COLUMNS),
+                list_hook=shape.count,
+                object_hook=shape.count_map if len(body) > UNCOUNTED_BYTES else None,
+            )
+        )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise BatchInvalid(f"the body of a batch is not what it should be: {error}") from None
     _check_columns(columns, facts.count)
@@ -230,9 +242,11 @@ def part_of(columns: Columns, begin: int, end: int) -> Columns:
     """Cut out the messages from `begin` to before `end`, counted within the batch."""
     values, keys, headers, times = columns
     return Columns(
-        values[begin:end], keys and keys[begin:end], headers and headers[begin:end],
+        values[begin:end],
+        keys and keys[begin:end],
+        headers and headers[begin:end],
         times and times[begin:end],
-    )  # fmt: skip
+    )
 
 
 def _check_columns(columns: Columns, count: int) -> None:

@@ -33,9 +33,12 @@ class Setting(NamedTuple):
 
 
 def gather(
-    table: Iterable[Setting], file: str | None, environment: Mapping[str, str],
-    flags: Mapping[str, Any], variables: Mapping[str, str] = _NO_SETTINGS,
-) -> dict[str, Any]:  # fmt: skip
+    table: Iterable[Setting],
+    file: str | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Any],
+    variables: Mapping[str, str] = _NO_SETTINGS,
+) -> dict[str, Any]:
     """Map each setting to its value in the strongest source, as written there.
 
     `variables`: names in the environment that do not follow the rule MYQ_<NAME>. A flag that was

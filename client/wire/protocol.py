@@ -231,9 +231,14 @@ def unpack_found(data: bytes | memoryview) -> Any:
     try:
         require_whole(data)
         return msgpack.unpackb(
-            data, raw=False, strict_map_key=False, timestamp=0, max_ext_len=0, list_hook=count,
+            data,
+            raw=False,
+            strict_map_key=False,
+            timestamp=0,
+            max_ext_len=0,
+            list_hook=count,
             object_hook=count,
-        )  # fmt: skip
+        )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise ValueError(f"bytes that can't be unpacked: {error}") from None
 
@@ -294,10 +299,18 @@ def _unpack(frame: bytes | memoryview) -> Any:
 
 def _unpack_lists(frame: bytes | memoryview, items_max: int) -> Any:
     return msgpack.unpackb(
-        frame, raw=False, strict_map_key=True, timestamp=0, ext_hook=_no_extension, max_ext_len=0,
-        max_str_len=ITEMS_MAX, max_bin_len=ENVELOPE_BYTES_MAX, max_array_len=items_max,
-        max_map_len=KEYS_MAX, object_hook=_text_keys,
-    )  # fmt: skip
+        frame,
+        raw=False,
+        strict_map_key=True,
+        timestamp=0,
+        ext_hook=_no_extension,
+        max_ext_len=0,
+        max_str_len=ITEMS_MAX,
+        max_bin_len=ENVELOPE_BYTES_MAX,
+        max_array_len=items_max,
+        max_map_len=KEYS_MAX,
+        object_hook=_text_keys,
+    )
 
 
 def _no_extension(code: int, data: bytes) -> Any:
@@ -315,9 +328,14 @@ def _text_keys(table: dict[Any, Any]) -> dict[Any, Any]:
 def _head(frame: bytes | memoryview) -> list[Any]:
     """Read version, kind and request id, whatever follows; empty if they cannot be read."""
     few = msgpack.Unpacker(
-        max_buffer_size=2 * _HEAD_BYTES, read_size=2 * _HEAD_BYTES,
-        max_array_len=0, max_map_len=0, max_str_len=0, max_bin_len=0, max_ext_len=0,
-    )  # fmt: skip
+        max_buffer_size=2 * _HEAD_BYTES,
+        read_size=2 * _HEAD_BYTES,
+        max_array_len=0,
+        max_map_len=0,
+        max_str_len=0,
+        max_bin_len=0,
+        max_ext_len=0,
+    )
     try:
         few.feed(frame[:_HEAD_BYTES])
         if few.read_array_header() < FIELDS:
