@@ -50,7 +50,7 @@ class Follower:
         self.verified_index = 0
         self._context = 0
         self._installing: list[int] = []  # indexes of snapshots that are on their way to the disk
-        self._told_commit = 0  # by this leader, perhaps of entries that have not come yet
+        self._told_commit = 0  # the leader's, perhaps of entries that have not come yet
         self._asks_ms = 0  # the pause before the question is repeated; 0: no answer is missing
         self._answer_due = False  # an answer waits for the hard state to be on disk
 
@@ -93,7 +93,7 @@ class Follower:
             self.reply(out)
 
     def _new_entries(self, entries: list[Entry], out: Effects) -> list[Entry]:
-        """What of it we do not have; entries that contradict it are removed first."""
+        """Return the entries that we do not have; entries that contradict it are removed first."""
         log = self._node.log
         if not entries or entries[0][INDEX] > log.last_index:
             return entries
@@ -137,7 +137,7 @@ class Follower:
         )  # fmt: skip
 
     def learn_commit(self, commit: int, out: Effects) -> None:
-        """What this leader says is kept: it may come before the entries, and is said once."""
+        """Keep the leader's commit index: it may come before the entries, and only once."""
         node = self._node
         commit = self._told_commit = max(commit, self._told_commit)
         node.commit(min(commit, self.verified_index), out)

@@ -72,7 +72,7 @@ class LeaderList:
 
 @dataclass(slots=True)
 class Packet:
-    """What one node sends to another at the end of a turn."""
+    """All that one node sends to another at the end of a turn."""
 
     messages: list[Message] = field(default_factory=list)
     beats: list[NodeHeartbeat | NodeHeartbeatReply | LeaderList] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Packet:
 
 
 class _Peer:
-    """What we know of another node."""
+    """State that is kept about another node."""
 
     __slots__ = (
         "alive", "answered", "beat", "commits", "followed", "followed_digest", "incarnation",
@@ -101,7 +101,7 @@ class _Peer:
 
 
 class _Known:
-    """What a group last contributed to the digests."""
+    """The last contribution of a group to the digests."""
 
     __slots__ = ("config", "leader", "peers", "term")
 
@@ -208,8 +208,8 @@ class RaftGroups:
     def disconnected(self, number: int, now: int) -> None:
         """The connection to another node broke: it is as if it had been silent for long enough.
 
-        A hint, never a proof: who still hears the leader refuses pre-votes, so a single broken
-        connection deposes nobody. A process that ended is noticed at once this way.
+        A hint, never a proof: followers that still receive from the leader refuse pre-votes,
+        so one broken connection deposes no leader. So a process that ended is noticed at once.
         """
         peer = self.peer(number)
         if peer.alive:
@@ -253,7 +253,7 @@ class RaftGroups:
         return out, packets
 
     def leave_out(self, out: Effects, packets: dict[int, Packet]) -> None:
-        """Groups that broke: what they did in this turn is not done, and nobody hears of it."""
+        """Drop the effects and messages of groups that broke in this turn."""
         broken = self.broken
         for packet in packets.values():
             packet.messages = [one for one in packet.messages if one.group not in broken]

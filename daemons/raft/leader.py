@@ -60,10 +60,10 @@ class Leader:
         self._reads: list[list[int]] = []  # [round, context, index], oldest first
         self._acked: dict[int, int] = {}  # voter -> last round that it answered
         self._round_due, self._reads_at = False, NEVER
-        self._persist_from = 0  # first entry that the journal was not told of
+        self._persist_from = 0  # first entry that was not given to the journal
         self._term_start = 0
         self._transfer_to, self._transfer_at = NOBODY, NEVER
-        self._way_at = NEVER  # when to make way; nobody waits for it now
+        self._way_at = NEVER  # when to yield; no replica waits for it now
         self._way_pause_ms, self._way_to = self._node.settings.retry_ms, NOBODY
 
     def begin(self, now: int, out: Effects) -> None:
@@ -334,7 +334,7 @@ class Leader:
         """A recovering replica needs a newer term to be sure of its log (R2): let another lead.
 
         It can't be left to the next answer: a quiet group has none. So the leader tries again when
-        a node is back, or after a pause that grows, since proposals wait while it hands over.
+        a node is back, or after a pause that grows, since proposals wait during a transfer.
         """
         node, followers = self._node, self.followers
         if not any(one.recovering and one.waits for one in followers.values()):

@@ -1,4 +1,4 @@
-"""Who is a member, and how that changes: one member at a time (R14).
+"""The members of a group, and how they change: one member at a time (R14).
 
 A configuration counts from the moment its entry is appended, and is rolled back when the entry is
 truncated (R15). One change may be in flight, and none before the leader's own no-op is committed:

@@ -121,7 +121,7 @@ class RaftNode:
         return self.config.voters[:1] == (self.replica,)
 
     def election_timeout(self) -> int:
-        """Drawn anew each time (R31)."""
+        """Draw an election timeout, a new one each time (R31)."""
         low, high = self.settings.election_timeout_ms_min, self.settings.election_timeout_ms_max
         return self.random.randint(low, high)
 

@@ -85,12 +85,12 @@ class Progress:
         return news
 
     def lost(self) -> None:
-        """What it acknowledged may be lost; it does not count any more (R2)."""
+        """Forget its acknowledgements: it may have lost entries, and no longer counts (R2)."""
         self.match_index = 0
         self._round_index, self._round_began, self._was_fast = 0, -NEVER, False
 
     def end_round(self, last_index: int, now: int) -> None:
-        """Who lags catches up in rounds; each is what the leader had when it began (4.2.1).
+        """A lagging member catches up in rounds, each up to the log's end at its begin (4.2.1).
 
         `match_index` has grown; `last_index` is what the leader has now.
         """

@@ -61,7 +61,7 @@ class Proposal(NamedTuple):
 
 
 class Config(NamedTuple):
-    """Who is a member. Learners receive everything and decide nothing."""
+    """The members of a group. Learners receive everything and decide nothing."""
 
     voters: tuple[int, ...]
     learners: tuple[int, ...] = ()
@@ -139,7 +139,7 @@ class InstallSnapshot(Message):
 
 @dataclass(slots=True)
 class TimeoutNow(Message):
-    """The leader hands over: start an election at once."""
+    """The leader transfers leadership: start an election at once."""
 
 
 # -- effects --------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Fetch(NamedTuple):
 
 
 class NeedSnapshot(NamedTuple):
-    """A follower is behind the log's start; answer with `snapshot_made`."""
+    """A follower needs entries before the log's start; answer with `snapshot_made`."""
 
     group: int
     follower: int
