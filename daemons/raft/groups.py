@@ -209,7 +209,7 @@ class RaftGroups:
         """The connection to another node broke: it is as if it had been silent for long enough.
 
         A hint, never a proof: followers that still receive from the leader refuse pre-votes,
-        so one broken connection deposes no leader. So a process that ended is noticed at once.
+        so one broken connection deposes no leader. A process that ended is noticed at once.
         """
         peer = self.peer(number)
         if peer.alive:
