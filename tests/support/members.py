@@ -91,8 +91,9 @@ class Member(threading.Thread):
         return sum(what == "lost" for what, _, _ in self.history)
 
     def die(self) -> None:
-        """Without a word to anybody."""
+        """Without a word to anybody; so nobody is told either that it was not closed."""
         self.consumer._session.close()
+        self.consumer.parting.is_closed = True
         self.stop()
 
     def stop(self) -> None:
