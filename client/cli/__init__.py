@@ -1,12 +1,12 @@
-"""`myq`, the command line: one file per noun in this folder, loaded when it is called.
+"""`myq`, the command line: one file per noun in this folder, loaded when its command is called.
 
-What holds for all commands is decided here: exit codes (0 done, 1 failed, 2 wrong usage, 3 could
-not reach the cluster, 130 interrupted), errors as one line that says what to do next, and
-`--debug`, anywhere on the line, for the trace. Commands raise; only `main` reports.
+This file sets the rules for all commands: exit codes (0 done, 1 failed, 2 wrong usage, 3 could not
+reach the cluster, 130 interrupted), errors as one line that says what to do next, and `--debug`,
+anywhere on the line, for the traceback. Commands raise errors; only `main` prints them.
 
-`shared` has what commands have in common. `local` is for the cluster of this machine, `bench`
-measures, `wal` looks at logs, `spark` starts analytics. `lazy` loads a command only when it is
-called, so that `myq --help` costs what click costs. Nothing else imports this package.
+`shared` holds helpers of several commands. `local` runs the cluster of this machine, `bench`
+measures, `wal` reads logs, `spark` starts analytics. `lazy` loads a command only when it is called,
+so that `myq --help` takes no longer than click itself. Nothing else imports this package.
 """
 
 import logging
@@ -30,33 +30,42 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Start a cluster on this machine, and wait until it is healthy.",
     ),
     "down": ("myqueue.cli.local.down:down", "Stop the cluster on this machine."),
-    "status": ("myqueue.cli.local.status:status", "Show what runs on this machine, and how it is."),
+    "status": (
+        "myqueue.cli.local.status:status",
+        "Show the daemons on this machine, and their health.",
+    ),
     "topic": ("myqueue.cli.topic:topic", "Topics: create, list, describe, alter, grow, delete."),
     "produce": ("myqueue.cli.produce:produce", "Send lines as messages."),
     "consume": ("myqueue.cli.consume:consume", "Read messages."),
     "group": ("myqueue.cli.group:group", "Consumer groups: list, describe, reset, delete."),
     "broker": ("myqueue.cli.broker:broker", "Brokers: list, add, drain, undrain, remove."),
     "manager": ("myqueue.cli.manager:manager", "List managers."),
-    "health": ("myqueue.cli.local.health:health", "Show who is active, and what is not well."),
-    "check": ("myqueue.cli.local.health:check", "Check health for Nagios and its relatives."),
-    "where": ("myqueue.cli.where:where", "Tell where one message is."),
-    "raft": ("myqueue.cli.raft:raft", "Show the state of consensus groups."),
+    "health": (
+        "myqueue.cli.local.health:health",
+        "Show problems, brokers, producers and consumers.",
+    ),
+    "check": ("myqueue.cli.local.health:check", "Check health for Nagios and similar tools."),
+    "where": ("myqueue.cli.where:where", "Show where one message is stored."),
+    "raft": ("myqueue.cli.raft:raft", "Show the state of Raft groups."),
     "demo": ("myqueue.cli.local.demo:demo", "Kill leaders, and show that nothing is lost."),
     "bench": ("myqueue.cli.bench.commands:bench", "Measure throughput and latency of a cluster."),
-    "doctor": ("myqueue.cli.local.doctor:doctor", "Check whether this machine is fit for it."),
+    "doctor": ("myqueue.cli.local.doctor:doctor", "Check whether this machine can run myqueue."),
     "explain": ("myqueue.cli.explain:explain", "Explain an error by its code or name."),
     "context": ("myqueue.cli.context:context", "Name clusters: add, list, use, remove."),
     "key": ("myqueue.cli.key:key", "Keys of a cluster and its clients: generate, list, revoke."),
-    "config": ("myqueue.cli.config:config", "Show every setting, its default and its unit."),
+    "config": (
+        "myqueue.cli.config:config",
+        "List all settings; show or change a running cluster's.",
+    ),
     "completion": ("myqueue.cli.completion:completion", "Print a shell's completion script."),
     "spark": ("myqueue.cli.spark.commands:spark", "Verify, count and export logs with Spark."),
     "wal": (
         "myqueue.cli.wal.commands:wal",
-        "Look at write-ahead logs: list, print, check, archive.",
+        "Inspect write-ahead logs: list, print, check, archive.",
     ),
 }
 
-# Which extra brings a package that is not part of the base installation.
+# The extra that installs a package which the base installation lacks.
 EXTRAS = {
     "lmdb": "server",
     "flask": "gateway",
@@ -66,10 +75,10 @@ EXTRAS = {
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--debug", is_flag=True, help="Show the trace of an error; may stand anywhere.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere.")
 @click.version_option(myqueue.__version__, prog_name="myqueue")
 def myq(debug: bool) -> None:
-    """Work with myqueue, a distributed, partitioned, replicated message queue.
+    """Use and operate myqueue, a distributed, partitioned, replicated message queue.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 could not reach the cluster.
     """
@@ -78,7 +87,7 @@ def myq(debug: bool) -> None:
 @myq.command()
 @output.json_option
 def version(as_json: bool) -> None:
-    """Show the versions of the package and of the formats it reads and writes."""
+    """Show the versions of package, protocol, log format and Python."""
     from myqueue.wal import format as wal_format
 
     versions = {
@@ -94,12 +103,12 @@ def version(as_json: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `myq` with these arguments (those of the process by default); returns the exit code."""
+    """Run `myq` with these arguments (default: those of the process); return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if not debug:
-        # What the client library logs is for applications; here errors are one line.
+        # The client library logs for applications; the command line prints errors as one line.
         logging.getLogger("myqueue").addHandler(logging.NullHandler())
     stdout = sys.stdout
     try:
@@ -109,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit:
         if sys.stdout is stdout:
             raise
-        # click put another stream there: the reader of our output has enough (`| head -1`).
+        # click replaced stdout: the reader of our output closed the pipe (`| head -1`).
         sys.stdout = stdout
         streams.give_up_output()
         return DONE
@@ -117,9 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return USAGE
     except click.Abort as error:
-        # Ctrl-C, or "no" to a question; click says both in this way.
-        asked = isinstance(error.__context__, KeyboardInterrupt)
-        return INTERRUPTED if asked else FAILED
+        # click raises Abort for both Ctrl-C and "no" to a question.
+        is_interrupted = isinstance(error.__context__, KeyboardInterrupt)
+        return INTERRUPTED if is_interrupted else FAILED
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -131,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def outcome(error: Exception) -> tuple[int, str]:
-    """The exit code of an error, and the line that says what failed and what to do next."""
+    """Return an error's exit code, and the line that says what failed and what to do next."""
     match error:
         case click.UsageError():
             path = error.ctx.command_path if error.ctx else "myq"

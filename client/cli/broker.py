@@ -1,4 +1,4 @@
-"""`myq broker`: the daemons that hold the messages: list them, add one, empty one, let one go."""
+"""`myq broker`: list, add, drain, undrain and remove brokers, and show their repairs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, UnknownBroker, U
 from myqueue.settings import addresses
 
 REGISTERED_S = 60.0
-LET_GO_S = 300.0  # it takes as long as others need for their copies
+LET_GO_S = 300.0  # other brokers must copy the replicas first
 LOOK_S = 0.5
 GOES_ON = "It goes on; look again."
 COLUMNS = (
@@ -49,10 +49,10 @@ def broker() -> None:
 @options.options
 @output.json_option
 def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
-    """List the brokers: state, when they were heard last, what they hold and lead.
+    """List the brokers: state, last heartbeat, replicas, partitions they lead, free space.
 
-    States: active; draining: it gives its replicas away; drained: it holds nothing any more; dead:
-    it is not heard. `leaving` are replicas that others are about to hold in its place.
+    States: active; draining: its replicas move to other brokers; drained: it holds no replica;
+    dead: it sends no heartbeat. `leaving` counts its replicas that are moving to other brokers.
     """
     with connect.admin(cluster, data) as admin:
         rows = connect.facts_of(admin.brokers())
@@ -63,18 +63,18 @@ def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
 
 
 @broker.command()
-@click.option("--wait", is_flag=True, help="Until it has its share of the replicas.")
+@click.option("--wait", is_flag=True, help="Wait until it has its share of the replicas.")
 @click.option(
-    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up waiting after so long."
+    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Stop waiting after this time."
 )
 @options.data_option
 @output.json_option
 def add(wait: bool, timeout_s: float | None, data: str | None, as_json: bool) -> None:
-    """Start one more broker in the cluster that 'myq up' runs on this machine.
+    """Add a broker to the cluster that 'myq up' runs on this machine.
 
-    When it has lived for some seconds it is given its share of all replicas, a few at a time, and
-    of the leaders; 'myq broker list' shows how far that is. On another machine a broker is added
-    by starting it there: bin/myq-broker with the addresses of the managers; it registers by itself.
+    After some seconds the manager moves replicas and leaders to it, a few at a time, until it has
+    its share; 'myq broker list' shows the progress. To add a broker on another machine, start
+    bin/myq-broker there with the addresses of the managers; it registers by itself.
     """
     where = data or options.DATA
     folder = ClusterFolder(where)
@@ -104,18 +104,19 @@ def add(wait: bool, timeout_s: float | None, data: str | None, as_json: bool) ->
 
 @broker.command()
 @click.argument("number", type=int)
-@click.option("--wait", is_flag=True, help="Until it holds nothing any more.")
+@click.option("--wait", is_flag=True, help="Wait until it holds no replica.")
 @click.option(
-    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up waiting after so long."
+    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Stop waiting after this time."
 )
 @options.options
 def drain(
     number: int, wait: bool, timeout_s: float | None, cluster: str | None, data: str | None
 ) -> None:
-    """Have the broker NUMBER give all its replicas to others; it gets no new ones.
+    """Move all replicas off the broker NUMBER; it gets no new ones.
 
-    Clients go on meanwhile: each replica is whole elsewhere before it goes. Afterwards the broker
-    may be stopped, or removed ('myq broker remove'); 'myq broker undrain' takes it back.
+    Clients keep working: a replica is deleted only after its copy on another broker is complete.
+    A drained broker may be stopped or removed ('myq broker remove'). 'myq broker undrain' lets it
+    hold replicas again.
     """
     with connect.admin(cluster, data) as admin:
         count = admin.drain_broker(number)["replicas"]
@@ -132,20 +133,19 @@ def drain(
 
 
 def amiss(admin: Admin) -> str:
-    """What may hold a move up: all that `myq health` would say."""
+    """Return the problems that `myq health` shows: one of them may block the move."""
     try:
-        told = admin.problems()
+        answer = admin.problems()
     except MyQueueError as error:
         return f"no manager leads: {error}"
-    found = cluster_health.of(told)
-    return "; ".join(problem.text for problem in found)
+    return "; ".join(problem.text for problem in cluster_health.of(answer))
 
 
 def follow(
     what: str, timeout_s: float | None, look: Callable[[], drain_progress.Left | None],
     why: Callable[[], str], hint: str = GOES_ON,
 ) -> None:  # fmt: skip
-    """Shows how far it is until nothing is left. None: nobody can tell right now."""
+    """Show progress until no work is left. `look` returns None while the progress is not known."""
     line, seen = Line(), drain_progress.Pace()
 
     def is_done() -> bool:
@@ -165,7 +165,7 @@ def follow(
 @click.argument("number", type=int)
 @options.options
 def undrain(number: int, cluster: str | None, data: str | None) -> None:
-    """Let the broker NUMBER hold replicas again."""
+    """Let a drained or draining broker NUMBER hold replicas again."""
     with connect.admin(cluster, data) as admin:
         admin.undrain_broker(number)
         is_dead = any(not row["alive"] for row in rows_of(admin) if row["node"] == number)
@@ -175,16 +175,19 @@ def undrain(number: int, cluster: str | None, data: str | None) -> None:
 
 @broker.command()
 @click.argument("number", type=int)
-@click.option("--force", is_flag=True, help="Even if it holds replicas. Says what is lost, asks.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--force", is_flag=True, help="Remove it even if it holds replicas; shows the loss and asks."
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @options.options
 def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str | None) -> None:
-    """Let the broker NUMBER go for good: one that was drained, or with --force any.
+    """Remove the broker NUMBER permanently. Drain it first, or use --force.
 
-    Replicas of which there are others are made anew from these where there is a broker for it. It
-    waits until they need the broker no more: one that 'myq up' runs here is stopped then, its
-    folder is kept, with .removed-… behind its name; of another one it says that you may stop it. If
-    that was broken off, the same command again goes on with it; with --force it waits no longer.
+    With --force, its replicas are rebuilt on other brokers from the remaining copies, if there are
+    enough brokers. The command waits until no partition needs the broker. Then it stops a broker
+    that 'myq up' runs here and keeps its folder, renamed to end in .removed-…; any other broker you
+    may stop yourself. Run an interrupted command again to continue; --force then ends the wait for
+    a broker of 'myq up'.
     """
     agent = agent_of(cluster, data)
     with connect.admin(cluster, data) as admin:
@@ -192,7 +195,7 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
         is_gone, is_here = False, agent is not None and runs_here(agent, number)
         try:
             done = remove_from(admin, number, force, yes)
-        except UnknownBroker:  # says their leader; a list may be older
+        except UnknownBroker:  # the leading manager decides; the list may be older
             if not is_here and not admin.counting_on(number):
                 raise
             click.echo(f"The managers know no broker {number} any more.")
@@ -217,18 +220,18 @@ def remove(number: int, force: bool, yes: bool, cluster: str | None, data: str |
 
 
 def agent_of(cluster: str | None, data: str | None) -> Agent | None:
-    """The one that runs the cluster that is meant, on this machine."""
+    """Return the agent of the addressed cluster if it runs on this machine, else None."""
     folder = ClusterFolder(data or options.DATA)
-    found = folder.load() if folder.holder() else None
-    if found is None:
+    local_cluster = folder.load() if folder.holder() else None
+    if local_cluster is None:
         return None
-    meant = addresses(options.find(cluster, data))  # some of its managers are enough
-    return Agent(folder.data) if set(meant) <= set(addresses(found.address)) else None
+    given = addresses(options.find(cluster, data))  # may name only some of its managers
+    return Agent(folder.data) if set(given) <= set(addresses(local_cluster.address)) else None
 
 
 def runs_here(agent: Agent, number: int) -> bool:
-    found = ClusterFolder(agent.data).load()
-    return found is not None and number in [one.id for one in found.of_kind(BROKER)]
+    cluster = ClusterFolder(agent.data).load()
+    return cluster is not None and number in [daemon.id for daemon in cluster.of_kind(BROKER)]
 
 
 def remove_from(admin: Admin, number: int, force: bool, yes: bool) -> dict[str, Any]:
@@ -242,7 +245,11 @@ def remove_from(admin: Admin, number: int, force: bool, yes: bool) -> dict[str, 
 
 
 def left_on(admin: Admin, number: int, stranded: int) -> drain_progress.Left | None:
-    """Of two voters, the one that is left can't change the members alone."""
+    """Return how many partitions still need the broker; None while no manager leads.
+
+    The `stranded` ones are not waited for: of two voters, the remaining one cannot change the
+    members alone.
+    """
     try:
         left = admin.counting_on(number) - stranded
     except MyQueueError as error:
@@ -253,7 +260,7 @@ def left_on(admin: Admin, number: int, stranded: int) -> drain_progress.Left | N
 
 
 def rows_of(admin: Admin) -> list[dict[str, Any]]:
-    """Nobody, while the managers elect a leader: whoever waits looks again."""
+    """Return the brokers; [] while the managers elect a leader, so that the caller asks again."""
     try:
         return admin.brokers()
     except MyQueueError as error:
@@ -266,12 +273,15 @@ def wait_for(
     what: str, timeout_s: float | None, look: Callable[[], Any], why: Callable[[], str] = str,
     hint: str = GOES_ON,
 ) -> Any:  # fmt: skip
-    """What `look` finds; `why` says what holds it up, if something does."""
+    """Call `look` until its result is true, and return it.
+
+    TimedOut after `timeout_s`, with the reason that `why` returns.
+    """
     end = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        found = look()
-        if found:
-            return found
+        result = look()
+        if result:
+            return result
         if end is not None and time.monotonic() >= end:
             reason = why()
             text = f"not within {timeout_s:g} s: {what}{f' ({reason})' if reason else ''}"
@@ -283,23 +293,23 @@ def wait_for(
 @options.options
 @output.json_option
 def repairs(cluster: str | None, data: str | None, as_json: bool) -> None:
-    """Show what daemons found damaged on their disks, and what became of it.
+    """Show damage that daemons found on their disks, and its repair.
 
-    Managers, too. `found` says by whom: a start, a read, or the scrubber, which reads every log
-    again and again (scrub_bytes_per_s). What is damaged comes back from other replicas by itself;
-    if none that answers has it, the state says so: start their brokers. Of what is repaired the
-    last twenty of each daemon are shown, since its start.
+    Covers brokers and managers. `found` is the detector: a start, a read, or the scrubber, which
+    rereads every log continuously (scrub_bytes_per_s). Damaged data is copied back from other
+    replicas automatically; if no replica that answers has it, the state says so: start the missing
+    brokers. Each daemon lists its last twenty repairs since its start.
     """
     with connect.admin(cluster, data) as admin:
-        found = admin.repairs()
+        answer = admin.repairs()
     if as_json:
-        output.write_json("myq.broker.repairs/1", found)
+        output.write_json("myq.broker.repairs/1", answer)
         return
-    if found["repairs"]:
-        connect.write_rows(found["repairs"])
+    if answer["repairs"]:
+        connect.write_rows(answer["repairs"])
     else:
         click.echo("Nothing was found damaged.")
-    if found["silent"]:
-        click.echo(f"No answer from {', '.join(found['silent'])}.", err=True)
+    if answer["silent"]:
+        click.echo(f"No answer from {', '.join(answer['silent'])}.", err=True)
     click.echo("\nscrubbers:")
-    connect.write_rows(found["scrubbers"], ("daemon", "bytes_per_s", "rounds", "round_ended_ms"))
+    connect.write_rows(answer["scrubbers"], ("daemon", "bytes_per_s", "rounds", "round_ended_ms"))

@@ -1,4 +1,4 @@
-"""`myq completion`: the script that lets a shell complete commands and options."""
+"""`myq completion`: the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOW = {
 @click.argument("shell", type=click.Choice(list(HOW)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell."""
+    """Print the script with which SHELL completes myq's commands and options."""
     kind = get_completion_class(shell)
     if kind is None:
         raise click.ClickException(f"no completion for {shell}")

@@ -1,4 +1,4 @@
-"""`myq config`: every setting with its default, its unit, and what it does; those of a cluster."""
+"""`myq config`: list every setting; show or change the settings of a running cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLIENTS = {
 
 @click.group()
 def config() -> None:
-    """Settings of daemons, topics, clusters, producers and consumers: show, cluster."""
+    """List all settings; show or change those of a running cluster."""
 
 
 @config.command()
@@ -31,17 +31,17 @@ def config() -> None:
 )
 @output.json_option
 def show(part: str | None, as_json: bool) -> None:
-    """Show every setting, its default, its unit, and what it does."""
-    found = [row for row in settings() if part in (None, row["of"])]
+    """List every setting with its default, its unit and its effect."""
+    selected = [row for row in settings() if part in (None, row["of"])]
     if as_json:
-        output.write_json("myq.config.show/1", {"settings": found})
+        output.write_json("myq.config.show/1", {"settings": selected})
     else:
         heads = ["of", "setting", "default", "unit", "what it does"]
         output.write_table(
             heads,
             [
                 [row["of"], row["name"], text(row["default"]), row["unit"], row["text"]]
-                for row in found
+                for row in selected
             ],
         )
 
@@ -49,9 +49,9 @@ def show(part: str | None, as_json: bool) -> None:
 def settings() -> list[dict[str, output.Cell]]:
     all_rows = [("daemon", *setting[:4]) for setting in SETTINGS]
     all_rows += [("gateway", *setting[:4]) for setting in GATEWAY_SETTINGS]
-    for of, known in (("topic", TOPIC_SETTINGS), ("cluster", CLUSTER_SETTINGS)):
-        # Their units are in their names, and said in the text.
-        all_rows += [(of, name, row.default, "", row.what) for name, row in known.items()]
+    for of, table in (("topic", TOPIC_SETTINGS), ("cluster", CLUSTER_SETTINGS)):
+        # The names of these settings and their texts give the unit.
+        all_rows += [(of, name, row.default, "", row.what) for name, row in table.items()]
     for of, kind in CLIENTS.items():
         all_rows += [(of, *row) for row in rows(kind)]
     return [
@@ -67,7 +67,7 @@ def settings() -> list[dict[str, output.Cell]]:
 
 
 def text(default: output.Cell) -> str | None:
-    """Without separators, so that it can be copied into a file."""
+    """Format a default without separators, so that it can be copied into a file."""
     if isinstance(default, bool):
         return str(default).lower()
     return None if default is None else str(default)
@@ -76,15 +76,16 @@ def text(default: output.Cell) -> str | None:
 @config.command()
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=read_settings,
-    help="Change one; NAME= brings its default back. 'myq config show cluster' explains them.",
+    help="Change a setting; NAME= restores its default. List: 'myq config show cluster'.",
 )  # fmt: skip
 @options.options
 @output.json_option
 def cluster(settings: dict[str, Any], cluster: str | None, data: str | None, as_json: bool) -> None:
-    """Show the settings that hold for the cluster now, or change them, while it runs.
+    """Show or change the settings of the running cluster.
 
-    As replace_after_ms: what a broker had that is silent for so long is made anew on others. Those
-    of a topic: 'myq topic alter'; those of a daemon: its --config file, and a new start.
+    For example replace_after_ms: a broker's replicas are rebuilt on other brokers after it sent no
+    heartbeat for this long. To change a topic's settings use 'myq topic alter'; to change a
+    daemon's, edit its --config file and restart it.
     """
     with connect.admin(cluster, data) as admin:
         changed = admin.alter_cluster(settings) if settings else admin.cluster()

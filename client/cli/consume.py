@@ -1,4 +1,4 @@
-"""`myq consume`: print messages, from anywhere, to the end or for ever."""
+"""`myq consume`: print messages from a chosen start, to the present end or until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ Render = Callable[[Message], bytes]
 @click.argument("topic")
 @click.option(
     "--from", "begin", default="earliest", show_default=True, callback=read_from,
-    help="earliest, latest, an offset, -N: so many before the end, @-10m, @MS, @2026-01-31T12:00.",
+    help="earliest, latest, an offset, -N (N before the end), @-10m, @MS or @2026-01-31T12:00.",
 )  # fmt: skip
-@click.option("--partition", type=int, help="[default: all]")
+@click.option("--partition", type=int, help="Read only this partition. [default: all]")
 @click.option(
     "--group", metavar="NAME",
-    help="As a member of this group: shares partitions, goes on where it is, commits what is"
-    " printed; ends when nothing came for 3 s.",
+    help="Join this consumer group: share its partitions, continue at its positions, commit what"
+    " is printed. Without --follow, end after 3 s without a message.",
 )  # fmt: skip
 @click.option(
     "--on-damaged", type=click.Choice(DAMAGED), default="raise", show_default=True,
-    help="At a batch that nobody can unpack: end with its place, or skip it and say so on stderr.",
+    help="On a batch that cannot be unpacked: fail and show its place, or skip it with a warning.",
 )  # fmt: skip
-@click.option("--follow", is_flag=True, help="Wait for more at the end, until Ctrl-C.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="So many messages at most.")
+@click.option("--follow", is_flag=True, help="Wait for new messages at the end, until Ctrl-C.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many messages.")
 @click.option(
     "-f", "--format", "form", default=r"%v\n", show_default=True,
     help="%t topic, %p partition, %o offset, %k key, %v value, %d time in ms, %h headers.",
@@ -66,8 +66,8 @@ Render = Callable[[Message], bytes]
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON object.")
 @click.option(
     "--raw", is_flag=True,
-    help="On a terminal, print control characters of messages as they are. [default: escaped there,"
-    " as they are everywhere else]",
+    help="Print control characters of messages unchanged on a terminal. [default: escaped on a"
+    " terminal, unchanged in files and pipes]",
 )  # fmt: skip
 @options.options
 def consume(
@@ -75,11 +75,10 @@ def consume(
     follow: bool, count: int | None, form: str, as_json: bool, raw: bool, cluster: str | None,
     data: str | None,
 ) -> None:  # fmt: skip
-    """Print the messages of TOPIC, up to those that are there now.
+    """Print the messages of TOPIC, up to its present end.
 
-    It reads for itself: no position is kept, nothing is taken away from others; unless it is told
-    to be a member of a --group. Where an offset is asked for that retention took, it begins at the
-    start, and says so on stderr.
+    Without --group it stores no position and takes no message from other consumers. If --from names
+    an offset that retention has deleted, it begins at the first message and says so on stderr.
     """
     where = options.find(cluster, data)
     is_shown = sys.stdout.isatty() and not raw
@@ -92,7 +91,7 @@ def consume(
                     " --from earliest or latest, never with --partition."
                 )
             with (
-                warnings_told() as told,
+                warnings_told() as warnings,
                 Consumer(
                     session,
                     [topic],
@@ -103,7 +102,7 @@ def consume(
                 ) as member,
                 quiet_pipe(),
             ):
-                write_shared(member, follow, count, render, told)
+                write_shared(member, follow, count, render, warnings)
             return
         known = ranges(session, topic, begin.number if begin.kind == "time" else None)
         if partition is not None:
@@ -126,7 +125,7 @@ def consume(
 
 
 def place(consumer: Consumer, topic: str, starts: dict[int, int], is_all: bool) -> None:
-    """Each partition at its start; those that are not wanted are paused."""
+    """Seek each partition to its start; pause partitions that are not read."""
     end = time.monotonic() + ASSIGNED_S
     while not starts.keys() <= {name.partition for name in consumer.assignment()}:
         if time.monotonic() > end:
@@ -143,7 +142,7 @@ def write(
     consumer: Consumer, known: dict[int, Range], left: set[int] | None, count: int | None,
     render: Render,
 ) -> None:  # fmt: skip
-    """Until `count` messages, or until all partitions in `left` were read to their end."""
+    """Write messages until `count`, or until all partitions in `left` were read to their end."""
     out, written = sys.stdout.buffer, 0
     while left is None or left:
         for message in consumer.poll(1000, POLL_S):
@@ -151,14 +150,14 @@ def write(
             if left is not None and message.offset + 1 >= end:
                 left.discard(message.partition)
             if left is not None and message.offset >= end:
-                continue  # it came since we began
+                continue  # produced after we began
             out.write(render(message))
             written += 1
             if written == count:
                 return
         out.flush()
         if left and consumer.skipped():
-            for name in consumer.assignment():  # what is behind its last message was skipped
+            for name in consumer.assignment():  # the batches after its last message were skipped
                 number = name.partition
                 if number in left and consumer.position(name) >= known[number].end:
                     left.discard(number)
@@ -166,7 +165,7 @@ def write(
 
 @contextmanager
 def way_past_damage() -> Iterator[None]:
-    """The hint for applications names their calls."""
+    """Replace the error's hint, which names Python calls, by one that names options."""
     try:
         yield
     except BatchUnreadable as error:
@@ -178,7 +177,7 @@ def way_past_damage() -> Iterator[None]:
 
 
 class Told(logging.Handler):
-    """What the library warns an application of, on stderr."""
+    """Print the client library's warnings on stderr, and remember the last one."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -191,25 +190,25 @@ class Told(logging.Handler):
 
 @contextmanager
 def warnings_told() -> Iterator[Told]:
-    told, log = Told(), logging.getLogger("myqueue")
-    log.addHandler(told)
+    handler, log = Told(), logging.getLogger("myqueue")
+    log.addHandler(handler)
     try:
-        yield told
+        yield handler
     finally:
-        log.removeHandler(told)
+        log.removeHandler(handler)
 
 
 def write_shared(
-    member: Consumer, follow: bool, count: int | None, render: Render, told: Told
+    member: Consumer, follow: bool, count: int | None, render: Render, warnings: Told
 ) -> None:
-    """As a member of a group; commits what was written."""
+    """Write messages as a member of a group, and commit those that were written."""
     out, written = sys.stdout.buffer, 0
     end = time.monotonic() + ASSIGNED_S
 
     is_in, skipped = False, member.skipped()
 
     def is_over() -> bool:
-        return not follow and (is_in or bool(told.last)) and time.monotonic() >= end
+        return not follow and (is_in or bool(warnings.last)) and time.monotonic() >= end
 
     while not is_over() and (count is None or written < count):
         if member.is_member and not is_in:
@@ -220,21 +219,21 @@ def write_shared(
         out.flush()
         if messages or member.skipped() != skipped:
             skipped = member.skipped()
-            with suppress(Fenced):  # whoever has the partition now writes them again
+            with suppress(Fenced):  # the partition's new member writes them again
                 member.commit()
             written += len(messages)
             end = time.monotonic() + IDLE_S
-    if not written and told.last and not member.assignment():
-        raise NotReady(f"no partition was given to this member: {told.last}")
+    if not written and warnings.last and not member.assignment():
+        raise NotReady(f"no partition was given to this member: {warnings.last}")
 
 
 def shown(text: bytes) -> bytes:
-    """A field of a message on a terminal: only lines and tabs of a text move the cursor."""
+    """Escape a field of a message for a terminal: only newlines and tabs move the cursor."""
     return printable(text.decode("utf-8", "backslashreplace"), kept="\n\t").encode()
 
 
 def compiled(form: str, rendered: Callable[[bytes], bytes] = bytes) -> Render:
-    """A function that renders a message as the format says, and each field by `rendered`."""
+    """Return a function that renders a message by the format, and each field by `rendered`."""
     parts: list[Render | bytes] = []
     for text in re.findall(r"%.|\\.|[^%\\]+|[%\\]$", form, re.DOTALL):
         if text[0] == "%" and text[1:] in FIELDS:
@@ -257,17 +256,17 @@ def as_line(message: Message) -> bytes:
         "timestamp": message.timestamp,
     }
     line = json.dumps({"schema": "myq.message/1", **fields}, ensure_ascii=False)
-    if not line.isprintable():  # only texts have such characters, and JSON has a form for them
+    if not line.isprintable():  # only strings have such characters; JSON can escape them
         line = re.sub(r"[^\x20-\x7e]", _unless_printable, line)
     return line.encode() + b"\n"
 
 
-def _unless_printable(found: re.Match[str]) -> str:
-    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
+def _unless_printable(match: re.Match[str]) -> str:
+    return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
 
 
 def texts(message: Message) -> dict[str, Any]:
-    """Key, value and headers as texts; all of them in base64 if any is not UTF-8."""
+    """Return key, value and headers as text; all of them in base64 if any is not UTF-8."""
     try:
         key = None if message.key is None else message.key.decode()
         headers = {name: item.decode() for name, item in (message.headers or {}).items()}

@@ -1,4 +1,4 @@
-"""`myq context`: names for clusters, so that commands need no address."""
+"""`myq context`: name clusters, so that commands need no address."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from myqueue.settings import addresses
 
 @click.group()
 def context() -> None:
-    """Name clusters, and choose the one that commands talk to.
+    """Name clusters, and choose the one that commands use.
 
-    They are kept in $XDG_CONFIG_HOME/myqueue/contexts.json (~/.config without it). --cluster,
-    --data and MYQ_CLUSTER go before the context in use.
+    Names are kept in $XDG_CONFIG_HOME/myqueue/contexts.json (default: ~/.config). --cluster, --data
+    and MYQ_CLUSTER take precedence over the context in use.
     """
 
 
 @context.command()
 @click.argument("name")
 @click.argument("cluster")
-@click.option("--use", is_flag=True, help="Use it from now on.")
+@click.option("--use", is_flag=True, help="Also make it the context in use.")
 def add(name: str, cluster: str, use: bool) -> None:
-    """Call the cluster at tcp://host:port[,…] NAME, or give NAME another address."""
+    """Give the cluster at tcp://host:port[,…] the name NAME.
+
+    If NAME exists, its address is replaced.
+    """
     contexts = Contexts()
     contexts.clusters[name] = ",".join(addresses(cluster))
     if use:
@@ -34,7 +37,7 @@ def add(name: str, cluster: str, use: bool) -> None:
 @context.command("list")
 @output.json_option
 def list_(as_json: bool) -> None:
-    """Show all contexts."""
+    """List all contexts."""
     contexts = Contexts()
     rows: list[dict[str, output.Cell]] = [
         {"name": name, "cluster": cluster, "in_use": name == contexts.current}
@@ -48,9 +51,9 @@ def list_(as_json: bool) -> None:
 
 @context.command()
 @click.argument("name", required=False)
-@click.option("--none", "no_name", is_flag=True, help="Use no context.")
+@click.option("--none", "no_name", is_flag=True, help="Use no context from now on.")
 def use(name: str | None, no_name: bool) -> None:
-    """Talk to the cluster called NAME from now on."""
+    """Make NAME the context in use."""
     if (name is None) != no_name:
         raise click.UsageError("Give a name, or --none.")
     contexts = Contexts()
@@ -63,7 +66,7 @@ def use(name: str | None, no_name: bool) -> None:
 @context.command()
 @click.argument("name")
 def remove(name: str) -> None:
-    """Forget a context; the cluster is not touched."""
+    """Delete the context NAME. The cluster itself is not changed."""
     contexts = Contexts()
     check(contexts, name)
     del contexts.clusters[name]

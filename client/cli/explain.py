@@ -1,4 +1,4 @@
-"""`myq explain`: what an error means, what is known about its outcome, and what to do."""
+"""`myq explain`: print an error's meaning, the outcome of its operation, and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from myqueue.cli.shared import output
 @click.argument("code", required=False)
 @output.json_option
 def explain(code: str | None, as_json: bool) -> None:
-    """Explain the error CODE (its number or its name); all of them without one."""
+    """Explain the error CODE, a number or a name; without CODE, list all errors."""
     if code is None:
         rows = [facts(row) for _, row in sorted(errors.TABLE.items())]
         if as_json:
@@ -45,7 +45,7 @@ def facts(row: type[errors.MyQueueError]) -> dict[str, output.Cell]:
 
 
 def find(code: str) -> type[errors.MyQueueError]:
-    """By number, by name as it is printed, or by the name of its class."""
+    """Return the error with this number, printed name or class name."""
     for row in errors.TABLE.values():
         if code.upper().replace("-", "_") in (str(row.code), row.name, row.__name__.upper()):
             return row

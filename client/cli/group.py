@@ -1,4 +1,4 @@
-"""`myq group`: consumer groups, their members and lag; where they go on; and their end."""
+"""`myq group`: list, describe, reset and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ def group() -> None:
 
 
 @group.command("list")
-@click.option("--lag", is_flag=True, help="And how many messages are left for each.")
+@click.option(
+    "--lag", is_flag=True, help="Also show how many messages each group has not yet read."
+)
 @options.options
 @output.json_option
 def list_(lag: bool, cluster: str | None, data: str | None, as_json: bool) -> None:
-    """List the groups.
+    """List the consumer groups.
 
-    The leaders of their partitions are asked for --lag; where one does not answer it is not known.
+    --lag asks the leaders of their partitions; a group's lag is unknown if one does not answer.
     """
     with connect.admin(cluster, data) as admin:
         rows = [{**row, "lag": lag_of(admin, row["group"])} if lag else row
@@ -34,8 +36,8 @@ def list_(lag: bool, cluster: str | None, data: str | None, as_json: bool) -> No
         output.write_json("myq.group.list/1", {"groups": rows})
         return
     heads = ["group", "state", "members", "partitions", *["lag"] * lag, "topics"]
-    told = [{**row, "topics": " ".join(row["topics"])} for row in rows]
-    output.write_table(heads, [[row[head] for head in heads] for row in told])
+    texts = [{**row, "topics": " ".join(row["topics"])} for row in rows]
+    output.write_table(heads, [[row[head] for head in heads] for row in texts])
 
 
 def lag_of(admin: Admin, name: str) -> int | None:
@@ -54,15 +56,15 @@ def lag_of(admin: Admin, name: str) -> int | None:
 def describe(
     name: str, members: bool, cluster: str | None, data: str | None, as_json: bool
 ) -> None:
-    """Show who of the group NAME has which partition, its position and lag."""
+    """Show the partitions of the group NAME: member, position and lag."""
     with connect.admin(cluster, data) as admin:
-        found = admin.describe_group(name)
+        answer = admin.describe_group(name)
     if as_json:
-        output.write_json("myq.group.describe/1", connect.facts_of(found))
+        output.write_json("myq.group.describe/1", connect.facts_of(answer))
         return
-    count = len(found["members"])
-    lag = "not known: no leader answers" if found["lag"] is None else f"{found['lag']:,}"
-    click.echo(f"{name}  {found['state']}  {count} member{'s' * (count != 1)}  lag {lag}")
+    count = len(answer["members"])
+    lag = "not known: no leader answers" if answer["lag"] is None else f"{answer['lag']:,}"
+    click.echo(f"{name}  {answer['state']}  {count} member{'s' * (count != 1)}  lag {lag}")
     if members:
         heads = (
             "member",
@@ -74,10 +76,10 @@ def describe(
             "joined_ms",
             "topics",
         )
-        rows = [{**row, "session_ms": f"{row['session_ms']:,} ms"} for row in found["members"]]
+        rows = [{**row, "session_ms": f"{row['session_ms']:,} ms"} for row in answer["members"]]
         connect.write_rows(rows, heads)
         return
-    names = {row["member"]: row["name"] for row in found["members"]}
+    names = {row["member"]: row["name"] for row in answer["members"]}
     output.write_table(
         ["topic", "partition", "member", "name", "position", "start", "end", "lag"],
         [
@@ -86,7 +88,7 @@ def describe(
                 names.get(row["member"]) or "-", row["position"],
                 row["start"], row["end"], row["lag"],
             ]
-            for row in found["partitions"]
+            for row in answer["partitions"]
         ],
     )  # fmt: skip
 
@@ -94,23 +96,23 @@ def describe(
 def read_topics(
     ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> list[tuple[str, list[int]]]:
-    """Callback of --topic: NAME, or NAME:0,1,2."""
-    found = []
+    """Parse --topic (a click callback): NAME, or NAME:0,1,2."""
+    topics = []
     for value in values:
         name, colon, numbers = value.partition(":")
         parts = numbers.split(",") if colon else []
         if not name or not all(part.isascii() and part.isdigit() for part in parts):
             raise click.BadParameter(f"{value!r} is not TOPIC or TOPIC:0,1,…")
-        found.append((name, [int(part) for part in parts]))
-    return found
+        topics.append((name, [int(part) for part in parts]))
+    return topics
 
 
 @group.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @options.options
 def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | None) -> None:
-    """Delete groups without members, and their positions."""
+    """Delete the groups NAMES and their positions. They must have no members."""
     listed = ", ".join(names)
     connect.confirm(f"Delete {listed} and all positions of it?", yes=yes)
     with connect.admin(cluster, data) as admin:
@@ -126,20 +128,26 @@ def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | N
     callback=lambda c, p, value: None if value is None else read_from(c, p, value),
     help="earliest, latest, an offset, or a time: @-10m, @MS, @ISO-TIME.",
 )  # fmt: skip
-@click.option("--shift", type=int, help="By so many messages; negative ones go back.")
+@click.option(
+    "--shift",
+    type=int,
+    help="Move each position by this many messages; a negative number goes back.",
+)
 @click.option(
     "--topic", "topics", multiple=True, callback=read_topics, metavar="TOPIC[:0,1,…]",
-    help="Only this topic, or these partitions of it; may be repeated. [default: all it reads]",
+    help="Only this topic, or these partitions of it; repeatable. [default: all it reads]",
 )  # fmt: skip
-@click.option("--execute", is_flag=True, help="Do it; without this the plan is printed only.")
-@click.option("--force", is_flag=True, help="Also if it has members; they go on from there.")
+@click.option("--execute", is_flag=True, help="Apply the plan; without this it is only printed.")
+@click.option(
+    "--force", is_flag=True, help="Even if it has members; they continue at the new positions."
+)
 @options.options
 @output.json_option
 def reset(
     name: str, to: Any, shift: int | None, topics: list[tuple[str, list[int]]], execute: bool,
     force: bool, cluster: str | None, data: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Set where the group NAME goes on. Prints the plan; --execute does it."""
+    """Set the positions of the group NAME. Prints the plan; --execute applies it."""
     if (to is None) == (shift is None):
         raise click.UsageError("Say where: either --to WHERE or --shift N.")
     where: dict[str, Any] = {"shift": shift}

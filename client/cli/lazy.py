@@ -1,7 +1,7 @@
-"""A click group that knows its sub-commands by name and imports one when it is called.
+"""A click group that knows its sub-commands by name, and imports one when it is called.
 
-`myq --help` then costs what click costs, and a command whose extra is not installed is in nobody's
-way until it is asked for. Help and completion of the group itself come from the table.
+So `myq --help` takes no longer than click itself, and a command whose extra is not installed fails
+only when it is called. The table gives names and help lines for the group's help and completion.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import click
 
 
 class LazyGroup(click.Group):
-    """`lazy` maps a name to ("module:attribute", one line of help)."""
+    """A click group; `lazy` maps a name to ("module:attribute", one line of help)."""
 
     def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]] | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -21,7 +21,7 @@ class LazyGroup(click.Group):
         return [*self.lazy, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A stand-in with name and help, for lists; `resolve_command` gets the real one."""
+        """Return a stand-in with name and help, for lists; `resolve_command` loads the command."""
         if cmd_name in self.lazy:
             return click.Command(cmd_name, short_help=self.lazy[cmd_name][1])
         return super().get_command(ctx, cmd_name)
@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
 
 
 def load(target: str) -> click.Command:
-    """The command that "module:attribute" names."""
+    """Import and return the command at "module:attribute"; TypeError if it is not one."""
     module, _, attribute = target.partition(":")
     command = getattr(importlib.import_module(module), attribute)
     if not isinstance(command, click.Command):

@@ -1,4 +1,4 @@
-"""`myq manager`: the daemons that know what the cluster consists of."""
+"""`myq manager`: list the managers, the daemons that keep the cluster's metadata."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ COLUMNS = ("node", "address", "host", "leader", "alive", "last_seen_ms", "applie
 
 @click.group()
 def manager() -> None:
-    """Managers: the daemons that know what the cluster consists of."""
+    """Managers: the daemons that keep the cluster's metadata."""
 
 
 @manager.command("list")
 @options.options
 @output.json_option
 def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
-    """List the managers, and which of them leads."""
+    """List the managers, and show which one leads."""
     with connect.admin(cluster, data) as admin:
         rows = connect.facts_of(admin.managers())
     if as_json:

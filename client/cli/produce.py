@@ -1,7 +1,7 @@
-"""`myq produce`: each line of a file, or of what is piped in, becomes a message.
+"""`myq produce`: send each line of a file, or of standard input, as a message.
 
-A line that the topic does not take is left out and told with its number; the others are sent. So
-the number of a line that was not stored is always known, and nothing is dropped in silence.
+No line is dropped in silence: a line that is too large for the topic is not sent but reported with
+its number, and the other lines are sent.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from myqueue.producer.producer import Producer
 from myqueue.wire import protocol
 
 SHOW_EVERY = 1000
-LINE_BYTES_MAX = protocol.FRAME_BYTES_MAX  # no topic takes more; a longer line is not kept
-TOLD_MAX = 10  # lines that are told one by one
-LISTED_MAX = 1000  # lines that the JSON answer lists
+LINE_BYTES_MAX = protocol.FRAME_BYTES_MAX  # no topic takes more; a longer line is not buffered
+TOLD_MAX = 10  # refused lines that are reported one by one
+LISTED_MAX = 1000  # refused lines that the JSON answer lists
 
 
 class Refused(NamedTuple):
-    """A line that was not sent, because the topic does not take it."""
+    """A line that was not sent, because it is too large for the topic."""
 
     line: int
     bytes: int
@@ -37,7 +37,7 @@ class Refused(NamedTuple):
 
 @dataclass
 class Tally:
-    """Lines that were sent, refused by their topic, or not delivered."""
+    """Count lines that were sent, refused, or not delivered."""
 
     sent: int = 0
     refused: int = 0
@@ -63,13 +63,15 @@ class Tally:
 @click.argument("file", type=Input(), default="-")
 @click.option(
     "--key-separator", metavar="TEXT",
-    help="What is before it in a line is the key; a line without it has none.",
+    help="The key is the text before it in a line; a line without it has no key.",
 )  # fmt: skip
-@click.option("--partition", type=int, help="[default: by the key, or in turn]")
-@click.option("--create", is_flag=True, help="Create the topic if there is none.")
+@click.option(
+    "--partition", type=int, help="Send to this partition. [default: by the key, or in turn]"
+)
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
 @click.option(
     "--compression", type=click.Choice(["none", "zlib"]), default="none", show_default=True,
-    help="Of the batches, from here to the consumers.",
+    help="Compress batches; consumers unpack them.",
 )  # fmt: skip
 @options.options
 @output.json_option
@@ -79,16 +81,16 @@ def produce(
 ) -> None:  # fmt: skip
     """Send each line of FILE (or of standard input) to TOPIC.
 
-    Returns when all are on the disks of a majority. A line that is too large for the topic is left
-    out and named by its number; the others are sent. The exit code is 1 if any line was left out
-    or not delivered.
+    Returns when all messages are on the disks of a majority of replicas. A line that is too large
+    for the topic is not sent but reported with its number; the other lines are sent. The exit code
+    is 1 if any line was not sent or not delivered.
     """
     separator = os.fsencode(key_separator) if key_separator else None
     tally, line, begin = Tally(), Line(), time.monotonic()
     where = options.find(cluster, data)
     producer = Producer(where, compression=compression, create_topics=create)
     stopped: MyQueueError | None = None
-    # Looking at each delivery would cost more than sending it: `close` knows of failures.
+    # Checking each delivery would cost more than sending it: `close` reports failures.
     try:
         send_lines(producer, topic, partition, file, separator, tally, line)
         line.show(f"sent {tally.sent:,}; waiting until all are delivered")
@@ -136,7 +138,7 @@ def send_lines(
 
 
 def close(producer: Producer, tally: Tally) -> DeliveryFailed | None:
-    """Wait for what was sent; messages that were not delivered are counted."""
+    """Wait for all deliveries; count and return those that failed."""
     try:
         producer.close()
     except DeliveryFailed as error:
@@ -158,7 +160,7 @@ def report(topic: str, tally: Tally, seconds: float, as_json: bool, *, is_whole:
 
 
 def lines(file: BinaryIO) -> Iterator[tuple[bytes | None, int]]:
-    """Each line without its end, with its length; no text for one that nothing would take."""
+    """Yield each line without its newline, and its length; None for a line no topic takes."""
     while line := file.readline(LINE_BYTES_MAX + 1):
         size = len(line)
         if size > LINE_BYTES_MAX and not line.endswith(b"\n"):
@@ -172,8 +174,8 @@ def lines(file: BinaryIO) -> Iterator[tuple[bytes | None, int]]:
 
 
 def split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
-    """Key and value of a line."""
+    """Split a line into key and value."""
     if separator is None:
         return None, line
-    key, found, value = line.partition(separator)
-    return (key, value) if found else (None, line)
+    key, matched, value = line.partition(separator)
+    return (key, value) if matched else (None, line)

@@ -1,4 +1,4 @@
-"""`myq raft status`: how the replicas of a group stand to each other."""
+"""`myq raft status`: show role, term and progress of each replica of a Raft group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLUMNS = ("node", "address", "role", "term", "leader", "commit", "applied", "lo
 
 @click.group()
 def raft() -> None:
-    """Consensus: the managers' group, and that of each partition."""
+    """Raft groups: the managers' group, and one group for each partition."""
 
 
 @raft.command()
@@ -22,16 +22,16 @@ def raft() -> None:
 def status(
     topic: str | None, partition: int | None, cluster: str | None, data: str | None, as_json: bool
 ) -> None:
-    """Show leader, term, members, commit and applied index of a group.
+    """Show leader, term, members, commit and applied index of a Raft group.
 
-    It is the managers' group, or that of PARTITION of TOPIC.
+    Without arguments: the managers' group; otherwise the group of PARTITION of TOPIC.
     """
     if topic is not None and partition is None:
         raise click.UsageError("Name the partition as well.")
     with connect.admin(cluster, data) as admin:
-        found = connect.facts_of(admin.raft_status(topic, partition or 0))
-    connect.somebody_answered(found["members"])
+        answer = connect.facts_of(admin.raft_status(topic, partition or 0))
+    connect.somebody_answered(answer["members"])
     if as_json:
-        output.write_json("myq.raft.status/1", found)
+        output.write_json("myq.raft.status/1", answer)
     else:
-        connect.write_facts(found, COLUMNS)
+        connect.write_facts(answer, COLUMNS)

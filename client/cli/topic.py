@@ -1,4 +1,4 @@
-"""`myq topic`: make, list, describe, change, grow and delete topics."""
+"""`myq topic`: create, list, describe, alter, grow and delete topics."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from myqueue.cli.shared import connect, options, output
 
 @click.group()
 def topic() -> None:
-    """Topics and their partitions."""
+    """Topics and their partitions: create, list, describe, alter, grow, delete."""
 
 
 def settings_option(function: Any) -> Any:
     return click.option(
         "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=read_settings,
-        help="A setting of the topic; 'myq config show topic' lists them.",
+        help="Change a topic setting; 'myq config show topic' lists them.",
     )(function)  # fmt: skip
 
 
 def read_settings(
     ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, int | None]:
-    """Callback of --set: NAME=NUMBER; NAME= brings the default back."""
+    """Parse --set (a click callback): NAME=NUMBER; NAME= restores the default."""
     settings: dict[str, int | None] = {}
     for value in values:
         name, equals, number = value.partition("=")
@@ -39,8 +39,10 @@ def read_settings(
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", default=1, show_default=True, help="How many.")
-@click.option("--replication", type=int, help="Copies of each. [default: 3, or all brokers]")
+@click.option("--partitions", default=1, show_default=True, help="Number of partitions.")
+@click.option(
+    "--replication", type=int, help="Replicas of each partition. [default: 3, or all brokers]"
+)
 @settings_option
 @options.options
 @output.json_option
@@ -50,18 +52,18 @@ def create(
 ) -> None:  # fmt: skip
     """Create the topic NAME.
 
-    Its number of partitions stays as it is: automatic growth is off. With --set
-    partition_growth=1000 one more is added whenever the topic has had 1,000 messages for each of
-    its partitions; keys may go to other partitions then. 'myq topic grow' adds some at once.
+    Its number of partitions is fixed unless automatic growth is on: --set partition_growth=1000
+    adds one whenever the topic has received 1,000 messages for each of its partitions. 'myq topic
+    grow' adds partitions at once. After either, a key may belong to another partition.
     """
     with connect.admin(cluster, data) as admin:
-        made = admin.create_topic(
+        answer = admin.create_topic(
             name, partitions=partitions, replication=replication or 0, settings=settings
         )
     if as_json:
-        groups = [{"group": group} for group in made["partitions"]]
-        found = {"topic": name, "topic_uid": made["topic_uid"], "partitions": groups}
-        output.write_json("myq.topic.create/1", connect.facts_of(found))
+        groups = [{"group": group} for group in answer["partitions"]]
+        facts = {"topic": name, "topic_uid": answer["topic_uid"], "partitions": groups}
+        output.write_json("myq.topic.create/1", connect.facts_of(facts))
     else:
         click.echo(f"Created {name} with {partitions} partition{'s' * (partitions != 1)}.")
 
@@ -95,18 +97,18 @@ def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
 def describe(name: str, cluster: str | None, data: str | None, as_json: bool) -> None:
     """Show the settings and the partitions of the topic NAME.
 
-    `leaving` are brokers in whose place others are about to hold a replica, `silent` those that are
-    not heard; without any, the column is left out. 'myq raft status NAME PARTITION' shows how far
-    the copy of a new one is.
+    `leaving` lists brokers whose replica is moving to another broker, `silent` brokers that send no
+    heartbeat; an empty column is left out. 'myq raft status NAME PARTITION' shows the progress of
+    the copy.
     """
     with connect.admin(cluster, data) as admin:
-        found = connect.facts_of(admin.describe_topic(name))
+        facts = connect.facts_of(admin.describe_topic(name))
     if as_json:
-        output.write_json("myq.topic.describe/1", found)
+        output.write_json("myq.topic.describe/1", facts)
         return
-    settings = " ".join(f"{key}={value}" for key, value in found["settings"].items())
-    click.echo(f"{found['topic']}  {settings}")
-    output.write_table(*partitions_table(found["partitions"]))
+    settings = " ".join(f"{key}={value}" for key, value in facts["settings"].items())
+    click.echo(f"{facts['topic']}  {settings}")
+    output.write_table(*partitions_table(facts["partitions"]))
 
 
 def partitions_table(parts: list[dict[str, Any]]) -> tuple[list[str], list[list[output.Cell]]]:
@@ -135,7 +137,10 @@ def _nodes(numbers: list[int]) -> str | None:
 def alter(
     name: str, settings: dict[str, Any], cluster: str | None, data: str | None, as_json: bool
 ) -> None:
-    """Change settings of the topic NAME; `--set NAME=` brings a default back."""
+    """Change settings of the topic NAME.
+
+    `--set NAME=` restores a default.
+    """
     if not settings:
         raise click.UsageError("Say what to change: --set NAME=VALUE.")
     with connect.admin(cluster, data) as admin:
@@ -150,15 +155,15 @@ def alter(
 
 @topic.command()
 @click.argument("name")
-@click.option("--count", type=int, help="So many more. [default: 1]")
-@click.option("--to", type=int, help="So many in all.")
+@click.option("--count", type=int, help="Partitions to add. [default: 1]")
+@click.option("--to", type=int, help="Partitions in all, instead of --count.")
 @options.options
 @output.json_option
 def grow(
     name: str, count: int | None, to: int | None, cluster: str | None, data: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Add partitions to the topic NAME. Keys are then spread over all of them anew."""
+    """Add partitions to the topic NAME. Afterwards a key may belong to another partition."""
     if count is not None and to is not None:
         raise click.UsageError("Give --count or --to, not both.")
     with connect.admin(cluster, data) as admin:
@@ -171,10 +176,10 @@ def grow(
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @options.options
 def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | None) -> None:
-    """Delete topics with all their messages."""
+    """Delete the topics NAMES with all their messages."""
     listed = ", ".join(names)
     connect.confirm(f"Delete {listed} and all messages in it?", yes=yes)
     with connect.admin(cluster, data) as admin:

@@ -1,4 +1,4 @@
-"""`myq where`: the whereabouts of one message."""
+"""`myq where`: show where one message is stored, and which consumers have passed it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ COLUMNS = (
 def where(
     topic: str, partition: int, offset: int, cluster: str | None, data: str | None, as_json: bool
 ) -> None:
-    """Tell where the message at OFFSET of a partition is.
+    """Show where the message at OFFSET of a partition is stored.
 
-    Which brokers hold it, in which segment and bytes of it, under which index and term of the
-    partition's log, and which consumers and groups are past it. A message is stored in its batch:
-    the bytes are those of the batch.
+    Shows the brokers that hold it, its segment and bytes there, its index and term in the
+    partition's Raft log, and the consumers and groups whose position is past it. A message is
+    stored in its batch: the bytes are those of the batch.
     """
     with connect.admin(cluster, data) as admin:
-        found = connect.facts_of(admin.where(topic, partition, offset))
-    connect.somebody_answered(found["replicas"])
+        answer = connect.facts_of(admin.where(topic, partition, offset))
+    connect.somebody_answered(answer["replicas"])
     if as_json:
-        output.write_json("myq.where/1", found)
+        output.write_json("myq.where/1", answer)
     else:
-        connect.write_facts(found, COLUMNS)
+        connect.write_facts(answer, COLUMNS)
