@@ -1,9 +1,9 @@
-"""`myq bench`: what a cluster does, measured through the public client.
+"""`myq bench`: measure a cluster through the public client.
 
-`commands` has the commands, `measurements` makes load and counts, `http` asks a gateway, `floor`
-measures bare ZeroMQ on this machine for comparison, `parts` is what all of them share. `nemesis`
-and `faults` repeat a measurement while daemons are killed and paused.
+`commands` has the commands, `measurements` makes load and counts, `http` measures a gateway,
+`floor` measures bare ZeroMQ on this machine for comparison, `parts` has what these files share.
+`nemesis` and `faults` run a measurement while daemons are killed and paused.
 
-Comes in: a cluster, a duration, sizes. Goes out: figures with the goals they are held against. Only
-`floor` imports zmq, and nothing but the command line and `myq demo` imports this package.
+Comes in: a cluster, a duration, sizes. Goes out: figures. Only `floor` imports zmq, and only the
+command line and `myq demo` import this package.
 """

@@ -1,8 +1,8 @@
-"""`myq bench`: what this cluster does, measured through the public client.
+"""The commands of `myq bench`: measurements of a cluster through the public client.
 
-`produce`, `consume`, `latency` and `e2e` are one measurement each; `all` does them in turn and
-prints one object with the keys of the peers' benchmark, beside the floor of the machine. Each uses
-a topic of its own, which is deleted afterwards.
+`produce`, `consume`, `latency`, `e2e` and `http` are one measurement each. `all` runs the first
+four in turn and prints one object with the keys of the peers' benchmark, and the floor of the
+machine. Each measurement uses a topic of its own, which is deleted afterwards.
 """
 
 from __future__ import annotations
@@ -32,17 +32,20 @@ DURABILITY = "Raft quorum, fdatasync of the log on each of them before the ackno
 
 @click.group()
 def bench() -> None:
-    """Measure throughput and latency of a cluster."""
+    """Measure throughput and latency of a cluster.
+
+    Each command creates a topic of its own, unless --topic names one, and deletes it afterwards.
+    """
 
 
 def _nemesis(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--yes", is_flag=True, help="Do not ask whether --nemesis is meant."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation of --nemesis."),
         click.option(
             "--nemesis", is_flag=True,
-            help="Kill, freeze and restart daemons of the cluster that 'myq up' runs here, drain"
-            " brokers and make a topic anew meanwhile, and say what clients felt. Exit code 1 if"
-            " anything acknowledged is lost or doubled.",
+            help="During the measurement kill, freeze and restart daemons of the cluster that"
+            " 'myq up' runs here, drain brokers and recreate a topic; report how long clients"
+            " waited. Exit code 1 if an acknowledged message is lost or stored twice.",
         ),
     ):  # fmt: skip
         function = option(function)
@@ -50,7 +53,7 @@ def _nemesis(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _victim(options: dict[str, Any], other: str | None) -> ClusterFolder | None:
-    """The cluster that is to be hurt meanwhile; asked for before anything is done."""
+    """Return the cluster to inject faults into, after the user confirmed it; None without."""
     if not options.get("nemesis"):
         return None
     return nemesis.agreed(options["data"], other, options["yes"])
@@ -64,9 +67,13 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         output.json_option,
         click.option("--keep", is_flag=True, help="Do not delete the topic afterwards."),
-        click.option("--replication", default=0, help="Replicas. [default: 3, or all brokers]"),
+        click.option(
+            "--replication",
+            default=0,
+            help="Replicas of each partition. [default: 3, or all brokers]",
+        ),
         click.option("--partitions", default=1, show_default=True, help="Partitions of the topic."),
-        click.option("--topic", help="An existing topic instead of one of its own."),
+        click.option("--topic", help="Use this existing topic instead of a new one."),
         click.option("--size", default=100, show_default=True, help="Bytes of a message."),
     ):
         function = option(function)
@@ -74,17 +81,31 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _seconds = click.option("--seconds", default=10.0, show_default=True, help="How long to measure.")
-_messages = click.option("--messages", default=2000, show_default=True, help="How many.")
-_rate = click.option("--rate", default=1000.0, show_default=True, help="Messages a second.")
+_messages = click.option("--messages", default=2000, show_default=True, help="Messages to send.")
+_rate = click.option("--rate", default=1000.0, show_default=True, help="Messages per second.")
 
 
 def _load_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--warmup", default=1.0, show_default=True, help="Seconds not counted."),
-        click.option("--batch-bytes", default=256 << 10, show_default=True),
-        click.option("--in-flight", default=16, show_default=True, help="Unanswered batches."),
-        click.option("--single", is_flag=True, help="No batching: each message by itself."),
-        click.option("--compression", default="none", show_default=True),
+        click.option(
+            "--warmup", default=1.0, show_default=True, help="Seconds before counting starts."
+        ),
+        click.option(
+            "--batch-bytes", default=256 << 10, show_default=True, help="Bytes of a full batch."
+        ),
+        click.option(
+            "--in-flight",
+            default=16,
+            show_default=True,
+            help="Batches that may be unacknowledged at a time.",
+        ),
+        click.option("--single", is_flag=True, help="No batching: send each message by itself."),
+        click.option(
+            "--compression",
+            default="none",
+            show_default=True,
+            help="Codec of batches: none or zlib.",
+        ),
     ):
         function = option(function)
     return function
@@ -92,8 +113,9 @@ def _load_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _topic(options: dict[str, Any]) -> Iterator[tuple[Session, str, str]]:
-    """(session, cluster, name of the topic); one that was made here goes afterwards. Who is to be
-    hurt, if anybody, is noted in `options`.
+    """Yield (session, cluster, name of the topic); delete a topic that was created here.
+
+    Puts the cluster to inject faults into, or None, into `options["victim"]`.
     """
     if options["size"] < STAMP_BYTES:
         raise InvalidRequest(f"--size {options['size']}: at least {STAMP_BYTES} bytes")
@@ -152,11 +174,11 @@ def _tell(kind: str, options: dict[str, Any], found: dict[str, Any]) -> None:
 @_seconds
 @click.option(
     "--acks", metavar="FILE",
-    help="Note each acknowledgement, for 'spark verify'. The topic is kept then.",
+    help="Write each acknowledgement to FILE for 'myq spark verify'. Implies --keep.",
 )  # fmt: skip
 def produce(acks: str | None, **options: Any) -> None:
-    """As many messages as go; only acknowledged ones count."""
-    options["keep"] |= acks is not None  # or all that the ledger tells of would be missed
+    """Send as many messages as possible; only acknowledged ones count."""
+    options["keep"] |= acks is not None  # or every message in the ledger would be missing
     with _topic(options) as (session, cluster, topic), ExitStack() as stack:
         load = _load(options, cluster, topic)
         if acks is not None:
@@ -174,7 +196,10 @@ def produce(acks: str | None, **options: Any) -> None:
 @_load_options
 @_seconds
 def consume(**options: Any) -> None:
-    """Read from the beginning; without --topic, one is filled for --seconds before."""
+    """Read a topic from the beginning.
+
+    Without --topic, a new topic is filled for --seconds first.
+    """
     with _topic(options) as (session, cluster, topic):
         if options["topic"] is None:
             measurements.produce(_load(options, cluster, topic), session)
@@ -189,7 +214,7 @@ def consume(**options: Any) -> None:
 @_nemesis
 @_messages
 def latency(messages: int, **options: Any) -> None:
-    """One message at a time, each waited for."""
+    """Send one message at a time, and wait for each acknowledgement."""
     with _topic(options) as (_, cluster, topic):
         size = options["size"]
         found = _measure(
@@ -204,7 +229,10 @@ def latency(messages: int, **options: Any) -> None:
 @_rate
 @_seconds
 def e2e(rate: float, seconds: float, **options: Any) -> None:
-    """From send in one process to receipt in another, at a steady rate."""
+    """Measure from send to receipt in another process.
+
+    Messages are sent at a steady --rate.
+    """
     with _topic(options) as (_, cluster, topic):
         size = options["size"]
         found = _measure(
@@ -214,19 +242,26 @@ def e2e(rate: float, seconds: float, **options: Any) -> None:
 
 
 @bench.command()
-@click.option("--gateway", metavar="URL", help="http://host:port. [default: that of 'myq up']")
-@click.option("--token", default="", help="A bearer token, if the gateway asks for one.")
-@click.option("--connections", default=16, show_default=True, help="Kept open, all busy.")
-@click.option("--batch", default=100, show_default=True, help="Messages of a batch.")
+@click.option(
+    "--gateway", metavar="URL", help="http://host:port. [default: the gateway of 'myq up']"
+)
+@click.option("--token", default="", help="Bearer token, if the gateway requires one.")
+@click.option(
+    "--connections", default=16, show_default=True, help="Connections; each always has a request."
+)
+@click.option("--batch", default=100, show_default=True, help="Messages in a batch.")
 @click.option("--size", default=100, show_default=True, help="Bytes of a message.")
 @click.option("--partitions", default=1, show_default=True, help="Partitions of the topic.")
-@click.option("--keys", is_flag=True, help="With an Idempotency-Key in each request.")
+@click.option("--keys", is_flag=True, help="Send an Idempotency-Key in each request.")
 @_seconds
 @_nemesis
 @address.data_option
 @output.json_option
 def http(gateway: str | None, data: str | None, **options: Any) -> None:
-    """A gateway: single messages in and out, then batches; each phase so many seconds."""
+    """Measure a gateway over HTTP.
+
+    Three phases of --seconds each: produce single messages, consume them, produce batches.
+    """
     from myqueue.cli.bench import http as bench_http
 
     victim = _victim({**options, "data": data}, gateway)
@@ -243,7 +278,10 @@ def http(gateway: str | None, data: str | None, **options: Any) -> None:
 @_rate
 @_messages
 def everything(rate: float, messages: int, **options: Any) -> None:
-    """Latency, end to end, produce and consume in turn, and the floor of this machine."""
+    """Run latency, e2e, produce and consume in turn.
+
+    Also measures the floor of this machine: synced appends and bare ZeroMQ.
+    """
     found: dict[str, Any] = {"extra": {}, "errors": []}
 
     def step(name: str, measure: Callable[[], dict[str, Any]]) -> None:

@@ -1,16 +1,17 @@
-"""What `myq bench … --nemesis` does to the cluster that `myq up` runs on this machine.
+"""The faults that `myq bench … --nemesis` injects into the cluster that `myq up` runs here.
 
-One thing at a time, so that a majority is always there, and none before all is well again:
+One fault at a time, so that a majority always answers; the next one only after the managers report
+no problem:
 
-- *kill*: a daemon ends without a word; the agent starts it again,
-- *freeze*: it stands still for a while, and goes on as if nothing had been,
-- *restart*: it is asked to end, hands over what it leads, and the agent starts it again,
-- *drain*: a broker gives its replicas away, for a while, and may keep the rest. Only where the
-  others could hold all of them,
-- *topic*: a topic is deleted and made again under its name, and must know nothing of before.
+- *kill*: a daemon gets SIGKILL; the agent starts it again,
+- *freeze*: a daemon is stopped for up to three seconds, then continued,
+- *restart*: a daemon gets SIGTERM and transfers its leadership; the agent starts it again,
+- *drain*: a broker's replicas move to other brokers for up to three seconds, then it is undrained.
+  Only where the other brokers could hold all of them,
+- *topic*: a topic is deleted and created again under its name; no old message may be in it.
 
-Signals go to daemons of this cluster, no others: each by its pid, and only if it is a child of that
-cluster's agent. Brokers that lead are hurt more often than others.
+Only daemons of this cluster get signals: each by its pid, and only if it is a child of the
+cluster's agent. Brokers that lead are chosen more often than others.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from myqueue.producer.producer import Producer
 KILL, FREEZE, RESTART, DRAIN, TOPIC = "kill", "freeze", "restart", "drain", "topic"
 WEIGHTS = {KILL: 4, FREEZE: 3, RESTART: 3, DRAIN: 1, TOPIC: 1}
 FREEZE_S, DRAIN_S = (0.5, 3.0), (0.5, 3.0)
-NOTICED_S, CALM_S = 1.5, 1.0  # from a fault to the look whether all is well; between two of them
+NOTICED_S, CALM_S = 1.5, 1.0  # from a fault to the first check of health; between two faults
 WELL_S = 60.0
 
 
 class Hurt(NamedTuple):
-    """What was done to whom, from when until when (seconds of the monotonic clock)."""
+    """One fault: its victim, its kind, and its time (seconds of the monotonic clock)."""
 
     whom: str
     how: str
@@ -49,7 +50,7 @@ class Hurt(NamedTuple):
 
 
 def send_signal(daemon: LocalDaemon, agent: int, number: signal.Signals) -> bool:
-    """Only if it is a child of the agent, and not another process with its old number."""
+    """Send a signal to a child of the agent; False if the process ended or is not its child."""
     if not daemon.pid:
         return False
     try:
@@ -63,27 +64,27 @@ def send_signal(daemon: LocalDaemon, agent: int, number: signal.Signals) -> bool
             return False
         signal.pidfd_send_signal(handle, number)
     except (OSError, ValueError):
-        return False  # it has just ended
+        return False  # the process has just ended
     finally:
         os.close(handle)
     return True
 
 
 class Nemesis(threading.Thread):
-    """See the chapter's head."""
+    """The thread that injects faults, one after another, until `finish`."""
 
     def __init__(
         self, folder: ClusterFolder, admin: Admin, where: str, topic: str, random: Random
     ) -> None:
-        """`topic` is somebody else's: who leads it is worth being hurt."""
+        """`topic` is the witness's: the leaders of its partitions are chosen more often."""
         super().__init__(name="nemesis", daemon=True)
         self._folder, self._admin, self._where, self._topic = folder, admin, where, topic
         self._random = random
         self._ended = threading.Event()
         self.again = f"again-{secrets.token_hex(4)}"
-        self._lives = 0  # of that topic
+        self._lives = 0  # how often the topic `again` was created
         self.hurts: list[Hurt] = []
-        self.revenants = 0  # messages of a deleted topic that were seen in its next life
+        self.revenants = 0  # messages of a deleted topic that its successor returned
         self.error: Exception | None = None
 
     def run(self) -> None:
@@ -102,7 +103,7 @@ class Nemesis(threading.Thread):
         self.join(2 * WELL_S)
 
     def round(self, how: str = "") -> None:
-        """One fault, of this kind or of any; nothing, if it is not possible now."""
+        """Inject one fault of this kind, or of any; nothing if it is not possible now."""
         cluster = self._folder.load()
         if cluster is None or not cluster.pid:
             raise Unreachable(f"the cluster on {self._folder.data} is not running any more")
@@ -111,13 +112,13 @@ class Nemesis(threading.Thread):
         whom = self._do(how, cluster)
         if whom is None:
             return
-        # The managers miss a broker after 1.2 s of silence: before, they would call all well.
+        # Managers notice a dead broker after 1.2 s of silence; until then they report no problem.
         time.sleep(max(0.0, begin + NOTICED_S - time.monotonic()))
         self._wait_well()
         self.hurts.append(Hurt(whom, how, begin, time.monotonic()))
 
     def _do(self, how: str, cluster: LocalCluster) -> str | None:
-        """To whom it was done; None: it was not possible now."""
+        """Inject the fault; return its victim, or None if it was not possible now."""
         if how == TOPIC:
             return self._delete_and_make_again()
         if how == DRAIN:
@@ -133,7 +134,7 @@ class Nemesis(threading.Thread):
         return victim.name if done else None
 
     def _victim(self, daemons: list[LocalDaemon]) -> LocalDaemon:
-        """A leader as often as not; a manager now and then."""
+        """Choose a broker (a leader half of the time) or, one time in four, a manager."""
         kind = self._random.choice(
             (
                 cluster_folder.BROKER,
@@ -142,12 +143,16 @@ class Nemesis(threading.Thread):
                 cluster_folder.MANAGER,
             )
         )
-        able = [one for one in daemons if one.kind == kind and one.state == supervisor.RUNNING]
+        able = [
+            daemon
+            for daemon in daemons
+            if daemon.kind == kind and daemon.state == supervisor.RUNNING
+        ]
         if not able:
             raise Unreachable(f"no {kind} runs on this machine")
         if kind == cluster_folder.BROKER and self._random.random() < 0.5:
             leaders = {row["leader"] for row in self._rows()}
-            able = [one for one in able if one.id in leaders] or able
+            able = [daemon for daemon in able if daemon.id in leaders] or able
         return self._random.choice(able)
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -166,8 +171,8 @@ class Nemesis(threading.Thread):
         return True
 
     def _drain(self, cluster: LocalCluster) -> str | None:
-        """One of ours; what somebody else is draining is left alone."""
-        ours = {one.id for one in cluster.of_kind(cluster_folder.BROKER)}
+        """Drain one local broker; never one that an operator is draining already."""
+        ours = {daemon.id for daemon in cluster.of_kind(cluster_folder.BROKER)}
         active = [row["node"] for row in self._admin.brokers() if row["state"] == "active"]
         able = [node for node in active if node in ours]
         if not able:
@@ -178,7 +183,7 @@ class Nemesis(threading.Thread):
             self._ended.wait(self._random.uniform(*DRAIN_S))
         except TooFewBrokers:
             return None
-        finally:  # an order whose answer was lost may have been done, too
+        finally:  # a drain whose reply was lost may have started, too
             self._take_back(number)
         return f"{cluster_folder.BROKER}-{number}"
 
@@ -206,33 +211,33 @@ class Nemesis(threading.Thread):
             producer.send(self.again, value)
         end = time.monotonic() + WELL_S
         with Consumer(self._where, [self.again], start="earliest") as consumer:
-            while not (found := [one.value for one in consumer.poll(100, 0.5)]):
+            while not (values := [message.value for message in consumer.poll(100, 0.5)]):
                 if time.monotonic() > end:
                     raise TimedOut(f"nothing could be read from {self.again!r}, made anew")
-        self.revenants += sum(one != value for one in found)
+        self.revenants += sum(read_value != value for read_value in values)
         return self.again
 
     def _wait_back(self, ended: LocalDaemon) -> None:
-        """Until the agent has started it again."""
+        """Wait until the agent has started the daemon again."""
         end = time.monotonic() + WELL_S
         while time.monotonic() < end:
             cluster = self._folder.load()
-            for one in cluster.daemons if cluster is not None else ():
-                if one.name == ended.name and one.pid not in (None, ended.pid):
+            for daemon in cluster.daemons if cluster is not None else ():
+                if daemon.name == ended.name and daemon.pid not in (None, ended.pid):
                     return
             time.sleep(0.1)
         raise TimedOut(f"{ended.name} was not started again; see 'myq status'")
 
     def _wait_well(self) -> None:
-        """Until the managers miss nothing and nobody."""
+        """Wait until the managers report no problem."""
         end = time.monotonic() + WELL_S
         while time.monotonic() < end:
             try:
-                missed = [one.text for one in cluster_health.of(self._admin.problems())]
+                problems = [problem.text for problem in cluster_health.of(self._admin.problems())]
             except MyQueueError as error:
-                missed = [str(error)]
-            if not missed:
+                problems = [str(error)]
+            if not problems:
                 return
             time.sleep(0.1)
-        what = "; ".join(missed)
+        what = "; ".join(problems)
         raise TimedOut(f"not well {WELL_S:.0f} s after a fault: {what}. See 'myq status'")

@@ -1,7 +1,7 @@
 """The floor of this machine for messages: a bare ZeroMQ round trip and stream over loopback.
 
-What no broker on the same sockets can go below. Two threads would share an interpreter, so the
-other side is a process of its own.
+No broker on the same sockets can be faster. Two threads would share an interpreter, so the echo
+side is a process of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WAIT_MS = 10_000
 
 
 def _echo(pipe: Any) -> None:
-    """Answers every short message; counts long ones and tells how many there were, on request."""
+    """Answer every short message; count long ones, and send their number on "stop"."""
     context = zmq.Context()
     socket = context.socket(zmq.ROUTER)
     pipe.send(socket.bind_to_random_port("tcp://127.0.0.1"))
@@ -39,6 +39,7 @@ def _echo(pipe: Any) -> None:
 
 
 def zeromq(size: int, seconds: float = 2.0) -> dict[str, Any]:
+    """Measure round trips of messages of `size` bytes, then a stream of 64 KiB frames."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     child = spawn.Process(target=_echo, args=(theirs,), daemon=True)

@@ -1,9 +1,9 @@
-"""`myq bench http`: what a gateway does, asked over keep-alive connections as applications would.
+"""`myq bench http`: measure a gateway over keep-alive connections, as applications use it.
 
-One thread and one epoll make all the load, with requests that are made beforehand: a client that
-needed as much CPU as the gateway would measure itself. Each connection has one request under way
-and sends the next one when the answer is there (a closed loop, so the rate is what the gateway
-gives, and the latency is that under full load). Only successes count.
+One thread and one epoll make all the load, with requests built beforehand: a client that needed as
+much CPU as the gateway would measure itself. Each connection has one request in flight and sends
+the next one after the answer (a closed loop: the rate is the gateway's, and the latency is that
+under full load). Only successes count.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ WAIT_S = 10.0
 
 
 class Target(NamedTuple):
-    """A gateway."""
+    """The address of a gateway, and the token it requires."""
 
     host: str
     port: int
     token: str
 
     def ask(self, method: str, path: str, **values: Any) -> dict[str, Any]:
-        """One request, to prepare things; failures are raised."""
+        """Send one request outside of the measurement; raise an error unless it succeeds."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=WAIT_S)
         try:
             connection.request(method, path, json.dumps(values), self._headers())
@@ -71,7 +71,7 @@ def target_of(url: str, token: str = "") -> Target:
 
 
 class _Line:
-    """One connection: a request is under way, or it is done."""
+    """One connection, with at most one request in flight."""
 
     __slots__ = ("began_ns", "data", "sock", "wanted")
 
@@ -86,7 +86,7 @@ class _Line:
         self.sock.sendall(request)
 
     def receive(self) -> bytes | None:
-        """The body of the answer, when it is whole."""
+        """Read from the socket; return the answer's body once it is complete, else None."""
         chunk = self.sock.recv(RECEIVE_BYTES)
         if not chunk:
             raise TroubleError("the gateway closed a connection")
@@ -106,11 +106,11 @@ class _Line:
 
 
 class Outcome(NamedTuple):
-    """Of one measurement."""
+    """The result of one measurement."""
 
     done: int  # successes
     seconds: float
-    ns: list[int]  # how long each took
+    ns: list[int]  # duration of each success
     failures: int
     first_failure: str
 
@@ -119,7 +119,7 @@ def drive(
     target: Target, requests: Callable[[], Iterator[bytes]], connections: int, seconds: float,
     done: Callable[[bytes], bool] = lambda body: False,
 ) -> Outcome:  # fmt: skip
-    """As many requests as go in that time; `done(body)` of an answer ends it early."""
+    """Send as many requests as possible; end early if `done(body)` of an answer is true."""
     lines = [_Line(target) for _ in range(connections)]
     epoll = select.epoll()
     try:
@@ -167,36 +167,36 @@ def measure(
     url: str, *, token: str, connections: int, batch: int, size: int, partitions: int,
     seconds: float, keys: bool, as_json: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """Singles in, singles out (a consumer for each connection), batches in; a topic of its own."""
+    """Measure single produces, consumes (a consumer per connection) and batches, on a new topic."""
     target = target_of(url, token)
     topic = f"bench-{token_hex(5)}"
     target.ask("POST", "/topics", topic=topic, partitions=partitions)
     try:
         number = target.ask("POST", "/producer/register", topic=topic)["producer_id"]
-        said = {"topic": topic, "producer_id": number}
-        one = json.dumps({**said, "message": "x" * size}).encode()
-        many = json.dumps({**said, "messages": ["x" * size] * batch}).encode()
+        producer = {"topic": topic, "producer_id": number}
+        single_body = json.dumps({**producer, "message": "x" * size}).encode()
+        batch_body = json.dumps({**producer, "messages": ["x" * size] * batch}).encode()
 
         def produce(body: bytes) -> Callable[[], Iterator[bytes]]:
             return lambda: _repeat(target, "POST", "/producer/produce", body, keys)
 
         def consume() -> Iterator[bytes]:
-            mine = target.ask("POST", "/consumer/register", topic=topic)["consumer_id"]
-            path = f"/consumer/consume?topic={topic}&consumer_id={mine}&empty=success"
+            consumer_id = target.ask("POST", "/consumer/register", topic=topic)["consumer_id"]
+            path = f"/consumer/consume?topic={topic}&consumer_id={consumer_id}&empty=success"
             return _repeat(target, "GET", path, b"", keys)
 
-        found: dict[str, Any] = {"connections": connections, "keys": keys, "errors": []}
+        figures: dict[str, Any] = {"connections": connections, "keys": keys, "errors": []}
         for name, requests, each in (
-            ("http_produce", produce(one), 1), ("http_consume", consume, 1),
-            ("http_batch", produce(many), batch),
+            ("http_produce", produce(single_body), 1), ("http_consume", consume, 1),
+            ("http_batch", produce(batch_body), batch),
         ):  # fmt: skip
-            drive(target, requests, connections, min(1.0, seconds / 5))  # warm
+            drive(target, requests, connections, min(1.0, seconds / 5))  # warm-up
             outcome = drive(target, requests, connections, seconds)
-            found[f"{name}_msgs_s"] = round(outcome.done * each / outcome.seconds)
-            found |= percentiles(outcome.ns, name)
+            figures[f"{name}_msgs_s"] = round(outcome.done * each / outcome.seconds)
+            figures |= percentiles(outcome.ns, name)
             if outcome.failures:
-                found["errors"].append(f"{name}: {outcome.failures}: {outcome.first_failure}")
-        return found
+                figures["errors"].append(f"{name}: {outcome.failures}: {outcome.first_failure}")
+        return figures
     finally:
         target.ask("DELETE", f"/topics/{topic}")
 

@@ -1,8 +1,8 @@
 """The measurements behind `myq bench`: each makes load through the public client and counts.
 
-Only what was acknowledged counts as produced, and an acknowledgement means: on the disks of a
-majority, with fdatasync before it. The keys of the results are those of the peers' benchmark, so
-that runs can be compared line by line.
+Only acknowledged messages count as produced: they are on the disks of a majority, after fdatasync.
+The keys of the results are those of the peers' benchmark, so that runs can be compared line by
+line.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from myqueue.errors import MyQueueError, TimedOut
 from myqueue.producer.producer import Producer
 
 IDLE_S = 10.0
-WINDOW_BYTES = 8 << 20  # acknowledged late enough to keep everybody busy, early enough for memory
+WINDOW_BYTES = 8 << 20  # unacknowledged: enough to keep all daemons busy, little enough for memory
 
 
 class Load(NamedTuple):
-    """What to produce, and for how long."""
+    """The load of a measurement: messages, duration and producer settings."""
 
     cluster: str
     topic: str
@@ -37,11 +37,11 @@ class Load(NamedTuple):
     in_flight: int
     single: bool  # every message a batch of its own
     compression: str
-    acks: AckLedger | None = None  # notes what was acknowledged
+    acks: AckLedger | None = None  # records each acknowledgement
 
 
 def produce(load: Load, session: Session) -> dict[str, Any]:
-    """As much as goes, for some seconds after a warm-up."""
+    """Send as much as possible for some seconds after a warm-up."""
     settings: dict[str, Any] = {
         "batch_bytes": 1 if load.single else load.batch_bytes,
         "compression": load.compression, "max_in_flight": load.in_flight,
@@ -56,10 +56,10 @@ def produce(load: Load, session: Session) -> dict[str, Any]:
         try:
             time.sleep(load.warmup)
             begin, before, cpu = time.monotonic(), counter.count, used(session)
-            mine = time.process_time()
+            client_cpu_s = time.process_time()
             time.sleep(load.seconds)
             seconds, count = time.monotonic() - begin, counter.count - before
-            mine = time.process_time() - mine
+            client_cpu_s = time.process_time() - client_cpu_s
             after = used(session)
         finally:
             counter.stop = True
@@ -72,7 +72,7 @@ def produce(load: Load, session: Session) -> dict[str, Any]:
         "produce_msgs_s": round(count / seconds),
         "produce_mb_s": round(count * load.size / seconds / 1e6, 2), "produce_n": count,
         "server_cpu_s_per_m": round(cpu_s / count * 1e6, 2),
-        "client_cpu_s_per_m": round(mine / count * 1e6, 2),
+        "client_cpu_s_per_m": round(client_cpu_s / count * 1e6, 2),
         "server_cores": round(cpu_s / seconds, 2),
         "server_rss_mb": round(after.resident_bytes / 1e6, 1),
         "broker_rss_mb_max": round(after.biggest_bytes / 1e6, 1), "prefilled": counter.count,
@@ -80,7 +80,7 @@ def produce(load: Load, session: Session) -> dict[str, Any]:
 
 
 class _Acked:
-    """Counted by the client's I/O thread; `window` holds the sender back."""
+    """Acknowledged messages and the first error, counted by the client's I/O thread."""
 
     def __init__(self) -> None:
         self.count, self.stop = 0, False
@@ -94,7 +94,7 @@ class _Acked:
 
 
 def _send_lists(load: Load, producer: Producer, counter: _Acked) -> None:
-    """Lists that fill a batch; at most a window of bytes is unanswered."""
+    """Send lists that fill a batch; at most WINDOW_BYTES are unacknowledged."""
     each = max(1, load.batch_bytes // (load.size + 4))
     values = [payload(load.size)] * each
     room = threading.Semaphore(max(4, WINDOW_BYTES // (each * load.size)))
@@ -115,7 +115,7 @@ def _send_lists(load: Load, producer: Producer, counter: _Acked) -> None:
 
 
 def _send_singles(load: Load, producer: Producer, counter: _Acked) -> None:
-    """One message after another, `in_flight` of them unanswered: the oldest is waited for."""
+    """Send messages one by one; with `in_flight` unacknowledged, wait for the oldest."""
     value, window = payload(load.size), deque[Any]()
     try:
         while not counter.stop:
@@ -132,7 +132,7 @@ def _send_singles(load: Load, producer: Producer, counter: _Acked) -> None:
 
 
 def latency(cluster: str, topic: str, size: int, count: int) -> dict[str, Any]:
-    """One message at a time: from the call to the acknowledgement in hand."""
+    """Send one message at a time; measure from the call to its acknowledgement."""
     value = payload(size)
     with Producer(cluster, linger_ms=0) as producer:
         return percentiles(
@@ -141,7 +141,7 @@ def latency(cluster: str, topic: str, size: int, count: int) -> dict[str, Any]:
 
 
 def consume(cluster: str, topic: str, seconds: float, limit: int = 0) -> dict[str, Any]:
-    """Read what is there, from the beginning, until its end or for some seconds."""
+    """Read the topic from the beginning, until its end or for some seconds."""
     got, begin = 0, 0.0
     with Consumer(cluster, [topic], start="earliest") as consumer:
         end = time.monotonic() + seconds + IDLE_S
@@ -150,7 +150,7 @@ def consume(cluster: str, topic: str, seconds: float, limit: int = 0) -> dict[st
             if not messages and begin:
                 break
             if messages and not begin:
-                begin = time.monotonic()  # connecting is not reading
+                begin = time.monotonic()  # connecting does not count
                 end = begin + seconds
             got += len(messages)
         took = time.monotonic() - begin if begin else 0.0
@@ -158,7 +158,7 @@ def consume(cluster: str, topic: str, seconds: float, limit: int = 0) -> dict[st
 
 
 def end_to_end(cluster: str, topic: str, size: int, rate: float, seconds: float) -> dict[str, Any]:
-    """Producer and consumer in two processes; from send to receipt on one monotonic clock."""
+    """Measure from send to receipt in another process, on one monotonic clock."""
     count = int(rate * seconds)
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
@@ -185,7 +185,7 @@ def end_to_end(cluster: str, topic: str, size: int, rate: float, seconds: float)
 def _receive(cluster: str, topic: str, count: int, out: Any, ready: Event) -> None:
     ages: list[int] = []
     with Consumer(cluster, [topic], start="latest") as consumer:
-        consumer.lag(30)  # by then it knows where the end is
+        consumer.lag(30)  # returns once the consumer knows the topic's end
         ready.set()
         end = time.monotonic() + 300
         while len(ages) < count and time.monotonic() < end:

@@ -1,8 +1,8 @@
-"""`myq bench … --nemesis`: the same measurement while the cluster is hurt (`faults.py`).
+"""`myq bench … --nemesis`: run a measurement while faults are injected (`faults.py`).
 
-Beside the measurement a *witness* sends numbered messages to a topic of its own at a steady rate.
-From its acknowledgements follows how long clients had to wait for each fault; in the end everything
-is read back and held against them: nothing acknowledged may be missing or be there twice.
+During the measurement a *witness* sends numbered messages to a topic of its own at a steady rate.
+The gaps in its acknowledgements show how long clients waited in each fault. At the end all messages
+are read back: no acknowledged message may be missing or be stored twice.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from myqueue.producer.producer import Producer
 PARTITIONS = 3
 RATE_PER_S = 300
 READ_S = 120.0
-AFTER_S = 3.0  # what a fault did may show so long after it was healed
+AFTER_S = 3.0  # a fault may still delay clients for this time after it was healed
 
 OF_DAEMONS = ("server_", "broker_")
 
 
 class Acknowledged(NamedTuple):
+    """The place of an acknowledged message, and the time of its acknowledgement."""
+
     partition: int
     offset: int
     at_s: float
@@ -46,13 +48,14 @@ class Acknowledged(NamedTuple):
 
 
 def interruption_s(times: Iterable[list[float]], hurt: Hurt) -> float:
-    """The longest wait of any partition for an acknowledgement that began while it lasted, or soon
-    after. `times`: of each partition's acknowledgements, in order.
+    """Return the longest wait for an acknowledgement that began during a fault, or soon after.
+
+    `times` has the ordered times of the acknowledgements of each partition.
     """
     worst = 0.0
-    for of in times:
+    for partition_times in times:
         last = hurt.begin_s
-        for at in of:
+        for at in partition_times:
             if last > hurt.end_s + AFTER_S:
                 break
             if at > hurt.begin_s:
@@ -63,8 +66,9 @@ def interruption_s(times: Iterable[list[float]], hurt: Hurt) -> float:
 def missing_and_doubled(
     acked: dict[int, Acknowledged], found: Iterable[tuple[int, int, int]]
 ) -> tuple[list[int], list[int]]:
-    """Numbers that are not where they were acknowledged, and numbers that are there twice.
-    `found`: (partition, offset, number) of all that was read back.
+    """Return the numbers missing at their acknowledged offset, and the numbers stored twice.
+
+    `found` has (partition, offset, number) of each message that was read back.
     """
     rows = list(found)
     at = {(partition, offset): number for partition, offset, number in rows}
@@ -79,11 +83,11 @@ def share(ordered: list[float], part: float) -> float | None:
     return round(ordered[min(len(ordered) - 1, int(len(ordered) * part))], 3)
 
 
-# -- who feels it ---------------------------------------------------------------------------------
+# -- the witness ----------------------------------------------------------------------------------
 
 
 class Witness(threading.Thread):
-    """Sends number after number, to each partition in turn."""
+    """Send number after number, to each partition in turn, and record acknowledgements."""
 
     def __init__(self, where: str, topic: str) -> None:
         super().__init__(name="witness", daemon=True)
@@ -124,14 +128,14 @@ class Witness(threading.Thread):
         try:
             self._producer.close()
         except MyQueueError:
-            pass  # each of them was noted
+            pass  # `failed` has each of them already
 
     def times(self) -> list[list[float]]:
-        rows = sorted(self.acked.values(), key=lambda one: one.at_s)
+        rows = sorted(self.acked.values(), key=lambda row: row.at_s)
         return [[r.at_s for r in rows if r.partition == number] for number in range(PARTITIONS)]
 
     def read_back(self, where: str) -> list[tuple[int, int, int]]:
-        """All up to what was acknowledged last, at least."""
+        """Read back every message, at least up to the last acknowledged one."""
         ends = [0] * PARTITIONS
         for at in self.acked.values():
             ends[at.partition] = max(ends[at.partition], at.offset + 1)
@@ -141,9 +145,9 @@ class Witness(threading.Thread):
             while any(now < end for now, end in zip(reached, ends, strict=True)):
                 if time.monotonic() > deadline:
                     raise TimedOut(f"{reached} of {ends} messages were read back in time")
-                for one in consumer.poll(20_000, 0.5):
-                    rows.append((one.partition, one.offset, int(one.value)))
-                    reached[one.partition] = one.offset + 1
+                for message in consumer.poll(20_000, 0.5):
+                    rows.append((message.partition, message.offset, int(message.value)))
+                    reached[message.partition] = message.offset + 1
         return rows
 
 
@@ -151,8 +155,9 @@ class Witness(threading.Thread):
 
 
 def agreed(data: str | None, other: str | None, yes: bool) -> ClusterFolder:
-    """The cluster that may be hurt, by somebody who means it. `other`: one that was named by an
-    address, which could be anybody's.
+    """Ask for confirmation, and return the cluster to inject faults into.
+
+    `other` is a cluster named by an address; it is refused, as it may serve other users.
     """
     if other:
         raise InvalidRequest(
@@ -177,7 +182,7 @@ def agreed(data: str | None, other: str | None, yes: bool) -> ClusterFolder:
 
 
 def under(folder: ClusterFolder, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `measure` found, and beside it under "nemesis" what was done and what was felt."""
+    """Run `measure` under faults; return its figures, and the faults under "nemesis"."""
     where, topic = options.find(None, str(folder.data)), f"witness-{secrets.token_hex(4)}"
     with Admin(where) as admin:
         admin.create_topic(topic, partitions=PARTITIONS)
@@ -197,7 +202,7 @@ def under(folder: ClusterFolder, measure: Callable[[], dict[str, Any]]) -> dict[
             admin.delete_topic(topic)
         else:
             report["kept_topic"] = topic
-    # What daemons used is not known of those that were killed on the way.
+    # The CPU and memory of daemons that were killed during the measurement are not known.
     kept = {name: value for name, value in found.items() if not name.startswith(OF_DAEMONS)}
     return {**kept, "nemesis": report}
 
@@ -222,7 +227,7 @@ def felt(witness: Witness, nemesis: Nemesis, found: list[tuple[int, int, int]]) 
 
 
 def lines(report: dict[str, Any]) -> Iterable[str]:
-    """For people."""
+    """Format the report for people."""
     for whom, how, gap in report["faults"]:
         yield f"  {how:7} {whom:14} {gap:6.2f} s without acknowledgements"
     kinds = ", ".join(f"{count} {how}" for how, count in report["kinds"].items()) or "no faults"

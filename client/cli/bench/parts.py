@@ -1,7 +1,7 @@
-"""What all benchmarks share: pacing, percentiles, what daemons used, the floor of the machine.
+"""Shared by all benchmarks: pacing, percentiles, CPU and memory of daemons, the disk's floor.
 
-Latencies are taken at a given rate and from the time a message was *due*: a stalled sender does
-not hide its own delay (coordinated omission). What daemons use is asked of them, so it works with
+Latencies are measured at a given rate from the time a message was *due*: a stalled sender does not
+hide its own delay (coordinated omission). Daemons report their CPU and memory, so this works with
 a cluster on other machines as well.
 """
 
@@ -33,7 +33,7 @@ def age_ns(value: bytes, now_ns: int) -> int:
 
 
 class Pacer:
-    """The stamps of messages that are due at a steady rate."""
+    """Yield the stamps of messages that are due at a steady rate."""
 
     def __init__(self, count: int, rate: float) -> None:
         self._count, self._step_ns, self._at = count, 1e9 / rate, 0
@@ -51,7 +51,7 @@ class Pacer:
 
 
 def percentiles(ns: list[int], prefix: str) -> dict[str, Any]:
-    """In microseconds, under the names that the peers' benchmark uses."""
+    """Return percentiles in µs, under the names that the peers' benchmark uses."""
     ordered = sorted(ns)
 
     def at(share: float) -> float | None:
@@ -66,7 +66,7 @@ def percentiles(ns: list[int], prefix: str) -> dict[str, Any]:
 
 
 def timed(call: Callable[[], object], count: int, seconds: float, warm: int = 50) -> list[int]:
-    """How long each of some calls took, one at a time, in ns."""
+    """Return the duration in ns of each of `count` calls, made one at a time."""
     for _ in range(warm):
         call()
     out: list[int] = []
@@ -79,7 +79,7 @@ def timed(call: Callable[[], object], count: int, seconds: float, warm: int = 50
 
 
 class Used(NamedTuple):
-    """By all daemons together, as far as they answer."""
+    """CPU and memory of all daemons that answer, together."""
 
     cpu_s: float
     resident_bytes: int
@@ -89,24 +89,24 @@ class Used(NamedTuple):
 
 def used(session: Session) -> Used:
     daemons = [row for kind in ("managers", "brokers") for row in session.read(kind).result()[kind]]
-    asked = [
+    replies = [
         session.call(row["address"], protocol.STATS, timeout_ms=3000)
         for row in daemons
         if row["address"]
     ]
-    found = []
-    for future in asked:
+    processes = []
+    for future in replies:
         try:
-            found.append(future.result().envelope[protocol.FIELDS]["process"])
+            processes.append(future.result().envelope[protocol.FIELDS]["process"])
         except MyQueueError:
             continue  # a daemon that is down uses nothing
-    resident = [one["resident_bytes"] for one in found]
-    cpu = sum(one["cpu_seconds"] for one in found)
-    return Used(cpu, sum(resident), max(resident, default=0), len(found))
+    resident = [process["resident_bytes"] for process in processes]
+    cpu = sum(process["cpu_seconds"] for process in processes)
+    return Used(cpu, sum(resident), max(resident, default=0), len(processes))
 
 
 def sync_floor(folder: str | None, count: int = 500) -> dict[str, Any]:
-    """Append 4 KiB, synced, bare: what this disk takes for any acknowledged write."""
+    """Measure bare synced appends of 4 KiB: the least time of any acknowledged write."""
     data, size = os.urandom(4096), 4096
     with tempfile.TemporaryDirectory(dir=folder) as place:
         files = RealFiles(place)

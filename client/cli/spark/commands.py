@@ -1,7 +1,6 @@
-"""`myq spark`: logs as a data set, on this machine or on a Spark cluster.
+"""The group `myq spark`, and what its commands (`verify`, `stats`, `export`) share.
 
-The commands are in files of their own (`verify`, `stats`, `export`); here is what
-they share: which logs, which Spark, and how its errors become one line.
+It finds the logs, starts the Spark session, and turns Spark's errors into one line.
 """
 
 from __future__ import annotations
@@ -20,32 +19,33 @@ from myqueue.errors import InvalidRequest, MyQueueError, UnknownTopic, Unreachab
 
 COMMANDS = {
     "verify": ("myqueue.cli.spark.verify:verify", "Check logs, replicas, stores and a ledger."),
-    "stats": ("myqueue.cli.spark.stats:stats", "Count messages, sizes, latencies; with plots."),
-    "export": ("myqueue.cli.spark.export:export", "Write messages of topics as Parquet."),
+    "stats": ("myqueue.cli.spark.stats:stats", "Count messages and sizes; with plots."),
+    "export": ("myqueue.cli.spark.export:export", "Export messages as Parquet."),
 }
 DATA = "myq-data"
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def spark() -> None:
-    """Look at write-ahead logs with Spark.
+    """Verify, count and export write-ahead logs with Spark.
 
     PATHS are daemons' folders, a cluster's data folder, or archives made by 'myq wal archive', as
-    paths or as URIs (s3://, gs://, hdfs://, file://); ./myq-data if none is given. Daemons may run.
+    paths or as URIs (s3://, gs://, hdfs://, file://); ./myq-data if none is given. The daemons
+    may be running.
 
-    Spark needs Java 17 or newer: MYQ_JAVA_HOME, JAVA_HOME, java on the PATH, or the extra
-    [jdk] are tried in this order.
+    Spark needs Java 17 or newer. MYQ_JAVA_HOME, JAVA_HOME, java on the PATH and the extra [jdk] are
+    tried in this order.
     """
 
 
 def options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
-            "--conf", "conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."
+            "--conf", "conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; repeatable."
         ),
         click.option(
             "--master", default="local[*]", show_default=True, metavar="URL",
-            help="Where to run: local[N], spark://HOST:PORT, yarn, k8s://…",
+            help="Spark master: local[N], spark://HOST:PORT, yarn, k8s://…",
         ),
         click.argument("paths", nargs=-1),
     ):  # fmt: skip
@@ -55,7 +55,7 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 skip_unknown_option = click.option(
     "--skip-unknown", is_flag=True,
-    help="Leave out partitions of which nothing in the logs tells what is committed. Without it, "
+    help="Leave out partitions whose committed end cannot be determined from the logs. Without it, "
     "they are an error.",
 )  # fmt: skip
 
@@ -72,14 +72,14 @@ def given(paths: tuple[str, ...]) -> list[str]:
 def session_on(
     master: str, conf: tuple[str, ...], name: str, *, quick: bool = False
 ) -> Iterator[Any]:  # fmt: skip
-    """A Spark session that ends with the block; what hindered the work is exit code 3."""
+    """Open a Spark session for the block; an error that prevents the work is exit code 3."""
     from myqueue.analytics.spark.session import make_session
 
     settings = {}
-    for one in conf:
-        key, equals, value = one.partition("=")
+    for setting in conf:
+        key, equals, value = setting.partition("=")
         if not equals:
-            raise click.UsageError(f"--conf {one!r}: write KEY=VALUE.")
+            raise click.UsageError(f"--conf {setting!r}: write KEY=VALUE.")
         settings[key] = value
     with told():
         session = make_session(master, name=name, conf=settings, quick=quick)
@@ -92,9 +92,9 @@ def session_on(
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Errors of executors come with two traces, Java's and Python's: the one line that counts.
+    """Reduce an executor's error, which has a Java and a Python trace, to its one useful line.
 
-    What could not be looked at is not "nothing was found", so all of these are `Unreachable`.
+    Logs that could not be read were not checked, so all of these errors become `Unreachable`.
     """
     try:
         yield
@@ -112,11 +112,11 @@ def told() -> Iterator[None]:
 
 
 def _line(text: str) -> str:
-    """The last line that names one of our errors, else the first one."""
-    ours = re.findall(r"^(?:myqueue\.errors\S*|OSError|FileNotFoundError)?: (.+)$", text, re.M)
-    mine = re.findall(r"^myqueue\.\S+: (.+)$", text, re.M)
-    found = mine or ours
-    return str(found[-1]) if found else text.strip().splitlines()[0]
+    """Return the last line that names one of our errors, else the first line."""
+    others = re.findall(r"^(?:myqueue\.errors\S*|OSError|FileNotFoundError)?: (.+)$", text, re.M)
+    ours = re.findall(r"^myqueue\.\S+: (.+)$", text, re.M)
+    messages = ours or others
+    return str(messages[-1]) if messages else text.strip().splitlines()[0]
 
 
 def write_html(path: str | None, page: str) -> None:

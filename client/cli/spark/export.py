@@ -1,4 +1,4 @@
-"""`myq spark export`: messages as Parquet, in one go or bit by bit."""
+"""`myq spark export`: write messages as Parquet, all at once or incrementally."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from myqueue.cli.spark.commands import given, options, session_on, skip_unknown_
 @options
 @click.option("--to", "target", required=True, metavar="DIR", help="Folder or URI to write to.")
 @click.option("--topic", "topics", multiple=True, help="Only these topics; may be repeated.")
-@click.option(
-    "--restart", is_flag=True, help="Begin anew although there is an export: it is replaced."
-)
+@click.option("--restart", is_flag=True, help="Replace an existing export from the beginning.")
 @skip_unknown_option
 @output.json_option
 def export(
@@ -25,9 +23,9 @@ def export(
 ) -> None:  # fmt: skip
     """Write committed messages of the logs at PATHS to DIR as Parquet.
 
-    One folder for each topic and partition (topic=…/partition=…), columns offset, timestamp, key,
-    value, headers, stored. The next run with the same DIR adds what came since, each message once:
-    how far the export is stands in DIR/_progress, kept by Spark as the checkpoint of a stream.
+    Each topic and partition has its folder (topic=…/partition=…); the columns are offset,
+    timestamp, key, value, headers, stored. The next run with the same DIR adds the messages since
+    then, each once: DIR/_progress has the position, as the checkpoint of a Spark stream.
     """
     from myqueue.analytics.export import export as exported
     from myqueue.analytics.spark.job import progress

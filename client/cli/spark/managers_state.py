@@ -1,8 +1,8 @@
-"""The managers' tables, rebuilt from a manager's log: what `spark verify` holds against its store.
+"""Rebuild the managers' tables from a manager's log, for `spark verify` to compare with its store.
 
-The tables' operations are many and exist once, so here the daemons' own machine is run over the
-log, by the driver. It finds stores and logs that part, not mistakes in the machine; those are what
-the simulator and the other replicas are for.
+The tables' operations are implemented only once, so the driver runs the daemons' own state machine
+over the log. This finds differences between store and log, not defects of the state machine; the
+simulator and the comparison of replicas find those.
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ SPLIT_BYTES = 1 << 30
 def rebuild(
     log: Log, group: Group, catalog: Catalog, applied: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The rows at the applied index, in the order of their keys."""
+    """Yield the rows at the applied index, in the order of their keys."""
     part = group.parts[log.disk]
     machine = MetadataMachine(log.cluster)
     after = 0
     if part.first_index > 1:
-        fitting = [one for one in part.snapshots if part.first_index - 1 <= one[0] <= applied]
+        fitting = [
+            snapshot
+            for snapshot in part.snapshots
+            if part.first_index - 1 <= snapshot[0] <= applied
+        ]
         if fitting:
             after = min(fitting)[0]
             machine.restore(_snapshot(log, *min(fitting)))
@@ -59,5 +63,5 @@ def _snapshot(log: Log, index: int, term: int) -> bytes:
             wanted = (f.SNAPSHOT, MANAGERS_GROUP, index, term)
             if (record.kind, record.group, record.index, record.term) == wanted:
                 parts[record.count] = bytes(payload)
-    _, _, state = protocol.unpack(b"".join(parts[one] for one in sorted(parts)))
+    _, _, state = protocol.unpack(b"".join(parts[number] for number in sorted(parts)))
     return bytes(state)

@@ -1,4 +1,4 @@
-"""`myq spark stats`: what is in the logs, by topic, partition, producer and minute; with plots."""
+"""`myq spark stats`: count messages by topic, partition, producer and minute; with plots."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ COLUMNS = (
 @click.command()
 @options
 @click.option("--topic", "topics", multiple=True, help="Only these topics; may be repeated.")
-@click.option("--parquet", metavar="FILE", help="Write sums by partition, producer and minute.")
-@click.option("--html", metavar="FILE", help="Write the report as a page with plots.")
+@click.option(
+    "--parquet", metavar="FILE", help="Write sums by partition, producer and minute as Parquet."
+)
+@click.option("--html", metavar="FILE", help="Also write the report as a page with plots.")
 @skip_unknown_option
 @output.json_option
 def stats(
     paths: tuple[str, ...], master: str, conf: tuple[str, ...], topics: tuple[str, ...],
     parquet: str | None, html: str | None, skip_unknown: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Count what is committed in the logs at PATHS, each message once.
+    """Count the committed messages in the logs at PATHS, each once.
 
-    Sizes are of values; "stored" is what batches take, after compression. Times are the stamps of
-    partitions' leaders. Skew is the largest partition by the mean one.
+    Sizes are of values; "stored" is the size of batches after compression. Times are the stamps of
+    partitions' leaders. Skew is the size of the largest partition divided by the mean.
     """
     from myqueue.analytics.spark.job import Spread, progress
     from myqueue.analytics.stats.page import stats_page
@@ -57,7 +59,7 @@ def stats(
 
 
 def _print(facts: dict[str, Any]) -> None:
-    output.write_table(COLUMNS, [[one[name] for name in COLUMNS] for one in facts["topics"]])
+    output.write_table(COLUMNS, [[row[name] for name in COLUMNS] for row in facts["topics"]])
     for text in facts["notes"]:
         click.echo(f"note: {text}", err=True)
     seconds = max(facts["took_s"], 1e-9)

@@ -1,4 +1,4 @@
-"""`myq spark verify`: logs, replicas, stores and a ledger of acknowledgements, all against all."""
+"""`myq spark verify`: check logs, replicas, stores and acknowledgements against each other."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ FINDINGS_SHOWN = 50
 
 @click.command()
 @options
-@click.option("--acks", multiple=True, metavar="FILE", help="A ledger; see 'bench produce --acks'.")
-@click.option("--stores/--no-stores", default=True, help="Compare stores of daemons that are down.")
+@click.option(
+    "--acks", multiple=True, metavar="FILE", help="File that 'myq bench produce --acks' wrote."
+)
+@click.option("--stores/--no-stores", default=True, help="Compare the stores of stopped daemons.")
 @click.option(
     "--store-state", multiple=True, metavar="FILE",
-    help="A store's state, made elsewhere by python -m myqueue.wal.store.dump FOLDER.",
+    help="State of a store on another machine: python -m myqueue.wal.store.dump FOLDER.",
 )  # fmt: skip
-@click.option("--html", metavar="FILE", help="Write the report as a page, too.")
+@click.option("--html", metavar="FILE", help="Also write the report as a page.")
 @output.json_option
 def verify(
     paths: tuple[str, ...], master: str, conf: tuple[str, ...], acks: tuple[str, ...],
@@ -32,14 +34,14 @@ def verify(
 ) -> None:  # fmt: skip
     """Check the logs at PATHS as a whole.
 
-    Each log by itself: framing, checksums, footers, marks. Each replica: indices without a gap,
-    terms that never fall, one vote in a term, nothing committed that was cut off. Over the
-    replicas: same index and term, same bytes; the same committed prefix; every committed entry on a
-    majority. Against the stores: state rebuilt from the log. Against a ledger: every acknowledged
-    message is there once, with its bytes.
+    Each log: framing, checksums, footers, marks. Each replica: indices without a gap, terms that
+    never fall, one vote per term, no committed entry truncated. Between replicas: same index and
+    term, same bytes; the same committed prefix; every committed entry on a majority. Stores: equal
+    to the state rebuilt from the log. --acks: every acknowledged message is stored once, with its
+    bytes.
 
-    A torn end of a log was promised to nobody and is no failure. Exit codes: 0 all is well, 1
-    something is wrong, 2 wrong usage, 3 it could not be checked.
+    A torn end of a log was never acknowledged and is no failure. Exit codes: 0 no finding, 1
+    findings, 2 wrong usage, 3 could not be checked.
     """
     from myqueue.analytics.html.page import verify_page
     from myqueue.analytics.spark.job import Spread, progress
@@ -70,8 +72,8 @@ def verify(
 def _print(facts: dict[str, Any], findings: list[Any]) -> None:
     from myqueue.analytics.verify.report import RULES, told
 
-    for one in findings[:FINDINGS_SHOWN]:
-        click.echo(told(one))
+    for finding in findings[:FINDINGS_SHOWN]:
+        click.echo(told(finding))
     if len(findings) > FINDINGS_SHOWN:
         click.echo(f"… and {len(findings) - FINDINGS_SHOWN:,} more; --json has them")
     for text in facts["could_not_check"]:
@@ -94,11 +96,11 @@ def _print(facts: dict[str, Any], findings: list[Any]) -> None:
         f"{looked['state_rows']:,} rows of stores compared; {looked['acks']:,} acknowledgements"
     )
     torn = f"; {facts['torn']:,} torn ends, which nobody was promised" if facts["torn"] else ""
-    said = f"{facts['wrong']:,} findings" if facts["wrong"] else "All is well"
+    verdict = f"{facts['wrong']:,} findings" if facts["wrong"] else "All is well"
     if facts["could_not_check"]:
-        known = f"{said}; n" if facts["wrong"] else "N"
-        said = f"{known}ot all could be checked"
-    click.echo(f"{said}{torn}.")
+        start = f"{verdict}; n" if facts["wrong"] else "N"
+        verdict = f"{start}ot all could be checked"
+    click.echo(f"{verdict}{torn}.")
 
 
 def _result(count: int, was_checked: bool) -> str:

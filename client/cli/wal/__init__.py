@@ -1,9 +1,9 @@
-"""`myq wal`: looking at write-ahead logs, beside the daemon that writes them or without one.
+"""`myq wal`: inspect write-ahead logs, whether the daemon that writes them runs or not.
 
-`commands` holds what the four commands share: how a path becomes logs, and how errors of the system
-become one line. `ls`, `dump`, `verify` and `archive` are the commands; `payload` and `lines` show
-what a record says to people.
+`commands` has what the four commands share: it finds the logs at a path, and turns errors of the
+system into one line. `ls`, `dump`, `verify` and `archive` are the commands; `payload` and `lines`
+decode records for people.
 
-Comes in: a path. Goes out: tables, or JSON whose shapes are in `wal/TOOLS.md`. The work is done by
-`wal/tools`; no command changes a log.
+Comes in: a path. Goes out: tables, or JSON whose shapes are in `wal/TOOLS.md`. `wal/tools` does the
+work; no command changes a log.
 """

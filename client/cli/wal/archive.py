@@ -1,4 +1,4 @@
-"""`myq wal archive`: copies of sealed segments, for another disk or another site."""
+"""`myq wal archive`: copy sealed segments to another disk or another site."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from myqueue.wal.tools.segments import CORRUPT, Finding, survey
 
 @dataclass
 class Result:
-    """What became of one log's segments."""
+    """The segments of one log that were copied, skipped and refused."""
 
     path: str
     to: str
@@ -36,22 +36,24 @@ class Result:
 
 @click.command()
 @path_argument
-@click.option("--to", required=True, type=click.Path(), help="The archive; made if it is missing.")
+@click.option(
+    "--to", required=True, type=click.Path(), help="Folder of the archive; created if missing."
+)
 @output.json_option
 def archive(path: str, to: str, as_json: bool) -> None:
     """Copy the sealed segments of the logs at PATH into an archive.
 
-    Each disk gets a folder of its own in the archive, named by its uuid, with the segments and a
+    Each disk has its own folder in the archive, named by its uuid, with the segments and a
     manifest.json. Every segment is checked while it is copied; damaged ones are refused, and the
-    exit code is 1. What is there already is compared with the manifest and skipped, so the command
-    can be repeated at any time.
+    exit code is 1. Segments in the archive that match the manifest are skipped, so the command can
+    be repeated at any time.
     """
     with opened(path) as places:
         _refuse_target(to, path)
         results = [_one(place, to, as_json) for place in places]
     if as_json:
-        output.write_json("myq.wal.archive/1", {"logs": [_json(one) for one in results]})
-    refused = sum(len(one.refused) for one in results)
+        output.write_json("myq.wal.archive/1", {"logs": [_json(result) for result in results]})
+    refused = sum(len(result.refused) for result in results)
     if refused:
         raise click.ClickException(
             f"{refused} findings; the damaged segments were not archived. Another replica of "
@@ -97,7 +99,7 @@ def _one(place: LogLocation, to: str, as_json: bool) -> Result:
 
 
 def _owner_of_segments(files: RealFiles, place: LogLocation) -> bytes:
-    owners = {one.owner for one in survey(files) if one.owner}
+    owners = {segment.owner for segment in survey(files) if segment.owner}
     if len(owners) != 1:
         raise MisuseError(
             f"{place.directory} has segments of {len(owners)} disks",
@@ -123,7 +125,7 @@ def _archived(result: Result, event: Archived) -> None:
 
 @contextmanager
 def _target(directory: str) -> Iterator[RealFiles]:
-    """The folder of one disk in the archive, held by one run at a time where locks work."""
+    """Open one disk's folder in the archive; where locks work, only one run can hold it."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     lock = -1
     try:
@@ -154,7 +156,7 @@ def _json(result: Result) -> dict[str, Any]:
         "skipped": result.skipped,
         "bytes": result.bytes,
         "refused": [
-            {**asdict(one), "group": f"{one.group:016x}" if one.group else None}
-            for one in result.refused
+            {**asdict(finding), "group": f"{finding.group:016x}" if finding.group else None}
+            for finding in result.refused
         ],
     }

@@ -1,4 +1,4 @@
-"""`myq wal dump`: records of a log, as a table or as one JSON object a line, perhaps for ever."""
+"""`myq wal dump`: print records of a log, as a table or as one JSON object per line."""
 
 from __future__ import annotations
 
@@ -34,21 +34,29 @@ _HEAD = _LINE.format(
 
 @click.command()
 @path_argument
-@click.option("--group", callback=group_uid, help="Only this group: 16 hex digits, or decimal.")
 @click.option(
-    "--index", "indices", callback=span, metavar="A..B", help="Only records of these indices."
+    "--group", callback=group_uid, help="Only this Raft group: 16 hex digits, or decimal."
+)
+@click.option(
+    "--index",
+    "indices",
+    callback=span,
+    metavar="A..B",
+    help="Only records with these Raft indices.",
 )
 @click.option(
     "--offset", "offsets", callback=span, metavar="A..B", help="Only entries with these messages."
 )
 @click.option(
     "--kind", "kinds", multiple=True, type=click.Choice([*_KINDS], case_sensitive=False),
-    help="Only this kind; may be given several times.",
+    help="Only this kind; may be repeated.",
 )  # fmt: skip
 @click.option("--segment", type=click.IntRange(min=0), help="Only this segment.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--follow", is_flag=True, help="Wait for new records, until Ctrl-C.")
-@click.option("--payload", is_flag=True, help="Show payloads: messages, commands, text, else hex.")
+@click.option(
+    "--payload", is_flag=True, help="Show payloads: messages, commands or text, else hex."
+)
 @click.option(
     "--payload-bytes", type=click.IntRange(min=1), default=PAYLOAD_BYTES, show_default=True,
     help="Show no more than this of each payload.",
@@ -61,9 +69,9 @@ def dump(
 ) -> None:  # fmt: skip
     """Print records of the logs at PATH, oldest first.
 
-    With --json each line is an object of the shape "myq.wal.record/1". Damaged places are told on
-    stderr, reading goes on behind them, and the exit code is 1. Records at the very end may not
-    be on the disk yet.
+    With --json each line is an object of the shape "myq.wal.record/1". Damaged places are reported
+    on stderr, reading continues after them, and the exit code is 1. The last records of a running
+    daemon may not be on its disk yet.
     """
     wanted = RecordFilter(
         group, frozenset(_KINDS[kind.upper()] for kind in kinds) or None, indices, offsets, segment
@@ -90,14 +98,14 @@ def _run(
     limit: int | None,
     follow: bool,
 ) -> None:
-    """All logs one after another; then, to follow, round and round."""
+    """Read all logs, one after another; with `follow`, again and again."""
     opened_files: list[RealFiles] = [place.open() for place in places]
     dumps = [Dump(files, wanted, _settle) for files in opened_files]
     try:
         while True:
-            for place, one in zip(places, dumps, strict=True):
-                for found in one.records():
-                    printer.show(place, found)
+            for place, log_dump in zip(places, dumps, strict=True):
+                for record_or_finding in log_dump.records():
+                    printer.show(place, record_or_finding)
                     if limit is not None and printer.records >= limit:
                         return
             if not follow:
@@ -115,7 +123,7 @@ def _settle() -> None:
 
 
 class _Printer:
-    """Lines, some at a time: a system call for each would cost more than making it."""
+    """Print lines in batches: a system call for each would cost more than formatting it."""
 
     def __init__(self, many: bool, shown_bytes: int, as_json: bool) -> None:
         self._many, self._shown, self._as_json = many, shown_bytes, as_json

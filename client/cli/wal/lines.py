@@ -1,11 +1,10 @@
-"""A decoded payload as one line of `myq wal dump`; with --json it is shown as it is.
+"""Format a decoded payload as one line of `myq wal dump`; --json prints it unformatted.
 
     batch: producer 7, epoch 0, sequence 12, 2 messages: "key" = "value" {"header": "x"}, 0x00ff
     COMMIT: consumer="reader" offset=14 member_epoch=1 assignment_epoch=1; consumer=…
     create_topic: name="orders" partitions=3 (key 0f6c…)
 
-Texts are quoted as in JSON. Names come from users, so what a terminal might take for an order is
-escaped.
+Texts are quoted as in JSON. Names come from users, so control characters are escaped.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Value = dict[str, Any]
 
 
 def as_line(value: Value) -> str:
-    """What was decoded, as people read it."""
+    """Return one line for a decoded payload."""
     if "batch" in value:
         found = value["batch"]
         if found["messages"] is None:

@@ -1,4 +1,4 @@
-"""`myq wal ls`: one line for each segment."""
+"""`myq wal ls`: list the segments of a log, one line each."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ GROUP_HEADS = (
 
 @click.command()
 @path_argument
-@click.option("--groups", "by_group", is_flag=True, help="A row for each group in each segment.")
+@click.option(
+    "--groups", "by_group", is_flag=True, help="Print a row for each Raft group in each segment."
+)
 @output.json_option
 def ls(path: str, by_group: bool, as_json: bool) -> None:
     """List the segments of the logs at PATH.
 
     States: sealed (full, never changes), open (being written), spare (prepared for later), new
-    (being prepared), trash (reclaimed, about to go), damaged. Ranges are those of the footers;
-    indices are the lowest and highest of any group. Records are counted where all are read, which
-    is in the open segment. A damaged payload is not noticed here: see 'myq wal verify'.
+    (being prepared), trash (reclaimed, about to be deleted), damaged. Ranges come from the footers;
+    indices are the lowest and highest of any Raft group. Records are counted only
+    in a segment that is read whole, such as the open one. This command finds no damaged payloads:
+    use 'myq wal verify'.
     """
     with opened(path) as places, quiet_pipe():
         logs = [(place, _rows(place)) for place in places]

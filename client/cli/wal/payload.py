@@ -1,13 +1,13 @@
-"""What the payload of a record says, for people: batches, commands, what a group is.
+"""Decode the payload of a record for people: batches, commands, and descriptions of Raft groups.
 
-The log takes payloads as they come; here the codecs of those who write them are asked one after
-another. Each says None if the bytes are not of its kind, and never fails: a log is looked at when
-something is wrong, so a payload may be anything. What nobody knows is shown as text, else in hex.
+The log stores any payload; here the codecs of its writers are tried one after another. Each returns
+None if the bytes are not of its kind, and never fails: logs are inspected when something is wrong,
+so a payload may be anything. A payload that no codec knows is shown as text, else in hex.
 
     {"batch": {…}} | {"command": {…}} | {"group": {…}} | {"text": …} | {"hex": …}, and "cut"
 
-How much is shown of one payload has a limit, which all that is in it shares. So it is always the
-last thing shown that is cut short, and "cut" says that there is more.
+One limit holds for all parts of a payload together. So only the last part shown can be cut short,
+and "cut" says that there is more.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from myqueue.errors import BatchInvalid
 from myqueue.wal import format as f
 from myqueue.wire import batch, protocol
 
-# A few bytes can announce much. No batch that a broker takes has more in it before compression.
+# A few bytes can claim any size. No batch that a broker accepts is larger uncompressed.
 INFLATED_BYTES_MAX: Final = protocol.FRAME_BYTES_MAX
-PACKED_BYTES_MAX: Final = 4 << 20  # more than as many rows as one command may have
+PACKED_BYTES_MAX: Final = 4 << 20  # more than the largest command takes
 Value = dict[str, Any]
 Bytes = TypeVar("Bytes", str, bytes)
 Item = TypeVar("Item")
 
 
 class Room:
-    """How much of a payload may still be shown, and whether something did not fit."""
+    """The size that may still be shown of a payload, and whether a part did not fit."""
 
     def __init__(self, most: int) -> None:
         self.left, self.cut = most, False
@@ -40,14 +40,14 @@ class Room:
         self.left = max(0, self.left - size)
 
     def part(self, whole: Bytes) -> Bytes:
-        """As much of its beginning as fits."""
+        """Return as much of the beginning as fits."""
         shown = whole[: self.left]
         self.cut |= len(shown) < len(whole)
         self.spend(len(shown))
         return shown
 
     def fitting(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Until there is no room; empty ones take a little too, so that they come to an end."""
+        """Yield items until no room is left; an empty item takes 1, so that this always ends."""
         for item in items:
             if not self.left:
                 self.cut = True
@@ -58,12 +58,12 @@ class Room:
                 self.spend(1)
 
     def content(self, raw: bytes) -> Value:
-        """Bytes of a user, which may be a text."""
+        """Show a user's bytes: as text if they are readable, else in hex."""
         text = _readable(raw)
         return {"hex": self.part(raw).hex()} if text is None else {"text": self.part(text)}
 
     def plain(self, value: Any, depth: int = protocol.DEPTH_MAX) -> Any:
-        """What JSON can say, bytes in hex; ValueError if it is nothing that a daemon packs."""
+        """Return a value for JSON, bytes in hex; ValueError if no daemon packs such a value."""
         kind = type(value)
         if kind is str:
             return self.part(value)
@@ -74,10 +74,10 @@ class Room:
         if kind is float:
             return value if isfinite(value) else str(value)
         if depth and kind is list:
-            return [self.plain(one, depth - 1) for one in self.fitting(value)]
+            return [self.plain(item, depth - 1) for item in self.fitting(value)]
         if depth and kind is dict and all(type(name) is str for name in value):
             fields = self.fitting(value.items())
-            return {self.part(name): self.plain(one, depth - 1) for name, one in fields}
+            return {self.part(name): self.plain(item, depth - 1) for name, item in fields}
         raise ValueError(f"a {kind.__name__} in a command, or too deep in it")
 
 
@@ -95,7 +95,7 @@ _CODECS: Final = {number: name for name, number in batch.CODECS.items()}
 
 
 def _as_batch(record: f.Record, payload: bytes, most: int) -> Value | None:
-    """One whose body can't be opened is still told by its header, beside its bytes."""
+    """Decode a batch; if its body cannot be opened, show its header and its bytes."""
     if record.kind != f.ENTRY or record.entry_type != DATA:
         return None
     try:
@@ -149,7 +149,7 @@ def _messages(
 
 
 class _Rows(NamedTuple):
-    """An operation of a partition that is a list of rows."""
+    """The format of a partition's operation that is a list of rows."""
 
     name: str
     fields: tuple[str, ...]
@@ -178,7 +178,7 @@ _PLAIN: Final = {  # operations without rows
 
 
 def _as_command(record: f.Record, payload: bytes, most: int) -> Value | None:
-    """Those of partitions begin with a number, those of the managers with a key."""
+    """Decode a command: a partition's begins with a number, the managers' with a key."""
     if record.kind != f.ENTRY or record.entry_type != COMMAND or len(payload) > PACKED_BYTES_MAX:
         return None
     room = Room(most)
@@ -187,11 +187,11 @@ def _as_command(record: f.Record, payload: bytes, most: int) -> Value | None:
         if type(command) is not list or not command:
             return None
         first, *rest = command
-        known = _of_managers if type(first) is bytes else _of_partition
-        found = known(first, rest, room)
+        decode = _of_managers if type(first) is bytes else _of_partition
+        decoded_command = decode(first, rest, room)
     except ValueError:
         return None
-    return None if found is None else {"command": found, "cut": room.cut}
+    return None if decoded_command is None else {"command": decoded_command, "cut": room.cut}
 
 
 def _of_partition(operation: Any, fields: list[Any], room: Room) -> Value | None:
@@ -206,7 +206,7 @@ def _of_partition(operation: Any, fields: list[Any], room: Room) -> Value | None
     if known is None or len(fields) != 1 or type(fields[0]) is not list:
         return None
     rows = fields[0]
-    if operation == machine.TAKE:  # the last field came later
+    if operation == machine.TAKE:  # older logs lack the last field
         rows = [[*row, False] if type(row) is list and len(row) == 3 else row for row in rows]
     if not known.fit(rows):
         return None
@@ -217,18 +217,18 @@ def _of_partition(operation: Any, fields: list[Any], room: Room) -> Value | None
 
 
 def _row(known: _Rows, row: list[Any], room: Room) -> Value:
-    """Whole, even if there was room for its beginning only: half a row says nothing."""
+    """Show a row whole, even if only its beginning fits: half a row is of no use."""
     room.spend(len(protocol.pack(row)))
     found = dict(zip(known.fields, row, strict=True))
     if known.name == "TAKE":
         found["key"] = found["key"].hex()
-    if found.get("offset") == protocol.NO_OFFSET:  # it only makes its epochs known
+    if found.get("offset") == protocol.NO_OFFSET:  # the row only announces its epochs
         found["offset"] = None
     return found
 
 
 def _of_managers(key: bytes, rest: list[Any], room: Room) -> Value | None:
-    """An empty key: the managers asked themselves."""
+    """Decode a command of the managers; an empty key: a manager proposed it itself."""
     if len(rest) != 2 or type(rest[0]) is not str or type(rest[1]) is not dict:
         return None
     operation, arguments = rest
@@ -238,11 +238,11 @@ def _of_managers(key: bytes, rest: list[Any], room: Room) -> Value | None:
     }  # fmt: skip
 
 
-# -- what a group is ------------------------------------------------------------------------------
+# -- descriptions of Raft groups ------------------------------------------------------------------
 
 
 def _as_group(record: f.Record, payload: bytes, most: int) -> Value | None:
-    """A replica, who was a member with it at first, and of what; the managers' has no topic."""
+    """Decode a replica's creation: its first members and its partition (none for managers)."""
     if record.kind != f.GROUP_CREATED or len(payload) > PACKED_BYTES_MAX:
         return None
     room = Room(most)
@@ -285,7 +285,7 @@ DECODERS: Final[tuple[Decoder, ...]] = (_as_batch, _as_command, _as_group, _as_t
 
 
 def decoded(record: f.Record, payload: bytes, most: int) -> Value:
-    """What the first decoder that knows it makes of it, else hex."""
+    """Return the result of the first decoder that knows the payload, else hex."""
     for decoder in DECODERS:
         value = decoder(record, payload, most)
         if value is not None:

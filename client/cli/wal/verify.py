@@ -1,4 +1,4 @@
-"""`myq wal verify`: is the log what was written, and if not, where exactly."""
+"""`myq wal verify`: check that a log is as it was written, and name each damaged place."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ FINDINGS_MAX = 10_000
 
 @click.command()
 @path_argument
-@click.option("--store", is_flag=True, help="Compare the store with the log; the daemon is down.")
+@click.option(
+    "--store", is_flag=True, help="Also compare the store with the log; the daemon must be stopped."
+)
 @click.option(
     "--limit-rate", type=click.FloatRange(min=0, min_open=True), metavar="MB/S",
-    help="Read no faster than this, to leave the disk to others.",
+    help="Read no faster than this, to spare the disk.",
 )  # fmt: skip
 @output.json_option
 def verify(path: str, store: bool, limit_rate: float | None, as_json: bool) -> None:
     """Check the logs at PATH: every checksum, every gap, every footer against a recount.
 
-    Each finding names segment and position, and group and index where they are known. A torn
-    tail (of a crash, or of a write going on right now) is reported but is no failure. The exit
-    code is 1 if anything is corrupt.
+    Each finding names segment and position, and Raft group and index if known. A torn tail (from a
+    crash, or a write in progress) is reported but is no failure. The exit code is 1 if anything is
+    corrupt.
     """
     corrupt = 0
     logs: list[dict[str, Any]] = []
@@ -56,7 +58,7 @@ def verify(path: str, store: bool, limit_rate: float | None, as_json: bool) -> N
 
 
 class _Report:
-    """Findings of one log: printed as they come, or kept for one JSON object."""
+    """Print the findings of one log at once, or keep them for one JSON object."""
 
     def __init__(self, place: LogLocation, as_json: bool) -> None:
         self._place, self._as_json = place, as_json
@@ -91,13 +93,14 @@ class _Report:
         }
 
     def _print(self, took_s: float) -> None:
-        one = self.summary
-        more = f", {one.unused} unused" if one.unused else ""
-        more += f", {one.reclaimed} reclaimed meanwhile" if one.reclaimed else ""
+        total = self.summary
+        more = f", {total.unused} unused" if total.unused else ""
+        more += f", {total.reclaimed} reclaimed meanwhile" if total.reclaimed else ""
         click.echo(
-            f"{one.segments:,} segments ({one.sealed:,} sealed{more}), {one.records:,} records, "
-            f"{one.entries:,} entries of {one.groups:,} groups, {output.human_bytes(one.bytes)} in "
-            f"{took_s:.1f} s ({one.bytes / took_s / 1e6:,.0f} MB/s)"
+            f"{total.segments:,} segments ({total.sealed:,} sealed{more}), "
+            f"{total.records:,} records, {total.entries:,} entries of {total.groups:,} groups, "
+            f"{output.human_bytes(total.bytes)} in {took_s:.1f} s "
+            f"({total.bytes / took_s / 1e6:,.0f} MB/s)"
         )
         if self.store_entries is not None:
             click.echo(f"store: {self.store_entries:,} rows of the index compared with the log")
@@ -116,7 +119,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 class _Paced:
-    """The pass over one log: opens it, shows progress on a terminal, keeps to the rate."""
+    """One pass over a log: open it, show progress on a terminal, keep to the rate."""
 
     def __init__(self, place: LogLocation, megabytes_per_s: float | None) -> None:
         self._place = place
