@@ -142,9 +142,12 @@ def amiss(admin: Admin) -> str:
 
 
 def follow(
-    what: str, timeout_s: float | None, look: Callable[[], drain_progress.Left | None],
-    why: Callable[[], str], hint: str = GOES_ON,
-) -> None:  # fmt: skip
+    what: str,
+    timeout_s: float | None,
+    look: Callable[[], drain_progress.Left | None],
+    why: Callable[[], str],
+    hint: str = GOES_ON,
+) -> None:
     """Show progress until no work is left. `look` returns None while the progress is not known."""
     line, seen = Line(), drain_progress.Pace()
 
@@ -270,9 +273,12 @@ def rows_of(admin: Admin) -> list[dict[str, Any]]:
 
 
 def wait_for(
-    what: str, timeout_s: float | None, look: Callable[[], Any], why: Callable[[], str] = str,
+    what: str,
+    timeout_s: float | None,
+    look: Callable[[], Any],
+    why: Callable[[], str] = str,
     hint: str = GOES_ON,
-) -> Any:  # fmt: skip
+) -> Any:
     """Call `look` until its result is true, and return it.
 
     TimedOut after `timeout_s`, with the reason that `why` returns.

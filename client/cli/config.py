@@ -75,9 +75,13 @@ def text(default: output.Cell) -> str | None:
 
 @config.command()
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=read_settings,
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=read_settings,
     help="Change a setting; NAME= restores its default. List: 'myq config show cluster'.",
-)  # fmt: skip
+)
 @options.options
 @output.json_option
 def cluster(settings: dict[str, Any], cluster: str | None, data: str | None, as_json: bool) -> None:

@@ -44,37 +44,59 @@ Render = Callable[[Message], bytes]
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--from", "begin", default="earliest", show_default=True, callback=read_from,
+    "--from",
+    "begin",
+    default="earliest",
+    show_default=True,
+    callback=read_from,
     help="earliest, latest, an offset, -N (N before the end), @-10m, @MS or @2026-01-31T12:00.",
-)  # fmt: skip
+)
 @click.option("--partition", type=int, help="Read only this partition. [default: all]")
 @click.option(
-    "--group", metavar="NAME",
+    "--group",
+    metavar="NAME",
     help="Join this consumer group: share its partitions, continue at its positions, commit what"
     " is printed. Without --follow, end after 3 s without a message.",
-)  # fmt: skip
+)
 @click.option(
-    "--on-damaged", type=click.Choice(DAMAGED), default="raise", show_default=True,
+    "--on-damaged",
+    type=click.Choice(DAMAGED),
+    default="raise",
+    show_default=True,
     help="On a batch that cannot be unpacked: fail and show its place, or skip it with a warning.",
-)  # fmt: skip
+)
 @click.option("--follow", is_flag=True, help="Wait for new messages at the end, until Ctrl-C.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many messages.")
 @click.option(
-    "-f", "--format", "form", default=r"%v\n", show_default=True,
+    "-f",
+    "--format",
+    "form",
+    default=r"%v\n",
+    show_default=True,
     help="%t topic, %p partition, %o offset, %k key, %v value, %d time in ms, %h headers.",
-)  # fmt: skip
+)
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON object.")
 @click.option(
-    "--raw", is_flag=True,
+    "--raw",
+    is_flag=True,
     help="Print control characters of messages unchanged on a terminal. [default: escaped on a"
     " terminal, unchanged in files and pipes]",
-)  # fmt: skip
+)
 @options.options
 def consume(
-    topic: str, begin: From, partition: int | None, group: str | None, on_damaged: str,
-    follow: bool, count: int | None, form: str, as_json: bool, raw: bool, cluster: str | None,
+    topic: str,
+    begin: From,
+    partition: int | None,
+    group: str | None,
+    on_damaged: str,
+    follow: bool,
+    count: int | None,
+    form: str,
+    as_json: bool,
+    raw: bool,
+    cluster: str | None,
     data: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Print the messages of TOPIC, up to its present end.
 
     Without --group it stores no position and takes no message from other consumers. If --from names
@@ -139,9 +161,12 @@ def place(consumer: Consumer, topic: str, starts: dict[int, int], is_all: bool) 
 
 
 def write(
-    consumer: Consumer, known: dict[int, Range], left: set[int] | None, count: int | None,
+    consumer: Consumer,
+    known: dict[int, Range],
+    left: set[int] | None,
+    count: int | None,
     render: Render,
-) -> None:  # fmt: skip
+) -> None:
     """Write messages until `count`, or until all partitions in `left` were read to their end."""
     out, written = sys.stdout.buffer, 0
     while left is None or left:

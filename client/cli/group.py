@@ -124,19 +124,24 @@ def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | N
 @group.command()
 @click.argument("name")
 @click.option(
-    "--to", metavar="WHERE",
+    "--to",
+    metavar="WHERE",
     callback=lambda c, p, value: None if value is None else read_from(c, p, value),
     help="earliest, latest, an offset, or a time: @-10m, @MS, @ISO-TIME.",
-)  # fmt: skip
+)
 @click.option(
     "--shift",
     type=int,
     help="Move each position by this many messages; a negative number goes back.",
 )
 @click.option(
-    "--topic", "topics", multiple=True, callback=read_topics, metavar="TOPIC[:0,1,…]",
+    "--topic",
+    "topics",
+    multiple=True,
+    callback=read_topics,
+    metavar="TOPIC[:0,1,…]",
     help="Only this topic, or these partitions of it; repeatable. [default: all it reads]",
-)  # fmt: skip
+)
 @click.option("--execute", is_flag=True, help="Apply the plan; without this it is only printed.")
 @click.option(
     "--force", is_flag=True, help="Even if it has members; they continue at the new positions."
@@ -144,9 +149,16 @@ def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | N
 @options.options
 @output.json_option
 def reset(
-    name: str, to: Any, shift: int | None, topics: list[tuple[str, list[int]]], execute: bool,
-    force: bool, cluster: str | None, data: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    name: str,
+    to: Any,
+    shift: int | None,
+    topics: list[tuple[str, list[int]]],
+    execute: bool,
+    force: bool,
+    cluster: str | None,
+    data: str | None,
+    as_json: bool,
+) -> None:
     """Set the positions of the group NAME. Prints the plan; --execute applies it."""
     if (to is None) == (shift is None):
         raise click.UsageError("Say where: either --to WHERE or --shift N.")

@@ -32,9 +32,11 @@ def key() -> None:
     "--client", metavar="NAME", help="Also make a key for a client of this name, and admit it."
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="File for the client's key. [default: NAME.key]",
-)  # fmt: skip
+)
 def generate(folder: Path, client: str | None, out: Path | None) -> None:
     """Make the cluster keys that FOLDER lacks; with --client, also a client's key."""
     if out is not None and client is None:

@@ -62,23 +62,34 @@ class Tally:
 @click.argument("topic")
 @click.argument("file", type=Input(), default="-")
 @click.option(
-    "--key-separator", metavar="TEXT",
+    "--key-separator",
+    metavar="TEXT",
     help="The key is the text before it in a line; a line without it has no key.",
-)  # fmt: skip
+)
 @click.option(
     "--partition", type=int, help="Send to this partition. [default: by the key, or in turn]"
 )
 @click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
 @click.option(
-    "--compression", type=click.Choice(["none", "zlib"]), default="none", show_default=True,
+    "--compression",
+    type=click.Choice(["none", "zlib"]),
+    default="none",
+    show_default=True,
     help="Compress batches; consumers unpack them.",
-)  # fmt: skip
+)
 @options.options
 @output.json_option
 def produce(
-    topic: str, file: BinaryIO, key_separator: str | None, partition: int | None, create: bool,
-    compression: str, cluster: str | None, data: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    topic: str,
+    file: BinaryIO,
+    key_separator: str | None,
+    partition: int | None,
+    create: bool,
+    compression: str,
+    cluster: str | None,
+    data: str | None,
+    as_json: bool,
+) -> None:
     """Send each line of FILE (or of standard input) to TOPIC.
 
     Returns when all messages are on the disks of a majority of replicas. A line that is too large
@@ -117,9 +128,14 @@ def produce(
 
 
 def send_lines(
-    producer: Producer, topic: str, partition: int | None, file: BinaryIO,
-    separator: bytes | None, tally: Tally, line: Line,
-) -> None:  # fmt: skip
+    producer: Producer,
+    topic: str,
+    partition: int | None,
+    file: BinaryIO,
+    separator: bytes | None,
+    tally: Tally,
+    line: Line,
+) -> None:
     for number, (text, size) in enumerate(lines(file), 1):
         if text is None:
             limit = f"a line may have {LINE_BYTES_MAX:,} bytes"

@@ -47,9 +47,14 @@ def read_settings(
 @options.options
 @output.json_option
 def create(
-    name: str, partitions: int, replication: int | None, settings: dict[str, Any],
-    cluster: str | None, data: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    name: str,
+    partitions: int,
+    replication: int | None,
+    settings: dict[str, Any],
+    cluster: str | None,
+    data: str | None,
+    as_json: bool,
+) -> None:
     """Create the topic NAME.
 
     Its number of partitions is fixed unless automatic growth is on: --set partition_growth=1000
@@ -160,9 +165,13 @@ def alter(
 @options.options
 @output.json_option
 def grow(
-    name: str, count: int | None, to: int | None, cluster: str | None, data: str | None,
+    name: str,
+    count: int | None,
+    to: int | None,
+    cluster: str | None,
+    data: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Add partitions to the topic NAME. Afterwards a key may belong to another partition."""
     if count is not None and to is not None:
         raise click.UsageError("Give --count or --to, not both.")

@@ -147,10 +147,10 @@ def _load(options: dict[str, Any], cluster: str, topic: str) -> measurements.Loa
     )  # fmt: skip
 
 
-def _tell(kind: str, options: dict[str, Any], found: dict[str, Any]) -> None:
+def _tell(kind: str, options: dict[str, Any], figures: dict[str, Any]) -> None:
     facts = {
         "peer": "myqueue", "size": options["size"], "partitions": options["partitions"],
-        "durability": DURABILITY, "versions": {"myqueue": __version__}, **found,
+        "durability": DURABILITY, "versions": {"myqueue": __version__}, **figures,
     }  # fmt: skip
     felt = facts.get("nemesis")
     if options["as_json"]:
@@ -173,9 +173,10 @@ def _tell(kind: str, options: dict[str, Any], found: dict[str, Any]) -> None:
 @_load_options
 @_seconds
 @click.option(
-    "--acks", metavar="FILE",
+    "--acks",
+    metavar="FILE",
     help="Write each acknowledgement to FILE for 'myq spark verify'. Implies --keep.",
-)  # fmt: skip
+)
 def produce(acks: str | None, **options: Any) -> None:
     """Send as many messages as possible; only acknowledged ones count."""
     options["keep"] |= acks is not None  # or every message in the ledger would be missing
@@ -203,10 +204,10 @@ def consume(**options: Any) -> None:
     with _topic(options) as (session, cluster, topic):
         if options["topic"] is None:
             measurements.produce(_load(options, cluster, topic), session)
-        found = _measure(
+        figures = _measure(
             options["victim"], lambda: measurements.consume(cluster, topic, options["seconds"])
         )
-        _tell("consume", options, found)
+        _tell("consume", options, figures)
 
 
 @bench.command()
@@ -217,10 +218,10 @@ def latency(messages: int, **options: Any) -> None:
     """Send one message at a time, and wait for each acknowledgement."""
     with _topic(options) as (_, cluster, topic):
         size = options["size"]
-        found = _measure(
+        figures = _measure(
             options["victim"], lambda: measurements.latency(cluster, topic, size, messages)
         )
-        _tell("latency", options, found)
+        _tell("latency", options, figures)
 
 
 @bench.command()
@@ -235,10 +236,10 @@ def e2e(rate: float, seconds: float, **options: Any) -> None:
     """
     with _topic(options) as (_, cluster, topic):
         size = options["size"]
-        found = _measure(
+        figures = _measure(
             options["victim"], lambda: measurements.end_to_end(cluster, topic, size, rate, seconds)
         )
-        _tell("e2e", options, found)
+        _tell("e2e", options, figures)
 
 
 @bench.command()
@@ -267,8 +268,8 @@ def http(gateway: str | None, data: str | None, **options: Any) -> None:
     victim = _victim({**options, "data": data}, gateway)
     url = gateway or address.find_gateway(data)
     given = {name: value for name, value in options.items() if name not in ("nemesis", "yes")}
-    found = _measure(victim, lambda: bench_http.measure(url, **given))
-    _tell("http", options, found)
+    figures = _measure(victim, lambda: bench_http.measure(url, **given))
+    _tell("http", options, figures)
 
 
 @bench.command(name="all")
@@ -282,16 +283,16 @@ def everything(rate: float, messages: int, **options: Any) -> None:
 
     Also measures the floor of this machine: synced appends and bare ZeroMQ.
     """
-    found: dict[str, Any] = {"extra": {}, "errors": []}
+    figures: dict[str, Any] = {"extra": {}, "errors": []}
 
     def step(name: str, measure: Callable[[], dict[str, Any]]) -> None:
         try:
-            found.update(measure())
+            figures.update(measure())
         except Exception as error:  # a phase that failed is a result
-            found["errors"].append(f"{name}: {error}")
+            figures["errors"].append(f"{name}: {error}")
 
     size, seconds = options["size"], options["seconds"]
-    found["extra"].update(sync_floor(options["data"]), **zeromq(size))
+    figures["extra"].update(sync_floor(options["data"]), **zeromq(size))
     with _topic(options) as (_, cluster, topic):
         step("latency", lambda: measurements.latency(cluster, topic, size, messages))
     with _topic(options) as (_, cluster, topic):
@@ -302,10 +303,10 @@ def everything(rate: float, messages: int, **options: Any) -> None:
     with _topic(options) as (session, cluster, topic):
         single = {**options, "single": True, "in_flight": 64}
         step("single", lambda: {
-            "extra": found["extra"] | {
+            "extra": figures["extra"] | {
                 "single_msgs_s": measurements.produce(_load(single, cluster, topic), session)[
                     "produce_msgs_s"
                 ]
             }
         })  # fmt: skip
-    _tell("all", options, found)
+    _tell("all", options, figures)

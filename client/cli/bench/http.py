@@ -116,9 +116,12 @@ class Outcome(NamedTuple):
 
 
 def drive(
-    target: Target, requests: Callable[[], Iterator[bytes]], connections: int, seconds: float,
+    target: Target,
+    requests: Callable[[], Iterator[bytes]],
+    connections: int,
+    seconds: float,
     done: Callable[[bytes], bool] = lambda body: False,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Send as many requests as possible; end early if `done(body)` of an answer is true."""
     lines = [_Line(target) for _ in range(connections)]
     epoll = select.epoll()
@@ -136,9 +139,12 @@ def drive(
 
 
 def _loop(
-    epoll: select.epoll, lines: dict[int, _Line], streams: dict[int, Iterator[bytes]],
-    seconds: float, done: Callable[[bytes], bool],
-) -> Outcome:  # fmt: skip
+    epoll: select.epoll,
+    lines: dict[int, _Line],
+    streams: dict[int, Iterator[bytes]],
+    seconds: float,
+    done: Callable[[bytes], bool],
+) -> Outcome:
     begin = time.perf_counter()
     ns: list[int] = []
     failures, first, is_over = 0, "", False
@@ -164,9 +170,17 @@ def _loop(
 
 
 def measure(
-    url: str, *, token: str, connections: int, batch: int, size: int, partitions: int,
-    seconds: float, keys: bool, as_json: bool,
-) -> dict[str, Any]:  # fmt: skip
+    url: str,
+    *,
+    token: str,
+    connections: int,
+    batch: int,
+    size: int,
+    partitions: int,
+    seconds: float,
+    keys: bool,
+    as_json: bool,
+) -> dict[str, Any]:
     """Measure single produces, consumes (a consumer per connection) and batches, on a new topic."""
     target = target_of(url, token)
     topic = f"bench-{token_hex(5)}"

@@ -54,10 +54,11 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 skip_unknown_option = click.option(
-    "--skip-unknown", is_flag=True,
+    "--skip-unknown",
+    is_flag=True,
     help="Leave out partitions whose committed end cannot be determined from the logs. Without it, "
     "they are an error.",
-)  # fmt: skip
+)
 
 
 def given(paths: tuple[str, ...]) -> list[str]:
@@ -71,7 +72,7 @@ def given(paths: tuple[str, ...]) -> list[str]:
 @contextmanager
 def session_on(
     master: str, conf: tuple[str, ...], name: str, *, quick: bool = False
-) -> Iterator[Any]:  # fmt: skip
+) -> Iterator[Any]:
     """Open a Spark session for the block; an error that prevents the work is exit code 3."""
     from myqueue.analytics.spark.session import make_session
 

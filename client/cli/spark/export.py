@@ -18,9 +18,15 @@ from myqueue.cli.spark.commands import given, options, session_on, skip_unknown_
 @skip_unknown_option
 @output.json_option
 def export(
-    paths: tuple[str, ...], master: str, conf: tuple[str, ...], target: str,
-    topics: tuple[str, ...], restart: bool, skip_unknown: bool, as_json: bool,
-) -> None:  # fmt: skip
+    paths: tuple[str, ...],
+    master: str,
+    conf: tuple[str, ...],
+    target: str,
+    topics: tuple[str, ...],
+    restart: bool,
+    skip_unknown: bool,
+    as_json: bool,
+) -> None:
     """Write committed messages of the logs at PATHS to DIR as Parquet.
 
     Each topic and partition has its folder (topic=…/partition=…); the columns are offset,

@@ -26,9 +26,15 @@ COLUMNS = (
 @skip_unknown_option
 @output.json_option
 def stats(
-    paths: tuple[str, ...], master: str, conf: tuple[str, ...], topics: tuple[str, ...],
-    parquet: str | None, html: str | None, skip_unknown: bool, as_json: bool,
-) -> None:  # fmt: skip
+    paths: tuple[str, ...],
+    master: str,
+    conf: tuple[str, ...],
+    topics: tuple[str, ...],
+    parquet: str | None,
+    html: str | None,
+    skip_unknown: bool,
+    as_json: bool,
+) -> None:
     """Count the committed messages in the logs at PATHS, each once.
 
     Sizes are of values; "stored" is the size of batches after compression. Times are the stamps of

@@ -23,15 +23,23 @@ FINDINGS_SHOWN = 50
 )
 @click.option("--stores/--no-stores", default=True, help="Compare the stores of stopped daemons.")
 @click.option(
-    "--store-state", multiple=True, metavar="FILE",
+    "--store-state",
+    multiple=True,
+    metavar="FILE",
     help="State of a store on another machine: python -m myqueue.wal.store.dump FOLDER.",
-)  # fmt: skip
+)
 @click.option("--html", metavar="FILE", help="Also write the report as a page.")
 @output.json_option
 def verify(
-    paths: tuple[str, ...], master: str, conf: tuple[str, ...], acks: tuple[str, ...],
-    stores: bool, store_state: tuple[str, ...], html: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    paths: tuple[str, ...],
+    master: str,
+    conf: tuple[str, ...],
+    acks: tuple[str, ...],
+    stores: bool,
+    store_state: tuple[str, ...],
+    html: str | None,
+    as_json: bool,
+) -> None:
     """Check the logs at PATHS as a whole.
 
     Each log: framing, checksums, footers, marks. Each replica: indices without a gap, terms that

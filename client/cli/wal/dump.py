@@ -48,9 +48,12 @@ _HEAD = _LINE.format(
     "--offset", "offsets", callback=span, metavar="A..B", help="Only entries with these messages."
 )
 @click.option(
-    "--kind", "kinds", multiple=True, type=click.Choice([*_KINDS], case_sensitive=False),
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice([*_KINDS], case_sensitive=False),
     help="Only this kind; may be repeated.",
-)  # fmt: skip
+)
 @click.option("--segment", type=click.IntRange(min=0), help="Only this segment.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--follow", is_flag=True, help="Wait for new records, until Ctrl-C.")
@@ -58,15 +61,26 @@ _HEAD = _LINE.format(
     "--payload", is_flag=True, help="Show payloads: messages, commands or text, else hex."
 )
 @click.option(
-    "--payload-bytes", type=click.IntRange(min=1), default=PAYLOAD_BYTES, show_default=True,
+    "--payload-bytes",
+    type=click.IntRange(min=1),
+    default=PAYLOAD_BYTES,
+    show_default=True,
     help="Show no more than this of each payload.",
-)  # fmt: skip
+)
 @output.json_option
 def dump(
-    path: str, group: int | None, indices: tuple[int, int] | None,
-    offsets: tuple[int, int] | None, kinds: tuple[str, ...], segment: int | None,
-    limit: int | None, follow: bool, payload: bool, payload_bytes: int, as_json: bool,
-) -> None:  # fmt: skip
+    path: str,
+    group: int | None,
+    indices: tuple[int, int] | None,
+    offsets: tuple[int, int] | None,
+    kinds: tuple[str, ...],
+    segment: int | None,
+    limit: int | None,
+    follow: bool,
+    payload: bool,
+    payload_bytes: int,
+    as_json: bool,
+) -> None:
     """Print records of the logs at PATH, oldest first.
 
     With --json each line is an object of the shape "myq.wal.record/1". Damaged places are reported
@@ -131,17 +145,17 @@ class _Printer:
         self._place: LogLocation | None = None
         self.records = self.damaged = 0
 
-    def show(self, place: LogLocation, found: DumpedRecord | Finding) -> None:
-        if isinstance(found, Finding):
+    def show(self, place: LogLocation, event: DumpedRecord | Finding) -> None:
+        if isinstance(event, Finding):
             self.damaged += 1
             self.flush()
-            click.echo(str(found), err=True)
+            click.echo(str(event), err=True)
             return
         self.records += 1
         if self._as_json:
-            self._lines.append(json.dumps(self._object(place, found), ensure_ascii=False))
+            self._lines.append(json.dumps(self._object(place, event), ensure_ascii=False))
         else:
-            self._lines.extend(self._text(place, found))
+            self._lines.extend(self._text(place, event))
         if len(self._lines) >= BUFFERED_LINES:
             self.flush()
 
@@ -150,12 +164,12 @@ class _Printer:
         if lines:
             click.echo("\n".join(lines))
 
-    def _object(self, place: LogLocation, found: DumpedRecord) -> dict[str, Any]:
-        record = found.record
+    def _object(self, place: LogLocation, dumped: DumpedRecord) -> dict[str, Any]:
+        record = dumped.record
         out = {
             "schema": "myq.wal.record/1",
             "log": place.directory,
-            "segment": found.segment.number,
+            "segment": dumped.segment.number,
             "position": record.position,
             "kind": f.KIND_NAMES[record.kind],
             "flags": _flags(record),
@@ -170,24 +184,24 @@ class _Printer:
             "chain": f"{record.chain:016x}",
         }
         if self._shown:
-            out["payload"] = decoded(record, bytes(found.payload), self._shown)
+            out["payload"] = decoded(record, bytes(dumped.payload), self._shown)
         return out
 
-    def _text(self, place: LogLocation, found: DumpedRecord) -> Iterator[str]:
+    def _text(self, place: LogLocation, dumped: DumpedRecord) -> Iterator[str]:
         if place is not self._place:
             self._place = place
             if self._many:
                 yield f"== {place.directory}"
             yield _HEAD
-        record = found.record
+        record = dumped.record
         group = f"{record.group:016x}" if record.group else "-"
         kind = f.KIND_NAMES[record.kind] + ("+" if _flags(record) else "")
         yield _LINE.format(
-            *(found.segment.number, record.position, kind, group, record.index, record.term),
+            *(dumped.segment.number, record.position, kind, group, record.index, record.term),
             *(record.offset, record.count, record.length, when(record.time_ms) or "-"),
         )
         if self._shown and record.length:
-            value = decoded(record, bytes(found.payload), self._shown)
+            value = decoded(record, bytes(dumped.payload), self._shown)
             more = f" … {record.length:,} bytes in all" if value["cut"] else ""
             yield f"        {as_line(value)}{more}"
 

@@ -18,10 +18,10 @@ Value = dict[str, Any]
 def as_line(value: Value) -> str:
     """Return one line for a decoded payload."""
     if "batch" in value:
-        found = value["batch"]
-        if found["messages"] is None:
-            return f"{_batch_line(found)}, not opened ({found['problem']}): {value['hex']}"
-        return f"{_batch_line(found)}: {', '.join(map(_message_line, found['messages']))}"
+        batch = value["batch"]
+        if batch["messages"] is None:
+            return f"{_batch_line(batch)}, not opened ({batch['problem']}): {value['hex']}"
+        return f"{_batch_line(batch)}: {', '.join(map(_message_line, batch['messages']))}"
     if "command" in value:
         return _command_line(**value["command"])
     if "group" in value:
@@ -29,15 +29,15 @@ def as_line(value: Value) -> str:
     return json.dumps(value.get("text", value.get("hex")), ensure_ascii=False)
 
 
-def _batch_line(found: Value) -> str:
-    who = f"key {found['key']}"
-    if found["key"] is None:
-        who = "producer {producer}, epoch {epoch}, sequence {sequence}".format(**found)
+def _batch_line(batch: Value) -> str:
+    source = f"key {batch['key']}"
+    if batch["key"] is None:
+        source = "producer {producer}, epoch {epoch}, sequence {sequence}".format(**batch)
     size = ""
-    if found["codec"] != "none":
-        size = ", {codec} {stored_bytes:,} of {body_bytes:,} bytes".format(**found)
-    many = "" if found["count"] == 1 else "s"
-    return f"batch: {who}{size}, {found['count']:,} message{many}"
+    if batch["codec"] != "none":
+        size = ", {codec} {stored_bytes:,} of {body_bytes:,} bytes".format(**batch)
+    many = "" if batch["count"] == 1 else "s"
+    return f"batch: {source}{size}, {batch['count']:,} message{many}"
 
 
 def _message_line(message: Value) -> str:

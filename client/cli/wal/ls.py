@@ -60,7 +60,9 @@ def _rows(place: LogLocation) -> list[SegmentRow]:
 
 def _table(rows: list[SegmentRow], by_group: bool) -> None:
     if by_group:
-        output.write_table(GROUP_HEADS, [_group_cells(row, one) for row, one in _group_rows(rows)])
+        output.write_table(
+            GROUP_HEADS, [_group_cells(row, footer) for row, footer in _group_rows(rows)]
+        )
     else:
         output.write_table(HEADS, [_cells(row) for row in rows])
     total = _totals(rows)
@@ -75,7 +77,7 @@ def _table(rows: list[SegmentRow], by_group: bool) -> None:
 
 
 def _group_rows(rows: list[SegmentRow]) -> list[tuple[SegmentRow, f.FooterRow]]:
-    return [(row, one) for row in rows for one in row.groups or []]
+    return [(row, footer) for row in rows for footer in row.groups or []]
 
 
 def _cells(row: SegmentRow) -> list[output.Cell]:
@@ -87,11 +89,25 @@ def _cells(row: SegmentRow) -> list[output.Cell]:
     ]
 
 
-def _group_cells(row: SegmentRow, one: f.FooterRow) -> list[output.Cell]:
-    times = (when(one.first_time_ms), when(one.last_time_ms)) if one.entries else (None, None)
+def _group_cells(row: SegmentRow, footer: f.FooterRow) -> list[output.Cell]:
+    times = (
+        (when(footer.first_time_ms), when(footer.last_time_ms)) if footer.entries else (None, None)
+    )
     return [
-        *(row.number, f"{one.group:016x}", one.entries, one.entry_bytes, one.first_index),
-        *(one.last_index, one.first_offset, one.next_offset, one.last_term, *times),
+        *(
+            row.number,
+            f"{footer.group:016x}",
+            footer.entries,
+            footer.entry_bytes,
+            footer.first_index,
+        ),
+        *(
+            footer.last_index,
+            footer.first_offset,
+            footer.next_offset,
+            footer.last_term,
+            *times,
+        ),
     ]
 
 
@@ -102,7 +118,7 @@ def _totals(rows: list[SegmentRow]) -> dict[str, int]:
         "used_bytes": sum(row.used for row in rows),
         "capacity_bytes": sum(row.capacity for row in rows),
         "entries": sum(row.entries or 0 for row in rows),
-        "groups": len({one.group for _, one in _group_rows(rows)}),
+        "groups": len({footer.group for _, footer in _group_rows(rows)}),
     }
 
 
@@ -139,12 +155,12 @@ def _segment(row: SegmentRow, by_group: bool) -> dict[str, Any]:
     if by_group:
         out["group_rows"] = [
             {
-                **one._asdict(),
-                "first_time_ms": one.first_time_ms or None,
-                "last_time_ms": one.last_time_ms or None,
-                "group": f"{one.group:016x}",
-                "kinds": [name for kind, name in f.KIND_NAMES.items() if one.kinds >> kind & 1],
+                **footer._asdict(),
+                "first_time_ms": footer.first_time_ms or None,
+                "last_time_ms": footer.last_time_ms or None,
+                "group": f"{footer.group:016x}",
+                "kinds": [name for kind, name in f.KIND_NAMES.items() if footer.kinds >> kind & 1],
             }
-            for one in row.groups or []
+            for footer in row.groups or []
         ]
     return out

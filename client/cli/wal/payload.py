@@ -104,7 +104,7 @@ def _as_batch(record: f.Record, payload: bytes, most: int) -> Value | None:
         return None
     keyed = head.epoch == batch.KEYED_EPOCH
     key = head.producer.to_bytes(8, "big") + head.sequence.to_bytes(8, "big")
-    found: Value = {
+    facts: Value = {
         "producer": None if keyed else head.producer,
         "epoch": None if keyed else head.epoch,
         "sequence": None if keyed else head.sequence,
@@ -122,10 +122,10 @@ def _as_batch(record: f.Record, payload: bytes, most: int) -> Value | None:
         if head.codec != batch.PLAIN and head.body_bytes > INFLATED_BYTES_MAX:
             raise BatchInvalid(f"it says that it has {head.body_bytes:,} bytes, too many to open")
         _, columns = batch.open_batch(payload)
-        found["messages"] = list(_messages(record.offset, head, columns, room))
+        facts["messages"] = list(_messages(record.offset, head, columns, room))
     except BatchInvalid as error:
-        return {"batch": {**found, "problem": str(error)}, **_as_hex(payload, most)}
-    return {"batch": found, "cut": room.cut}
+        return {"batch": {**facts, "problem": str(error)}, **_as_hex(payload, most)}
+    return {"batch": facts, "cut": room.cut}
 
 
 def _messages(
@@ -202,29 +202,29 @@ def _of_partition(operation: Any, fields: list[Any], room: Room) -> Value | None
         if len(fields) != len(its_fields) or not all(map(_NUMBER, fields)):
             return None
         return {"operation": name, **dict(zip(its_fields, fields, strict=True))}
-    known = _ROWS.get(operation)
-    if known is None or len(fields) != 1 or type(fields[0]) is not list:
+    row_format = _ROWS.get(operation)
+    if row_format is None or len(fields) != 1 or type(fields[0]) is not list:
         return None
     rows = fields[0]
     if operation == machine.TAKE:  # older logs lack the last field
         rows = [[*row, False] if type(row) is list and len(row) == 3 else row for row in rows]
-    if not known.fit(rows):
+    if not row_format.fit(rows):
         return None
     return {
-        "operation": known.name, "count": len(rows),
-        "rows": [_row(known, row, room) for row in room.fitting(rows)],
+        "operation": row_format.name, "count": len(rows),
+        "rows": [_row(row_format, row, room) for row in room.fitting(rows)],
     }  # fmt: skip
 
 
-def _row(known: _Rows, row: list[Any], room: Room) -> Value:
+def _row(row_format: _Rows, row: list[Any], room: Room) -> Value:
     """Show a row whole, even if only its beginning fits: half a row is of no use."""
     room.spend(len(protocol.pack(row)))
-    found = dict(zip(known.fields, row, strict=True))
-    if known.name == "TAKE":
-        found["key"] = found["key"].hex()
-    if found.get("offset") == protocol.NO_OFFSET:  # the row only announces its epochs
-        found["offset"] = None
-    return found
+    fields = dict(zip(row_format.fields, row, strict=True))
+    if row_format.name == "TAKE":
+        fields["key"] = fields["key"].hex()
+    if fields.get("offset") == protocol.NO_OFFSET:  # the row only announces its epochs
+        fields["offset"] = None
+    return fields
 
 
 def _of_managers(key: bytes, rest: list[Any], room: Room) -> Value | None:
@@ -246,20 +246,20 @@ def _as_group(record: f.Record, payload: bytes, most: int) -> Value | None:
     if record.kind != f.GROUP_CREATED or len(payload) > PACKED_BYTES_MAX:
         return None
     room = Room(most)
-    found: Value = {"topic": None, "partition": None, "topic_uid": None}
+    facts: Value = {"topic": None, "partition": None, "topic_uid": None}
     try:
         replica, voters, learners, about = _list_of_4(protocol.unpack_found(payload))
         if about != b"managers":
             topic, number, topic_uid, settings = _list_of_4(protocol.unpack_found(about))
-            found = {
+            facts = {
                 "topic": room.plain(topic), "partition": room.plain(number),
                 "topic_uid": f"{topic_uid:016x}", "settings": room.plain(settings),
             }  # fmt: skip
         members = {"voters": room.plain(voters), "learners": room.plain(learners)}
-        found = {"replica": room.plain(replica), **members, **found}
+        facts = {"replica": room.plain(replica), **members, **facts}
     except (ValueError, TypeError):
         return None
-    return {"group": found, "cut": room.cut}
+    return {"group": facts, "cut": room.cut}
 
 
 def _list_of_4(value: Any) -> list[Any]:

@@ -28,9 +28,11 @@ FINDINGS_MAX = 10_000
     "--store", is_flag=True, help="Also compare the store with the log; the daemon must be stopped."
 )
 @click.option(
-    "--limit-rate", type=click.FloatRange(min=0, min_open=True), metavar="MB/S",
+    "--limit-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MB/S",
     help="Read no faster than this, to spare the disk.",
-)  # fmt: skip
+)
 @output.json_option
 def verify(path: str, store: bool, limit_rate: float | None, as_json: bool) -> None:
     """Check the logs at PATH: every checksum, every gap, every footer against a recount.
