@@ -1,16 +1,19 @@
-"""Acknowledged messages, looked for in the log: what was promised against what is there.
+"""Compare a ledger of acknowledgements with the log: every acknowledged message must be there.
 
-Messages are read up to what a majority has, whether a hint in the log says that it is committed or
-not: hints are written once a second, acknowledgements at once. And at the end of a log up to where
-it is whole: the mark that proves the last write to be synced stands in the next one, which a killed
-daemon did not come to.
+Comes in: ledgers, logs, and the findings so far. Goes out: findings, counts and notes in the
+report.
 
-What was acknowledged of a partition that is deleted since, as its logs say, is not looked for, only
-counted. If a topic was made again under its name, a ledger can't tell of which of both it speaks:
-it is held against the one that is there.
+Messages are read up to the last entry that a majority has, with or without a commit hint: brokers
+write hints once a second, but acknowledge at once. At the end of a log they are read as far as
+records are whole: the mark that proves a write to be synced stands in the next write, which a
+killed daemon never made.
 
-Each entry is read from one log, and not where it was found to be damaged: that is a finding of its
-own, and no message is lost by it while there is another copy.
+Acknowledgements of a partition that its logs say is deleted are counted, not looked for. If a topic
+was created again under the same name, a ledger does not say which of the two it means: it is
+compared with the newer one.
+
+Each entry is read from one log in which it is not damaged. Damage is a finding of its own, and no
+message is lost by it while there is another copy.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from myqueue.analytics.verify.report import Report
 def check_acks(
     ledgers: list[str], split_bytes: int, logs: list[Log], spread: Spread, report: Report
 ) -> None:
+    """Look for all acknowledged messages; add findings and counts to the report."""
     catalog = make_catalog(logs, with_tails=True)
     ranges, starts, deleted = {}, {}, set[tuple[str, int]]()
     for uid, group in catalog.groups.items():
@@ -57,22 +61,24 @@ def check_acks(
         return leave_out(rows) if place in deleted else judge_acks(rows, starts.get(place, 0))
 
     judges = [Judge((Pieces,), _place_of, 3, judge)]
-    for one in spread.judged([*ack_ledger.tasks(ledgers, split_bytes), *tasks], _pieces, judges):
-        if isinstance(one, Finding):
-            report.add(one)
-        elif isinstance(one, LeftOut):
-            left_out[one.topic] += one.acknowledgements
+    for row in spread.judged([*ack_ledger.tasks(ledgers, split_bytes), *tasks], _pieces, judges):
+        if isinstance(row, Finding):
+            report.add(row)
+        elif isinstance(row, LeftOut):
+            left_out[row.topic] += row.acknowledgements
         else:
-            report.count_acks(one)
+            report.count_acks(row)
     for topic, count in sorted(left_out.items()):
         report.note(f"{count} acknowledgements are of {topic}, which is deleted: not looked for")
 
 
 def _damages(logs: list[Log], findings: list[Finding]) -> Iterator[Damage]:
+    """The entries and segments that earlier checks found to be damaged."""
     numbers = {(log.name, one.name): (log.disk, one.number) for log in logs for one in log.segments}
-    for one in findings:
-        if one.verdict == CORRUPT and (one.daemon, one.segment) in numbers:
-            yield Damage(*numbers[one.daemon, one.segment], one.group, one.index)
+    for finding in findings:
+        segment = finding.daemon, finding.segment
+        if finding.verdict == CORRUPT and segment in numbers:
+            yield Damage(*numbers[segment], finding.group, finding.index)
 
 
 def _place_of(row: Pieces) -> tuple[Any, ...]:
@@ -84,6 +90,7 @@ def _pieces(task: Any) -> Iterator[Pieces]:
 
 
 def _on_a_majority(group: Group) -> int:
+    """The last index that a majority of the voters has, or that is known to be committed."""
     lasts = sorted(
         (max((one.last for one in part.in_force()), default=part.first_index - 1))
         for part in group.parts.values()
@@ -94,8 +101,8 @@ def _on_a_majority(group: Group) -> int:
 
 
 def _acknowledged(task: Any) -> Iterator[Pieces]:
-    for one in ack_ledger.parsed(task):
-        yield from pieces(one.topic, one.partition, one.offset, one.crcs, True, task.location)
+    for ack in ack_ledger.parsed(task):
+        yield from pieces(ack.topic, ack.partition, ack.offset, ack.crcs, True, task.location)
 
 
 def _stored(task: Any) -> Iterator[Pieces]:

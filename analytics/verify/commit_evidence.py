@@ -1,9 +1,9 @@
-"""The history of a few groups by all records of their logs: a story for each replica.
+"""The history of a few groups from all records of their logs: one `Story` for each replica.
 
 `catalog` reads as little as it can, and that is enough as long as hints say what is committed.
-Where they are missing, terms, votes and members have to be known as well. This reads the segments
-that hold records of the groups, each once, whatever else is in them. A record that can't be read
-may be a vote or a truncation: the story of a group that may have one is marked as damaged.
+Without hints, terms, votes and members have to be known as well. `stories` reads each segment that
+holds records of the groups once, whatever else is in it. A record that can't be read may be a vote
+or a truncation, so it marks the story of every group that it may belong to as damaged.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ _NAMELESS = Names({}, {})
 
 
 class _Reading(NamedTuple):
+    """What is read so far of one log, by group."""
+
     tellers: dict[int, Teller]
     runs: dict[int, OpenRun]
 
 
 def bytes_of(catalog: Catalog, groups: Collection[int]) -> int:
-    """How much `stories` would read."""
+    """How many bytes `stories` would read."""
     return sum(one.capacity for log in catalog.logs for one in _segments(log, groups))
 
 
 def stories(catalog: Catalog, groups: Collection[int]) -> dict[int, list[Story]]:
-    """Of each group, one for each disk that has something of it."""
+    """By group: one story for each disk that has records of it."""
     out: dict[int, list[Story]] = {uid: [] for uid in groups}
     for log in catalog.logs:
         reading = _Reading({}, {})
@@ -45,17 +47,20 @@ def stories(catalog: Catalog, groups: Collection[int]) -> dict[int, list[Story]]
 
 
 def _segments(log: Log, groups: Collection[int]) -> Iterator[Segment]:
-    for one in log.segments:
-        rows = one.rows
-        if one.used and (rows is None or any(row.group in groups for row in rows)):
-            yield one
+    """Segments that have, or may have, records of the groups."""
+    for segment in log.segments:
+        rows = segment.rows
+        if segment.used and (rows is None or any(row.group in groups for row in rows)):
+            yield segment
 
 
 def _read(
     catalog: Catalog, log: Log, segment: Segment, groups: Collection[int], reading: _Reading
 ) -> None:
-    """Of a segment that is being written, what is surely synced; votes and what was moved also
-    beyond that, since their first copies may be gone already.
+    """Add the records of one segment to `reading`.
+
+    In a segment that is being written, only what is surely synced counts. Votes and relocated
+    records count also after that: reclaim may have removed their first copies already.
     """
     certain = catalog.certain.get((log.disk, segment.number), segment.capacity)
     end = segment.footer_at or certain
@@ -63,7 +68,7 @@ def _read(
     here = None if segment.rows is None else {row.group for row in segment.rows}
 
     def damaged(position: int) -> None:
-        """Any group that has records in this segment may have one there."""
+        """Mark every group that has records in this segment: it may have one there."""
         for uid in groups if position < end else ():
             if here is None or uid in here:
                 _teller(log, uid, reading).story.is_damaged = True
@@ -93,23 +98,21 @@ def _read(
         _end_run(log, number, uid, reading)
 
 
-def _event(
-    log: Log, number: int, record: f.Record, payload: memoryview, reading: _Reading
-) -> None:  # fmt: skip
+def _event(log: Log, number: int, record: f.Record, payload: memoryview, reading: _Reading) -> None:
     teller = _teller(log, record.group, reading)
-    told = _told(record, payload)
-    if told is None:
+    needed = _told(record, payload)
+    if needed is None:
         teller.story.is_damaged = True
         return
     event = Event(
         record.group, log.disk, number, record.position, record.kind, record.index, record.term,
-        record.offset, record.flags, told,
+        record.offset, record.flags, needed,
     )  # fmt: skip
     _list(teller.event(event))
 
 
 def _told(record: f.Record, payload: memoryview) -> bytes | None:
-    """The part of the payload that the story needs; None if it makes no sense."""
+    """The part of the payload that the story needs; None if it can't be read."""
     is_snapshot = record.kind == f.SNAPSHOT
     if is_snapshot and record.count:
         return b""
@@ -122,10 +125,10 @@ def _told(record: f.Record, payload: memoryview) -> bytes | None:
 
 
 def _teller(log: Log, uid: int, reading: _Reading) -> Teller:
-    found = reading.tellers.get(uid)
-    if found is None:
-        found = reading.tellers[uid] = Teller(uid, log.disk, _NAMELESS)
-    return found
+    teller = reading.tellers.get(uid)
+    if teller is None:
+        teller = reading.tellers[uid] = Teller(uid, log.disk, _NAMELESS)
+    return teller
 
 
 def _end_run(log: Log, number: int, uid: int, reading: _Reading) -> None:
@@ -135,6 +138,6 @@ def _end_run(log: Log, number: int, uid: int, reading: _Reading) -> None:
 
 
 def _list(findings: Iterator[object]) -> None:
-    """Ignore faults of a story here: `verify` reports them."""
+    """Run through the findings and drop them: `verify` reports the faults of a story."""
     for _ in findings:
         continue

@@ -1,22 +1,24 @@
 """How far a group is committed where no hint says so: proved by the logs of a majority. Pure.
 
-An entry is safe for good if a majority of the voters has it and no leader without it was elected
-after its term, nor can be. To be elected takes the votes of a majority, so of one that has the
-entry; and a voter gives its vote in a term at most once, and never to a replica whose log lacks
-what its own has. So what counts of each voter that has the entry is its newest vote:
+An entry is safe for good if a majority of the voters has it, and no leader without it was or can be
+elected in a later term. A leader needs the votes of a majority, so the vote of at least one voter
+that has the entry. A voter votes at most once in a term, and never for a replica whose log lacks
+entries that its own log has. So the newest vote of each voter that has the entry decides:
 
-- its term is the entry's: it gave no vote since, and will give none to a log without the entry;
-- it voted in a later term, for a replica that has the entry as well: that vote did no harm;
-- anything else: it may have voted for a leader that cuts the entry off.
+- The voter's term is the entry's term: it has not voted since, and will not vote for a log without
+  the entry.
+- It voted in a later term, for a replica that has the entry as well: that vote did no harm.
+- Anything else: it may have voted for a leader that cuts the entry off.
 
-If in each later term fewer than a majority may have voted so, the entry is committed, or will be as
-soon as there is a leader. The argument holds for each voter from the moment on at which its log was
-read, so logs of the same members need not be of one moment.
+If in each later term fewer than a majority may have voted for such a leader, the entry is
+committed, or will be as soon as there is a leader. The argument holds for each voter from the
+moment at which its log was read, so the logs need not be of one moment.
 
-Members may have changed. Members of a configuration elect nobody any more once a later one is known
-to be committed. So a majority is asked for in the newest configuration up to the known commit, and
-in each one after it, also in those before the entry: where logs were copied while members changed,
-a replica that knows only such an older one may still be elected by its members.
+Members may have changed. The members of a configuration can elect no leader any more once a later
+configuration is known to be committed. So a majority is required in the newest configuration up to
+the known commit, and in each one after it, also in those before the entry: if logs were copied
+while members changed, a replica that knows only such an older configuration may still be elected by
+its members.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Configs = Sequence[tuple[int, tuple[int, ...]]]  # (index, voters), by index
 
 
 class Witness(NamedTuple):
-    """One replica's log: the newest term and vote, and the entries that are in force."""
+    """One replica's log: its newest term and vote, and the entries that are in force."""
 
     replica: int
     term: int
@@ -46,10 +48,13 @@ class Proof(NamedTuple):
 
 
 def proven(witnesses: Sequence[Witness], configs: Configs, known: int = 0) -> Proof:
-    """`known`: up to here the group is known to be committed."""
+    """Return the last entry that the witnesses prove to be committed.
+
+    `known` is the index up to which the group is known to be committed from elsewhere.
+    """
     ends: dict[int, set[int]] = {}
-    for one in witnesses:
-        for stretch in one.stretches:
+    for witness in witnesses:
+        for stretch in witness.stretches:
             ends.setdefault(stretch.term, set()).add(stretch.last)
     for term in sorted(ends, reverse=True):
         for index in sorted(ends[term], reverse=True):
@@ -61,15 +66,20 @@ def proven(witnesses: Sequence[Witness], configs: Configs, known: int = 0) -> Pr
 
 
 def _has(witness: Witness, index: int, term: int) -> bool:
-    """A log whose votes are older than its entries has lost some: it proves nothing."""
+    """Whether this log has the entry and can prove something about it.
+
+    A log whose newest term is older than its entries' has lost votes, so it proves nothing.
+    """
     return witness.term >= term and any(
         one.term == term and one.first <= index <= one.last for one in witness.stretches
     )
 
 
 def _may_be_in_force(configs: Configs, index: int, known: int) -> list[tuple[int, ...]]:
-    """The newest one that is known to be committed, and all after it: each may be cut off, or not.
-    None if the members at the entry are not known: its replicas were created with different ones.
+    """The voters of each configuration that may be in force at `index`: the newest one that is
+    known to be committed, and all after it, since each of these may be cut off or not.
+
+    Empty if the members at the entry are not known: its replicas were created with different ones.
     """
     least = max((at for at, _ in configs if at <= known), default=0)
     before = [at for at, _ in configs if least <= at <= index]
@@ -79,14 +89,15 @@ def _may_be_in_force(configs: Configs, index: int, known: int) -> list[tuple[int
 
 
 def _is_safe(holders: Mapping[int, Witness], voters: tuple[int, ...], term: int) -> bool:
+    """Whether these voters elected, and can elect, no leader that lacks the entry of this term."""
     have = [holders[voter] for voter in voters if voter in holders]
     needed = len(voters) // 2 + 1
     if not voters or len(have) < needed:
         return False
     if len(voters) == 1:
-        return True  # nobody else was ever its leader
+        return True  # no other replica was ever the leader
     newest = max(one.term for one in have)
-    # Between two of the terms that are known all is as it is next to them.
+    # Votes change only at the known terms, so these and their neighbours stand for all terms.
     near = {term + 1} | {one.term + by for one in have for by in (-1, 0, 1)}
     for later in near:
         if term < later <= newest:
@@ -96,9 +107,9 @@ def _is_safe(holders: Mapping[int, Witness], voters: tuple[int, ...], term: int)
     return True
 
 
-def _may_have_harmed(one: Witness, later: int, holders: Mapping[int, Witness]) -> bool:
-    """Whether it may have given its vote of this term to a log without the entry."""
-    if one.term < later or (one.term == later and not one.vote):
+def _may_have_harmed(voter: Witness, later: int, holders: Mapping[int, Witness]) -> bool:
+    """Whether the voter may have voted in the later term for a log without the entry."""
+    if voter.term < later or (voter.term == later and not voter.vote):
         return False
-    voted_for = holders.get(one.vote) if one.term == later else None
+    voted_for = holders.get(voter.vote) if voter.term == later else None
     return voted_for is None or voted_for.term > later

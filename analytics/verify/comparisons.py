@@ -1,6 +1,7 @@
 """Comparisons of packed columns: replicas with each other, acknowledgements with messages.
 
-Both come in blocks of 4,096 indices (or offsets), so a comparison holds a few blocks at a time.
+Comes in: blocks of 4,096 indices (or offsets), so a comparison holds a few blocks at a time. Goes
+out: findings. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from myqueue.analytics.verify.inspection_rows import WRONG, Block, Finding
 
 
 def judge_block(group: int, blocks: Iterable[Block], names: Any) -> Iterator[Finding]:
-    """The same group, index and term: the same bytes, wherever that entry stands."""
+    """Check that entries of the same group, index and term have the same bytes everywhere."""
     blocks = list(blocks)
     if len({(one.indices, one.terms, one.digests) for one in blocks}) == 1:
         return
@@ -22,7 +23,7 @@ def judge_block(group: int, blocks: Iterable[Block], names: Any) -> Iterator[Fin
     differ: set[tuple[int, int]] = set()
     for block in blocks:
         for index, term, digest, _ in _entries(block):
-            # 0: its bytes are damaged, which is a finding already
+            # 0: the entry's bytes are damaged, which is a finding already
             if digest and first.setdefault((index, term), digest) != digest:
                 differ.add((index, term))
     for key in sorted(differ):
@@ -38,7 +39,7 @@ def _entries(block: Block) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _told(group: int, key: tuple[int, int], blocks: list[Block], names: Any) -> Iterator[Finding]:
-    """Those who differ from most others; if there is no such, all but the first."""
+    """A finding for each copy that differs from most others; from the first copy in a tie."""
     copies = [
         (digest, block, position)
         for block in blocks
@@ -70,7 +71,7 @@ def _column(code: str, raw: bytes) -> array[int]:
 
 
 class Pieces(NamedTuple):
-    """Offsets with the CRC-32 of each value: of messages that are stored, or acknowledged."""
+    """Offsets with the CRC-32 of each value, of stored or of acknowledged messages."""
 
     topic: str
     partition: int
@@ -85,35 +86,38 @@ def pieces(
     topic: str, partition: int, offset: int, crcs: list[int], acknowledged: bool, place: str,
     bits: int = 12,
 ) -> Iterator[Pieces]:  # fmt: skip
-    """A run of messages, cut at the borders of blocks."""
+    """Cut a run of messages at the borders of blocks."""
     at = 0
     while at < len(crcs):
         block = offset + at >> bits
-        behind = min(len(crcs), ((block + 1) << bits) - offset)
-        offsets = array("Q", range(offset + at, offset + behind))
-        part = array("I", crcs[at:behind])
+        end = min(len(crcs), ((block + 1) << bits) - offset)
+        offsets = array("Q", range(offset + at, offset + end))
+        part = array("I", crcs[at:end])
         yield Pieces(
             topic, partition, block, acknowledged, offsets.tobytes(), part.tobytes(), place
         )
-        at = behind
+        at = end
 
 
 class LeftOut(NamedTuple):
-    """Acknowledgements that were not looked for."""
+    """How many acknowledgements of a topic were not looked for."""
 
     topic: str
     acknowledgements: int
 
 
 def leave_out(rows: Iterable[Pieces]) -> Iterator[LeftOut]:
+    """Count the acknowledgements without looking for them: their partition is deleted."""
     for row in rows:
         if row.acknowledged:
             yield LeftOut(row.topic, len(_column("Q", row.offsets)))
 
 
 def judge_acks(rows: Iterable[Pieces], start: int) -> Iterator[Finding | int]:
-    """Of one block: each acknowledged message is stored once, with its bytes. Numbers: how many
-    acknowledgements were looked at. Below `start` retention has removed messages.
+    """Check in one block that each acknowledged message is stored once, with its bytes.
+
+    Yields findings, and at the end the number of acknowledgements. Below `start` retention has
+    removed messages, so these are not looked for.
     """
     stored: dict[int, int] = {}
     acked: dict[int, tuple[int, str]] = {}

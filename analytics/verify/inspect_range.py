@@ -1,19 +1,19 @@
-"""One range of one segment, looked at closely: what it holds, and what is wrong with it.
+"""One range of one segment, inspected closely: what it holds, and what is wrong with it.
 
-Runs on executors, needs nothing but bytes. What comes out is small whatever the range holds, a few
-rows for each group in it, so that what is to be compared can be sent to where it is compared:
+Runs on executors and needs nothing but bytes. The output is small whatever the range holds: a few
+rows for each group in it, which Spark sends to the judge that compares them:
 
 | row | key | what it tells |
 |---|---|---|
 | Range | the log | where reading began and ended, counts, flushes; sums by group for the footer |
-| Finding | the log | something that is wrong, with segment and position |
+| Finding | the log | a fault, with segment and position |
 | Run | group | consecutive entries: indices, offsets, terms |
-| Event | group | a vote, a truncation, a commit hint, a log start, a creation, who votes |
+| Event | group | a vote, a truncation, a commit hint, a log start, a creation, the voters |
 | Block | group, index / 4096 | term and digest of each entry, for the comparison of replicas |
 | Step | log, group | what changes the state: batches of producers, commands, snapshots |
 
-The digest of a batch is that of its header, whose checksum was compared with the body just before;
-the digest of any other entry is that of its bytes.
+The digest of a batch is that of its header, which holds the checksum of header and body, compared
+just before. The digest of any other entry is that of its bytes.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ from myqueue.analytics.verify.inspection_rows import (
 from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
 
-FLUSH_ROWS = 4096  # of steps of one group, before they are handed on
+FLUSH_ROWS = 4096  # changes in one Step row of a group, at most
 
 
 def inspect(order: Inspection) -> Iterator[Row]:
+    """Inspect one range; a single `Gone` if its segment was removed."""
     try:
         file = open_segment(order.task.location)
     except SegmentGone:
@@ -68,7 +69,7 @@ class _Inspector:
         self._runs: dict[int, OpenRun] = {}
         self._blocks: dict[tuple[int, int], tuple[array[int], ...]] = {}
         self._steps: dict[int, list[Any]] = {}
-        self._commits: dict[int, Event] = {}  # the newest hint that was not handed on
+        self._commits: dict[int, Event] = {}  # by group: the newest hint that was not yielded yet
         self._sums: dict[int, list[int]] = {}
         self._records = self._entries = self._messages = self._bytes = 0
         self._batch: tuple[int, int, int] | None = None  # end, records before it, announced
@@ -98,8 +99,8 @@ class _Inspector:
                 break
             if self._is_done():
                 break
-            again = yield from self._stopped()
-            if not again:
+            goes_on = yield from self._stopped()
+            if not goes_on:
                 break
         for group in list(self._runs):
             yield from self._end_run(group)
@@ -121,7 +122,7 @@ class _Inspector:
         walk = self._walk
         if walk.position + HEADER > walk.limit:
             return True
-        # What stands at the border is for the next range, if that can find it.
+        # A record at the border belongs to the next range, if that range can find it.
         return (
             walk.position >= self._task.end
             and not self._order.last
@@ -129,9 +130,9 @@ class _Inspector:
         )
 
     def _stopped(self) -> Any:
-        """Generator; returns whether reading goes on behind the bad place."""
+        """Generator of findings; returns whether reading goes on after the bad place."""
         walk, proven, position = self._walk, self._order.proven, self._walk.position
-        if walk.position >= self._task.end:  # at a border: nothing was tried there
+        if walk.position >= self._task.end:  # at a border: the walk did not read there
             walk.problem, walk.bad = "no valid record", None
             if not any(walk._read(position, HEADER)):
                 walk.problem = END
@@ -256,10 +257,10 @@ class _Inspector:
                 and (last[1], last[2], last[3] + last[5])
                 == (*(head.producer, head.epoch, head.sequence),)
             ):
-                _, who, epoch, sequence, begin, before, _, bytes_, _ = last
+                _, producer, epoch, sequence, begin, before, _, bytes_, _ = last
                 if begin + before == offset:
                     changes[-1] = (
-                        "p", who, epoch, sequence, begin, before + count, index, bytes_ + size,
+                        "p", producer, epoch, sequence, begin, before + count, index, bytes_ + size,
                         max(last[8], record.time_ms),
                     )  # fmt: skip
                     return
@@ -304,20 +305,20 @@ class _Inspector:
         if hint is not None:
             yield hint
         yield from self._end_run(group)
-        told = b""
+        content = b""
         try:
             if kind == f.GROUP_CREATED:
-                told = bytes(payload)
-                unpack(told)
+                content = bytes(payload)
+                unpack(content)
             elif kind == f.SNAPSHOT and not record.count:  # its first part begins with the voters
-                told = voters_in(payload)
+                content = voters_in(payload)
         except BadPack as error:
             rule = "created" if kind == f.GROUP_CREATED else "config"
             yield self._finding(rule, str(error), record.position, group)
-        yield self._event(record, told)
+        yield self._event(record, content)
 
     def _mark(self, mark: f.Record) -> Iterator[Row]:
-        """Batches follow each other, flushes have rising numbers; a crash cuts batches short."""
+        """Check that batches follow each other and flush numbers rise. Crashes cut batches."""
         position = mark.position
         if self._batch is not None:
             end, before, announced = self._batch
@@ -336,6 +337,7 @@ class _Inspector:
 
 
 def voters_in(snapshot: memoryview) -> bytes:
+    """The packed voters with which a snapshot's first part begins; BadPack without them."""
     voters = first_item(snapshot)
     if type(voters) is not list or any(type(one) is not int for one in voters):
         raise BadPack("a snapshot that does not begin with who votes")
@@ -343,7 +345,7 @@ def voters_in(snapshot: memoryview) -> bytes:
 
 
 class OpenRun:
-    """Entries that follow each other, while more may come."""
+    """A run of entries that follow each other, to which more may be added."""
 
     __slots__ = ("end_position", "first", "first_offset", "flags", "gaps", "last", "next_offset",
                  "position", "terms")  # fmt: skip

@@ -1,4 +1,4 @@
-"""What an inspection needs to know and what it hands on: rows that Spark can move and sort."""
+"""The input and output of an inspection: rows that Spark can move and sort. No logic."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ BLOCK_BITS = 12
 
 
 class Finding(NamedTuple):
-    """`verdict`: corrupt (bytes), torn (nobody was promised it), wrong (right bytes, wrong story).
+    """A fault and its place.
 
-    `rule` is one short name for each thing that is checked.
+    `verdict`: corrupt (bytes are damaged), torn (a write that was never acknowledged is cut off) or
+    wrong (bytes are right, but can't be what happened). `rule`: a short name, one for each check.
     """
 
     verdict: str
@@ -33,10 +34,12 @@ class Gone(NamedTuple):
 
 
 class Range(NamedTuple):
+    """Where the reading of a range began and ended, and counts of what it holds."""
+
     disk: str
     number: int
     begin: int  # where its first record begins
-    end: int  # where the next range's has to
+    end: int  # where the first record of the next range has to begin
     records: int
     entries: int
     messages: int
@@ -45,6 +48,8 @@ class Range(NamedTuple):
 
 
 class Run(NamedTuple):
+    """Entries of one group that follow each other in one range."""
+
     group: int
     disk: str
     number: int
@@ -60,6 +65,8 @@ class Run(NamedTuple):
 
 
 class Event(NamedTuple):
+    """A record of a group that changes what its entries mean: a vote, a truncation, a hint, …"""
+
     group: int
     disk: str
     number: int
@@ -73,7 +80,7 @@ class Event(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Entries of one group whose index has the same high bits; any order."""
+    """Entries of one group whose indices have the same high bits, in any order."""
 
     group: int
     block: int
@@ -86,7 +93,7 @@ class Block(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Entries first … last of one group, in force, as far as they change its state.
+    """Entries first … last of one group that are in force, as far as they change its state.
 
     `changes`: ("p", producer, epoch, sequence, offset, count, index, bytes, time) for batches that
     continue each other; ("c", index, offset, time, payload) for a command; ("s", index, count,
@@ -103,7 +110,9 @@ class Step(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """Which entries of a group are wanted as steps: those in force, after `after`, up to `upto`."""
+    """The entries of a group that are wanted as steps: those in force after index `after`, up to
+    and including index `upto`.
+    """
 
     after: int
     upto: int
@@ -113,7 +122,7 @@ class Replayed(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """A task with what has to be known to judge it."""
+    """A task, and what is needed to judge it."""
 
     task: Task
     proven: int  # everything before this position was synced

@@ -1,5 +1,5 @@
-"""A log as a whole, from what was found in its ranges: do they meet, do footers tell the truth, and
-is every segment there that has to be. Pure.
+"""A log as a whole, judged from its ranges: whether ranges meet, footers count what is there, and
+no segment is missing. Pure: segments and ranges come in, findings go out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _finding(log: Log, segment: Segment, rule: str, what: str, position: int) ->
 
 
 def judge_files(log: Log) -> Iterator[Finding]:
-    """Headers, numbers, owners, seals."""
+    """Check headers, numbers, owners and seals of a log's segments."""
     owners = Counter(one.disk for one in log.segments if one.disk)
     expected = log.disk or (owners.most_common(1)[0][0] if owners else "")
     numbers = Counter(one.number for one in log.segments)
@@ -51,13 +51,15 @@ def judge_files(log: Log) -> Iterator[Finding]:
 def judge_ranges(
     log: Log, segment: Segment, ranges: Iterable[Range], clean: bool
 ) -> Iterator[Finding]:
-    """All ranges of one segment, in order: each begins where the one before ended. Where damage
-    was found the footer would only tell it once more.
+    """Check that each range of a segment begins where the one before ended, and the footer.
+
+    Ranges are sorted by position. If damage was found (not `clean`), the footer is not checked: it
+    would only report the same damage once more.
     """
     sums: dict[int, list[int]] = {}
     before: Range | None = None
     for one in ranges:
-        # Behind the end of an open segment ranges find nothing, and that is right.
+        # Ranges after the end of an open segment hold no records, and that is right.
         if before is not None and before.end < one.begin and one.records:
             what = f"no valid record from here up to position {one.begin}"
             yield _finding(log, segment, "header", what, before.end)
@@ -72,7 +74,7 @@ def judge_ranges(
 
 
 def _footer(log: Log, segment: Segment, sums: dict[int, list[int]]) -> Iterator[Finding]:
-    """What the footer counted at the time of writing, against what is there now."""
+    """Compare what the footer counted at the time of writing with what is there now."""
     for row in segment.rows or ():
         entries, size, kinds = sums.pop(row.group, [0, 0, 0])
         if (entries, size, kinds) != (row.entries, row.entry_bytes, row.kinds):

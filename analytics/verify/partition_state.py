@@ -1,9 +1,9 @@
-"""A partition's state, rebuilt from the steps of its log: the second implementation of what
-`daemons/partition/machine.py` does, written from its description and the protocol's.
+"""A partition's state, rebuilt from the steps of its log.
 
-Steps of one replica come in by index; what comes out are the rows that the daemon's store should
-hold at the applied index, and findings about producers' sequences: per producer and epoch they
-begin at 0 and rise without gap or double (S2).
+This is a second implementation of `daemons/partition/machine.py`, written from its description and
+the protocol's. Steps of one replica come in, sorted by index. Out go the rows that the daemon's
+store should hold at the applied index, and findings about producers' sequences. The invariant:
+for each producer and epoch, sequences begin at 0 and rise by one, without a gap or a repetition.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ CONSUMERS_MAX: Final = 100_000
 KEYS_MAX: Final = 16
 OLDER_TAKES_MAX: Final = 4_096
 NO_OFFSET: Final = 2**64 - 1
-# Of batches that have a key of their own, which stands in the fields of producer and sequence.
+# The epoch of batches with a key of their own, which stands in the fields producer and sequence.
 KEYED_EPOCH: Final = 2**32 - 1
 BATCH_KEYS_MAX: Final = 50_000
 BATCH_KEY_AGE_MS: Final = 15 * 60 * 1000
-# Of a log in which this many steps came after a key, and one more; before its first one, by stamps.
+# A key is forgotten when this many steps, and one more, came after it; in a log without any step,
+# by its stamp.
 BATCH_KEY_STEPS: Final = 15
 
 
 class Rebuilt(NamedTuple):
-    """One row of the state at the applied index; without a key: it could not be rebuilt."""
+    """One row of the state at the applied index. Without a key, the state could not be rebuilt and
+    `value` says why.
+    """
 
     disk: str
     group: int
@@ -40,7 +43,7 @@ class Rebuilt(NamedTuple):
 
 
 class Rebuilder:
-    """One partition on one replica."""
+    """The state of one partition on one replica."""
 
     def __init__(self) -> None:
         self.end = self.start = self.bytes_total = self.bytes_gone = self.time_ms = 0
@@ -49,8 +52,8 @@ class Rebuilder:
         self.sessions: OrderedDict[int, list[Any]] = OrderedDict()
         # consumer → [offset, member, assignment, {key: (first, next)}]
         self.positions: dict[str, list[Any]] = {}
-        # (key, consumer) of takes that are no more among the last of their consumer → (first, next,
-        # number), oldest first
+        # (key, consumer) of takes older than the last KEYS_MAX of their consumer
+        # → (first, next, number), oldest first
         self.takes: OrderedDict[tuple[bytes, str], tuple[int, int, int]] = OrderedDict()
         # key of a batch → (offset, messages, stamp), oldest first
         self.keys: OrderedDict[int, tuple[int, int, int]] = OrderedDict()
@@ -63,7 +66,7 @@ class Rebuilder:
         self, producer: int, epoch: int, sequence: int, offset: int, count: int, index: int,
         size: int, time_ms: int,
     ) -> str:  # fmt: skip
-        """Batches that continue each other; a text if they do not continue what was before."""
+        """Apply batches that continue each other; return "" or how their sequence is wrong."""
         self.end = offset + count
         self.bytes_total += size
         self.time_ms = max(self.time_ms, time_ms)
@@ -100,16 +103,18 @@ class Rebuilder:
         return ""
 
     def _step(self, end: int) -> None:
+        """Let batch keys age by one step."""
         self.steps = [*self.steps, end][-BATCH_KEY_STEPS - 1 :]
         if len(self.steps) > BATCH_KEY_STEPS:
             before = self.steps[0]
-            gone = [key for key, (offset, _, _) in self.keys.items() if offset < before]
-            for key in gone:
+            expired = [key for key, (offset, _, _) in self.keys.items() if offset < before]
+            for key in expired:
                 del self.keys[key]
 
     # -- commands ------------------------------------------------------------------------------
 
     def command(self, payload: bytes, end: int) -> None:
+        """Apply a command; `end` is the partition's end offset there. BadPack if it is unknown."""
         operation, *fields = unpack(payload)
         if operation == COMMIT:
             for consumer, offset, member, assignment in fields[0]:
@@ -135,7 +140,7 @@ class Rebuilder:
             raise BadPack(f"operation {operation} is of a newer version")
 
     def _commit(self, consumer: str, offset: int, member: int, assignment: int, end: int) -> None:
-        """An offset of NO_OFFSET moves nothing; it fences those with older epochs."""
+        """Move a consumer's position. NO_OFFSET moves nothing and only fences older owners."""
         known, fences = self.positions.get(consumer), offset == NO_OFFSET
         if known is None:
             if len(self.positions) >= CONSUMERS_MAX or (offset > end and not fences):
@@ -171,7 +176,7 @@ class Rebuilder:
     # -- state ---------------------------------------------------------------------------------
 
     def restore(self, snapshot: bytes) -> int:
-        """From the parts of a SNAPSHOT; returns its applied index."""
+        """Take the state from the joined parts of a SNAPSHOT; return its applied index."""
         _, _, state = unpack(snapshot)
         form, applied, meta, sessions, positions, *more = unpack(state)
         if form != FORM:
@@ -195,7 +200,7 @@ class Rebuilder:
         return int(applied)
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """As the store holds them, in the order of their keys."""
+        """The rows as the store holds them, in the order of their keys."""
         for name in sorted(self.positions, key=str.encode):
             offset, member, assignment, taken = self.positions[name]
             keys = [[key, first, behind] for key, (first, behind) in taken.items()]
@@ -215,6 +220,7 @@ class Rebuilder:
 
 
 def _problem(known: list[Any] | None, epoch: int, sequence: int) -> str:
+    """How the sequence is wrong for this producer's session; "" if it is right."""
     if known is None or epoch > known[0]:
         return "" if sequence == 0 else f"epoch {epoch} begins at sequence {sequence}, not at 0"
     if epoch < known[0]:
@@ -241,8 +247,11 @@ def replay(
     disk: str, group: int, steps: Iterable[Step], names: Any, *, after: int, split: int,
     wants_state: bool,
 ) -> Iterator[Finding | Rebuilt]:  # fmt: skip
-    """Steps sorted by first index; those of the snapshot to begin with come before all others."""
-    state, done, told = Rebuilder(), after, False
+    """Replay the steps of one group on one disk; yield findings, and the state at index `split`.
+
+    Steps are sorted by first index; parts of the snapshot to begin with come before all others.
+    """
+    state, done, is_yielded = Rebuilder(), after, False
     problem = ""
     parts: dict[int, bytes] = {}
     for step in steps:
@@ -256,15 +265,15 @@ def replay(
             problem = problem or _restored(state, parts, after)
             parts = {}
         if step.last <= done:
-            continue  # was appended again elsewhere
+            continue  # reclaim appended these entries again elsewhere
         if step.first > done + 1 and not problem:
             problem = f"entries {done + 1} to {step.first - 1} are not there"
-        if wants_state and not told and step.first > split:
-            told = True
+        if wants_state and not is_yielded and step.first > split:
+            is_yielded = True
             yield from _told(disk, group, state, problem)
         for rule, what, index in _applied(state, step, done):
             if problem:
-                continue  # a consequence of what is missing
+                continue  # a consequence of entries that are missing
             yield Finding(
                 WRONG, rule, what, names.daemons.get(disk, disk),
                 names.segments.get((disk, step.number), str(step.number)), step.position, group,
@@ -273,7 +282,7 @@ def replay(
         done = max(done, step.last)
     if parts and done == after:
         problem = problem or _restored(state, parts, after)
-    if wants_state and not told:
+    if wants_state and not is_yielded:
         if done < split and not problem:
             problem = f"the log ends at index {done}, the state is of index {split}"
         yield from _told(disk, group, state, problem)

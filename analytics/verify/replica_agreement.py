@@ -1,4 +1,4 @@
-"""One group, all its replicas: does each log tell a possible story, and do they tell the same one?
+"""One group, all its replicas: whether each log is a possible history, and all are the same one.
 
 Pure: rows of `inspect_range` come in, sorted by disk and place; findings and one summary go out.
 The rules, each with its short name:
@@ -37,6 +37,8 @@ MAJORITY_OF = 2
 
 
 class GroupSummary(NamedTuple):
+    """One row of the report: a group over all disks."""
+
     group: int
     topic: str
     partition: int
@@ -54,8 +56,10 @@ class GroupSummary(NamedTuple):
 def judge_group(
     group: int, rows: Iterable[Run | Event], names: Names, known: int = 0
 ) -> Iterator[Finding | GroupSummary]:
-    """Rows sorted by (disk, segment, position). `known`: up to where the group is committed, if
-    something else than its records tells so.
+    """Judge the rows of one group, sorted by (disk, segment, position).
+
+    `known` is the index up to which the group is committed, as found elsewhere than in its records
+    (`commit_point`); 0 if nothing was found.
     """
     stories: list[Teller] = []
     for row in rows:
@@ -89,7 +93,7 @@ def _compared(
     ids = {one.created[0] for one in alive if is_described(one.created)}
     missing = len([one for one in voters if one not in ids])
     first = max((one.first_index for one in alive), default=1)
-    # Where a disk let go of it, and not all voters are there, the topic is just being deleted.
+    # If some disk removed the group and not all voters are there, the topic is being deleted.
     if voters and alive and (len(alive) == len(stories) or not missing):
         yield from _majority(group, alive, right, (first, commit), len(voters), missing, names)
     longest = max((one.last for one in alive), default=0)
@@ -104,21 +108,23 @@ def _compared(
 
 
 def _right_to(stories: list[Story], spans: dict[str, list[Stretch]]) -> dict[str, int]:
-    """Up to where each log is surely the group's: as `catalog.Group.right_to`."""
-    terms = {one.disk: [*_joined(spans[one.disk]), *_bases(one)] for one in stories}
-    ends = {disk: max((one.term for one in its), default=0) for disk, its in terms.items()}
+    """Up to where each log is surely the group's, by disk; as `catalog.Group.right_to`."""
+    stretches = {one.disk: [*_joined(spans[one.disk]), *_bases(one)] for one in stories}
+    ends = {disk: max((one.term for one in its), default=0) for disk, its in stretches.items()}
     newest = max(ends.values(), default=0)
-    theirs = [one for disk, its in terms.items() if ends[disk] == newest for one in its]
+    newest_stretches = [
+        one for disk, its in stretches.items() if ends[disk] == newest for one in its
+    ]
     return {
-        one.disk: one.last
-        if ends[one.disk] in (0, newest)
-        else max(one.commit, _same_to(terms[one.disk], theirs))
-        for one in stories
+        story.disk: story.last
+        if ends[story.disk] in (0, newest)
+        else max(story.commit, _same_to(stretches[story.disk], newest_stretches))
+        for story in stories
     }
 
 
 def _bases(story: Story) -> list[Stretch]:
-    """The index and term of the entry with which a snapshot or a log start ends."""
+    """The last entry that each snapshot or log start covers, as a stretch of one entry."""
     return [Stretch(index, index, term, 0, 0) for index, term in story.bases if term]
 
 
@@ -136,11 +142,13 @@ def _same_to(its: list[Stretch], others: list[Stretch]) -> int:
 
 
 def _right(stretches: list[Stretch], last: int) -> list[Stretch]:
+    """The stretches, clipped at `last`."""
     clipped = (one._replace(last=min(one.last, last)) for one in stretches)
     return [one for one in clipped if one.first <= one.last]
 
 
 def _name(stories: list[Story]) -> tuple[str, int]:
+    """Topic and partition, from the first creation that can be read; ("", -1) without one."""
     for one in stories:
         if is_described(one.created):
             try:
@@ -153,7 +161,7 @@ def _name(stories: list[Story]) -> tuple[str, int]:
 
 
 def _voters(stories: list[Story]) -> tuple[int, ...]:
-    """By the newest configuration that any of them has, else as they were created."""
+    """The voters of the newest configuration that any replica has, else those of the creation."""
     configs = [one.config for one in stories if one.config is not None]
     if configs:
         return max(configs)[1]
@@ -162,16 +170,20 @@ def _voters(stories: list[Story]) -> tuple[int, ...]:
 
 
 def _count(stretches: list[Stretch], commit: int) -> int:
+    """How many committed entries the stretches hold."""
     return sum(max(0, min(one.last, commit) - one.first + 1) for one in stretches)
 
 
 def _prefix(
     group: int, stories: list[Story], spans: dict[str, list[Stretch]], commit: int, names: Names
 ) -> Iterator[Finding]:
-    """From edge to edge of all replicas' terms; who differs from most others is named, once."""
+    """Compare the replicas' terms at each index where a term begins on any of them.
+
+    A replica that differs from most others is named once for each term.
+    """
     joined = {one.disk: _joined(spans[one.disk]) for one in stories}
     edges = {one.first for whole in joined.values() for one in whole}
-    told: set[tuple[str, int]] = set()
+    reported: set[tuple[str, int]] = set()
     for index in sorted(edge for edge in edges if edge <= commit):
         terms = {disk: _term_at(whole, index) for disk, whole in joined.items()}
         known = Counter(term for term in terms.values() if term)
@@ -179,11 +191,11 @@ def _prefix(
             continue
         usual = known.most_common(1)[0][0]
         for disk, term in terms.items():
-            if not term or term == usual or (disk, term) in told:
+            if not term or term == usual or (disk, term) in reported:
                 continue
-            told.add((disk, term))
+            reported.add((disk, term))
             at = next(one for one in spans[disk] if one.first <= index <= one.last)
-            other = next(one for one, its in terms.items() if its == usual)
+            other = next(peer for peer, peer_term in terms.items() if peer_term == usual)
             what = (
                 f"committed entry {index} has term {term} here and term {usual} on "
                 f"{names.daemons.get(other, other)}"
@@ -195,12 +207,12 @@ def _prefix(
 
 
 def _term_at(whole: list[Stretch], index: int) -> int:
-    """0 if it is not there."""
+    """The term of the entry; 0 if it is not there."""
     return next((one.term for one in whole if one.first <= index <= one.last), 0)
 
 
 def _joined(stretches: list[Stretch]) -> list[Stretch]:
-    """Neighbours of one term as one: as many as there are terms, however many segments."""
+    """Join neighbours of one term: as many stretches remain as there are terms."""
     out: list[Stretch] = []
     for one in stretches:
         if out and out[-1].term == one.term and out[-1].last + 1 == one.first:
@@ -214,7 +226,11 @@ def _majority(
     group: int, stories: list[Story], spans: dict[str, list[Stretch]], bounds: tuple[int, int],
     voters: int, missing: int, names: Names,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Edges of what each replica has, in order; between two of them the number is the same."""
+    """Find committed entries that fewer than a majority of the voters have.
+
+    `edges` has by index how many replicas begin (+) or end (-) to have the entries there; between
+    two edges their number is the same.
+    """
     first, commit = bounds
     needed = voters // MAJORITY_OF + 1 - missing  # logs that were not given may have it
     edges: dict[int, int] = {first: 0, commit + 1: 0}
@@ -235,6 +251,7 @@ def _majority(
 
 
 def _edge(edges: dict[int, int], first: int, last: int) -> None:
+    """Note that one replica more has entries first … last."""
     if first <= last:
         edges[first] = edges.get(first, 0) + 1
         edges[last + 1] = edges.get(last + 1, 0) - 1

@@ -1,7 +1,7 @@
-"""One replica's log of one group, told by its records: is it a possible story?
+"""One replica's log of one group, as its records tell it: whether it is a possible history.
 
-Pure: rows of `inspect_range` come in by place, findings go out, and a `Story` remains: what is in
-force, how far it is known to be committed, the vote.
+Pure: rows of `inspect_range` come in, sorted by place. Findings go out, and a `Story` remains:
+which entries are in force, how far they are known to be committed, and the vote.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from myqueue.wal import format as f
 
 
 class Names(NamedTuple):
-    """What findings are called by: daemon and file name of a segment."""
+    """The names that findings use: of the daemon and of the segment's file."""
 
     daemons: dict[str, str]  # disk → name
     segments: dict[tuple[str, int], str]
@@ -27,7 +27,7 @@ Config = tuple[int, tuple[int, ...]]  # (index, voters)
 
 
 class Stretch(NamedTuple):
-    """Consecutive entries of one term, in force."""
+    """Consecutive entries of one term, in force; `number` and `position` say where they begin."""
 
     first: int
     last: int
@@ -48,7 +48,7 @@ class Story:
     was_created: bool = False
     removed: bool = False
     configs: list[Config] = field(default_factory=list)  # of entries that were not cut off
-    saved_configs: list[Config] = field(default_factory=list)  # of snapshots: these stay
+    saved_configs: list[Config] = field(default_factory=list)  # of snapshots: never cut off
     is_damaged: bool = False  # a record after its first one can't be read; set by `commit_evidence`
     first_index: int = 1
     bases: list[tuple[int, int]] = field(default_factory=list)  # (index, term) below the entries
@@ -56,20 +56,21 @@ class Story:
     commit: int = 0
     commit_at: tuple[int, int] = (0, 0)
     stretches: list[Stretch] = field(default_factory=list)
-    missing: list[tuple[int, int, int, int]] = field(default_factory=list)  # with the place behind
+    # (first, last, segment, position) of holes; the place is where the log goes on after the hole
+    missing: list[tuple[int, int, int, int]] = field(default_factory=list)
     last: int = 0
     next_offset: int | None = None
     begun: bool = False
-    hints: list[tuple[int, Finding]] = field(default_factory=list)  # of what is not there so far
+    hints: list[tuple[int, Finding]] = field(default_factory=list)  # of entries not there so far
 
     @property
     def config(self) -> Config | None:
-        """The newest one. A record that was moved may come after one with a higher index."""
+        """The newest configuration. A relocated record may come after one with a higher index."""
         return max([*self.saved_configs, *self.configs], key=lambda one: one[0], default=None)
 
 
 def in_force(story: Story) -> list[Stretch]:
-    """From the log start, in order, each index once."""
+    """The entries in force from the log start on, in order, each index once."""
     out: list[Stretch] = []
     for one in sorted(story.stretches, key=lambda s: (s.first, -s.last)):
         first = max(one.first, story.first_index, out[-1].last + 1 if out else 0)
@@ -79,17 +80,17 @@ def in_force(story: Story) -> list[Stretch]:
 
 
 def is_described(created: Any) -> bool:
-    """Whether it is what a group's creation says: replica, voters, learners, about."""
+    """Whether this is the content of a creation record: replica, voters, learners, about."""
     return isinstance(created, list) and len(created) == 4 and isinstance(created[1], list)
 
 
 def is_whole(story: Story) -> bool:
-    """Whether all of its records were read, as far as its own indices tell."""
+    """Whether all records of the replica were read, as far as its own indices tell."""
     return not story.is_damaged and not any(first <= last for first, last, *_ in story.missing)
 
 
 class Teller:
-    """Goes through one replica's rows."""
+    """Makes the story of one replica from its rows, and yields what can't be true in it."""
 
     def __init__(self, group: int, disk: str, names: Names) -> None:
         self._group, self._names = group, names
@@ -105,6 +106,7 @@ class Teller:
     # -- entries -------------------------------------------------------------------------------
 
     def run(self, run: Run) -> Iterator[Finding]:
+        """Add entries that follow each other."""
         story = self.story
         if run.relocated:
             self._relocated(run)
@@ -137,7 +139,7 @@ class Teller:
         story.last, story.next_offset = run.last, run.next_offset
 
     def _came_late(self, run: Run) -> Iterator[Finding]:
-        """What was said to be committed before it was there."""
+        """Findings for hints that said these entries are committed before they were there."""
         story = self.story
         yield from (finding for index, finding in story.hints if index >= run.first)
         story.hints = [one for one in story.hints if one[0] < run.first]
@@ -148,23 +150,24 @@ class Teller:
             self.story.stretches.append(Stretch(index, last, term, run.number, position))
 
     def _relocated(self, run: Run) -> None:
-        """The same record at a new place: fills a hole, or is there twice."""
+        """Add entries that reclaim moved here: they fill a hole, or stand in the log twice."""
         story = self.story
         self._add(run)
-        left = []
+        still_missing = []
         for first, last, number, position in story.missing:
             if run.last < first or last < run.first:
-                left.append((first, last, number, position))
+                still_missing.append((first, last, number, position))
                 continue
             if first < run.first:
-                left.append((first, run.first - 1, number, position))
+                still_missing.append((first, run.first - 1, number, position))
             if run.last < last:
-                left.append((run.last + 1, last, number, position))
-        story.missing = left
+                still_missing.append((run.last + 1, last, number, position))
+        story.missing = still_missing
         if run.last > story.last:
             story.last, story.next_offset, story.begun = run.last, run.next_offset, True
 
     def _cut(self, index: int) -> None:
+        """Take the entries from `index` on out of force."""
         story = self.story
         story.stretches = [
             one._replace(last=min(one.last, index - 1))
@@ -179,16 +182,17 @@ class Teller:
     # -- other records -------------------------------------------------------------------------
 
     def event(self, event: Event) -> Iterator[Finding]:
+        """Add a record that is not a plain entry: a vote, a hint, a truncation, a snapshot, …"""
         story, kind = self.story, event.kind
         if kind == f.GROUP_CREATED:
             if not event.flags & f.RELOCATED and not story.was_created and not story.stretches:
-                story.is_damaged = False  # it begins here: what stands before is not its own
+                story.is_damaged = False  # the group begins here: damage before is not its own
             story.was_created, story.removed = True, False
             try:
                 story.created = unpack(event.payload)
             except BadPack:
                 story.created = None
-        elif kind == f.GROUP_REMOVED:  # its name stays; if it is made again, it is another replica
+        elif kind == f.GROUP_REMOVED:  # the name stays; created again, it is another replica
             self.story = Story(story.disk, created=story.created, removed=True)
         elif kind == f.HARD_STATE:
             yield from self._hard_state(event)
@@ -205,7 +209,7 @@ class Teller:
             if event.flags & f.LAST:
                 story.bases.append((event.index, event.term))
             self._committed(event)
-            if event.payload:  # the entry that said it may be gone
+            if event.payload:  # the entry with this configuration may be removed already
                 story.saved_configs.append((event.index, tuple(unpack(event.payload))))
         elif kind == f.TRUNCATE:
             yield from self._truncate(event)
@@ -248,7 +252,7 @@ class Teller:
     def _start(self, event: Event) -> None:
         story = self.story
         if event.flags & f.RESET:
-            # A snapshot takes the place of all entries, so of their configurations as well.
+            # A snapshot replaces all entries, so their configurations as well.
             story.stretches, story.missing, story.configs = [], [], []
             story.last, story.next_offset, story.begun = event.index - 1, event.offset, True
         story.first_index = event.index
@@ -262,6 +266,7 @@ class Teller:
         ]
 
     def ended(self) -> Iterator[Finding]:
+        """Findings that can be made only when all rows are there: holes, hints without entries."""
         story = self.story
         if not story.was_created and not story.removed:
             what = "records of a group that was never created on this disk"
@@ -270,7 +275,8 @@ class Teller:
         if story.removed:
             return
         for index, finding in story.hints:
-            # Else it was there, in a segment that is gone: it went, or was appended again (W12).
+            # Up to there the entry was in a segment that reclaim removed: the entry was removed
+            # with it, or was appended again.
             if index > max(story.last, story.state_index):
                 yield finding
         for first, last, number, position in story.missing:

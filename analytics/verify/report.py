@@ -1,6 +1,6 @@
-"""What a verification found: counts of what was looked at, findings with their places, notes.
+"""The report of a verification: counts of what was checked, findings with their places, notes.
 
-The numbers matter as much as the findings: a check that looked at nothing finds nothing.
+The counts matter as much as the findings: a check that looked at nothing finds nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RULES = {
     "ack": "acknowledged messages are there once, with their bytes",
 }
 
-# Rules that are about records of these kinds: where there is none, there was nothing to check.
+# Rules about records of these kinds. If there is no such record, there was nothing to check.
 NEEDS_KIND = {
     "created": (f.GROUP_CREATED,),
     "config": (f.ENTRY, f.SNAPSHOT),
@@ -61,6 +61,8 @@ NEEDS_KIND = {
 
 @dataclass
 class Report:
+    """Counts, findings and notes, as they come in; `plain` is the result as JSON."""
+
     logs: list[dict[str, Any]] = field(default_factory=list)
     groups: list[GroupSummary] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -80,9 +82,10 @@ class Report:
     kinds: int = 0  # of records that were looked at, a bit each
     places: int = 0  # groups in stores that were held against their logs
     replayed: int = 0  # partitions on disks whose state was rebuilt
-    unchecked: list[str] = field(default_factory=list)  # what nothing could be said about
+    unchecked: list[str] = field(default_factory=list)  # what had to be checked and could not be
 
     def add(self, finding: Finding) -> None:
+        """Count a finding; keep it unless FINDINGS_MAX are kept already."""
         if finding.verdict == TORN:
             self.torn += 1
         self.rules[finding.rule] += 1
@@ -92,14 +95,14 @@ class Report:
             self.left_out += 1
 
     def sort(self) -> None:
-        """By place: they came in the order in which executors happened to be done."""
+        """Sort findings by place: they came in the order in which executors were done."""
         self.findings.sort(key=lambda one: (one.daemon, one.segment, one.position, one))
 
     def note(self, text: str) -> None:
         self.notes.append(text)
 
     def cannot(self, text: str) -> None:
-        """Something could not be checked that has to be, to say that all is well."""
+        """Note a check that could not be made, and without which the result is not "ok"."""
         self.unchecked.append(text)
 
     def count_log(self, log: Log) -> None:
@@ -130,7 +133,7 @@ class Report:
 
     @property
     def wrong(self) -> int:
-        """Findings that break a promise; a torn tail was promised to nobody."""
+        """How many findings break a promise. A torn tail breaks none: it was not acknowledged."""
         return sum(self.rules.values()) - self.torn
 
     @property
@@ -138,7 +141,7 @@ class Report:
         return not self.wrong and not self.unchecked
 
     def was_checked(self, rule: str) -> bool:
-        """Whether there was anything to look at."""
+        """Whether there was anything to check by this rule."""
         if rule in NEEDS_KIND:
             return any(self.kinds >> kind & 1 for kind in NEEDS_KIND[rule])
         committed = [one for one in self.groups if one.commit and not one.removed]
@@ -154,7 +157,7 @@ class Report:
         return bool(looked.get(rule, self.records))
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as a dict that JSON can hold."""
         return {
             "ok": self.ok,
             "could_not_check": self.unchecked,
@@ -180,6 +183,7 @@ def _has_entries(group: GroupSummary) -> bool:
 
 
 def plain_finding(one: Finding) -> dict[str, Any]:
+    """A finding as a dict that JSON can hold."""
     fields = one._asdict()
     fields["group"] = f"{one.group:016x}" if one.group else None
     fields["index"] = one.index or None
@@ -187,7 +191,7 @@ def plain_finding(one: Finding) -> dict[str, Any]:
 
 
 def plain_group(one: GroupSummary) -> dict[str, Any]:
-    """How far it is committed is null where nothing tells."""
+    """A group as a dict that JSON can hold; its commit is null where nothing tells it."""
     is_known = one.removed or bool(one.commit) or not _has_entries(one)
     return {
         "group": f"{one.group:016x}", "topic": one.topic, "partition": one.partition,
@@ -199,7 +203,7 @@ def plain_group(one: GroupSummary) -> dict[str, Any]:
 
 
 def told(one: Finding) -> str:
-    """A line for people."""
+    """A finding as one line for people."""
     whose = f" (group {one.group:016x}, index {one.index})" if one.group else ""
     place = " ".join(word for word in (one.daemon, one.segment) if word)
     at = f" at position {one.position}" if one.segment and one.segment != "store" else ""

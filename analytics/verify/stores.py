@@ -1,8 +1,8 @@
-"""What daemons' stores hold, got by a process in each daemon's folder, and held against the log.
+"""What daemons' stores hold, dumped by a process in each daemon's folder, compared with the log.
 
-Reading a store takes LMDB and the daemon's lock, so it is a step of its own (`wal.storestate`),
-run here for folders of this machine (or elsewhere, by hand, and handed over as a file). Its lines
-stay in a file; what is kept in memory is one row for each group.
+Reading a store takes LMDB and the daemon's lock, so a process of its own does it
+(`myqueue.wal.store.dump`): started here for folders of this machine, or elsewhere by hand and given
+as a file. The dump's lines stay in the file; memory holds one row for each group.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from myqueue.analytics.verify.partition_state import Rebuilt
 from myqueue.errors import FormatUnknown
 
 SCHEMA = "myq.store.state/1"
-BROKEN = 4  # the exit code of `storestate` for a store that can't be read
-CONFIG_KEY = b"\xffconfig"  # members at the applied index: the daemon's, beside the machine's rows
+BROKEN = 4  # the exit code of the dump for a store that can't be read
+CONFIG_KEY = b"\xffconfig"  # members at the applied index: a row of the daemon, not of the state
 
 
 class Stored(NamedTuple):
@@ -39,13 +39,15 @@ class Stored(NamedTuple):
 
 @dataclass
 class StoreState:
+    """A dumped store: its groups in memory, their rows in the file `path`."""
+
     disk: str
     daemon: str
     path: Path
     groups: dict[int, Stored] = field(default_factory=dict)
 
     def rows(self, group: int) -> Iterator[tuple[bytes, bytes]]:
-        """In the order of their keys."""
+        """The rows of a group, in the order of their keys."""
         with open(self.path, "rb") as file:
             file.seek(self.groups[group].at)
             for line in file:
@@ -58,24 +60,28 @@ class StoreState:
 def dump(
     log: Log, target: Path, *, rows: bool = True
 ) -> tuple[StoreState | None, Finding | None, str]:
-    """(state, finding, why there is none). Without `rows` it is known of the groups alone."""
+    """Dump the store of a stopped daemon into `target`.
+
+    Returns (state, finding, reason): the finding if the store can't be read, the reason if there
+    is nothing to read. Without `rows` only the list of groups is dumped.
+    """
     if not log.folder or storage.is_remote(log.folder):
         return None, None, "it has no daemon's folder here"
     command = [sys.executable, "-P", "-m", "myqueue.wal.store.dump", log.folder]
     command += [] if rows else ["--groups"]
     with open(target, "wb") as out:
         done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False)
-    told = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
     if done.returncode == 0:
         return load(target), None, ""
     if done.returncode == BROKEN or done.returncode < 0:
-        what = told or f"reading it was ended by signal {-done.returncode}"
+        what = last_line or f"reading it was ended by signal {-done.returncode}"
         return None, Finding(CORRUPT, "store", what, log.name, "store", 0, 0, 0), ""
-    return None, None, told
+    return None, None, last_line
 
 
 def load(path: Path) -> StoreState:
-    """The list of a store's groups; FormatUnknown if the file is not one, or was cut."""
+    """Read the list of groups in a dump; FormatUnknown if the file is no dump, or was cut."""
     state: StoreState | None = None
     ended = False
     at = 0
@@ -108,7 +114,9 @@ def load(path: Path) -> StoreState:
 def judge_place(
     state: StoreState, group: int, last: int, term: int, first_index: int
 ) -> Iterator[Finding]:
-    """The store knows no more of a group than the log does, and its state reaches the log."""
+    """Check that the store knows no more of a group than the log, and that its state reaches to
+    where the log begins.
+    """
     stored = state.groups[group]
 
     def finding(rule: str, what: str, index: int = 0) -> Finding:
@@ -130,7 +138,10 @@ def judge_place(
 def judge_rows(
     state: StoreState, group: int, rebuilt: Iterable[tuple[bytes, bytes]], name: str
 ) -> Iterator[Finding | int]:
-    """Both in the order of their keys, merged; at the end the number of rows compared."""
+    """Compare rebuilt rows with the store's, both in the order of their keys.
+
+    Yields findings, and at the end the number of rows compared.
+    """
     applied = state.groups[group].applied
     ours, theirs = iter(rebuilt), (row for row in state.rows(group) if row[0] != CONFIG_KEY)
     one, other = next(ours, None), next(theirs, None)
@@ -164,7 +175,7 @@ def _called(row: tuple[bytes, bytes] | None) -> str:
 
 
 def by_group(rows: Iterable[Any]) -> Iterator[tuple[str, int, list[Rebuilt]]]:
-    """Rebuilt rows come group by group; one group's at a time."""
+    """Gather rebuilt rows, which come group by group, into lists of one group each."""
     gathered: list[Rebuilt] = []
     for row in rows:
         if gathered and (row.disk, row.group) != (gathered[0].disk, gathered[0].group):
@@ -176,5 +187,6 @@ def by_group(rows: Iterable[Any]) -> Iterator[tuple[str, int, list[Rebuilt]]]:
 
 
 def stranger(state: StoreState, group: int) -> Finding:
+    """The finding for a group that the store has and its log has not."""
     what = "this group is in the store, but not in the log"
     return Finding(WRONG, "ahead", what, state.daemon, "store", 0, group, 0)

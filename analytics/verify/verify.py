@@ -1,15 +1,15 @@
 """`myq spark verify`: a second opinion about all logs at once, with the stores and a ledger.
 
-    logs ─▶ catalog ─▶ orders ─▶ inspect (executors) ─┬─ ranges, findings ─▶ ranges.judge_ranges
-                                                      ├─ runs, events      ─▶ agree.judge_group
-                                                      ├─ blocks            ─▶ compare.judge_block
-    stores ─▶ what state is asked for ────────────────┴─ steps ─▶ replay ─▶ stores.judge_rows
-    ledger ─▶ pieces ─┬─▶ compare.judge_acks
+    logs ─▶ catalog ─▶ orders ─▶ inspect (executors) ─┬─ ranges ─▶ log_ranges.judge_ranges
+                                                      ├─ runs, events ─▶ judge_group
+                                                      ├─ blocks ─▶ comparisons.judge_block
+    stores ─▶ which states are wanted ────────────────┴─ steps ─▶ replay ─▶ stores.judge_rows
+    ledger ─▶ pieces ─┬─▶ comparisons.judge_acks
     messages ─────────┘
 
-Each byte is read once (what the ledger speaks of, twice), and all of the upper half is one job.
-What judges is plain Python; Spark reads, sorts what belongs together, and hands over to this side
-but findings, a row for each range and one for each group.
+Each byte is read once (messages that the ledger names, twice), and all of the upper half is one
+job. Judges are plain Python. Spark reads, sorts the rows that belong together to their judge, and
+returns only findings, a row for each range and a row for each group.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ Metadata = Callable[[Log, Group, Catalog, int], Iterator[tuple[bytes, bytes]]]
 
 @dataclass
 class Asked:
-    """What is to be verified, and with what."""
+    """What is to be verified, and against what.
+
+    `metadata` rebuilds the managers' tables from a log; without it they are not compared.
+    """
 
     paths: list[str]
     ledgers: list[str] = field(default_factory=list)
@@ -67,6 +70,7 @@ class Asked:
 
 
 def quiet(_label: str) -> AbstractContextManager[Any]:
+    """A progress display that shows nothing."""
     return nullcontext()
 
 
@@ -74,8 +78,10 @@ def verify(
     asked: Asked, spread: Spread, scratch: Path,
     progress: Callable[[str], AbstractContextManager[Any]] = quiet,
 ) -> Report:  # fmt: skip
-    """`scratch` is a folder for what the stores hold. All is judged as it was at one time, so if a
-    segment is reclaimed before it is read, all is read again.
+    """Verify all logs at `asked.paths`, and return the report.
+
+    `scratch` is a folder for dumps of the stores. The logs are judged as they were at one time: if
+    a daemon reclaims a segment before it is read, all is read again.
     """
     return looked(lambda: _verified(asked, spread, scratch, progress))
 
@@ -104,8 +110,8 @@ def _verified(
     seen = _Seen()
     with progress("Reading and comparing"):
         known = {uid: one.commit_index for uid, one in catalog.groups.items() if not one.removed}
-        told = spread.judged(orders, inspect, _judges(names, replays, known))
-        _check_states(catalog, seen.rest(told, report), states, replays, names, report)
+        rows = spread.judged(orders, inspect, _judges(names, replays, known))
+        _check_states(catalog, seen.rest(rows, report), states, replays, names, report)
     _check_logs(logs, seen, report)
     _check_places(states, seen, report)
     if asked.metadata is not None:
@@ -122,7 +128,7 @@ def _verified(
 def _settle(
     asked: Asked, catalog: Catalog, states: dict[str, stores.StoreState], report: Report
 ) -> None:
-    """How far groups are committed; those of which nobody knows it can't be checked."""
+    """Find how far groups are committed; report those of which nothing tells it."""
     for disk, state in states.items():
         for uid, stored in state.groups.items():
             if uid in catalog.groups:
@@ -146,12 +152,13 @@ def _settle(
 def _store_states(
     asked: Asked, logs: list[Log], report: Report, scratch: Path
 ) -> dict[str, stores.StoreState]:
-    found: dict[str, stores.StoreState] = {}
+    """The stores that can be read, by disk: of given files, else of stopped daemons' folders."""
+    states: dict[str, stores.StoreState] = {}
     for path in asked.store_files:
         state = stores.load(Path(path))
-        found[state.disk] = state
+        states[state.disk] = state
     for log in logs:
-        if not asked.with_stores or log.disk in found:
+        if not asked.with_stores or log.disk in states:
             continue
         loaded, finding, why = stores.dump(log, scratch / f"{log.disk}.jsonl")
         if finding is not None:
@@ -159,8 +166,8 @@ def _store_states(
         elif loaded is None:
             report.note(f"the store of {log.name} was not compared: {why}")
         else:
-            found[log.disk] = loaded
-    return found
+            states[log.disk] = loaded
+    return states
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -180,6 +187,7 @@ def _orders(
 def _ranges(
     catalog: Catalog, log: Log, segment: Segment, split_bytes: int, replays: dict[int, Replayed]
 ) -> Iterator[Inspection]:
+    """Cut a segment into ranges of at most `split_bytes`."""
     capacity = segment.capacity
     synced = log.synced_to(segment)
     proven = synced or catalog.certain.get((log.disk, segment.number), 0)
@@ -193,16 +201,18 @@ def _ranges(
     count = max(1, -(-end // split_bytes))
     step = -(-end // count)
     for at in range(0, end, step):
-        behind = min(at + step, end)
+        range_end = min(at + step, end)
         task = Task(
-            segment.location, log.disk, log.name, segment.number, segment.uid, capacity, at, behind,
-            bool(synced),
+            segment.location, log.disk, log.name, segment.number, segment.uid, capacity, at,
+            range_end, bool(synced),
         )  # fmt: skip
-        yield Inspection(task, proven, behind == end, replays)
+        yield Inspection(task, proven, range_end == end, replays)
 
 
 def _replays(catalog: Catalog, log: Log, state: stores.StoreState | None) -> dict[int, Replayed]:
-    """Every partition of this disk; up to what is committed, or what the store says it applied."""
+    """The entries of each partition on this disk to replay: up to what is committed, or what the
+    store says it applied. Left out is a partition whose log lacks its beginning and a snapshot.
+    """
     out = {}
     for uid, group in catalog.groups.items():
         part = group.parts.get(log.disk)
@@ -230,7 +240,7 @@ def _replays(catalog: Catalog, log: Log, state: stores.StoreState | None) -> dic
 def _judges(
     names: Names, replays: dict[str, dict[int, Replayed]], known: dict[int, int]
 ) -> list[Judge]:
-    """Which rows belong together, in which order, and who judges them; run by executors."""
+    """Which rows belong together, in which order, and which judge gets them; run by executors."""
 
     def group(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
         return judge_group(part[0], rows, names, known.get(part[0], 0))
@@ -260,15 +270,18 @@ def _place_of_step(row: Step) -> tuple[Any, ...]:
 
 @dataclass
 class _Seen:
-    """What came from executors and is looked at when all of it is here."""
+    """Rows from executors that are judged when all of them are here."""
 
     ranges: dict[tuple[str, int], list[Range]] = field(default_factory=dict)  # by segment
     damaged: set[tuple[str, str]] = field(default_factory=set)  # (daemon, segment)
     ends: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
 
-    def rest(self, told: Iterator[Any], report: Report) -> Iterator[Rebuilt]:
-        """Takes all but rebuilt rows, which are too many to be kept."""
-        for row in told:
+    def rest(self, rows: Iterator[Any], report: Report) -> Iterator[Rebuilt]:
+        """Take all rows but rebuilt ones, which are too many to be kept; yield these.
+
+        Raises SegmentGone if a segment was reclaimed before it was read.
+        """
+        for row in rows:
             if isinstance(row, Rebuilt):
                 yield row
             elif isinstance(row, Gone):
@@ -309,7 +322,7 @@ def _check_states(
     catalog: Catalog, rebuilt: Iterator[Rebuilt], states: dict[str, stores.StoreState],
     replays: dict[str, dict[int, Replayed]], names: Names, report: Report,
 ) -> None:  # fmt: skip
-    """Of those whose store is known; group by group as they come."""
+    """Compare rebuilt state with the stores, group by group as rows come."""
     compared: set[tuple[str, int]] = set()
     for disk, group, its in stores.by_group(rebuilt):
         compared.add((disk, group))
@@ -321,10 +334,8 @@ def _check_states(
                 report.note(f"the state of {where} on {names.daemons[disk]} could not be rebuilt")
 
 
-def _check_places(
-    states: dict[str, stores.StoreState], seen: _Seen, report: Report
-) -> None:  # fmt: skip
-    """No store knows more than its log."""
+def _check_places(states: dict[str, stores.StoreState], seen: _Seen, report: Report) -> None:
+    """Check that no store knows more than its log."""
     for disk, state in states.items():
         for uid in state.groups:
             if (disk, uid) not in seen.ends:
@@ -343,11 +354,11 @@ def _compare_state(
         report.note(f"the state of {name} on {state.daemon}: {its[0].value.decode()}")
         return
     rows = sorted((one.key, one.value) for one in its)
-    for one in stores.judge_rows(state, group, rows, name):
-        if isinstance(one, Finding):
-            report.add(one)
+    for judged in stores.judge_rows(state, group, rows, name):
+        if isinstance(judged, Finding):
+            report.add(judged)
         else:
-            report.count_state(one)
+            report.count_state(judged)
 
 
 def _check_metadata(
@@ -362,12 +373,12 @@ def _check_metadata(
             continue
         rows = rebuild(catalog.log(disk), group, catalog, applied)
         try:
-            for one in stores.judge_rows(state, MANAGERS_GROUP, rows, "metadata"):
-                if isinstance(one, Finding):
-                    report.add(one)
+            for judged in stores.judge_rows(state, MANAGERS_GROUP, rows, "metadata"):
+                if isinstance(judged, Finding):
+                    report.add(judged)
                 else:
-                    report.count_state(one)
-        except (CorruptData, ValueError) as error:  # what is damaged there is a finding of its own
+                    report.count_state(judged)
+        except (CorruptData, ValueError) as error:  # the damage there is a finding of its own
             report.note(
                 f"{catalog.log(disk).name}: its tables were not compared with its log: {error}"
             )
