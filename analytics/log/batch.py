@@ -1,8 +1,10 @@
 """Opening a batch (`PROTOCOL.md`, section 4), column by column, without trust.
 
-The body is msgpack: `[values, keys?, headers?, times?]`. What is walked here is only that shape. A
-column of values of one size, which is the common case of small messages, is cut by strides: its
-heads are compared all at once instead of one by one.
+Comes in: the bytes of an entry. Goes out: `Head` and `Columns`, or `BadBatch`.
+
+The body is msgpack: `[values, keys?, headers?, times?]`, and no other shape is accepted. Values of
+one size, the common case of small messages, are cut at equal distances: their heads are compared
+all at once instead of one by one.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ Bytes = bytes | memoryview
 
 
 class BadBatch(ValueError):
-    """Not a batch as the protocol describes it."""
+    """These bytes are not a batch as the protocol describes it."""
 
 
 class Head(NamedTuple):
+    """The fields of a batch's header."""
+
     codec: int
     count: int  # type: ignore[assignment]  # tuple.count is not used
     producer: int
@@ -40,6 +44,8 @@ class Head(NamedTuple):
 
 
 class Columns(NamedTuple):
+    """The messages of a batch, column by column; None for a column that the batch lacks."""
+
     values: list[bytes]
     keys: list[bytes | None] | None
     headers: list[dict[str, bytes] | None] | None
@@ -47,18 +53,18 @@ class Columns(NamedTuple):
 
 
 def head(batch: Bytes) -> Head:
-    """What the fixed header says, if it is one and the length is right."""
+    """Read the fixed header; BadBatch if it is none, or the length is wrong."""
     if len(batch) < HEADER_BYTES:
         raise BadBatch(f"a batch of {len(batch)} bytes is shorter than its header")
     magic, version, *fields = _HEADER.unpack_from(batch)
-    found = Head(*fields)
-    if magic != MAGIC or version != VERSION or found.codec not in (PLAIN, ZLIB):
+    header = Head(*fields)
+    if magic != MAGIC or version != VERSION or header.codec not in (PLAIN, ZLIB):
         raise BadBatch("not a batch of version 1")
-    if not found.count or HEADER_BYTES + found.stored_bytes != len(batch):
-        raise BadBatch(f"a batch of {found.count} messages in {len(batch)} bytes is cut or empty")
-    if found.count > COUNT_MAX:
-        raise BadBatch(f"a batch of {found.count} messages is too large")
-    return found
+    if not header.count or HEADER_BYTES + header.stored_bytes != len(batch):
+        raise BadBatch(f"a batch of {header.count} messages in {len(batch)} bytes is cut or empty")
+    if header.count > COUNT_MAX:
+        raise BadBatch(f"a batch of {header.count} messages is too large")
+    return header
 
 
 def is_right(batch: memoryview) -> bool:
@@ -84,7 +90,7 @@ def body_of(batch: memoryview, found: Head) -> bytes:
 
 
 def columns(batch: memoryview, found: Head) -> Columns:
-    """The messages; every column is as long as the header says."""
+    """Unpack the messages; every column is as long as the header says. BadBatch otherwise."""
     body = body_of(batch, found)
     try:
         if body[:1] != b"\x94":
@@ -115,8 +121,10 @@ def _is_number(tag: int) -> bool:
 def _item_column(
     body: bytes, at: int, count: int, is_wanted: Callable[[int], bool]
 ) -> tuple[list[Any] | None, int]:
-    """A column of items that begin with a wanted byte, or nil itself; and the position behind it.
-    Anything else is refused before it is made: a list in a body takes a byte, in memory 56.
+    """Unpack a column of items whose first byte is wanted, or nil; and the position after it.
+
+    Any other item is refused before it is unpacked: an empty list takes a byte in a body and 56 in
+    memory.
     """
     if body[at] == 0xC0:
         return None, at + 1
@@ -131,7 +139,7 @@ def _item_column(
 
 
 def _column_begins(body: bytes, at: int, count: int) -> int:
-    """Where the first item of the column stands."""
+    """The position of the column's first item."""
     tag = body[at]
     if 0x90 <= tag <= 0x9F:
         size, at = tag & 15, at + 1
@@ -146,16 +154,16 @@ def _column_begins(body: bytes, at: int, count: int) -> int:
 
 
 def _byte_column(body: bytes, at: int, count: int) -> tuple[list[Any] | None, int]:
-    """A column of bytes (or nil), or nil itself; and the position behind it."""
+    """Unpack a column of bytes (or nil), or nil itself; and the position after it."""
     if body[at] == 0xC0:
         return None, at + 1
     at = _column_begins(body, at, count)
-    found = _of_one_size(body, at, count)
-    return found if found is not None else _of_any_size(body, at, count)
+    column = _of_one_size(body, at, count)
+    return column if column is not None else _of_any_size(body, at, count)
 
 
 def _of_one_size(body: bytes, at: int, count: int) -> tuple[list[Any], int] | None:
-    """If all heads are the same: cut at equal distances. None if they are not."""
+    """Cut items at equal distances if all their heads are the same; None if they are not."""
     if count < 4 or body[at] not in (0xC4, 0xC5):
         return None
     width = 2 if body[at] == 0xC4 else 3
@@ -193,7 +201,7 @@ def _of_any_size(body: bytes, at: int, count: int) -> tuple[list[Any], int]:
 
 
 def value_sizes(batch: memoryview, found: Head) -> list[tuple[int, int]]:
-    """(size, how many in a row) of the values, without making them."""
+    """(size, how many in a row) of the values, without unpacking them if all are of one size."""
     body = body_of(batch, found)
     try:
         if body[:1] != b"\x94":

@@ -1,12 +1,12 @@
 """What the logs say about their groups, without reading all of them.
 
-Footers tell which groups a sealed segment has entries of, with their indices, offsets and times. So
-records are read only where that is not enough: in open segments, and in those that hold what
-changes the meaning of others (a group's creation, a truncation, a log start), and for each group in
-the newest segment that tells how far it is committed.
+The footer of a sealed segment lists its groups, with the indices, offsets and times of their
+entries. So records are read only where footers are not enough: in open segments, in segments with
+records that change the meaning of others (a group's creation, a truncation, a log start), and for
+each group in the newest segment with a commit hint.
 
-The result: for each group its name (topic and partition), how far it is committed, and on each
-disk the *pieces* of its log that are in force, by index.
+Comes in: logs. Goes out: a `Catalog` with each group's name (topic and partition), how far it is
+committed, and on each disk the *pieces* of its log that are in force, by index.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Piece(NamedTuple):
     last: int
     segment: int
     begin: int
-    end: int  # not before the position of the last one
+    end: int  # at or after the position of the last entry's record
     first_offset: int
     next_offset: int
     first_time_ms: int
     last_time_ms: int
     last_term: int
-    first_term: int = 0  # 0: not known, a footer does not tell it
+    first_term: int = 0  # 0: not known, a footer does not have it
 
 
 class Run(NamedTuple):
-    """Entries first … last of one term. If only the last one's is known, it stands alone."""
+    """Entries first … last of one term. If only the last one's term is known, it stands alone."""
 
     first: int
     last: int
@@ -57,7 +57,7 @@ class Run(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """From `place` on, entries from `index` on that stand before it are not in force."""
+    """Takes the entries from `index` on that stand before `place` out of force."""
 
     place: Place
     index: int  # type: ignore[assignment]  # tuple.index is not used
@@ -78,18 +78,18 @@ class Part:
     started_at: Place = (0, 0)
     snapshots: list[tuple[int, int]] = field(default_factory=list)  # (index, term), complete
     base: tuple[int, int] = (0, 0)  # (index, term) of the entry below the log's start
-    right: int = 0  # up to here it is the group's log, as was found out otherwise than by a record
+    right: int = 0  # up to here it is the group's log, as `verify/commit_point` proved
     _found: tuple[tuple[int, int, int], list[Piece]] = ((0, 0, 0), [])  # what `in_force` said last
 
     def remove(self, place: Place) -> None:
-        """Nothing that stands before is in force; if it is made again, it is another replica."""
+        """Take all that stands before out of force; created again, it is another replica."""
         self.removed, self.first_index, self.start_offset, self.commit_index = True, 1, 0, 0
         self.cuts.append(Cut(place, 0))
         self.snapshots.clear()
         self.base = (0, 0)
 
     def in_force(self) -> list[Piece]:
-        """Pieces after cuts, by first index. Not to be changed."""
+        """The pieces that cuts leave, by first index. Callers must not change the list."""
         state = len(self.pieces), len(self.cuts), self.first_index
         if self._found[0] != state:
             self._found = state, self._pieces_in_force()
@@ -111,7 +111,7 @@ class Part:
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """Changes whenever what can be said of it does."""
+        """Changes whenever an answer about this part may change."""
         sizes = len(self.pieces), len(self.cuts), len(self.snapshots)
         return (*sizes, self.first_index, self.base, self.commit_index, self.right)
 
@@ -128,7 +128,7 @@ class Part:
         return out
 
     def sure(self) -> list[Run]:
-        """What is known to be of the group's log, for good: snapshots and starts are committed."""
+        """What surely belongs to the group's log for good: snapshots and starts are committed."""
         bases = [Run(index, index, term) for index, term in (*self.snapshots, self.base) if term]
         upto = max(self.commit_index, self.right)
         return bases + [
@@ -137,7 +137,7 @@ class Part:
 
     @property
     def newest_term(self) -> int:
-        """Of what it has, or had before a snapshot took its place."""
+        """The highest term of the entries that it has, or had before a snapshot replaced them."""
         terms = [one.last_term for one in self.in_force()]
         return max([*terms, self.base[1], *(term for _, term in self.snapshots)])
 
@@ -150,7 +150,7 @@ class Group:
     topic: str = ""
     partition: int = -1
     topic_uid: int = 0
-    superseded: bool = False  # by a topic of the same name, so it was deleted
+    superseded: bool = False  # by a newer topic of the same name, so it was deleted
     proven: int = 0  # committed up to here for another reason than a record in the logs
     proven_term: int = 0  # of that entry, if it is known
     parts: dict[str, Part] = field(default_factory=dict)  # by disk
@@ -158,28 +158,29 @@ class Group:
 
     @property
     def commit_index(self) -> int:
-        """The highest index that any log says is committed: by a hint, a snapshot, a log start
-        (only committed entries are removed), or by what `verify/commit_point` found out.
+        """The highest index that is known to be committed: any log says so by a hint, a snapshot
+        or a log start (only committed entries are removed), or `verify/commit_point` proved it.
         """
         known = max((part.commit_index for part in self.parts.values()), default=0)
         return max(known, self.proven, self.first_index - 1)
 
     @property
     def end(self) -> Piece | None:
-        """The last piece of the log that is right about what comes last: of the highest term."""
+        """The last piece of the log that ends in the highest term, so is right about the end."""
         lasts = [one.in_force()[-1] for disk, one in self.parts.items() if self.is_newest(disk)]
         return max(lasts, key=lambda one: (one.last_term, one.last), default=None)
 
     def is_newest(self, disk: str) -> bool:
-        """Whether its log ends in the highest term that any of them has, or had."""
+        """Whether the log of this disk ends in the highest term that any log has, or had."""
         newest = max(part.newest_term for part in self.parts.values())
         return bool(self.parts[disk].in_force()) and self.parts[disk].newest_term >= newest
 
     def right_to(self, disk: str) -> int:
-        """Up to here the log of this disk is surely the group's. A daemon that was down when
-        another leader came may have entries that were never committed, and will be cut off. So
-        it is right up to the commit that it knew of, and as far as its terms are those of what is
-        known to be committed.
+        """The index up to which the log of this disk is surely the group's.
+
+        If a daemon was down when another leader was elected, its log may end in entries that were
+        never committed and will be cut off. So a log is right up to the commit that it knew, and
+        as far as its terms are those of entries known to be committed.
         """
         state = self.proven, self.proven_term, *(part.state for part in self.parts.values())
         if self._rights[0] != state:
@@ -196,19 +197,19 @@ class Group:
         }
 
     def right_pieces(self, disk: str) -> list[Piece]:
-        """Those of its committed entries that are surely the group's."""
+        """The committed entries of this disk's log that are surely the group's."""
         upto = min(self.right_to(disk), self.commit_index)
         clipped = (one._replace(last=min(one.last, upto)) for one in self.parts[disk].in_force())
         return [one for one in clipped if one.first <= one.last]
 
     @property
     def first_index(self) -> int:
-        """The log start is an entry of the log, so the highest one known holds for all."""
+        """Where the log begins. A log start is an entry, so the highest one holds for all disks."""
         return max((part.first_index for part in self.parts.values()), default=1)
 
     @property
     def removed(self) -> bool:
-        """From all disks: a partition that moved was removed from some only."""
+        """Whether it was removed from all disks; one that moved was removed from some only."""
         return self.superseded or all(part.removed for part in self.parts.values())
 
     @property
@@ -217,8 +218,10 @@ class Group:
 
 
 def same_to(its: Iterable[Run], others: Iterable[Run]) -> int:
-    """The last index up to which two logs are the same. The leader of a term had all entries of
-    that term in one log, and logs with an entry of it are the same as that one up to there.
+    """The last index up to which two logs are the same.
+
+    The leader of a term had all entries of that term in its log, and any log with an entry of that
+    term is the same as the leader's up to that entry (log matching).
     """
     lasts: dict[int, int] = {}
     for one in others:
@@ -228,13 +231,15 @@ def same_to(its: Iterable[Run], others: Iterable[Run]) -> int:
 
 @dataclass
 class Catalog:
+    """Logs and their groups; `certain` and `moved` are by (disk, number) of open segments."""
+
     logs: list[Log]
     groups: dict[int, Group]
-    certain: dict[tuple[str, int], int]  # (disk, number) of open segments: what is surely synced
-    moved: dict[tuple[str, int], int] = field(default_factory=dict)  # the same: `_LogReader._moved`
+    certain: dict[tuple[str, int], int]  # the position up to which all is surely synced
+    moved: dict[tuple[str, int], int] = field(default_factory=dict)  # the end of relocated entries
 
     def readable(self, disk: str, segment: Segment) -> int:
-        """Up to here there are entries that can be read."""
+        """The position up to which the segment has entries that can be read."""
         key = disk, segment.number
         return max(self.certain.get(key, segment.capacity), self.moved.get(key, 0))
 
@@ -245,8 +250,10 @@ class Catalog:
 def make_catalog(
     logs: list[Log], topics: Iterable[str] | None = None, *, with_tails: bool = False
 ) -> Catalog:  # fmt: skip
-    """Read what has to be read. `with_tails`: of open segments also what no mark proves to be
-    synced, as far as it is whole.
+    """Read what is needed of the logs into a catalog, for all topics or the named ones.
+
+    `with_tails`: open segments are read as far as records are whole, also where no mark proves
+    that they are synced.
     """
     catalog = Catalog(logs, {}, {})
     for log in logs:
@@ -272,8 +279,9 @@ def _name(group: Group) -> None:
 
 
 def _supersede(groups: Collection[Group]) -> None:
-    """A name belongs to one topic at a time: to the one that was made last. Of an older one there
-    may be replicas on disks whose daemon was not there to remove them.
+    """Mark the groups of older topics as superseded: a name belongs to the topic created last.
+
+    Replicas of an older topic may be left on disks whose daemon was down when it was deleted.
     """
     newest: dict[str, Group] = {}
     for group in groups:
@@ -285,7 +293,7 @@ def _supersede(groups: Collection[Group]) -> None:
 
 
 class _LogReader:
-    """One log into the catalog."""
+    """Reads one log into the catalog."""
 
     def __init__(self, catalog: Catalog, log: Log, with_tails: bool) -> None:
         self._catalog, self._log, self._with_tails = catalog, log, with_tails
@@ -329,7 +337,9 @@ class _LogReader:
                 part.commit_index = max(part.commit_index, record.index)
 
     def _walk(self, segment: Segment) -> None:
-        """An open segment's end is what its marks prove; all of it, if the log went on."""
+        """Read all records of a segment. An open one ends where its marks prove; if the log went
+        on in a later segment, all of it counts.
+        """
         proven = self._log.synced_to(segment)
         certain = proven or 0
         waiting: list[tuple[f.Record, Any]] = []
@@ -351,9 +361,10 @@ class _LogReader:
             self._part(uid).pieces += pieces
 
     def _moved(self, runs: Runs, waiting: list[tuple[f.Record, Any]], certain: int) -> None:
-        """What holds wherever it stands, also beyond the last mark: commits, and what was moved.
-        Reclaim removes its first copy as soon as this one is synced; the mark that proves it comes
-        with the next write.
+        """Take what counts also after the last mark: commit hints and relocated records.
+
+        Reclaim removes the first copy of a record as soon as the second is synced; the mark that
+        proves it comes with the next write.
         """
         if not any(record.flags & f.RELOCATED for record, _ in waiting):
             return
@@ -423,7 +434,7 @@ def _piece(segment: Segment, row: f.FooterRow) -> Piece:
 
 
 class Runs:
-    """Entries of one segment as runs of consecutive indices of one term, group by group."""
+    """Gathers entries of one segment into pieces: consecutive indices of one term, by group."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment

@@ -1,9 +1,10 @@
-"""From locations that a user gives to the logs and segments that are there.
+"""Find logs and segments at the locations that a user gives.
 
 A location is a daemon's folder, a log's folder, an archive (one folder for each disk), or a
 cluster's data folder with those of several daemons. A log is named by its *disk*, the uuid that
 every segment carries: the same segments in a daemon's folder and in an archive are read once.
-Headers, trailers and footers are read here, records are not.
+Headers, trailers and footers are read here, records are not. Comes in: locations. Goes out: `Log`s
+with their `Segment`s; no file stays open.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from myqueue.wal import format as f
 
 MANIFEST, IDENTITY = "manifest.json", "identity"
 JSON_BYTES_MAX = 64 << 20
-READERS = 16  # requests at a time to storage that is far away
-LOOKS = 5  # at logs that change while they are looked at
+READERS = 16  # requests at a time to remote storage
+LOOKS = 5  # attempts to read logs that change meanwhile
 _HINT = "Give a daemon's folder, its wal/ folder, an archive, or the folder above these."
 
 
@@ -30,12 +31,13 @@ T = TypeVar("T")
 
 
 class SegmentGone(NotReady):
-    """A segment was reclaimed between two looks: what was needed of it stands in a later one."""
+    """A segment was reclaimed while the log was read; what was needed stands in a later one."""
 
     hint = "Run it again: the log moved on while it was read."
 
 
 def open_segment(location: str) -> storage.File:
+    """Open a segment; SegmentGone if it was removed."""
     try:
         return storage.open_file(location)
     except FileNotFoundError:
@@ -43,7 +45,7 @@ def open_segment(location: str) -> storage.File:
 
 
 def looked(look: Callable[[], T]) -> T:
-    """What `look` finds out, from the beginning again while segments are reclaimed under it."""
+    """Return what `look()` returns; call it again, LOOKS times in all, if a segment was removed."""
     for _ in range(LOOKS - 1):
         with suppress(SegmentGone):
             return look()
@@ -51,7 +53,7 @@ def looked(look: Callable[[], T]) -> T:
 
 
 class Segment(NamedTuple):
-    """One file, as far as header, trailer and footer tell; picklable, nothing is open."""
+    """One segment file, as its header, trailer and footer describe it; picklable, not open."""
 
     location: str
     number: int
@@ -64,7 +66,7 @@ class Segment(NamedTuple):
     footer_at: int
     rows: tuple[f.FooterRow, ...] | None  # None: open, or the footer is damaged
     used: bool  # whether anything stands in it
-    left_before: int  # where the segment before was left, by the first mark; 0: it was sealed
+    left_before: int  # where writing left the segment before, by the first mark; 0: it was sealed
     problem: str = ""
 
     @property
@@ -74,7 +76,7 @@ class Segment(NamedTuple):
 
 @dataclass
 class Log:
-    """One disk's log. `daemon` and `kind` are known if an identity or a manifest tells."""
+    """One disk's log. `daemon` and `kind` are known if an identity or a manifest names them."""
 
     disk: str
     daemon: str = ""
@@ -85,7 +87,7 @@ class Log:
 
     @property
     def name(self) -> str:
-        """For people: the daemon if it is known, else the disk."""
+        """A name for people: the daemon if it is known, else the disk."""
         return self.daemon or self.disk[:8]
 
     @property
@@ -94,7 +96,7 @@ class Log:
         return max((one.number for one in self.segments if one.used), default=0)
 
     def synced_to(self, segment: Segment) -> int:
-        """Up to where later segments prove this one to be synced; 0 if none is in use."""
+        """The position up to which later segments prove this one to be synced; 0 without any."""
         if segment.sealed:
             return segment.capacity
         if segment.number >= self.last_used:
@@ -104,7 +106,7 @@ class Log:
 
 
 def find_logs(locations: Iterable[str]) -> list[Log]:
-    """All logs at or below the locations, those of one disk together, by name."""
+    """All logs at or below the locations, sorted by name; segments of one disk are one log."""
     logs: dict[str, Log] = {}
     for location in locations:
         location = storage.canonical(location)
@@ -114,17 +116,17 @@ def find_logs(locations: Iterable[str]) -> list[Log]:
 
 
 def _folders(location: str) -> list[tuple[str, dict[str, int | None], Log]]:
-    """(folder of segments, its names, whose it is)."""
+    """(folder of segments, its names, its owner)."""
     names = storage.entries(location)
-    found = _log_at(location, names)
-    if found is not None:
-        return [found]
+    folder = _log_at(location, names)
+    if folder is not None:
+        return [folder]
     out = []
     for name, size in sorted(names.items()):
         if size is None:
             below = storage.join(location, name)
-            found = _log_at(below, storage.entries(below))
-            out += [] if found is None else [found]
+            folder = _log_at(below, storage.entries(below))
+            out += [] if folder is None else [folder]
     if not out:
         what = "holds no log" if names else "is empty"
         raise FormatUnknown(f"{location} {what}", hint=_HINT)
@@ -164,31 +166,33 @@ def _owner(fields: dict[str, Any], folder: str) -> Log:
 
 
 def _json(location: str) -> dict[str, Any]:
-    """A small file of the daemon's; damage of it is not what is looked for here."""
+    """A small file of the daemon; {} if it can't be read, since its damage is not judged here."""
     try:
         file = storage.open_file(location)
         try:
-            found = json.loads(file.read(0, JSON_BYTES_MAX))
+            fields = json.loads(file.read(0, JSON_BYTES_MAX))
         finally:
             file.close()
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def segments_in(folder: str) -> list[Segment]:
-    """As the folder is now."""
+    """The segments that are in the folder now."""
     return _segments(folder, storage.entries(folder))
 
 
 def _segments(folder: str, names: dict[str, int | None]) -> list[Segment]:
-    """If one is reclaimed meanwhile, its records may stand in one that the names do not have."""
+    """Examine the named segments. If one is reclaimed meanwhile, the folder is listed again: its
+    records may stand in a segment that `names` lacks.
+    """
     for _ in range(LOOKS):
-        found = _all_examined(folder, names)
-        if None not in found:
+        segments = _all_examined(folder, names)
+        if None not in segments:
             break
         names = storage.entries(folder)
-    return [one for one in found if one is not None]
+    return [one for one in segments if one is not None]
 
 
 def _all_examined(folder: str, names: dict[str, int | None]) -> list[Segment | None]:
@@ -203,9 +207,9 @@ def _all_examined(folder: str, names: dict[str, int | None]) -> list[Segment | N
         return list(pool.map(_examined, files))
 
 
-def _examined(found: tuple[str, int, int, int]) -> Segment | None:
-    """None if it was reclaimed since the folder was read."""
-    location, number, uid, size = found
+def _examined(listed: tuple[str, int, int, int]) -> Segment | None:
+    """Examine one listed file; None if it was reclaimed since the folder was listed."""
+    location, number, uid, size = listed
     try:
         file = storage.open_file(location)
     except FileNotFoundError:
@@ -217,7 +221,7 @@ def _examined(found: tuple[str, int, int, int]) -> Segment | None:
 
 
 def examine(file: storage.File, location: str, number: int, uid: int, size: int) -> Segment:
-    """Header, trailer, footer. Where the header is damaged, the file's name and size stand in."""
+    """Read header, trailer and footer. A damaged header is replaced by the file's name and size."""
     capacity, created, disk, problem = size, 0, "", ""
     try:
         header = f.decode_segment_header(file.read(0, f.SEGMENT_HEADER_BYTES))
@@ -238,7 +242,7 @@ def examine(file: storage.File, location: str, number: int, uid: int, size: int)
 
 
 def _add(logs: dict[str, Log], segments: list[Segment], owner: Log) -> None:
-    """Segments belong to the disk that their folder is said to be of, else to the one they name."""
+    """Add segments to the log of their folder's disk, else of the disk that they name."""
     disk = owner.disk or next((one.disk for one in segments if one.disk), "")
     log = logs.setdefault(disk, Log(disk))
     for name in ("daemon", "kind", "cluster", "folder"):
@@ -251,8 +255,9 @@ def _add(logs: dict[str, Log], segments: list[Segment], owner: Log) -> None:
 def walked(
     segment: Segment, damaged: Callable[[int], None] = lambda position: None
 ) -> Iterator[tuple[f.Record, memoryview]]:
-    """All records that can be found in a segment, payloads unchecked; damage is stepped over, and
-    `damaged` is told where it begins.
+    """Yield all records that can be found in a segment, payloads unchecked.
+
+    Damage is skipped; `damaged(position)` is called where it begins.
     """
     file = open_segment(segment.location)
     try:
@@ -270,8 +275,9 @@ def walked(
 
 
 def valid_to(segment: Segment, position: int) -> int:
-    """How far records with right checksums follow each other from here on: what a daemon that
-    finds this end of its log keeps, whether it was synced or not.
+    """The position up to which records with right checksums follow each other from here on.
+
+    A daemon that recovers this end of its log keeps the same records, synced or not.
     """
     file = open_segment(segment.location)
     try:

@@ -1,10 +1,11 @@
-"""The bytes of a task, wherever they stand by now.
+"""The file of a task, or the files to which reclaim moved its entries.
+
+Comes in: a task. Goes out: the task with its open file, or other tasks with theirs.
 
 Reclaim removes segments of a running daemon at any time, also between the planning of a task and
-its reading. Before it removes one, it writes again what is still needed of it, in later segments of
-the same folder. So a task whose segment is gone looks at the folder once more and reads its entries
-where they were moved to. Entries before the log's start were removed by retention: nobody reads
-them any more.
+its reading. Before it removes a segment, it writes what is still needed of it into later segments
+of the same folder. So if a task's segment is removed, its entries are read where they were moved
+to. Entries before the log's start were removed by retention, and are no longer wanted.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from myqueue.analytics.log.replica_choice import choose
 
 
 def opened(task: Task, looks: int = LOOKS) -> Iterator[tuple[Task, storage.File]]:
-    """The task with its file, closed after use; or the tasks that took its place.
+    """Yield the task with its file, which is closed after use; or the tasks that replace it.
 
-    Raises SegmentGone if that can't be: the task is of all records, or of a part of a segment, and
-    nobody knows any more which entries stood in which part.
+    Raises SegmentGone if the task can't be replaced: it is of all records, or of a part of a
+    segment, and which entries stood in that part is no longer known.
     """
     try:
         file = open_segment(task.location)
@@ -41,7 +42,11 @@ def opened(task: Task, looks: int = LOOKS) -> Iterator[tuple[Task, storage.File]
 
 
 def _moved(task: Task) -> list[Task]:
-    """Also what no mark proves to be synced yet: reclaim synced it before it removed the other."""
+    """The tasks that read the moved entries.
+
+    They read also what no mark proves to be synced: reclaim synced it before it removed the first
+    copy.
+    """
     log = Log(task.disk, task.daemon, segments=segments_in(storage.parent(task.location)))
     catalog = make_catalog([log], with_tails=True)
     spans: defaultdict[tuple[str, int], dict[int, list[Span]]] = defaultdict(dict)
@@ -57,7 +62,7 @@ def _moved(task: Task) -> list[Task]:
 
 
 def _found(task: Task, group: Group, span: Span) -> Iterator[tuple[int, Span]]:
-    """(segment, span) of its entries from the log's start on; they are known to be committed."""
+    """(segment, span) of the span's entries from the log's start on; all are committed."""
     part = group.parts[task.disk]
     part.right = max(part.right, span.last)
     index = max(span.first, part.first_index)

@@ -1,9 +1,8 @@
-"""The little of msgpack that stands in the log: commands, saved rows, what a group was created
-with.
+"""The part of msgpack that occurs in the log: commands, saved rows, contents of creation records.
 
-Written here, so that executors need no compiled package beside pyarrow, and so that a second pair
-of eyes reads what the daemons wrote. Sizes are believed only as far as there are bytes; nesting has
-a limit; extension types and floats do not occur in the log and are refused.
+A second implementation, so that executors need no compiled package besides pyarrow, and so that the
+daemons' codec is not trusted to read what it wrote. A size is believed only if there are as many
+bytes; nesting has a limit; extension types and floats do not occur in the log and are refused.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ class BadPack(ValueError):
 
 
 def unpack(data: Bytes) -> Any:
+    """The one value that these bytes hold; BadPack if they do not."""
     raw = bytes(data)
     try:
         value, end = _value(raw, 0, 0)
@@ -31,7 +31,7 @@ def unpack(data: Bytes) -> Any:
 
 
 def item_at(raw: bytes, at: int) -> tuple[Any, int]:
-    """The value there and the position behind it; a list or map in it may have no other in it."""
+    """The value at this position, and the position after it. A list or map must be flat."""
     try:
         return _value(raw, at, DEPTH_MAX - 1)
     except (UnicodeDecodeError, TypeError) as error:
@@ -39,7 +39,7 @@ def item_at(raw: bytes, at: int) -> tuple[Any, int]:
 
 
 def first_item(data: Bytes) -> Any:
-    """Of a packed list, of which the rest may be cut off, or be large: it is not looked at."""
+    """The first item of a packed list. The rest is not read: it may be large, or cut off."""
     raw = bytes(data[:FIRST_BYTES_MAX])
     try:
         if raw[0] not in _LISTS and not 0x91 <= raw[0] <= 0x9F:
@@ -112,7 +112,7 @@ def _list(raw: bytes, at: int, size: int, depth: int) -> tuple[list[Any], int]:
 
 
 def pack(value: Any) -> bytes:
-    """In the shortest form, as the daemons pack: equal values give equal bytes."""
+    """Pack in the shortest form, as the daemons do: equal values give equal bytes."""
     out = bytearray()
     _pack(value, out)
     return bytes(out)

@@ -1,11 +1,11 @@
 """Which bytes have to be read, and by which task. Pure: a catalog comes in, tasks go out.
 
-Every committed entry is wanted once, though several replicas have it. So each index of a group gets
-one piece of one log (`replica_choice`). What footers say about offsets and times decides which
+The invariant: every committed entry is read once, though several replicas have it. So each index of
+a group gets one piece of one log (`replica_choice`). Offsets and times in footers decide which
 pieces are read at all.
 
-A `Task` is a range of positions of one segment, with the runs of indices that are wanted of it. It
-is what Spark calls an input partition: small, picklable, nothing in it is open.
+A `Task` is a range of positions of one segment, with the spans of indices wanted from it. Spark
+calls it an input partition: it is small and picklable, and nothing in it is open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPLIT_BYTES = 64 << 20
 
 
 class Span(NamedTuple):
-    """Wanted entries of one group: indices first … last that stand at positions begin … end."""
+    """Wanted entries of one group: indices first … last, at positions begin … end."""
 
     first: int
     last: int
@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a query asks for. Offsets and times: first one wanted, and the one behind the last."""
+    """What a query asks for. Offsets and times: the first one, and the one after the last."""
 
     topics: tuple[str, ...] | None = None
     partitions: tuple[int, ...] | None = None
@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
         )
 
     def may_be_in(self, piece: Piece) -> bool:
-        """By what the footer says; times of entries that have none are 0."""
+        """Whether the piece may have wanted entries. The time of an entry without one is 0."""
         return (
             piece.first_offset < self.offsets[1]
             and self.offsets[0] < max(piece.next_offset, piece.first_offset + 1)
@@ -71,22 +71,23 @@ class Task(NamedTuple):
     capacity: int
     begin: int
     end: int
-    complete: bool  # what can't be read in it is damage, and not the end of what is written
+    complete: bool  # bytes that can't be read in it are damage, not the end of what is written
     spans: dict[int, list[Span]] | None = None  # by group; None: all records
     names: dict[int, tuple[str, int]] = {}  # group → topic and partition  # noqa: RUF012
     is_whole: bool = True  # no other task reads entries of these spans from this segment
 
     @property
     def name(self) -> str:
+        """The segment's file name."""
         return self.location.rpartition("/")[2]
 
 
-Ranges = dict[int, tuple[int, int]]  # group → first index, and the one behind the last
+Ranges = dict[int, tuple[int, int]]  # group → first index, and the one after the last
 
 
 def committed_ranges(catalog: Catalog, wanted: Wanted) -> Ranges:
-    """Of all groups that are wanted, from the log start to the last entry that is known to be
-    committed; see `verify/commit_point` for those of which nothing is known.
+    """The ranges of all wanted groups, from the log start to the last entry that is known to be
+    committed. `verify/commit_point` judges groups of which nothing is known.
     """
     return {
         group.uid: (group.first_index, group.commit_index + 1)
@@ -99,16 +100,18 @@ def entry_tasks(
     catalog: Catalog, ranges: Ranges, wanted: Wanted, split_bytes: int, *, may_miss: bool,
     newest_first: bool = False, damages: Collection[Damage] = (),
 ) -> list[Task]:  # fmt: skip
-    """Tasks that together hold each entry of the ranges once. `newest_first` is for ranges that go
-    beyond what is known to be committed.
+    """Make tasks that together read each entry of the ranges once.
+
+    `newest_first` is for ranges that go beyond what is known to be committed. `may_miss`: entries
+    that no log has are left out instead of raising CorruptData.
     """
     spans: defaultdict[tuple[str, int], dict[int, list[Span]]] = defaultdict(dict)
     order = logs_by_bytes(catalog)
-    for uid, (first, behind) in sorted(ranges.items()):
+    for uid, (first, end) in sorted(ranges.items()):
         group = catalog.groups[uid]
         disks = by_term(group, order) if newest_first else order
         pieces = choose(
-            group, disks, first, behind, may_miss, damages, with_doubtful_ends=newest_first
+            group, disks, first, end, may_miss, damages, with_doubtful_ends=newest_first
         )
         for disk, piece in pieces:
             if wanted.may_be_in(piece):
@@ -120,7 +123,7 @@ def entry_tasks(
 def tasks_of(
     catalog: Catalog, spans: Mapping[tuple[str, int], dict[int, list[Span]]], split_bytes: int
 ) -> list[Task]:  # fmt: skip
-    """Of spans by (disk, number of the segment) and group."""
+    """Make the tasks that read these spans, given by (disk, number of the segment) and group."""
     tasks: list[Task] = []
     for (disk, number), groups in sorted(spans.items()):
         log = catalog.log(disk)
@@ -131,7 +134,7 @@ def tasks_of(
 
 
 def record_tasks(catalog: Catalog, wanted: Wanted, split_bytes: int) -> list[Task]:
-    """Everything that is certain in every log, whatever it is."""
+    """Make tasks that read all certain records of every log, as far as they are wanted."""
     groups = None
     if wanted.topics is not None or wanted.partitions is not None or wanted.groups is not None:
         groups = {one.uid for one in catalog.groups.values() if wanted.has_group(one)}
@@ -151,7 +154,7 @@ def record_tasks(catalog: Catalog, wanted: Wanted, split_bytes: int) -> list[Tas
 
 
 def _any_row(rows: Iterable[f.FooterRow], wanted: Wanted, groups: set[int] | None) -> bool:
-    """Records without a group (marks) are in every segment."""
+    """Whether the segment may have a wanted record. Marks have no group and are in each one."""
     if groups is None and wanted.kinds is None:
         return True
     mask = ALL if wanted.kinds is None else sum(1 << kind for kind in wanted.kinds)
@@ -164,7 +167,7 @@ def _split(
     catalog: Catalog, log: Log, segment: Segment, split_bytes: int,
     spans: dict[int, list[Span]] | None, names: dict[int, tuple[str, int]],
 ) -> Iterator[Task]:  # fmt: skip
-    """One segment, or a big one in ranges; only those in which something wanted may begin."""
+    """Make tasks for one segment, several if it is big; only where wanted records may begin."""
     synced = log.synced_to(segment)
     end = catalog.readable(log.disk, segment)
     if segment.footer_at:

@@ -1,10 +1,10 @@
-"""Of which log each entry is read: several replicas have it, and one is enough.
+"""From which log each entry is read: several replicas have it, and one copy is enough.
 
-Pure. Logs come in an order of preference. Where bytes are known to be damaged, another copy is
-taken, entry by entry: each disk may be damaged somewhere, and no message is lost while one copy is
-whole. A segment of which nobody knows what is damaged in it comes after all others. A committed
-entry is taken only from a log that is surely right about it (`Group.right_to`); beyond the commit,
-last of all comes the end of a log that another leader may have made invalid.
+Pure: a group, logs in order of preference and known damage come in; pieces go out. A damaged entry
+is read from another copy, entry by entry: each disk may be damaged somewhere, and no message is
+lost while one copy is whole. A segment with damage at unknown places comes after all others. A
+committed entry is taken only from a log that is surely right about it (`Group.right_to`). After the
+commit, the end of a log that another leader may have made invalid is taken last of all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from myqueue.errors import CorruptData
 
 
 class Damage(NamedTuple):
-    """An entry that can't be read; index 0: anything in that segment."""
+    """An entry that can't be read; index 0: any entry of that segment may be damaged."""
 
     disk: str
     segment: int
@@ -27,7 +27,7 @@ class Damage(NamedTuple):
 
 
 def logs_by_bytes(catalog: Catalog) -> list[str]:
-    """So that as few segments as possible are opened."""
+    """Disks, most bytes of entries first, so that as few segments as possible are opened."""
     sizes = {
         log.disk: sum(row.entry_bytes for one in log.segments for row in one.rows or ())
         for log in catalog.logs
@@ -36,7 +36,7 @@ def logs_by_bytes(catalog: Catalog) -> list[str]:
 
 
 def by_term(group: Group, order: list[str]) -> list[str]:
-    """For what goes beyond the last known commit: the log with the highest term is right."""
+    """Disks, highest last term first: after the known commit, the log with that term is right."""
 
     def newest(disk: str) -> tuple[int, int]:
         pieces = group.parts[disk].in_force()
@@ -46,23 +46,27 @@ def by_term(group: Group, order: list[str]) -> list[str]:
 
 
 def choose(
-    group: Group, order: list[str], first: int, behind: int, may_miss: bool,
+    group: Group, order: list[str], first: int, end: int, may_miss: bool,
     damages: Iterable[Damage] = (), *, with_doubtful_ends: bool = False,
 ) -> Iterator[tuple[str, Piece]]:  # fmt: skip
-    """One piece for every index; what nobody has at the end is not there yet, or not archived."""
+    """Choose one (disk, piece) for every index from `first` to before `end`.
+
+    Entries at the end that no log has are not written or not archived yet, so the choice ends
+    there. A hole before them raises CorruptData, unless `may_miss`.
+    """
     sound, doubtful = _sources(group, order, damages, with_doubtful_ends)
     index = first
-    while index < behind:
-        found = next((one for one in sound if one.covers(index)), None)
-        index_after = behind
-        if found is None:
+    while index < end:
+        source = next((one for one in sound if one.covers(index)), None)
+        index_after = end
+        if source is None:
             later = [at for one in sound if (at := one.next_after(index))]
-            index_after = min([behind, *later])
-            found = next((one for one in doubtful if one.covers(index)), None)
-        if found is None:
+            index_after = min([end, *later])
+            source = next((one for one in doubtful if one.covers(index)), None)
+        if source is None:
             later = [at for one in doubtful if (at := one.next_after(index))]
             index_after = min([index_after, *later])
-            if index_after >= behind:
+            if index_after >= end:
                 return
             if not may_miss:
                 raise CorruptData(
@@ -72,16 +76,16 @@ def choose(
                 )
             index = index_after
             continue
-        piece = found.piece
-        last = min(piece.last, behind - 1, index_after - 1)
-        yield found.disk, piece._replace(first=index, last=last)
+        piece = source.piece
+        last = min(piece.last, end - 1, index_after - 1)
+        yield source.disk, piece._replace(first=index, last=last)
         index = last + 1
 
 
 def _sources(
     group: Group, order: list[str], damages: Iterable[Damage], with_doubtful_ends: bool
 ) -> tuple[list[_Source], list[_Source]]:
-    """What can be read, and what perhaps can be."""
+    """Sources that can be read, and sources that perhaps can be."""
     entries: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     segments = set()
     for one in damages:
@@ -121,6 +125,7 @@ def _from(pieces: list[Piece], first: int) -> list[Piece]:
 
 
 def _without(piece: Piece, indices: list[int]) -> Iterator[Piece]:
+    """The piece in parts, without these indices."""
     first = piece.first
     for index in indices:
         if first <= index <= piece.last:
@@ -132,7 +137,7 @@ def _without(piece: Piece, indices: list[int]) -> Iterator[Piece]:
 
 
 class _Source:
-    """The pieces of one disk, asked for rising indices."""
+    """The pieces of one disk; callers must ask for rising indices."""
 
     def __init__(self, disk: str, pieces: list[Piece]) -> None:
         self.disk, self._pieces, self._at = disk, pieces, 0
@@ -147,5 +152,5 @@ class _Source:
         return self._at < len(self._pieces) and self.piece.first <= index
 
     def next_after(self, index: int) -> int:
-        """The next index that is there; 0 if none is."""
+        """The next index that this disk has; 0 if it has none."""
         return self.piece.first if self._at < len(self._pieces) else 0

@@ -1,11 +1,12 @@
-"""Going through the bytes of a segment, record by record. Pure but for the `read` that it is given.
+"""Read a segment record by record. Pure except for the `read` function that comes in.
 
-A `Walk` yields verified records until something else stands there, and says what. It may begin at
-any position: the first record from there on is found by its checksum, which binds the position and
-the segment's uid, so nothing else can be taken for one. That is what lets one big segment be read
-by several tasks: the task of the range [begin, end) has the records whose headers begin in it.
+A `Walk` yields verified records until the next bytes are not one, and says what they are. It may
+begin at any position: it finds the first record from there on by its checksum, which covers the
+position and the segment's uid, so no other bytes can be taken for a record. Therefore several tasks
+can read one big segment: the task of the range [begin, end) has the records whose headers begin in
+it.
 
-It reads in windows, so memory does not depend on the size of a segment or of a range.
+A walk reads in windows, so memory does not depend on the size of a segment or of a range.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ END, NO_RECORD, BAD_PAYLOAD, CUT_SHORT = "end", "no valid record", "payload chec
 
 
 class Walk:
-    """One pass. After `records` ended, `position` and `problem` say where and why."""
+    """One pass over a segment. `position` and `problem` say where and why `records` ended."""
 
     def __init__(self, read: Read, uid: int, capacity: int, position: int = 0) -> None:
         self._read = read
@@ -36,7 +37,7 @@ class Walk:
         self.bad: f.Record | None = None  # with BAD_PAYLOAD: whose payload it is
 
     def records(self, until: int, payloads: bool = True) -> Iterator[tuple[f.Record, memoryview]]:
-        """Records that begin before `until`. Without `payloads` these are not checked."""
+        """Yield records that begin before `until`. Without `payloads`, payloads are unchecked."""
         record_at, is_right = f.record_at, f.payload_is_right
         seed, limit, position = self.seed, self.limit, self.position
         window, base = memoryview(b""), position
@@ -94,11 +95,11 @@ class Walk:
         if position <= f.SEGMENT_HEADER_BYTES:
             self.position = f.SEGMENT_HEADER_BYTES
             return
-        found = next(self.find(f.RECORD_SIGN, position), None)
-        self.position = self.limit if found is None else found.position
+        record = next(self.find(f.RECORD_SIGN, position), None)
+        self.position = self.limit if record is None else record.position
 
     def last_nonzero(self) -> int:
-        """Position after the last byte, from here to the trailer's place, that is not zero."""
+        """The position after the last byte that is not zero, from here to the trailer's place."""
         at, last = self.position, self.position
         while at < self.limit:
             window = self._read(at, min(WINDOW_BYTES, self.limit - at))
@@ -117,14 +118,14 @@ def _judged(header: memoryview) -> str:
 
 
 class Seal(NamedTuple):
-    """What the end of a sealed segment says; `rows` is None if the footer is damaged."""
+    """The trailer and footer of a sealed segment; `rows` is None if the footer is damaged."""
 
     footer_at: int
     rows: list[f.FooterRow] | None
 
 
 def seal_of(read: Read, uid: int, capacity: int) -> Seal | None:
-    """None while the segment is open."""
+    """Read trailer and footer; None while the segment is open."""
     position, seed = capacity - HEADER, f.segment_seed(uid)
     if position < f.SEGMENT_HEADER_BYTES:  # a file that was cut short
         return None
@@ -141,13 +142,13 @@ def seal_of(read: Read, uid: int, capacity: int) -> Seal | None:
 
 
 def left_by(read: Read, uid: int) -> int:
-    """Where the segment before was left without a footer, as the first mark tells, or 0."""
+    """Where writing left the segment before without a footer, by the first mark; else 0."""
     mark = _record(read, f.SEGMENT_HEADER_BYTES, f.segment_seed(uid), f.MARK)
     return 0 if mark is None else mark.chain
 
 
 def is_used(read: Read, uid: int) -> bool:
-    """Whether anything stands at the first record's place."""
+    """Whether any byte is written at the first record's place."""
     return any(read(f.SEGMENT_HEADER_BYTES, HEADER))
 
 

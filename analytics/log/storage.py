@@ -2,10 +2,10 @@
 
 A location is a path or a URI (`s3://bucket/archive`, `hdfs://…`, `gs://…`, `file:///…`). Both are
 listed and read alike: `entries(location)`, `open_file(location).read(position, length)`. Paths are
-read by the system's own calls, which cost less than a file system object; URIs by pyarrow, whose
+read by system calls, which cost less than a file system object. URIs are read by pyarrow, whose
 wheel holds S3, GCS and Azure, reads ranges, and needs no memory of the JVM.
 
-Nothing is ever written here.
+This module only reads.
 """
 
 from __future__ import annotations
@@ -91,17 +91,17 @@ def open_file(location: str) -> File:
 
 
 def entries(location: str) -> dict[str, int | None]:
-    """Names in a folder, with the sizes of files and None for folders."""
+    """The names in a folder, with the sizes of files and None for folders."""
     if is_remote(location):
         return _remote_entries(location)
-    found: dict[str, int | None] = {}
+    sizes: dict[str, int | None] = {}
     with os.scandir(location) as names:
-        for one in names:
+        for entry in names:
             try:
-                found[one.name] = None if one.is_dir() else one.stat().st_size
+                sizes[entry.name] = None if entry.is_dir() else entry.stat().st_size
             except FileNotFoundError:  # reclaimed since the folder was read
                 continue
-    return found
+    return sizes
 
 
 def _remote_entries(location: str) -> dict[str, int | None]:
