@@ -1,8 +1,11 @@
-"""Messages to Parquet, incrementally: a stream that takes all there is and stops.
+"""Export messages to Parquet, incrementally: a stream that takes all there is and stops.
 
-Spark's checkpoint says how far the export is, and its file sink which files count: those listed in
-`_spark_metadata` in the target. So a run that was killed is repeated without doubling anything.
-Read the target with Spark, which heeds that list; others see files of a killed run, too.
+Comes in: logs and a target. Goes out: Parquet files in folders by topic and partition.
+
+Spark's checkpoint says how far the export is. Spark's file sink lists the files that count in
+`_spark_metadata` in the target. So a run that was killed can be repeated, and no message is
+doubled. Read the target with Spark, which follows that list; other readers see files of a killed
+run as well.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ def export(
     session: Any, paths: list[str], target: str, topics: tuple[str, ...], *, restart: bool,
     skip_unknown: bool = False, note: Callable[[str], None] = lambda text: None,
 ) -> int:  # fmt: skip
-    """How many messages were written now. What can't be exported is refused before anything is
-    written; `note` is told of what is left out.
+    """Export messages that are not exported yet, and return how many were written.
+
+    UnknownTopic or CorruptData is raised before anything is written. `note(text)` is called for
+    everything that is left out. `restart` removes an earlier export at the target first.
     """
     catalog, judgement = Judge().looked_at(paths, Wanted(topics=topics or None))
     refuse_strangers(catalog, topics)
@@ -63,7 +68,7 @@ def export(
 
 
 def _remove(session: Any, target: str) -> None:
-    """Only what is an export: a folder with its progress in it."""
+    """Remove an export; InvalidRequest for a folder that is none: one without its progress."""
     jvm = session._jvm
     path = jvm.org.apache.hadoop.fs.Path(target)
     system = path.getFileSystem(session._jsc.hadoopConfiguration())

@@ -1,4 +1,8 @@
-"""Reports as pages: one file of HTML with style and plots inside, nothing loaded from elsewhere."""
+"""The page of `myq spark verify`, and the frame of all pages: facts come in, HTML goes out. Pure.
+
+A page is one file with style and plots inside; it loads nothing from elsewhere. All texts are
+escaped.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +62,7 @@ svg .axis { stroke: var(--line); } svg .grid { stroke: var(--line); stroke-dasha
 
 
 def page(title: str, sub: str, body: Iterable[str]) -> str:
+    """A whole page; `body` is HTML, title and sub are plain text."""
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
@@ -68,6 +73,7 @@ def page(title: str, sub: str, body: Iterable[str]) -> str:
 
 
 def tiles(values: Iterable[tuple[str, str]]) -> str:
+    """A row of tiles, from (name, value)."""
     inner = "".join(
         f"<div class='tile'><b>{escape(value)}</b><span>{escape(name)}</span></div>"
         for name, value in values
@@ -76,15 +82,15 @@ def tiles(values: Iterable[tuple[str, str]]) -> str:
 
 
 class Size(int):
-    """Bytes in a table."""
+    """A number of bytes in a table; shown with its unit."""
 
 
 class Alarm(str):
-    """A text in a table that has to be seen."""
+    """A text in a table that is shown as an alarm."""
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Numbers to the right, and the heads of their columns."""
+    """A table. Columns of numbers, and their heads, are aligned to the right."""
     whole = [list(row) for row in rows]
     right = [
         bool(whole) and all(type(row[place]) in (int, float, Size) for row in whole)
@@ -127,7 +133,7 @@ def human(count: float) -> str:
 
 
 def _name(group: dict[str, Any]) -> str:
-    """A group that has no name is a partition whose creation is in none of the logs any more."""
+    """The group's name. A partition whose creation record no log has any more is not named."""
     if group["topic"]:
         gone = " (deleted)" if group["removed"] else ""
         return f"{group['topic']}/{group['partition']}{gone}"
@@ -155,6 +161,7 @@ def _verdict(facts: dict[str, Any]) -> str:
 
 
 def verify_page(facts: dict[str, Any]) -> str:
+    """The page of `myq spark verify`, from `Report.plain` with paths and duration."""
     looked = facts["looked_at"]
     body = [
         _verdict(facts),

@@ -1,5 +1,7 @@
-"""Plots as SVG, drawn by hand. Three kinds are all that the reports need, and a page with them
-needs no library, neither to be made nor to be looked at.
+"""Plots as SVG: curves, bars and histograms. Pure: numbers come in, text goes out.
+
+The reports need no other kinds, and a page with these needs no library, neither to make nor to view
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _NOTHING = (
 
 
 def short(value: float) -> str:
-    """1234567 → "1.23 M"."""
+    """A short text for a number: 1234567 → "1.23 M"."""
     for limit, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
         if abs(value) >= limit:
             return f"{value / (1e3 if unit == ' k' else limit):.3g}{unit}"
@@ -54,7 +56,7 @@ def _y(value: float, top: float) -> float:
 
 
 def nice_top(values: Sequence[float]) -> float:
-    """A round number not below any of them; of few things, so that the scale has whole numbers."""
+    """A round number not below any value; TICKS for small whole numbers, so ticks are whole."""
     most = max(values, default=0)
     if most <= TICKS and all(value == int(value) for value in values):
         return float(TICKS)
@@ -67,7 +69,7 @@ def nice_top(values: Sequence[float]) -> float:
 
 
 def curves(times_ms: Sequence[int], series: dict[str, Sequence[float]]) -> str:
-    """Lines over time; more than eight series are summed up as "others"."""
+    """Lines over common times; series beyond SERIES_MAX are summed up as "others"."""
     shown = dict(list(series.items())[:SERIES_MAX])
     rest = list(series.values())[SERIES_MAX:]
     if rest:
@@ -81,7 +83,7 @@ def curves(times_ms: Sequence[int], series: dict[str, Sequence[float]]) -> str:
 
 
 def lines(points: Mapping[str, Sequence[tuple[int, float]]]) -> str:
-    """Each series with times of its own."""
+    """Lines over time, each series with times of its own."""
     every = [when for one in points.values() for when, _ in one]
     low, high = min(every, default=0), max(every, default=1)
     span = max(high - low, 1)
@@ -137,7 +139,7 @@ def legend(names: list[str]) -> str:
 
 
 def bars(labels: Sequence[str], values: Sequence[float], every_label: bool = True) -> str:
-    """One bar each; labels are thinned where they would not fit."""
+    """A bar for each value; some labels are left out where they would not fit."""
     top = nice_top(values)
     width = (WIDTH - LEFT - RIGHT) / max(len(values), 1)
     room = max(1, -(-len(labels) * 44 // (WIDTH - LEFT - RIGHT))) if every_label else 1
@@ -158,7 +160,7 @@ def bars(labels: Sequence[str], values: Sequence[float], every_label: bool = Tru
 
 
 def histogram(buckets: Sequence[Sequence[float]], unit: str = "") -> str:
-    """[from, to, how often]: a bar for each doubling or part of one, in a row without holes."""
+    """Bars for buckets [from, to, how often], which must follow each other without holes."""
     whole = len(buckets) <= WHOLE_LABELS_MAX
     labels = [
         f"{short(low)}–{short(high - 1)}{unit}" if whole and high - low > 1

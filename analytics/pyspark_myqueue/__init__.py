@@ -1,8 +1,8 @@
-"""How Spark finds the format by its name: it looks for packages called `pyspark_…` at the start.
+"""The name by which Spark finds the format: at its start it looks for packages called `pyspark_…`.
 
 So `spark.read.format("myqueue")` works wherever myqueue is installed, without registration. Code
-that was shipped with a job (`--py-files`) comes too late for that: register
-`myqueue.analytics.source.datasource.MyQueueSource` there.
+that is shipped with a job (`--py-files`) arrives after Spark looked: there, register
+`myqueue.analytics.source.datasource.MyQueueSource`.
 """
 
 from myqueue.analytics.source.datasource import MyQueueSource as DefaultSource

@@ -1,10 +1,10 @@
 """The data source: `spark.read.format("myqueue")` and `spark.readStream.format("myqueue")`.
 
-`datasource` has options, batch reading and views, `streaming` the stream, `filters` what Spark's
-filters say about bytes that need not be read, `rows` the schemas and a task's record batches,
-`ack_ledger` the ledger of acknowledgements as a view.
+`datasource` has options, batch reading and views, `streaming` the stream, `filters` narrows what is
+read by Spark's filters, `rows` has the schemas and makes a task's record batches, `ack_ledger` is
+the ledger of acknowledgements as a view.
 
 Comes in: options of a reader. Goes out: Arrow batches of messages, entries, records or
-acknowledgements. What stands behind the commit point is never shown as a message. Spark loads it by
-way of `pyspark_myqueue`; `export`, `verify` and `stats` use its rows.
+acknowledgements. Messages after the commit point are never shown. Spark loads the source through
+`pyspark_myqueue`; `export`, `verify` and `stats` use its rows.
 """

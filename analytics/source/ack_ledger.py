@@ -1,13 +1,14 @@
-"""The ledger of acknowledgements, as a table: what somebody was told is stored.
+"""The ledger of acknowledgements as a table: messages that a producer was told are stored.
 
-Lines of JSON. The first one names the shape, each further one is an acknowledgement: a run of
-messages of one partition, with the CRC-32 of each value. `myqueue/acks.py` writes it.
+A ledger has lines of JSON. The first line names the schema. Each further line is an
+acknowledgement: a run of messages of one partition, with the CRC-32 of each value.
+`myqueue.acks.AckLedger` writes it.
 
     {"schema": "myq.acks/1"}
     {"topic": "orders", "partition": 0, "offset": 17, "crcs": [907060870, 3421780262]}
 
-A last line that was cut by a crash is left out: what was being noted may not have been noted. So
-is one in the middle, with an empty one behind it, where a ledger was continued after that.
+A last line that a crash cut is left out: the write of that acknowledgement did not end. So is a cut
+line in the middle that an empty line follows: there a ledger was continued after a crash.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class AckTask(NamedTuple):
 
 
 class Ack(NamedTuple):
+    """One acknowledgement: messages from `offset` on, a CRC for each."""
+
     topic: str
     partition: int
     offset: int
@@ -42,6 +45,7 @@ class Ack(NamedTuple):
 
 
 def tasks(locations: list[str], split_bytes: int) -> list[AckTask]:
+    """Cut ledgers into tasks; FormatUnknown for a file that is not a ledger."""
     out = []
     for location in locations:
         file = storage.open_file(location)
@@ -68,7 +72,7 @@ def tasks(locations: list[str], split_bytes: int) -> list[AckTask]:
 
 
 def lines(task: AckTask) -> Iterator[tuple[int, bytes]]:
-    """(where it begins, the line) of each whole line that begins in the range, and of one more."""
+    """(position, line) of each whole line that begins in the range, and of the line after it."""
     file = storage.open_file(task.location)
     try:
         at = task.begin - 1  # the byte before tells whether a line begins here
@@ -94,10 +98,11 @@ def lines(task: AckTask) -> Iterator[tuple[int, bytes]]:
 
 
 def parsed(task: AckTask) -> Iterator[Ack]:
+    """The acknowledgements of one task; FormatUnknown for a line that is none and was not cut."""
     bad = -1
     for at, line in lines(task):
         if not line:
-            bad = -1  # if one was cut, the ledger was continued behind it
+            bad = -1  # if the line before was cut, the ledger was continued after it
         if bad >= 0 or at >= task.end:
             break
         if not line:
@@ -125,6 +130,7 @@ def _parsed(line: bytes, at: int) -> Ack | None:
 
 
 def read(task: AckTask, arrow_schema: Any) -> Iterator[Any]:
+    """The record batches of one task."""
     from myqueue.analytics.source.rows import Builder
 
     builder = Builder(arrow_schema)

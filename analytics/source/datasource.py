@@ -1,14 +1,15 @@
 """`spark.read.format("myqueue")` and `spark.readStream.format("myqueue")`.
 
-Planning looks at headers, footers and few records, in one process; the tasks it makes are read by
-executors, each by itself. The reading side needs Python and pyarrow, nothing else.
+Comes in: options. Goes out: tasks (planning) and Arrow record batches (reading). Planning reads
+headers, footers and few records, in one process. Executors read the tasks independently, and need
+only Python and pyarrow.
 
 | option | meaning |
 |---|---|
 | path, or `.load([…])` | daemons' folders, a cluster's data folder, archives; paths or URIs |
 | view | messages (default), entries, records, acks |
 | topic, partition | one or several, separated by commas |
-| fromOffset, toOffset | first offset, and the one behind the last |
+| fromOffset, toOffset | the first offset, and the one after the last |
 | fromTime, toTime | the same by the stamp of the partition's leader: ms since 1970, or ISO 8601 |
 | splitBytes | bytes of a segment for one task, 64 MiB unless set |
 | pushFilters | false: filters are applied by Spark alone; see below |
@@ -18,10 +19,10 @@ executors, each by itself. The reading side needs Python and pyarrow, nothing el
 false: it is left out |
 
 With `pushFilters=true`, filters on topic, partition, offset, group, daemon, segment and kind are
-compared with footers as well, where `spark.sql.python.filterPushdown.enabled` is true. It is off
-because of what Spark 4 does (seen with 4.3): it keeps the plan of a data frame's filtered query and
-uses it again for a later one of the same data frame without filters, which then lacks rows. Load
-anew for each query there. The options above do the same and are always safe.
+compared with footers as well, if `spark.sql.python.filterPushdown.enabled` is true. It is off by
+default, since Spark 4 (seen with 4.3) keeps the plan of a data frame's filtered query and uses it
+for a later query of the same data frame without filters, which then lacks rows. With this option,
+load a new data frame for each query. The options above do the same and are always safe.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ OPTIONS = (
 
 
 class Options:
-    """What the user asked for, checked."""
+    """The checked options of a reader; InvalidRequest for one that is unknown or wrong."""
 
     def __init__(self, given: dict[str, str]) -> None:
         # Spark hands some options over twice, in two spellings.
@@ -99,8 +100,8 @@ def _list(text: str | None) -> tuple[str, ...] | None:
 
 
 def _partitions(text: str | None) -> tuple[int, ...] | None:
-    found = _list(text)
-    return None if found is None else tuple(_number("partition", one, 0) for one in found)
+    numbers = _list(text)
+    return None if numbers is None else tuple(_number("partition", one, 0) for one in numbers)
 
 
 def _number(name: str, text: str | None, default: int) -> int:
@@ -117,10 +118,10 @@ def _number(name: str, text: str | None, default: int) -> int:
 
 def _truth(name: str, text: str | None) -> bool:
     known = {"true": True, "false": False}
-    found = known.get((text or "true").lower())
-    if found is None:
+    truth = known.get((text or "true").lower())
+    if truth is None:
         raise InvalidRequest(f"option {name}={text!r} is neither true nor false")
-    return found
+    return truth
 
 
 def _time(name: str, text: str | None, default: int) -> int:
@@ -145,7 +146,11 @@ class Part(InputPartition):  # type: ignore[misc]
 
 
 class MyQueueSource(DataSource):  # type: ignore[misc]
-    """See the module's docstring."""
+    """The format `myqueue`, as Spark calls it: schema, batch reader and stream reader.
+
+    Options are those of the table above. Run `spark.dataSource.register(MyQueueSource)` where
+    Spark does not find the package `pyspark_myqueue` by itself.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -167,7 +172,7 @@ class MyQueueSource(DataSource):  # type: ignore[misc]
 
 
 def arrow_schema(schema: Any, view: str) -> Any:
-    """Spark's schema as Arrow's: some or all of the view's columns, of their types."""
+    """Spark's schema as Arrow's. It may have some or all of the view's columns, of their types."""
     import pyarrow
 
     types = {
@@ -186,8 +191,10 @@ def arrow_schema(schema: Any, view: str) -> Any:
 
 
 class _Pushes:
-    """`pushFilters` for who asks for it. Spark refuses a reader that has one while pushing down
-    is switched off; for us it is no harm, as all filters are applied again.
+    """The method `pushFilters`, only for readers with that option.
+
+    Spark refuses a reader that has the method while pushing down is off. Pushed filters are handed
+    back, so Spark applies all of them again.
     """
 
     __func__ = DataSourceReader.pushFilters
@@ -202,6 +209,8 @@ class _Pushes:
 
 
 class Reader(DataSourceReader):  # type: ignore[misc]
+    """Plans and reads one batch query."""
+
     def __init__(self, options: Options, schema: Any) -> None:
         self.options, self._schema = options, schema
         if options.pushes:
@@ -231,6 +240,7 @@ class Reader(DataSourceReader):  # type: ignore[misc]
 
 
 def read_part(task: Any, options: Options, schema: Any) -> Iterator[Any]:
+    """The record batches of a task of any view; none for the empty part of an empty query."""
     if isinstance(task, Task):
         yield from read_task(
             task, options.view, schema, offsets=options.wanted.offsets,

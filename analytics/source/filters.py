@@ -1,8 +1,7 @@
-"""What Spark's filters say about the bytes that have to be read.
+"""Narrow what is read by Spark's filters. Pure: what is wanted and filters come in, less is wanted.
 
-A filter narrows what is planned and is handed back, so that Spark applies it to every row: what is
-understood here only has to be true of all rows that pass, and what is not understood costs time
-alone.
+A filter is also handed back to Spark, which applies it to every row. So the narrowed plan must
+include all rows that pass the filter; a filter that is not understood here costs only time.
 """
 
 from __future__ import annotations
@@ -18,19 +17,20 @@ _KINDS = {name: kind for kind, name in f.KIND_NAMES.items()}
 
 
 def paths_of(path: str | None, paths: str | None) -> list[str]:
-    """Spark gives one path as `path`, several as a JSON list in `paths`."""
-    found = [path] if path else []
+    """All paths, each once. Spark gives one path as `path`, several as a JSON list in `paths`."""
+    locations = [path] if path else []
     if paths:
         try:
-            found += [str(one) for one in json.loads(paths)]
+            locations += [str(one) for one in json.loads(paths)]
         except ValueError:
-            found.append(paths)
-    if not found:
+            locations.append(paths)
+    if not locations:
         raise InvalidRequest("no path", hint="Say where the logs are: .load(PATH).")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(locations))
 
 
 def narrowed(wanted: Wanted, filters: list[Any], view: str) -> Wanted:
+    """What is wanted of the logs, as far as filters on single columns narrow it."""
     for one in filters:
         path: Any = getattr(one, "attribute", ())
         if len(path) == 1:

@@ -49,11 +49,12 @@ SCHEMAS: Final = {
 
 
 def signed(number: int) -> int:
+    """An unsigned number of 64 bits as a signed one with the same bits."""
     return number - (1 << 64) if number >> 63 else number
 
 
 def micros(time_ms: int) -> int | None:
-    """What Spark calls a timestamp; times beyond its range are none, as is 0."""
+    """Milliseconds as Spark's timestamp; None for 0 and for times beyond Spark's range."""
     return time_ms * 1000 if 0 < time_ms < 1 << 53 else None
 
 
@@ -66,7 +67,7 @@ class Builder:
         self.rows = self.bytes = 0
 
     def take(self) -> Any:
-        """What gathered, as a RecordBatch."""
+        """Return the gathered rows as a RecordBatch, and begin a new one."""
         import pyarrow
 
         arrays = [
@@ -85,7 +86,7 @@ def read_task(
     task: Task, view: str, arrow_schema: Any, *, offsets: tuple[int, int],
     times_ms: tuple[int, int], skip_damage: bool,
 ) -> Iterator[Any]:  # fmt: skip
-    """The record batches of one task; opened, read and closed here."""
+    """The record batches of one task. CorruptData at damage, unless it is to be skipped."""
     builder = Builder(arrow_schema)
     make: Callable[[], Any] = {RECORDS: _Records, ENTRIES: _Entries, MESSAGES: _Messages}[view]
     rows = make()
@@ -100,7 +101,7 @@ def read_task(
 
 
 def chosen(task: Task, skip_damage: bool = False) -> Iterator[tuple[f.Record, memoryview]]:
-    """Verified records of a task, of the spans that are wanted."""
+    """Verified records of a task with their payloads, of the wanted spans."""
     for part, file in opened(task):
         yield from _chosen(part, file, skip_damage)
 
@@ -129,6 +130,7 @@ def _chosen(
 
 
 def is_wanted(spans: dict[int, list[Span]], record: f.Record) -> bool:
+    """Whether the record is an entry in one of the spans."""
     if record.kind != f.ENTRY:
         return False
     for span in spans.get(record.group, ()):
@@ -141,7 +143,7 @@ _ONE_PIECE: Final = (None,)
 
 
 class _Rows:
-    """What the three views have in common."""
+    """The common part of the three views. `add` takes a record and yields after each piece."""
 
     def prepare(
         self, task: Task, builder: Builder, offsets: tuple[int, int], times_ms: tuple[int, int]
@@ -151,7 +153,7 @@ class _Rows:
         self._columns = builder.columns
 
     def _put(self, values: dict[str, Any]) -> None:
-        """One row."""
+        """Append one row."""
         for name, column in self._columns.items():
             column.append(values[name])
         self._builder.rows += 1
@@ -207,8 +209,9 @@ class _Entries(_Rows):
 
 
 class _Messages(_Rows):
-    """Work per batch: columns are extended, not appended to. A batch of few bytes may have a
-    million messages, so its rows come in pieces.
+    """Messages, a batch at a time: columns are extended, not appended to.
+
+    A batch of few bytes may have a million messages, so its rows come in pieces of ROWS_MAX.
     """
 
     def add(self, record: f.Record, payload: memoryview) -> Iterator[None]:
@@ -221,44 +224,44 @@ class _Messages(_Rows):
             return
         try:
             head = batch.head(payload)
-            found = batch.columns(payload, head)
+            messages = batch.columns(payload, head)
         except batch.BadBatch as error:
             raise CorruptData(
                 f"{self._task.location} at position {record.position}: {error}",
                 component=self._task.daemon,
             ) from None
         first = max(low - record.offset, 0)
-        behind = min(high - record.offset, head.count)
-        for at in range(first, behind, ROWS_MAX):
-            self._extend(record, head, found, at, min(behind, at + ROWS_MAX))
+        end = min(high - record.offset, head.count)
+        for at in range(first, end, ROWS_MAX):
+            self._extend(record, head, messages, at, min(end, at + ROWS_MAX))
             yield
 
     def _extend(
-        self, record: f.Record, head: batch.Head, found: batch.Columns, first: int, behind: int
+        self, record: f.Record, head: batch.Head, messages: batch.Columns, first: int, end: int
     ) -> None:
-        count, columns = behind - first, self._columns
+        count, columns = end - first, self._columns
         whole = count == head.count
         topic, partition = self._task.names[record.group]
 
         def part(column: list[Any] | None) -> list[Any]:
             if column is None:
                 return [None] * count
-            return column if whole else column[first:behind]
+            return column if whole else column[first:end]
 
         for name, column in columns.items():
             if name == "value":
-                column.extend(part(found.values))
+                column.extend(part(messages.values))
             elif name == "offset":
-                column.extend(range(record.offset + first, record.offset + behind))
+                column.extend(range(record.offset + first, record.offset + end))
             elif name == "timestamp":
-                if found.times is None:
+                if messages.times is None:
                     column.extend([micros(head.time_ms)] * count)
                 else:
-                    column.extend(micros(head.time_ms + one) for one in part(found.times))
+                    column.extend(micros(head.time_ms + one) for one in part(messages.times))
             elif name == "key":
-                column.extend(part(found.keys))
+                column.extend(part(messages.keys))
             elif name == "headers":
-                column.extend(one and list(one.items()) for one in part(found.headers))
+                column.extend(one and list(one.items()) for one in part(messages.headers))
             elif name == "sequence":
                 sequence = head.sequence + first
                 column.extend(map(signed, range(sequence, sequence + count)))

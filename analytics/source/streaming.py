@@ -1,16 +1,15 @@
 """The stream: committed entries (or their messages) as they come, each exactly once.
 
-The offset that Spark checkpoints is, for each group, the index of its next entry. An index that is
-committed has the same entry on every replica for ever, so a batch that is planned again after a
-crash holds the same rows, whichever replicas are read and whatever was sealed, archived or moved
-meanwhile. Together with a sink that is idempotent by batch, as Spark's are, that is exactly once.
+The offset that Spark checkpoints is, for each group, the index of its next entry. A committed index
+has the same entry on every replica for ever. So a batch that is planned again after a crash holds
+the same rows, whichever replicas are read and whatever was sealed, archived or moved meanwhile.
+With a sink that is idempotent by batch, as Spark's are, each entry is delivered exactly once.
 
-`latestOffset` only rises: how far a group is known to be committed can look lower for a moment
-when a log is not reachable.
+`latestOffset` never falls, although a commit may look lower for a moment when a log can't be read.
 
-A topic that is asked for and that no log has is waited for: it may be made later. A partition of
-which nothing tells how far it is committed ends the stream (`failOnUnknown`), unless it was made a
-moment ago.
+A wanted topic that no log has may be created later, so the stream waits for it. A partition without
+any proof of what is committed ends the stream (`failOnUnknown`), unless it was created a moment
+ago.
 """
 
 from __future__ import annotations
@@ -29,7 +28,9 @@ from myqueue.errors import InvalidRequest
 
 
 class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
-    """Offsets are {group in hex: index of its next entry}; groups may join later."""
+    """Plans and reads a stream. Offsets are {group in hex: index of its next entry}; groups may
+    join later.
+    """
 
     def __init__(self, options: Options, schema: Any) -> None:
         if options.view not in (ENTRIES, MESSAGES):
@@ -38,57 +39,58 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         self._judge = Judge()
 
     def initialOffset(self) -> dict[str, int]:
-        """From the beginning; a group that is not named begins at its log's start."""
+        """The beginning: a group without an offset begins at its log's start."""
         return {}
 
     def latestOffset(
         self, start: dict[str, int] | None = None, limit: Any = None
     ) -> dict[str, int]:
+        """How far entries can be read now, at most `maxEntriesPerTrigger` after `start`."""
         catalog, judgement = self._judged()
         if not self._options.skip_unknown:
             refuse_unknown(judgement, WAY_ON)
         offsets = dict(start or {})
-        for uid, (first, behind) in committed_ranges(catalog, self._options.wanted).items():
+        for uid, (first, committed_end) in committed_ranges(catalog, self._options.wanted).items():
             name = f"{uid:016x}"
             at = max(offsets.get(name, first), first)
-            end = max(at, self._available(catalog, uid, at, behind))
+            end = max(at, self._available(catalog, uid, at, committed_end))
             most = self._options.entries_max if start is not None else 0
             offsets[name] = min(end, at + most) if most and not _takes_all(limit) else end
         return offsets
 
-    def _available(self, catalog: Catalog, uid: int, at: int, behind: int) -> int:
-        """How far entries are there without a hole: an archive may still lack some."""
+    def _available(self, catalog: Catalog, uid: int, at: int, end: int) -> int:
+        """How far entries are there without a hole, at most to `end`: an archive may lack some."""
         group = catalog.groups[uid]
         pieces = [one for disk in group.parts for one in group.right_pieces(disk)]
         for first, last in sorted((one.first, one.last) for one in pieces):
             if first > at:
                 break
             at = max(at, last + 1)
-        return min(at, behind)
+        return min(at, end)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         options, (catalog, _) = self._options, self._judged()
         ranges = {}
-        for name, behind in end.items():
+        for name, index_end in end.items():
             uid = int(name, 16)
             group = catalog.groups.get(uid)
             if group is None:
-                if options.may_miss or start.get(name, 0) >= behind:
+                if options.may_miss or start.get(name, 0) >= index_end:
                     continue
                 raise InvalidRequest(
                     f"group {name} is in none of the logs any more",
                     hint="Give its logs as well, or set failOnDataLoss=false.",
                 )
             first = start.get(name, group.first_index)
-            if first < behind:
-                ranges[uid] = (first, behind)
+            if first < index_end:
+                ranges[uid] = (first, index_end)
         tasks = entry_tasks(
             catalog, ranges, options.wanted, options.split_bytes, may_miss=options.may_miss
         )
         return [Part(one) for one in tasks] or [Part(None)]
 
     def _judged(self) -> tuple[Catalog, Judgement]:
-        """Also while planning: of which log an entry is read depends on what is proved."""
+        """Catalog and judgement. Planning needs both: proofs decide which log is read."""
         return self._judge.looked_at(self._options.paths, self._options.wanted)
 
     def read(self, partition: Part) -> Iterator[Any]:
@@ -99,5 +101,5 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
 
 def _takes_all(limit: Any) -> bool:
-    """Spark asks for all there is whatever the options say, when a trigger means just that."""
+    """Whether a trigger such as availableNow asks for all there is, whatever the options say."""
     return type(limit).__name__ == "ReadAllAvailable"

@@ -1,4 +1,4 @@
-"""What judging needs of Spark: `job` serves it, and tests serve it with a loop."""
+"""The part of Spark that judging needs: `job` implements it, and tests do so with a loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 class Judge(NamedTuple):
     """Rows of these kinds whose keys begin with the same `width` items are judged together.
 
-    `judge(those items, the rows sorted by the whole key)` says what is handed on.
+    `judge(those items, rows)` gets the rows sorted by the whole key, and yields results.
     """
 
     kinds: tuple[type, ...]
@@ -19,12 +19,13 @@ class Judge(NamedTuple):
 
 
 class Spread(Protocol):
-    """See `job.Spread`."""
+    """Spreads tasks over executors, and sorts what they yield to judges."""
 
     def judged(
         self, orders: list[Any], function: Callable[[Any], Iterator[Any]], judges: Sequence[Judge]
     ) -> Iterator[Any]:
-        """`function(order)` makes rows, judges take them; what they say comes here, and the rows
-        that no judge takes. What one call of a judge says comes together, all else in any order.
+        """Yield what judges say about the rows of `function(order)`, and rows without a judge.
+
+        Results of one call of a judge come together; everything else comes in any order.
         """
         ...

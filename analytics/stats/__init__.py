@@ -1,7 +1,7 @@
-"""Statistics of logs: what is in them, how it came, and how even it is.
+"""Statistics of logs: counts, sizes, delays, and how evenly messages are spread.
 
-`stats` is the order of it all, `count_task` what one task counts (sums by topic, partition,
-producer and minute; histograms), `page` the report with plots, `parquet` the sums as files.
+`stats` runs all of it, `count_task` counts one task (sums by topic, partition, producer and minute;
+histograms), `page` is the report with plots, `parquet` writes the sums as files.
 
 Comes in: a catalog and a way to spread work. Goes out: a few rows of sums, made from any number of
 messages. Counting is pure. Only `client/cli/spark` imports this package.

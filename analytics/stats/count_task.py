@@ -1,10 +1,11 @@
-"""What one task counts for `stats`: sums by topic, partition, producer and minute, and histograms.
+"""Count one task for `stats`: sums by topic, partition, producer and minute, and histograms.
 
-Runs on executors. Work is per batch; of messages only the sizes of their values are looked at, and
-where all are of one size that is one comparison for the whole batch. What goes out is small.
+Runs on executors. A task comes in; a few `Count`, `Spread` and `Election` rows go out. Work is per
+batch: of messages only the sizes of their values are read, with one comparison for the whole batch
+if all are of one size.
 
-A histogram is {bucket: how often}; four buckets for each doubling, so a percentile is right within
-a fifth. Times are the leader's stamps.
+A histogram is {bucket: how often}, with four buckets for each doubling, so a percentile is right
+within a fifth. Times are the leader's stamps.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ SIZE, BATCH, SENT, HINT = "size", "batch", "sent", "hint"
 
 
 class Count(NamedTuple):
+    """Sums for one partition, producer and minute."""
+
     topic: str
     partition: int
     producer: int
@@ -50,7 +53,7 @@ class Spread(NamedTuple):
 
 
 class Election(NamedTuple):
-    """A leader opened a term: the entry without content that begins it."""
+    """An election: a leader opened a term with an entry without content."""
 
     topic: str
     partition: int
@@ -64,7 +67,7 @@ Row = Count | Spread | Election
 
 
 def bucket(value: int) -> int:
-    """0 for 0; each doubling has `STEPS` buckets."""
+    """The bucket of a value: 0 for 0, then `STEPS` buckets for each doubling."""
     if value <= 0:
         return 0
     mantissa, exponent = frexp(value)
@@ -72,7 +75,7 @@ def bucket(value: int) -> int:
 
 
 def middle_of(place: int) -> float:
-    """A value in the middle of the bucket; where it has one whole number only, that."""
+    """The middle of the bucket; the number itself if the bucket has one whole number only."""
     low, high = low_of(place), low_of(place + 1)
     return float(-int(-low // 1)) if high - low <= 1 else (low + high) / 2
 
@@ -86,11 +89,11 @@ def low_of(place: int) -> float:
 
 
 def percentile(buckets: dict[int, int], share: float, most: int) -> float:
-    """The value that this share of all does not exceed, as far as buckets tell."""
-    left = share * sum(buckets.values())
+    """The value that this share of all values does not exceed, to the precision of buckets."""
+    remaining = share * sum(buckets.values())
     for place in sorted(buckets):
-        left -= buckets[place]
-        if left <= 0:
+        remaining -= buckets[place]
+        if remaining <= 0:
             return min(middle_of(place), float(most))
     return float(most)
 
@@ -107,6 +110,7 @@ class _Histogram:
 
 
 def count(task: Task) -> Iterator[Row]:
+    """Count one task; run by executors."""
     counting = _Counting(task)
     yield from counting.rows()
 
@@ -127,8 +131,9 @@ class _Counting:
             self._read(task, file)
         for (group, producer, minute), sums in self._counts.items():
             yield Count(*names[group], producer, minute, *sums)
-        for (kind, group), found in self._spreads.items():
-            yield Spread(kind, *names[group], dict(found.buckets), found.sum, found.most)
+        for (kind, group), histogram in self._spreads.items():
+            buckets = dict(histogram.buckets)
+            yield Spread(kind, *names[group], buckets, histogram.sum, histogram.most)
         for group, term, index, time_ms in self._elections:
             time_ms = time_ms or self._last_time.get(group, 0)
             yield Election(*names[group], group, term, index, time_ms)
@@ -141,7 +146,7 @@ class _Counting:
                 self._record(record, payload)
             if walk.problem == END and walk.last_nonzero() == walk.position:
                 break
-            if walk.position < task.end:  # damage is for `verify`
+            if walk.position < task.end:  # skip damage: `verify` reports it
                 walk.seek(walk.position + 1 if walk.bad is None else walk.bad.end)
 
     def _record(self, record: f.Record, payload: memoryview) -> None:
@@ -168,40 +173,41 @@ class _Counting:
         sums[1] += number
         sums[2] += record.length
         sums[3] += head.body_bytes
-        found = self._spread(SIZE, group)
+        histogram = self._spread(SIZE, group)
         for size, times in sizes:
-            found.add(size, times)
+            histogram.add(size, times)
         self._spread(BATCH, group).add(number)
         if time_ms >= head.time_ms > 0:
             self._spread(SENT, group).add(time_ms - head.time_ms, number)
-        if not record.flags & f.RELOCATED:  # else the next hint was moved with it, much later
+        if not record.flags & f.RELOCATED:  # the next hint after a relocated entry is much later
             self._waiting.setdefault(group, []).append((record.index, time_ms, number))
         self._last_time[group] = time_ms
-        for one in reversed(self._elections):
-            if one[3]:
+        for election in reversed(self._elections):
+            if election[3]:
                 break
-            if one[0] == group:
-                one[3] = time_ms
+            if election[0] == group:
+                election[3] = time_ms
 
     def _spread(self, kind: str, group: int) -> _Histogram:
-        found = self._spreads.get((kind, group))
-        if found is None:
-            found = self._spreads[kind, group] = _Histogram()
-        return found
+        histogram = self._spreads.get((kind, group))
+        if histogram is None:
+            histogram = self._spreads[kind, group] = _Histogram()
+        return histogram
 
     def _hint(self, hint: f.Record) -> None:
         waiting = self._waiting[hint.group]
         done = [one for one in waiting if one[0] <= hint.index]
         self._waiting[hint.group] = waiting[len(done) :]
-        found = self._spread(HINT, hint.group)
+        histogram = self._spread(HINT, hint.group)
         for _, time_ms, number in done:
-            found.add(max(0, hint.time_ms - time_ms), number)
+            histogram.add(max(0, hint.time_ms - time_ms), number)
 
 
 # -- putting together -----------------------------------------------------------------------------
 
 
 def sum_counts(key: tuple[str, int, int, int], rows: Iterable[Count]) -> Count:
+    """Add up rows of one key."""
     sums = [0, 0, 0, 0]
     for row in rows:
         for place, value in enumerate(row[4:]):
@@ -210,6 +216,7 @@ def sum_counts(key: tuple[str, int, int, int], rows: Iterable[Count]) -> Count:
 
 
 def sum_spreads(key: tuple[str, str, int], rows: Iterable[Spread]) -> Spread:
+    """Add up histograms of one key."""
     buckets: Counter[int] = Counter()
     total = most = 0
     for row in rows:

@@ -1,4 +1,4 @@
-"""The page of `myq spark stats`."""
+"""The page of `myq spark stats`: its facts come in, HTML goes out. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ ELECTIONS_SHOWN = 200
 
 
 def plot(title: str, text: str, drawing: str) -> str:
+    """A plot with its title and a line of text."""
     return f"<div class='plot'><h3>{escape(title)}</h3><p>{escape(text)}</p>{drawing}</div>"
 
 

@@ -1,4 +1,4 @@
-"""Sums as Parquet, written by this process: they are few, and need no cluster."""
+"""Write sums as Parquet in this process: they are few, so no Spark cluster is needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS_AT_ONCE = 65_536
 
 @contextmanager
 def count_writer(path: str | None) -> Iterator[Callable[[Count], None] | None]:
-    """A sink for sums; nothing if no path was given."""
+    """Open a sink that writes sums to `path`; None without a path."""
     if path is None:
         yield None
         return

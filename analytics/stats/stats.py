@@ -1,9 +1,9 @@
-"""`myq spark stats`: what is in the logs, how it came, and how even it is.
+"""`myq spark stats`: counts, sizes, delays, and how evenly messages are spread.
 
-    logs ─▶ catalog ─▶ tasks (each committed entry once) ─▶ counting.count (executors)
+    logs ─▶ catalog ─▶ tasks (each committed entry once) ─▶ count_task.count (executors)
          ─▶ sums by key (executors) ─▶ here: totals for the page, rows for Parquet
 
-What depends on the replicas (how far each one is, sizes over time) comes from the catalog alone.
+Facts about replicas (how far each one is, sizes over time) come from the catalog alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ def stats(
     skip_unknown: bool = False, sink: Sink | None = None, split_bytes: int = SPLIT_BYTES,
     progress: Callable[[str], AbstractContextManager[Any]] = quiet,
 ) -> dict[str, Any]:  # fmt: skip
-    """The facts of the page and of --json; every summed row goes to `sink`."""
+    """Return the facts of the page and of --json; every summed row goes to `sink`.
+
+    UnknownTopic for a topic that no log has; CorruptData if nothing tells what is committed of a
+    partition, unless `skip_unknown`.
+    """
     wanted = Wanted(topics=topics)
     with progress("Looking at footers"):
         catalog, judgement = Committed().looked_at(paths, wanted)
@@ -46,15 +50,15 @@ def stats(
     tasks = entry_tasks(catalog, ranges, wanted, split_bytes, may_miss=True)
     totals = _Totals()
     with progress("Counting"):
-        for one in spread.judged(list(tasks), count_task.count, _JUDGES):
-            if isinstance(one, Count):
-                totals.count(one)
+        for row in spread.judged(list(tasks), count_task.count, _JUDGES):
+            if isinstance(row, Count):
+                totals.count(row)
                 if sink is not None:
-                    sink(one)
-            elif isinstance(one, Spread):
-                totals.spread(one)
+                    sink(row)
+            elif isinstance(row, Spread):
+                totals.spread(row)
             else:
-                totals.elections.append(one)
+                totals.elections.append(row)
     return {
         "paths": paths,
         "bytes_read": sum(one.end - one.begin for one in tasks),
@@ -68,8 +72,9 @@ def stats(
 
 
 def _not_counted(judgement: Judgement) -> list[dict[str, Any]]:
-    """`why`: unknown (nothing tells what of the partition is committed), beyond (behind what is
-    known to be committed), absent (committed, but for certain in none of the logs).
+    """The entries left out. `why`: unknown (nothing tells what of the partition is committed),
+    beyond (after the last one known to be committed), absent (committed, but in no log for
+    certain).
     """
     return [
         {
@@ -96,7 +101,7 @@ _JUDGES = [
 
 
 class _Totals:
-    """Sums of sums: as many as there are partitions, producers and minutes, each by itself."""
+    """Totals by partition, by producer and by minute."""
 
     def __init__(self) -> None:
         self._partitions: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0] * 4)
@@ -184,7 +189,7 @@ class _Totals:
         }  # fmt: skip
 
     def _curves(self) -> dict[str, Any]:
-        """Per minute, or per several if there are too many."""
+        """Sums per minute, or per several minutes if there are more than POINTS_MAX."""
         every = sorted(self._minute_bytes)
         if not every:
             return {"step_minutes": 1, "times_ms": [], "messages": {}, "bytes": []}
@@ -211,7 +216,7 @@ def _named(sums: list[int]) -> dict[str, int]:
 
 
 def _replicas(catalog: Catalog, ranges: dict[int, tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    """How far each replica's log is behind the longest one, and how far the hints are."""
+    """How many entries each replica's log lacks of the longest one, and the commit index."""
     for uid in sorted(ranges):
         group = catalog.groups[uid]
         lasts = {
@@ -227,7 +232,7 @@ def _replicas(catalog: Catalog, ranges: dict[int, tuple[int, int]]) -> Iterator[
 
 
 def _growth(catalog: Catalog) -> list[dict[str, Any]]:
-    """Bytes of entries on each disk, by the time at which segments were made."""
+    """Bytes of entries on each disk, by the time at which segments were created."""
     out = []
     for log in catalog.logs:
         total = 0
