@@ -177,7 +177,7 @@ class Rebuilder:
 
     def restore(self, snapshot: bytes) -> int:
         """Take the state from the joined parts of a SNAPSHOT; return its applied index."""
-        _, _, state = unpack(snapshot)
+        _, _, state, *_start = unpack(snapshot)
         form, applied, meta, sessions, positions, *more = unpack(state)
         if form != FORM:
             raise BadPack(f"a state of form {form}")

@@ -63,5 +63,5 @@ def _snapshot(log: Log, index: int, term: int) -> bytes:
             wanted = (f.SNAPSHOT, MANAGERS_GROUP, index, term)
             if (record.kind, record.group, record.index, record.term) == wanted:
                 parts[record.count] = bytes(payload)
-    _, _, state = protocol.unpack(b"".join(parts[number] for number in sorted(parts)))
+    _, _, state, *_start = protocol.unpack(b"".join(parts[number] for number in sorted(parts)))
     return bytes(state)
