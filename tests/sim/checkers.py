@@ -75,9 +75,8 @@ class Checkers:
         elif isinstance(message, AppendReply) and message.ok:
             log, answer = node.log, (*key, message.term)
             if not message.recovering and message.term > self.recovers.get(key, message.term):
-                # A leader of a newer term has what was committed of it, and took the rest away.
                 del self.recovers[key]
-                self.forget_claims(node, log.last_index + 1)
+                self._has_recovered(node)
             self.answers[answer] = max(message.index, self.answers.get(answer, 0))
             if log.first_index - 1 <= message.index <= log.last_index:  # an install ends before it
                 claims = self.claims.setdefault(key, {})
@@ -152,6 +151,18 @@ class Checkers:
             del claims[claimed]
         key = node.group, node.replica
         self.highest[key] = min(index - 1, self.highest.get(key, 0))
+
+    def _has_recovered(self, node: RaftNode) -> None:
+        """A leader of a newer term has what was committed of its claims. The others it took away,
+        or it put other entries in the place of those that were lost.
+        """
+        self.forget_claims(node, node.log.last_index + 1)
+        committed = self.committed.get(node.group, {})
+        claims, log = self.claims.get((node.group, node.replica), {}), node.log
+        for index in [at for at in claims if at >= log.first_index]:
+            term = claims[index]
+            if not log.has(index, term) and committed.get(index, (0,))[0] != term:
+                del claims[index]
 
     def installing(self, node: RaftNode, start_index: int) -> None:
         """A log is emptied, to go on at `start_index`: nothing of what it must keep is in it."""
@@ -342,7 +353,7 @@ class Checkers:
             self.recovers[key] = node.started_term
             return
         if node.term > self.recovers.pop(key, node.term):
-            self.forget_claims(node, node.log.last_index + 1)
+            self._has_recovered(node)
         for index, term in self.claims.get(key, {}).items():
             check(
                 index < node.log.first_index or node.log.has(index, term),

@@ -178,7 +178,7 @@ class Rot:
             if replica is None or not _is_needed(replica, row.index):
                 continue
             now, place = process.index.row(row.group, row.index), (row.segment, row.position)
-            if process.repair._back.get((row.group, row.index)) == place:
+            if process.repair._rewritten_from_memory.get((row.group, row.index)) == place:
                 continue  # on its way to the disk, from memory: since then it left that
             if now is not None and (now.segment, now.position) == place:
                 key, commit = (row.group, replica.replica_id), replica.node.commit_index
