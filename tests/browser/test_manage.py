@@ -52,7 +52,7 @@ def test_a_group_is_set_back_after_its_plan_was_seen(
         page.go_for(f"{gateway.console}/groups/billing/reset?from=offset&offset=4", "form.danger")
         # Not without the box: the browser refuses, and the gateway would.
         page.click("form.danger button")
-        assert "set positions" not in page.text("h1")
+        assert page.text("h1") == "Reset positions of billing" and not page.text(".trouble")
         page.run("document.querySelector('#force').removeAttribute('required')")
         page.leave_by("form.danger button")
         assert "GROUP_IN_USE" in page.text(".trouble")
