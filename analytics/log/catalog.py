@@ -128,7 +128,7 @@ class Part:
         return out
 
     def sure(self) -> list[Run]:
-        """What surely belongs to the group's log for good: snapshots and starts are committed."""
+        """Return the runs of this log that are committed, with its snapshots and its start."""
         bases = [Run(index, index, term) for index, term in (*self.snapshots, self.base) if term]
         upto = max(self.commit_index, self.right)
         return bases + [

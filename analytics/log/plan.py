@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a query asks for. Offsets and times: the first one, and the one after the last."""
+    """The part of the logs that a query asks for. A range ends before its second number."""
 
     topics: tuple[str, ...] | None = None
     partitions: tuple[int, ...] | None = None

@@ -30,7 +30,7 @@ def paths_of(path: str | None, paths: str | None) -> list[str]:
 
 
 def narrowed(wanted: Wanted, filters: list[Any], view: str) -> Wanted:
-    """What is wanted of the logs, as far as filters on single columns narrow it."""
+    """The part of the logs that a query wants, narrowed by filters on single columns."""
     for one in filters:
         path: Any = getattr(one, "attribute", ())
         if len(path) == 1:

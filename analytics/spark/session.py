@@ -19,7 +19,7 @@ from myqueue.errors import InvalidRequest
 
 CACHE = Path(tempfile.gettempdir()) / f"myqueue-spark-{os.getuid()}"
 ROOMS = ("html", "log", "source", "spark", "stats", "verify")
-# What executors import: packages, and which of their modules.
+# The packages that executors import, and which of their modules.
 SHIPPED = (
     ("myqueue", "__init__.py"),
     ("myqueue.errors", "*.py"),

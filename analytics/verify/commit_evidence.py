@@ -23,7 +23,7 @@ _NAMELESS = Names({}, {})
 
 
 class _Reading(NamedTuple):
-    """What is read so far of one log, by group."""
+    """The evidence read so far from one log, by group."""
 
     tellers: dict[int, Teller]
     runs: dict[int, OpenRun]

@@ -63,7 +63,7 @@ class Stretch(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is proved about a group. It holds as long as `_seen` of the group stays the same."""
+    """The proof about a group. It holds as long as `_seen` of the group stays the same."""
 
     seen: tuple[Any, ...]
     proof: Proof
@@ -315,7 +315,7 @@ def _take_proof(group: Group, proof: Proof) -> None:
 
 
 def _proven(replicas: list[Story], known: int) -> Proof:
-    """What a majority of these logs proves.
+    """Return what a majority of these logs proves.
 
     If something in a log can't be read after the group's first record, the log may lack a vote or
     a truncation, so it is no witness. Its configurations count all the same.

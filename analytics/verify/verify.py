@@ -56,7 +56,7 @@ Metadata = Callable[[Log, Group, Catalog, int], Iterator[tuple[bytes, bytes]]]
 
 @dataclass
 class Asked:
-    """What is to be verified, and against what.
+    """The logs to verify, and what they are compared with.
 
     `metadata` rebuilds the managers' tables from a log; without it they are not compared.
     """
