@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 from weakref import WeakSet
 
+from myqueue.cluster.partitioner import partition_of
 from myqueue.consumer.message import Message, TopicPartition
 from myqueue.errors import (
     NONE,
@@ -45,7 +46,6 @@ from myqueue.errors import (
 )
 from myqueue.finalizers import DELIVER_S, Parting, unclosed, wait_for_partings
 from myqueue.producer.delivery import FailedRecord, RecordMetadata
-from myqueue.producer.partitioner import partition_of
 
 log = logging.getLogger("myqueue.client")
 

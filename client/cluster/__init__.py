@@ -4,7 +4,8 @@
 `connection` has one for each daemon. `routing` caches topics, leaders and addresses;
 `route_refresh` keeps the cache fresh. `manager_request` and `leader_request` repeat a request until
 it is answered or its deadline passes; `waiters` receive the answers; `offset_queries` asks several
-leaders at once; `silent_brokers` finds out why a partition does not answer.
+leaders at once; `silent_brokers` finds out why a partition does not answer; `partitioner` chooses
+the partition of a message or request that names none.
 
 Comes in: requests with a deadline. Goes out: answers, or one error at the deadline. It knows
 nothing of producers and consumers, which import it, as `admin` does. Only `connection` imports zmq.

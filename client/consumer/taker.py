@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from myqueue.cluster.leader_request import ask_leader
 from myqueue.cluster.offset_queries import read_offsets
+from myqueue.cluster.partitioner import jump_hash
 from myqueue.cluster.routing import Partition, Topic
 from myqueue.cluster.session import Session
 from myqueue.consumer.message import Message, messages_of
@@ -44,7 +45,6 @@ from myqueue.errors import (
     UnknownPartition,
     error_of,
 )
-from myqueue.producer.partitioner import jump_hash
 from myqueue.settings import DAMAGED
 from myqueue.wire import batch
 from myqueue.wire.protocol import FETCH, FETCHED, FIELDS, KIND

@@ -33,8 +33,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
+from myqueue.cluster.partitioner import Spread
 from myqueue.errors import NONE, UNKNOWN, MyQueueError
-from myqueue.producer.partitioner import Spread
 from myqueue.wire import batch as batches
 
 COUNT_MAX: Final = 16_384  # messages of a batch

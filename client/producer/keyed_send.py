@@ -19,11 +19,11 @@ from threading import Lock
 from typing import Any, Final
 
 from myqueue.cluster.leader_request import ask_leader
+from myqueue.cluster.partitioner import jump_hash, partition_of
 from myqueue.cluster.session import Session
 from myqueue.errors import NONE, UNKNOWN, InvalidRequest, MyQueueError
 from myqueue.producer.delivery import RecordMetadata
 from myqueue.producer.input import check_size, plain
-from myqueue.producer.partitioner import jump_hash, partition_of
 from myqueue.producer.topic_lanes import TopicLanes
 from myqueue.settings import ProducerSettings
 from myqueue.wire import batch

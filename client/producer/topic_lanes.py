@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from myqueue.cluster.partitioner import Spread, partition_of
 from myqueue.cluster.routing import Topic
 from myqueue.errors import InvalidRequest
 from myqueue.producer.accumulator import Accumulator, Lane
 from myqueue.producer.input import MESSAGE_BYTES_MAX, plain
-from myqueue.producer.partitioner import Spread, partition_of
 
 
 class TopicLanes:

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from myqueue.cluster.partitioner import Spread
 from myqueue.errors import NONE, UNKNOWN
 from myqueue.producer.accumulator import MESSAGE_BYTES, Accumulator, Batch, Lane
-from myqueue.producer.partitioner import Spread
 from myqueue.wire import batch as batches
 
 

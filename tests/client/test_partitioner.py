@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myqueue.producer.partitioner import Spread, partition_of
+from myqueue.cluster.partitioner import Spread, partition_of
 
 
 @pytest.mark.parametrize(

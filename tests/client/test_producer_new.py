@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.fake_cluster.peer import EchoCluster
 
+from myqueue.cluster.partitioner import jump_hash, partition_of
 from myqueue.producer.accumulator import Lane
-from myqueue.producer.partitioner import jump_hash, partition_of
 from myqueue.producer.producer import Producer
 from myqueue.wire import batch as batches
 

@@ -16,7 +16,7 @@ from support.gateways import Gateway
 from support.processes import Cluster
 
 from myqueue import MyConsumer, MyProducer, Producer, errors
-from myqueue.producer.partitioner import partition_of
+from myqueue.cluster.partitioner import partition_of
 from myqueue.simple_http import Gateways
 
 pytestmark = pytest.mark.slow

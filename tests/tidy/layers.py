@@ -235,10 +235,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("client/wire/", ("msgpack", "myqueue.PROTOCOL_VERSION", "myqueue.errors", "myqueue.wire")),
     ("client/cluster/", ("zmq", *CLIENT, "myqueue.cluster")),
     ("client/producer/", (*CLIENT, "myqueue.cluster", "myqueue.producer")),
-    (
-        "client/consumer/",
-        (*CLIENT, "myqueue.cluster", "myqueue.producer.partitioner", "myqueue.consumer"),
-    ),
+    ("client/consumer/", (*CLIENT, "myqueue.cluster", "myqueue.consumer")),
     (
         "client/admin/",
         (*CLIENT, "myqueue.cluster", "myqueue.consumer.message", "myqueue.admin"),

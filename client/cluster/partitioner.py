@@ -34,7 +34,7 @@ def jump_hash(name: bytes, partitions: int) -> int:
     The jump consistent hash of Lamping and Veach: it jumps to later partitions with the probability
     of each, and stops before the first that does not exist.
 
-    >>> [settled(b"customer 4", count) for count in (1, 2, 3, 8)]
+    >>> [jump_hash(b"customer 4", count) for count in (1, 2, 3, 8)]
     [0, 0, 0, 0]
     """
     seed, chosen, jump = int.from_bytes(name[:8], "big"), -1, 0
