@@ -30,6 +30,7 @@ from myqueue.cluster.partitioner import jump_hash
 from myqueue.cluster.routing import Partition, Topic
 from myqueue.cluster.session import Session
 from myqueue.consumer.message import Message, messages_of
+from myqueue.consumer.partition_state import DAMAGED_MAX
 from myqueue.consumer.skip_damaged import SkippedRun, commit_at_leader, following_key
 from myqueue.consumer.take_batching import TakeOutbox, take_at_leader
 from myqueue.errors import (
@@ -353,8 +354,9 @@ class _TakeWalk:
         self._skip_until = self._session.now_ms() + limit_ms // 2
         self._index = 0
         self._result = TakeResult([], [])
-        self._last_error: MyQueueError | None = None
+        self._first_error: MyQueueError | None = None
         self._position = self._take_end = 0  # taken here, and not read yet
+        self._torn_count = 0  # copies of the next batch that were damaged on their way
         self._is_skipping = is_skipping
         self._skipped: list[SkippedRun] = []
         self._damaged: BatchUnreadable | None = None  # in the take that is being read
@@ -402,18 +404,25 @@ class _TakeWalk:
         self._advance()
 
     def _read(self, batches: Iterable[tuple[int, batch.Buffer]]) -> None:
-        partition = self._order[self._index]
+        """Read the messages that were taken, up to a batch that was damaged on its way."""
+        partition, before = self._order[self._index], self._position
         for offset, frame in batches:
             try:
                 part = self._taker.opened(partition, offset, frame, self._position, self._take_end)
             except BatchUnreadable as error:
                 self._skip_batch(error)
                 continue
+            except CorruptData:
+                self._torn_count = 1 + (self._torn_count if self._position == before else 0)
+                if self._torn_count == DAMAGED_MAX:
+                    raise
+                return
             self._result.messages.extend(part)
             self._position += len(part)
+        self._torn_count = 0
 
     def _advance(self) -> None:
-        if self._position < self._take_end:  # more was taken than one answer carries
+        if self._position < self._take_end:  # more was taken than one answer carried whole
             self._fetch()
         elif self._damaged is None:
             self._result.ends.append(self._take_end)
@@ -488,7 +497,7 @@ class _TakeWalk:
         else:
             self._end()
 
-    # -- taken messages that did not fit into the answer ------------------------------------------
+    # -- taken messages that did not fit into the answer, or were damaged on their way -------------
 
     def _fetch(self) -> None:
         partition = self._order[self._index]
@@ -511,7 +520,7 @@ class _TakeWalk:
                 raise error_of(code, component=self._session.routes.leader(group, now) or "")
             offsets = (offset for offset, _ in batches)
             self._read(zip(offsets, asked.result().frames, strict=True))
-            if self._position == before:
+            if self._position == before and not self._torn_count:
                 raise TimedOut(f"offset {before} could not be read")
         except Exception as error:
             self._on_failure(error)
@@ -535,7 +544,7 @@ class _TakeWalk:
                 error.outcome = UNKNOWN  # this call took messages
             self.future.set_exception(error)
         else:
-            self._last_error = error  # type: ignore[assignment]
+            self._first_error = self._first_error or error  # type: ignore[assignment]
             self._result.ends.append(0)
             self._next_partition()
 
@@ -548,8 +557,10 @@ class _TakeWalk:
 
     def _end(self) -> None:
         damaged = None if self._is_skipping else self._damaged
-        if self._last_error is not None and not (self._result.messages or self._skipped or damaged):
-            self.future.set_exception(self._last_error)
+        if self._first_error is not None and not (
+            self._result.messages or self._skipped or damaged
+        ):
+            self.future.set_exception(self._first_error)
         else:
             result = self._result._replace(skipped=tuple(self._skipped), damaged=damaged)
             self.future.set_result(result)

@@ -156,7 +156,8 @@ class BatchDelivery(Future[list[Stored]]):
     """The future of a list of messages: a Stored for each run, in the order of the list.
 
     With keys there are runs for each partition, in the order of the list within a partition. If
-    messages were not delivered, the error is DeliveryFailed. It cannot be cancelled.
+    messages were not delivered, the error is DeliveryFailed. Its outcome is "none" only if no
+    message of the list is or may be stored. It cannot be cancelled.
     """
 
     def __init__(self, parts: list[tuple[Batch, int, int]]) -> None:
@@ -188,7 +189,9 @@ class BatchDelivery(Future[list[Stored]]):
         failed = sum(n for _, n in errors)
         text = f"{failed} of {len(self)} messages were not delivered; first: {errors[0][0]}"
         error = DeliveryFailed(text, failed=tuple(error for error, _ in errors))
-        error.outcome = errors[0][0].outcome
+        is_certain = len(errors) == len(self._parts)  # else another batch of the list is stored
+        if is_certain and all(error.outcome == NONE for error, _ in errors):
+            error.outcome = NONE
         self.set_exception(error)
 
     def _stored(self) -> Iterator[Stored]:

@@ -132,6 +132,38 @@ def test_an_answer_that_lies_ends_only_those_that_it_is_about(
     assert [m.value for m in right.result(10).messages] == [b"a"]
 
 
+TORN = BATCH[:-1] + bytes([BATCH[-1] ^ 1])
+
+
+@pytest.mark.parametrize("torn_copies", [1, 2, 3])
+def test_a_batch_that_came_damaged_is_fetched_again(cluster: EchoCluster, torn_copies: int) -> None:
+    """It is taken already, so nobody else gets it; three damaged copies are an error."""
+    sent: list[bytes] = []
+
+    def copy() -> bytes:
+        sent.append(TORN if len(sent) < torn_copies else BATCH)
+        return sent[-1]
+
+    def answer(envelope: words.Envelope, frames: list[bytes]) -> list[Answer] | None:
+        kind, request = envelope[words.KIND], envelope[words.REQUEST]
+        if kind == words.TAKE:
+            return [[words.encode(words.TAKEN, 0, [[request, 0, 0, 2, [[0, 0]], None]]), copy()]]
+        if kind == words.FETCH:
+            rows = [[envelope[words.FIELDS + 3][0][0], 0, 0, 3, [[0, 1]], None]]
+            return [[words.encode(words.FETCHED, request, rows), copy()]]
+        return None
+
+    cluster.daemons[0].script = answer
+    with Session(cluster.address, name="test", request_timeout_ms=5_000) as session:
+        if torn_copies < 3:
+            assert [m.value for m in Taker(session).take("t", 1, max_messages=2)] == [b"a", b"b"]
+        else:
+            with pytest.raises(errors.CorruptData) as caught:
+                Taker(session).take("t", 1, max_messages=2)
+            assert caught.value.outcome == errors.UNKNOWN, "they are taken"
+    assert len(sent) == min(3, torn_copies + 1)
+
+
 def test_what_was_not_sent_is_certainly_not_done(cluster: EchoCluster) -> None:
     """C1: no leader listens, so all of the message wait; each ends in time, with outcome none."""
     with Session(cluster.address, name="test", request_timeout_ms=400) as session:

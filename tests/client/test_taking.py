@@ -82,6 +82,22 @@ def test_q6_a_repeat_with_the_key_gets_all(seed: int, monkeypatch: pytest.Monkey
     assert set(got) == {(p, o) for p in range(PARTITIONS) for o in range(EACH)}, "nobody's"
 
 
+def test_the_first_error_of_several_partitions_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is the cause; a later partition may fail only for want of time."""
+
+    def ask(_outbox: Any, _session: Any, partition: Partition, *_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(NotLeader(f"number {partition.number}"))
+        return future
+
+    monkeypatch.setattr(taking, "take_at_leader", ask)
+    session: Any = SimpleNamespace(
+        request_timeout_ms=1000, now_ms=lambda: 0, on_shut=lambda callback: None
+    )
+    error = taking.Taker(session).begin(TOPIC, 7).exception()
+    assert isinstance(error, NotLeader) and str(error) == "number 0"
+
+
 def test_a_key_that_took_more_than_is_asked_for_belongs_to_another_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

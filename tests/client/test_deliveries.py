@@ -1,0 +1,36 @@
+"""The outcome of a list: its worst case, so that a caller who may not repeat it learns that."""
+
+from __future__ import annotations
+
+import pytest
+
+from myqueue.cluster.partitioner import Spread
+from myqueue.errors import NONE, UNKNOWN, Busy, DeliveryFailed, TimedOut
+from myqueue.producer.accumulator import Batch, Lane
+from myqueue.producer.delivery import BatchDelivery
+
+STORED = "stored"
+
+
+@pytest.mark.parametrize(
+    "parts, outcome",
+    [
+        ((NONE,), NONE),
+        ((NONE, NONE), NONE),
+        ((UNKNOWN,), UNKNOWN),
+        ((NONE, UNKNOWN), UNKNOWN),
+        ((UNKNOWN, NONE), UNKNOWN),
+        ((NONE, STORED), UNKNOWN),
+        ((STORED, NONE, NONE), UNKNOWN),
+    ],
+)
+def test_a_list_says_none_only_if_no_part_of_it_may_be_stored(
+    parts: tuple[str, ...], outcome: str
+) -> None:
+    batches = [Batch(Lane("t", at, at, 1000, Spread(1)), 0, 0, 0) for at in range(len(parts))]
+    delivery = BatchDelivery([(batch, 0, 1) for batch in batches])
+    for batch, part in zip(batches, parts, strict=True):
+        batch.settle(0, 0, {STORED: None, NONE: Busy(), UNKNOWN: TimedOut()}[part])
+    error = delivery.exception(0)
+    assert isinstance(error, DeliveryFailed) and error.outcome == outcome
+    assert [part.outcome for part in error.failed] == [part for part in parts if part != STORED]
