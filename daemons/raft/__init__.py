@@ -19,5 +19,6 @@ How a caller turns the crank, once a turn:
     host.touch(group).persisted(term, index, now, host.out)
 
 Durability is an event: nothing in the packets claims what the journal did not report before.
-`DESIGN.md` has the reasons, and the paper's section for each rule.
+`DESIGN.md` has the reasons; `tests/RULES.md` has each rule (R1 to R32) in a sentence, with its
+section in the paper.
 """

@@ -1,4 +1,4 @@
-"""A manager's log that is damaged: `verify` tells where, and goes on with all else (W16, R8)."""
+"""A manager's log that is damaged: `verify` tells where, and goes on with all else (W16, B8)."""
 
 from __future__ import annotations
 

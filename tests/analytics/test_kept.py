@@ -1,4 +1,4 @@
-"""C6, P12, S2: what retention left is verified like all else; what it took is not asked for."""
+"""C6, P12, D2: what retention left is verified like all else; what it took is not asked for."""
 
 from __future__ import annotations
 

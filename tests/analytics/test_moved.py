@@ -1,4 +1,4 @@
-"""C5, S1, S2: partitions that were moved, came back, were deleted; each entry has a whole copy."""
+"""C5, D1, D2: partitions that were moved, came back, were deleted; each entry has a whole copy."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_new_replica_that_is_being_filled_is_no_wrong_one(
 
 
 def test_what_was_acknowledged_of_a_topic_that_is_deleted_is_not_missed(tmp_path: Path) -> None:
-    """S2: nobody lost it. It is told that it was not looked for; of others all is."""
+    """D2: nobody lost it. It is told that it was not looked for; of others all is."""
     topic, deleted, data = a_topic(), Topic("gone", 200, uid=901), tmp_path / "cluster"
     deleted.noop()
     for count in range(1, 9):

@@ -1,4 +1,4 @@
-"""S1, without a JVM: what is planned and read of real logs is what an independent reader finds."""
+"""D1, without a JVM: what is planned and read of real logs is what an independent reader finds."""
 
 from __future__ import annotations
 

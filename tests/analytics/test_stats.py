@@ -1,4 +1,4 @@
-"""S3, without a JVM: the sums are those of an independent reader; the page holds together."""
+"""D3, without a JVM: the sums are those of an independent reader; the page holds together."""
 
 from __future__ import annotations
 

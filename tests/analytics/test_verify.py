@@ -1,4 +1,4 @@
-"""S2, P12: a healthy cluster has no finding; each planted fault gives one that names its place."""
+"""D2, P12: a healthy cluster has no finding; each planted fault gives one that names its place."""
 
 from __future__ import annotations
 

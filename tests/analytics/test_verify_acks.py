@@ -1,4 +1,4 @@
-"""S2: every acknowledged message is in the log once, with its bytes."""
+"""D2: every acknowledged message is in the log once, with its bytes."""
 
 from __future__ import annotations
 

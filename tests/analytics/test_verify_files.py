@@ -1,4 +1,4 @@
-"""S2: faults of whole segments, of logs' ends, and of stores."""
+"""D2: faults of whole segments, of logs' ends, and of stores."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Three managers and three brokers, each a process of its own, replication 3, and the client beside
 them; `myq bench` does the measuring. Each figure is the median of rounds that take turns, so that
-what the machine does besides hits all of them.
+what the machine does besides hits all of them (P14).
 
 `myq bench all` has the figures of one topic; here are those that need a cluster of their own: many
 partitions, large messages, nothing to do, and much on disk.

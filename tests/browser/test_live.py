@@ -73,7 +73,7 @@ def test_a_lag_goes_down_while_somebody_looks(
 def test_who_is_silent_is_marked_as_inactive(
     page: Page, gateway: Gateway, cluster: Cluster
 ) -> None:
-    """P5, R7: the last activity of every client, and who is not active any more."""
+    """P5, B7: the last activity of every client, and who is not active any more."""
     page.go_for(f"{gateway.console}/consumers")
     mark = f"{row_of(3)}?.cells[2].innerText"
     cluster.admin.alter_cluster({"inactive_ms": 1_000})

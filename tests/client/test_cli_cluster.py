@@ -233,7 +233,7 @@ def test_the_demo_keeps_the_promise(myq: Myq) -> None:
 
 
 def test_a_bench_with_a_ledger_keeps_what_the_ledger_tells_of(myq: Myq) -> None:
-    """S2: else 'spark verify --acks' would miss every message."""
+    """D2: else 'spark verify --acks' would miss every message."""
     words = ("bench", "produce", "--seconds", "0.3", "--warmup", "0")
     before = benches(myq)
     myq.run(*words)
@@ -283,7 +283,7 @@ def test_an_up_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
     assert are_gone(pids, 15)
 
 
-def test_c8_bench_under_the_nemesis(myq: Myq) -> None:
+def test_k8_bench_under_the_nemesis(myq: Myq) -> None:
     """Daemons are killed, frozen, restarted, those of this cluster alone; the ledger is whole."""
     before = myq.pids()
     words = ("bench", "e2e", "--rate", "100", "--seconds", "8", "--nemesis")

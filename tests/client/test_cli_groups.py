@@ -50,7 +50,7 @@ def test_a_position_that_retention_took(cluster, reads, begin, found):
 
 
 def test_a_group_that_cannot_be_joined(cluster, reads):
-    """R1: no messages and no failure would look like a group that has read all."""
+    """B1: no messages and no failure would look like a group that has read all."""
     cluster.topic("a")
     serve_groups(cluster)
     for daemon in cluster.daemons:

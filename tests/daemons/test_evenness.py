@@ -1,4 +1,4 @@
-"""What is even, and the steps towards it (R4, P4)."""
+"""What is even, and the steps towards it (B4, P4)."""
 
 from __future__ import annotations
 

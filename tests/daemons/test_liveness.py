@@ -37,7 +37,7 @@ def heard() -> Heard:
     return Heard()
 
 
-def test_r6_a_silent_broker_is_not_alive(heard: Heard) -> None:
+def test_b6_a_silent_broker_is_not_alive(heard: Heard) -> None:
     assert not heard.cluster_view.is_broker_alive(1, heard.now)
     heard.beat(1)
     heard.now += BROKER_SILENT_AFTER_MS
@@ -75,7 +75,7 @@ def test_the_highest_term_is_right(heard: Heard) -> None:
     assert heard.leader(7) == (2, 4)
 
 
-def test_r6_a_leader_on_a_silent_broker_is_nobody(heard: Heard) -> None:
+def test_b6_a_leader_on_a_silent_broker_is_nobody(heard: Heard) -> None:
     """Not even if another one, of an older term, still claims to lead."""
     heard.beat(2, row(7, True, 4))
     heard.now += BROKER_SILENT_AFTER_MS + 1

@@ -94,7 +94,7 @@ def test_a_refusal_has_its_code() -> None:
     assert "'no'" in text
 
 
-def test_c7_others_say_who_leads() -> None:
+def test_k7_others_say_who_leads() -> None:
     cluster = Cluster(leads=False)
     cluster.follow(2)
     with pytest.raises(errors.NotLeader) as caught:
@@ -106,7 +106,7 @@ def test_c7_others_say_who_leads() -> None:
     assert vars(caught.value)["details"] == {"leader": 2, "address": "tcp://127.0.0.1:9093"}
 
 
-def test_c3_without_a_leader_there_is_no_quorum() -> None:
+def test_k3_without_a_leader_there_is_no_quorum() -> None:
     cluster = Cluster(leads=False)
     with pytest.raises(errors.NoQuorum) as caught:
         cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
@@ -120,7 +120,7 @@ def test_r9_a_new_leader_is_not_ready_at_once() -> None:
         cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
 
 
-def test_c3_an_update_that_is_not_confirmed_times_out() -> None:
+def test_k3_an_update_that_is_not_confirmed_times_out() -> None:
     cluster = Cluster()
     cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
     cluster.engine.now += UPDATE_TIMEOUT_MS - 1
@@ -342,7 +342,7 @@ def test_an_answer_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 # -- the daemon itself ----------------------------------------------------------------------------
 
 
-def test_c6_status_tells_of_the_group() -> None:
+def test_k6_status_tells_of_the_group() -> None:
     cluster = Cluster()
     cluster.ask(protocol.STATUS, 0)
     whole = cluster.answer()[2]

@@ -224,7 +224,7 @@ def fill(cluster: Cluster, messages: int) -> None:
         broker.ends = dict.fromkeys(broker.groups, messages)
 
 
-def test_r3_a_topic_grows_when_its_messages_pass_the_threshold() -> None:
+def test_b3_a_topic_grows_when_its_messages_pass_the_threshold() -> None:
     cluster = Cluster(brokers=2)
     cluster.update("create_topic", topic="orders", settings={"partition_growth": 100})
     cluster.update("create_topic", topic="fixed")
@@ -295,7 +295,7 @@ def test_brokers_with_what_they_hold_and_lead() -> None:
     assert all(r["alive"] and r["state"] == "active" and r["load"] == 5 for r in rows)
 
 
-def test_p5_r7_health_names_every_actor_and_whether_it_is_active() -> None:
+def test_p5_b7_health_names_every_actor_and_whether_it_is_active() -> None:
     cluster = Cluster(brokers=1)
     cluster.update("register_producer", topic="orders")
     cluster.update("register_consumer", topic="orders")

@@ -32,7 +32,7 @@ def test_managers_know_each_other_and_their_disks() -> None:
         cluster.manager_beat(2, disk="wiped")
 
 
-def test_r7_a_follower_tells_the_leader_which_clients_it_heard() -> None:
+def test_b7_a_follower_tells_the_leader_which_clients_it_heard() -> None:
     cluster = Cluster(brokers=1)
     cluster.update("register_producer", topic="orders")
     cluster.update("register_consumer", topic="orders")
@@ -51,7 +51,7 @@ def test_r7_a_follower_tells_the_leader_which_clients_it_heard() -> None:
     assert all(envelope[3]["producers"] == [] for _, envelope in cluster.engine.sent)
 
 
-def test_r7_the_leader_logs_what_it_is_told() -> None:
+def test_b7_the_leader_logs_what_it_is_told() -> None:
     cluster = Cluster(brokers=1)
     cluster.update("register_producer", topic="orders")
     cluster.update("register_consumer", topic="orders")

@@ -63,6 +63,7 @@ def test_uids_of_two_clusters_of_one_name_differ() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "ü", "a/b", "a\n", "x" * 201, 7, None, b"orders"])
 def test_names_are_checked(rig: Rig, name: Any) -> None:
+    """S8"""
     refusal = rig.refused("create_topic", topic=name)
     assert isinstance(refusal, errors.InvalidName | errors.InvalidRequest)
 
@@ -111,7 +112,7 @@ def test_replicas_need_brokers(rig: Rig) -> None:
     assert isinstance(Rig().refused("create_topic", topic="orders"), errors.TooFewBrokers)
 
 
-def test_c1_by_default_three_replicas_or_as_many_as_there_are_brokers() -> None:
+def test_k1_by_default_three_replicas_or_as_many_as_there_are_brokers() -> None:
     for brokers, expected in ((1, 1), (2, 2), (3, 3), (5, 3)):
         rig = Rig(brokers)
         rig.run("create_topic", topic="orders")
@@ -148,7 +149,7 @@ def test_alter_topic_changes_what_is_named(rig: Rig) -> None:
     assert isinstance(rig.refused("alter_topic", topic="no"), errors.UnknownTopic)
 
 
-def test_p1_r3_grow_topic(rig: Rig) -> None:
+def test_p1_b3_grow_topic(rig: Rig) -> None:
     rig.run("create_topic", topic="orders")
     assert rig.run("grow_topic", topic="orders") == {"partitions": [1]}
     assert rig.run("grow_topic", topic="orders", count=2) == {"partitions": [2, 3]}
@@ -315,7 +316,7 @@ def test_consumers_have_a_limit(rig: Rig) -> None:
     assert isinstance(rig.refused("register_consumer", topic="orders"), errors.Busy)
 
 
-def test_r7_activity_moves_forward_only(rig: Rig) -> None:
+def test_b7_activity_moves_forward_only(rig: Rig) -> None:
     rig.run("register_producer", topic="orders")
     rig.run("register_consumer", topic="orders")
     rig.run("seen", producers=[[1, 2_000_000], [7, 1]], consumers=[[1, 3_000_000]])

@@ -1,4 +1,4 @@
-"""Which replicas move, when and how many; and when what left may be removed (P4, R6)."""
+"""Which replicas move, when and how many; and when what left may be removed (P4, B6)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_drain_that_can_not_end_is_refused() -> None:
         cluster.update("drain_broker", node=9)
 
 
-def test_r6_a_dead_broker_is_replaced_after_a_while() -> None:
+def test_b6_a_dead_broker_is_replaced_after_a_while() -> None:
     cluster = Moving(4, t=12)
     cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
     cluster.kill(3)

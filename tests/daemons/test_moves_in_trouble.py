@@ -1,6 +1,6 @@
 """Moves that meet with more than one trouble: none gets stuck, and nobody is promised too much.
 
-P4, R6: disks that are full, brokers that die in the middle, partitions that nobody leads any more,
+P4, B6: disks that are full, brokers that die in the middle, partitions that nobody leads any more,
 replicas for which there was no broker, hosts that had to be shared.
 """
 
@@ -135,7 +135,7 @@ def test_long_dead_brokers_that_hold_nothing_are_no_reason_to_replace_nobody() -
     assert set(voters(cluster, "t")) == {3}
 
 
-def test_r6_who_stood_and_died_before_anybody_heard_of_it_is_replaced() -> None:
+def test_b6_who_stood_and_died_before_anybody_heard_of_it_is_replaced() -> None:
     """It told us of its new term; its own vote was not on its disk yet, so nobody was asked."""
     cluster = Moving(4, t=12)
     cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})

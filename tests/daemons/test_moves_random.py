@@ -1,6 +1,6 @@
 """Brokers come, go, die, are wiped, run full, in any order; when it is quiet again, all is whole.
 
-P4, R6, R17, W7: nobody is stuck, every partition has as many voters as its topic promises, each of
+P4, B6, R17, W7: nobody is stuck, every partition has as many voters as its topic promises, each of
 them has its replica, and nobody holds anything else. Consensus is played (`support.moving`); what
 is under test is what managers decide.
 """

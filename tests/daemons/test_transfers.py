@@ -1,4 +1,4 @@
-"""Leaders that go back to where they should be: only to who has all there is (P6, R24)."""
+"""Leaders that go back to where they should be: only to who has all there is (B4, R24)."""
 
 from __future__ import annotations
 

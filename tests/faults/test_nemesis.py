@@ -1,7 +1,7 @@
 """Real daemons and real clients on several hosts, hurt in every way at hand, and judged.
 
-C1, C3, C8, P4, P12, P13, Q9; W3, W5, W7, W15, W17, R2, R13, C1–C10 of the rules: three managers and
-four brokers while processes are killed, frozen and restarted, links cut in one direction or both,
+P4, P12, P13, Q9, K1, K3, K8, W3, W5, W7, W15, W17, R2, R13, C1 to C10: three managers and four
+brokers while processes are killed, frozen and restarted, links cut in one direction or both,
 disks fill up, fail and slow down, data of one broker are lost or damaged, brokers come and go.
 Clients note what they did and saw; when all is healed everything has to be whole again within a
 bound, and a checker that knows nothing of the cluster judges the notes.

@@ -1,4 +1,4 @@
-"""Every failure as an answer: its status, its form, and who says so (R1, C1, H5)."""
+"""Every failure as an answer: its status, its form, and who says so (B1, C1, H5)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_deadline_with_nothing_done_is_no_unknown_outcome() -> None:
 
 
 def test_components_are_named() -> None:
-    """R1: which manager, which broker."""
+    """B1: which manager, which broker."""
     _, body, _ = describe(
         errors.TimedOut("tcp://h:1: no answer within 500 ms; tcp://x:2: down"), at
     )
@@ -90,7 +90,7 @@ def test_components_are_named() -> None:
 
 
 def test_advice_is_for_who_asks_by_http() -> None:
-    """R1: no flag of the command line, unless somebody said it for this very case."""
+    """B1: no flag of the command line, unless somebody said it for this very case."""
     for kind in errors.TABLE.values():
         if kind in (errors.BrokerInUse, errors.GroupInUse, errors.OffsetOutOfRange):
             hint = describe(kind(), at)[1]["hint"]

@@ -67,7 +67,7 @@ def test_a_repeat_says_no_more_than_the_first_one() -> None:
 
 
 def test_managers_that_elect_a_leader_are_asked_again() -> None:
-    """R1: the broker that went may have been on the machine of their leader."""
+    """B1: the broker that went may have been on the machine of their leader."""
     cluster = Cluster(errors.NotLeader("electing"), errors.Unreachable("nobody"), 2, 0)
     assert cluster.let_go() == (0, True)
 

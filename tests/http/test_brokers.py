@@ -1,4 +1,4 @@
-"""Brokers come and go over HTTP (P4, C6): with the agent of `myq up`, and without one."""
+"""Brokers come and go over HTTP (P4, K6): with the agent of `myq up`, and without one."""
 
 from __future__ import annotations
 

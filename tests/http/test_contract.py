@@ -271,7 +271,7 @@ def check(row: Row, answer: Answer, way: str) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.request)
 def test_every_request_in_every_spelling(world: World, row: Row) -> None:
-    """Parameters in the path have one name there, so other names of them are not sent."""
+    """B2. Parameters in the path have one name there, so other names of them are not sent."""
     in_path = re.findall(r"{(\w+)}", row.request)
     for method, path in row.requests:
         for number, given in enumerate(spelled(row)):

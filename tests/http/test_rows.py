@@ -180,7 +180,7 @@ def test_only_json_objects_are_taken(http: Client, body: bytes) -> None:
 
 
 def test_partitions_are_named_counted_and_added(http: Client, new_topic: NewTopic) -> None:
-    """P3, C5, C6: a named partition; 404 for one that is not there; more of them."""
+    """P3, K5, K6: a named partition; 404 for one that is not there; more of them."""
     topic = new_topic(2)
     producer, consumer = register(http, topic)
     wrong = {"topic": topic, "producer_id": producer, "message": "x", "partition": 2}
@@ -241,7 +241,7 @@ def test_a_message_that_is_too_large(http: Client, topic: str) -> None:
 
 
 def test_heartbeats_and_health(http: Client, new_topic: NewTopic) -> None:
-    """P5, R7: who was heard when; any request counts as a heartbeat."""
+    """P5, B7: who was heard when; any request counts as a heartbeat."""
     topic = new_topic()
     producer, consumer = register(http, topic)
     good(http.ask("POST", "/producer/heartbeat", {"producer_id": producer}))
@@ -256,7 +256,7 @@ def test_heartbeats_and_health(http: Client, new_topic: NewTopic) -> None:
 
 
 def test_brokers_raft_and_where(http: Client, new_topic: NewTopic) -> None:
-    """C6: who they are, who leads, where a message is."""
+    """K6: who they are, who leads, where a message is."""
     topic = new_topic()
     producer, _ = register(http, topic)
     produce(http, topic, producer, "x")

@@ -130,7 +130,7 @@ class Run:
 
 
 def test_five_producers_and_three_consumers(gateway: Gateway) -> None:
-    """Q6, Q8, C5, P3, P11."""
+    """Q6, Q8, K5, P3, P11."""
     run = Run([gateway.port], "calm-", 60)
     run.go()
     run.check()
@@ -147,7 +147,7 @@ def own(folder: Path, cluster: Cluster) -> Iterator[Gateway]:
 def test_the_same_while_daemons_are_killed(
     own: Gateway, gateway: Gateway, cluster: Cluster
 ) -> None:
-    """Q9, C1, H4: a broker, a manager and the gateway, each killed and started again."""
+    """Q9, K1, H4: a broker, a manager and the gateway, each killed and started again."""
     run = Run([own.port, gateway.port], "kill-", 150)
 
     def wait_until(done: int) -> None:

@@ -67,7 +67,7 @@ def test_what_is_none_or_out_of_range_is_refused(http: Client) -> None:
 def test_who_meets_a_limit_is_told_which_setting_raises_it(
     http: Client, cluster: Cluster, changing: None, new_topic: Callable[..., str]
 ) -> None:
-    """R1: a manager's advice for this case alone reaches whoever asked, by both ways."""
+    """B1: a manager's advice for this case alone reaches whoever asked, by both ways."""
     name = new_topic()
     good(http.ask("POST", "/consumers", {"topic": name}))
     good(http.ask("POST", "/settings", {"consumers_max": 1}))

@@ -52,7 +52,7 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, C
 def test_the_partition_and_its_silent_brokers_are_named(
     silent: tuple[Client, Cluster, Any], request_line: str, outcomes: tuple[str, ...]
 ) -> None:
-    """R1: never "NOT_LEADER: NOT_LEADER"; and what only reads is certainly not done."""
+    """B1: never "NOT_LEADER: NOT_LEADER"; and what only reads is certainly not done."""
     http, cluster, ids = silent
     method, path = request_line.format(**ids).split(" ")
     status, said = http.ask(method, path)

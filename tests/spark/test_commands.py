@@ -1,4 +1,4 @@
-"""S2–S4: verify, stats and export on a real Spark; the work on a standalone cluster."""
+"""D2, D3, D4: verify, stats and export on a real Spark; the work on a standalone cluster."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def bare_python(tmp_path: Path) -> str:
 def test_verify_on_a_standalone_cluster(
     standalone: Standalone, bare_python: str, folder: Path, tmp_path: Path
 ) -> None:
-    """S4: the command ships what executors need; they have Python and pyarrow, nothing of ours."""
+    """D4: the command ships what executors need; they have Python and pyarrow, nothing of ours."""
     command = [
         sys.executable, "-P", "-m", "myqueue.cli", "spark", "verify", str(folder),
         "--master", standalone.address, "--no-stores", "--json", "--html", str(tmp_path / "v.html"),

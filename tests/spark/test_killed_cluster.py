@@ -1,4 +1,4 @@
-"""S2, P12: a real cluster, killed with SIGKILL as a whole, twice, is verified from what it left.
+"""D2, P12: a real cluster, killed with SIGKILL as a whole, twice, is verified from what it left.
 
 Three managers and three brokers; writers send and note what is acknowledged, readers commit, all
 through the first outage. What the daemons left on their disks is judged as it lies there, and again

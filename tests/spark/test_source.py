@@ -1,4 +1,4 @@
-"""S1: the data source on a real Spark, held against an independent reader of the same logs."""
+"""D1: the data source on a real Spark, held against an independent reader of the same logs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Growing:
 
 
 def test_a_stream_loses_and_doubles_nothing_over_restarts(spark: Any, tmp_path: Path) -> None:
-    """S1: stopped after each part, once with its last batch undone; the checkpoint knows."""
+    """D1: stopped after each part, once with its last batch undone; the checkpoint knows."""
     logs, out, point = tmp_path / "logs", tmp_path / "out", tmp_path / "point"
     growing = Growing(logs)
 

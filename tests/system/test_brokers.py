@@ -1,6 +1,6 @@
 """Brokers come and go under load: added, drained, removed, wiped, dead. Nothing is lost or doubled.
 
-P4, R4, R6, W6, W7: real daemons, idempotent producers that write and consumers that read all the
+P4, B4, B6, W6, W7: real daemons, idempotent producers that write and consumers that read all the
 time. The long version has 60 partitions, and managers and brokers that are killed meanwhile.
 """
 
@@ -80,7 +80,7 @@ def test_p4_brokers_are_added_drained_removed_and_wiped_under_load(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_r6_what_a_dead_broker_held_is_made_anew_on_others(tmp_path: Path) -> None:
+def test_b6_what_a_dead_broker_held_is_made_anew_on_others(tmp_path: Path) -> None:
     with Cluster(tmp_path, managers=1, brokers=4) as cluster:
         cluster.admin.create_topic("t", partitions=8)
         cluster.admin.alter_cluster({"replace_after_ms": 3000})

@@ -58,7 +58,7 @@ def test_the_two_programs_of_the_assignment(cluster: Cluster) -> None:
 
 
 def test_partitions_by_name_by_key_and_by_turns(cluster: Cluster) -> None:
-    """P1, P3, P7, C5: a partition that is named, one for each key, all in turns; order in each.
+    """P1, P3, P7, K5: a partition that is named, one for each key, all in turns; order in each.
 
     The client is told where managers are; which brokers lead what, it finds out.
     """
@@ -103,7 +103,7 @@ def test_nothing_left_is_empty_and_no_error(cluster: Cluster) -> None:
 
 
 def test_each_consumer_gets_all_and_goes_on_where_it_was(cluster: Cluster) -> None:
-    """Q6, R5, C4: every consumer sees every message; its position is kept by the brokers."""
+    """Q6, B5, K4: every consumer sees every message; its position is kept by the brokers."""
     cluster.admin.create_topic("shared", partitions=3)
     with Producer(cluster.address) as producer:
         for n in range(60):
@@ -142,7 +142,7 @@ def test_a_session_never_knows_less_than_it_did(cluster: Cluster) -> None:
 
 
 def test_a_topic_grows_by_its_threshold(cluster: Cluster) -> None:
-    """R3; a partition that came later is read from its beginning by who is already there."""
+    """B3; a partition that came later is read from its beginning by who is already there."""
     cluster.admin.create_topic("growing", settings={"partition_growth": 50})
     with (
         Producer(cluster.address) as producer,
@@ -168,7 +168,7 @@ def test_a_topic_grows_by_its_threshold(cluster: Cluster) -> None:
 
 
 def test_leaders_and_replicas_are_spread(cluster: Cluster) -> None:
-    """P2, R4, C1, C2: three replicas each, evenly; every manager knows."""
+    """P2, B4, K1, K2: three replicas each, evenly; every manager knows."""
     cluster.admin.create_topic("spread", partitions=9)
     rows = cluster.admin.describe_topic("spread")["partitions"]
     assert all(sorted(row["replicas"]) == [1, 2, 3] for row in rows)
@@ -188,7 +188,7 @@ def test_leaders_and_replicas_are_spread(cluster: Cluster) -> None:
 
 
 def test_who_is_active_is_known(cluster: Cluster) -> None:
-    """P5, R7: brokers, producers and consumers with their last sign of life."""
+    """P5, B7: brokers, producers and consumers with their last sign of life."""
     producer = MyProducer(["alive"], cluster.address)
     consumer = MyConsumer(["alive"], cluster.address)
 
@@ -245,7 +245,7 @@ def test_the_store_can_be_rebuilt_from_the_log(tmp_path: Path) -> None:
 
 
 def test_without_a_majority(tmp_path: Path) -> None:
-    """C3, P9: updates fail in time and clearly, reads go on, work resumes by itself."""
+    """K3, P9: updates fail in time and clearly, reads go on, work resumes by itself."""
     with Cluster(tmp_path) as cluster:
         cluster.admin.create_topic("t")
         producer = Producer(cluster.address)

@@ -1,6 +1,6 @@
 """Real daemons, killed, paused and restarted under load: nothing acknowledged is lost or doubled.
 
-C1, C3, C4, C8, P5, P8, P10, P11, Q8, Q9, R6: three managers and three brokers, one of each at a
+K1, K3, K4, K8, P5, P8, P10, P11, Q8, Q9, B6: three managers and three brokers, one of each at a
 time killed with SIGKILL, paused with SIGSTOP, or restarted, while idempotent producers write and
 consumers read and commit. Then all daemons are killed at once.
 """

@@ -125,6 +125,7 @@ def test_every_golden_record_is_read() -> None:
 
 
 def test_the_fields_stand_where_format_md_says() -> None:
+    """W23: and each checksum is the CRC-32 of what it covers."""
     raw = golden_record(f.ENTRY)
     assert raw[8:10] == b"MQ" and raw[10] == 1 and raw[11] == 0x51
     assert unpack_from("<III", raw, 12) == (len(raw) - 72, 4097, 5)
