@@ -31,7 +31,7 @@ from myqueue.consumer.assignment import Assignment
 from myqueue.consumer.fetch_plan import limits_of
 from myqueue.consumer.group_membership import GroupMembership
 from myqueue.consumer.message import Message, TopicPartition
-from myqueue.consumer.partition_state import PartitionState
+from myqueue.consumer.partition_state import Ownership, PartitionState
 from myqueue.consumer.positions import SLICE_S, Callback, ConsumerPositions, call_back
 from myqueue.consumer.subscription import CommitRequest, Subscription, lost_error
 from myqueue.errors import (
@@ -377,7 +377,7 @@ class Consumer(ConsumerPositions):
         try:
             call_back(
                 self._on_revoke,
-                [one.name for one in leaving if one.is_announced and not one.is_removed],
+                [one.name for one in leaving if one.ownership is Ownership.LEAVING],
             )
         finally:
             with self._changed:
@@ -390,21 +390,22 @@ class Consumer(ConsumerPositions):
         if self._closed or not self._settings.auto_commit:
             return False
         partitions = self._subscription.partitions.copy()  # the I/O thread changes the original
-        return any(one.is_leaving and not one.is_saved for one in partitions.values())
+        return any(one.is_wanted_back and not one.is_saved for one in partitions.values())
 
     def save_leaving(self) -> None:
         """Do that commit now, so that the next call does not wait. For AsyncConsumer."""
         with self._exclusive_call():
             self._mark_handled()
             with self._changed:
-                leaving = [one for one in self._subscription.partitions.values() if one.is_leaving]
+                partitions = self._subscription.partitions.values()
+                leaving = [one for one in partitions if one.is_wanted_back]
             self._save(leaving)
 
     def _save(self, leaving: list[PartitionState]) -> None:
         if not self._settings.auto_commit:
             return
         with self._changed:
-            unsaved = [one for one in leaving if not (one.is_removed or one.is_saved)]
+            unsaved = [one for one in leaving if one.is_wanted_back and not one.is_saved]
             commits = self._subscription.commits(handled_only=True, of=[r.name for r in unsaved])
             for one in unsaved:
                 one.is_saved = True  # or was tried: once is enough

@@ -31,7 +31,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from myqueue.consumer.partition_state import BACKOFF_MS_MIN, PartitionState, StartRule
+from myqueue.consumer.partition_state import (
+    BACKOFF_MS_MIN,
+    Fetching,
+    PartitionState,
+    StartRule,
+)
 from myqueue.consumer.round_robin import RoundRobin
 from myqueue.errors import BatchInvalid, Internal, MyQueueError, OffsetOutOfRange, error_of
 from myqueue.wire.batch import Buffer
@@ -40,6 +45,7 @@ from myqueue.wire.protocol import NO_OFFSET
 if TYPE_CHECKING:
     from myqueue.settings import ConsumerSettings
 
+LOOK_UP, COMMIT_START, FETCH = Fetching.LOOK_UP, Fetching.COMMIT_START, Fetching.FETCH
 EXTRA_MAX: Final = 2
 EXTRA_WAIT_MS: Final = 30
 # Failures after which a new leader is still asked at once. Two brokers that name each other as
@@ -93,26 +99,26 @@ class FetchRequest(BrokerRequest):
     ) -> None:
         super().__init__(address, partitions)
         self.wait_ms = wait_ms
-        parts = [[partition.group, partition.next_offset] for partition in partitions]
+        parts = [[partition.group, partition.buffer.next_offset] for partition in partitions]
         self.fields = (wait_ms, limits.min_bytes, limits.fetch_bytes, parts)
 
 
 class FenceRequest(BrokerRequest):
-    """A COMMIT after which the broker refuses commits under older epochs of the group.
+    """A COMMIT for FENCE, which moves no position, or for COMMIT_START.
 
-    It moves no position, unless the group has none: then it commits where the group begins.
+    After it the broker refuses commits under older epochs of the group.
     """
 
     def __init__(self, address: str, partitions: list[PartitionState], committer: str) -> None:
         super().__init__(address, partitions)
         parts = [
             [
-                one.group,
-                NO_OFFSET if one.group_start is None else one.group_start,
-                one.member,
-                one.epoch,
+                partition.group,
+                partition.buffer.position if partition.fetching is COMMIT_START else NO_OFFSET,
+                partition.member,
+                partition.epoch,
             ]
-            for one in partitions
+            for partition in partitions
         ]
         self.fields = (committer, parts)
 
@@ -125,6 +131,24 @@ class OffsetsRequest(BrokerRequest):
     ):
         super().__init__(address, partitions)
         self.fields = (committer or None, time_ms, [partition.group for partition in partitions])
+
+
+class _RequestKey(NamedTuple):
+    """Partitions with the same key share a request."""
+
+    due: Fetching
+    address: str
+    isolated_as: int
+    committer: str = ""
+    time_ms: int | None = None
+
+
+def _key_of(partition: PartitionState) -> _RequestKey:
+    due, rule = partition.fetching, partition.start_rule
+    own = (due, partition.leader, partition.isolated_as)
+    if due is FETCH:
+        return _RequestKey(*own)
+    return _RequestKey(*own, partition.committer, rule.time_ms if due is LOOK_UP and rule else None)
 
 
 class FetchPlan:
@@ -149,62 +173,45 @@ class FetchPlan:
 
     def requests(self, now: int) -> list[BrokerRequest]:
         """Return what to send now. Call it after every event, and at `next_retry`."""
-        to_fetch: dict[tuple[str, int], list[PartitionState]] = {}
-        to_look_up: dict[tuple[str, str, int | None, int], list[PartitionState]] = {}
-        to_fence: dict[tuple[str, str, int], list[PartitionState]] = {}
-        room = self.buffered_bytes < self.limits.buffer_bytes
+        requested: dict[_RequestKey, list[PartitionState]] = {}
+        has_room = self.buffered_bytes < self.limits.buffer_bytes
         for partition in self._partitions.values():
-            if partition.request is not None or partition.retry_at > now:
+            due = partition.due_request(now)
+            if due is None or (due is FETCH and not (has_room and self.has_room_for(partition))):
                 continue
-            if not partition.is_fenced:
-                may_ask = partition.is_admitted or partition.group_start is None
-                if may_ask and self._has_leader(partition, now):
-                    fence = (partition.leader, partition.committer, partition.isolated_as)
-                    to_fence.setdefault(fence, []).append(partition)
-            elif partition.start_rule is not None:
-                if self._has_leader(partition, now):
-                    key = (
-                        partition.leader,
-                        partition.committer,
-                        partition.start_rule.time_ms,
-                        partition.isolated_as,
-                    )
-                    to_look_up.setdefault(key, []).append(partition)
-            elif room and self.has_room_for(partition) and self._has_leader(partition, now):
-                to_fetch.setdefault((partition.leader, partition.isolated_as), []).append(partition)
-        out: list[BrokerRequest] = [
-            OffsetsRequest(address, partitions, who, time_ms)
-            for (address, who, time_ms, _), partitions in to_look_up.items()
-        ]
-        out += [
-            FenceRequest(address, partitions, name)
-            for (address, name, _), partitions in to_fence.items()
-        ]
-        out += filter(None, (self._fetch(*key, states) for key, states in to_fetch.items()))
+            if self._has_leader(partition, now):
+                requested.setdefault(_key_of(partition), []).append(partition)
+        made = (self._request(key, partitions) for key, partitions in requested.items())
+        out = [request for request in made if request is not None]
         for request in out:
             for partition in request.partitions:
                 partition.request = request
         return out
 
+    def _request(self, key: _RequestKey, partitions: list[PartitionState]) -> BrokerRequest | None:
+        if key.due is FETCH:
+            return self._fetch(key.address, key.isolated_as, partitions)
+        if key.due is LOOK_UP:
+            return OffsetsRequest(key.address, partitions, key.committer, key.time_ms)
+        return FenceRequest(key.address, partitions, key.committer)
+
     def _fetch(
-        self, address: str, suspect: int, partitions: list[PartitionState]
+        self, address: str, isolated_as: int, partitions: list[PartitionState]
     ) -> FetchRequest | None:
         under_way = self._unanswered.setdefault(address, [])
         if len(under_way) > EXTRA_MAX:
             return None
-        waits = suspect or any(fetch.wait_ms == self.limits.wait_ms for fetch in under_way)
+        waits = isolated_as or any(fetch.wait_ms == self.limits.wait_ms for fetch in under_way)
         wait_ms = min(EXTRA_WAIT_MS, self.limits.wait_ms) if waits else self.limits.wait_ms
         # A broker fills its answer in this order: partitions with the least buffered come first.
-        partitions.sort(key=lambda partition: partition.buffered_bytes)
+        partitions.sort(key=lambda partition: partition.buffer.packed_bytes)
         fetch = FetchRequest(address, partitions, wait_ms, self.limits)
         under_way.append(fetch)
         return fetch
 
     def has_room_for(self, partition: PartitionState) -> bool:
-        """Should this partition be fetched? It has room, is wanted, and nothing is unanswered."""
-        full = partition.buffered_bytes >= self.limits.partition_bytes
-        unwanted = partition.is_paused or partition.is_leaving
-        return not (full or unwanted or partition.request or partition.error)
+        """Should messages of this partition be requested?"""
+        return partition.may_fetch and partition.buffer.packed_bytes < self.limits.partition_bytes
 
     def _has_leader(self, partition: PartitionState, now: int) -> bool:
         if partition.leader:
@@ -215,7 +222,8 @@ class FetchPlan:
 
     @property
     def buffered_bytes(self) -> int:
-        return sum(r.buffered_bytes for r in self._partitions.values() if not r.is_paused)
+        partitions = self._partitions.values()
+        return sum(one.buffer.packed_bytes for one in partitions if not one.is_paused)
 
     def next_retry(self, now: int) -> int | None:
         """The time of the next request if no event comes before; None: there is none."""
@@ -251,9 +259,10 @@ class FetchPlan:
             partition = wanted.pop(group, None)
             if partition is None:
                 continue
-            partition.start, partition.end = start, end
-            if code:
-                text = f"{partition.name} can't be read at offset {partition.next_offset}"
+            if code == OffsetOutOfRange.code:
+                self._apply_out_of_range_policy(partition, start, end, now)
+            elif code:
+                text = f"{partition.name} can't be read at offset {partition.buffer.next_offset}"
                 self._note_error(partition, error_of(code, text, fetch.address), now)
             elif len(own) != len(batches):
                 partition.note_failure(now)  # cut on its way: ask again
@@ -270,13 +279,17 @@ class FetchPlan:
         now: int,
     ) -> None:
         partition.note_success()
+        buffer = partition.buffer
         try:
             for (offset, _), frame in zip(batches, frames, strict=True):
-                partition.receive(offset, frame)
+                if not buffer.receive(offset, frame):
+                    text = f"asked for offset {buffer.next_offset}, and {offset} came"
+                    partition.error = Internal(
+                        f"{partition.name}: {text}", component=partition.leader
+                    )
+                    break
         except BatchInvalid:
             partition.note_failure(now)  # keep what came before it, fetch the rest again
-        except Internal as error:
-            partition.error = error
         self._round_robin.add(partition)
 
     def on_offsets(self, lookup: OffsetsRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
@@ -284,37 +297,28 @@ class FetchPlan:
         rows = {row[0]: row[1:] for row in parts}
         for partition in lookup.claim_waiting():
             row = rows.get(partition.group)
-            if row is None or partition.start_rule is None:
+            if row is None:
                 partition.note_failure(now)
                 continue
-            code, start, end, position, at_time, _ = row
+            code, start, end, committed, at_time, _ = row
             if code:
                 self._note_error(partition, error_of(code, component=lookup.address), now)
-                continue
-            partition.start, partition.end, partition.committed = start, end, position
-            rule = partition.start_rule.kind
-            partition.move_to(partition.start_rule.choose(start, end, position, at_time))
-            partition.handled_position = partition.position
-            if rule == "skipped" or (rule == "resumed" and position is None):
-                partition.commit_group_start()
-            partition.note_success()
+            else:
+                partition.note_offsets(start, end, committed, at_time)
 
     def on_fenced(self, fence: FenceRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
         """Take over the answer to a COMMIT that fences.
 
-        If the broker refuses our epoch, the managers' next answer says what we have to_look_up.
+        If the broker refuses our epoch, the managers' next assignment takes the partition from us.
         """
         rows = {row[0]: (row[1], row[2]) for row in parts}
         for partition in fence.claim_waiting():
-            code, position = rows.get(partition.group, (Internal.code, 0))
+            code, committed = rows.get(partition.group, (Internal.code, 0))
             if code:
                 partition.note_failure(now)
                 self.routes_wanted = True
             else:
-                partition.is_fenced = True
-                if partition.group_start is not None:
-                    partition.group_start, partition.committed = None, position
-                partition.note_success()
+                partition.note_fenced(committed)
 
     def on_failure(self, request: BrokerRequest, error: MyQueueError, now: int) -> None:
         """Take over that a request got an error, or no answer."""
@@ -338,9 +342,6 @@ class FetchPlan:
             self._unanswered.pop(fetch.address, None)  # addresses come and go; nothing may pile up
 
     def _note_error(self, partition: PartitionState, error: MyQueueError, now: int) -> None:
-        if isinstance(error, OffsetOutOfRange):
-            self._apply_out_of_range_policy(partition, now)
-            return
         partition.note_failure(now)
         if error.retriable:
             self.routes_wanted = True
@@ -348,22 +349,21 @@ class FetchPlan:
             partition.error = error
             self._round_robin.add(partition)
 
-    def _apply_out_of_range_policy(self, partition: PartitionState, now: int) -> None:
+    def _apply_out_of_range_policy(
+        self, partition: PartitionState, start: int, end: int, now: int
+    ) -> None:
         """Apply on_out_of_range: never move a position unless the application chose that."""
+        text = f"{partition.name}: offset {partition.buffer.next_offset} is not between {start}"
         if self._on_out_of_range == "error":
             partition.error = OffsetOutOfRange(
-                f"{partition.name}: offset {partition.next_offset} is not between "
-                f"{partition.start} (start) and {partition.end} (end)",
-                component=partition.leader,
+                f"{text} (start) and {end} (end)", component=partition.leader
             )
             self._round_robin.add(partition)
-        elif partition.has_messages:
+        elif partition.buffer.has_messages:
             partition.note_failure(now)  # what came before is handed out first
         else:
             self.log_lines.append(
-                f"{partition.name}: offset {partition.next_offset} is not between "
-                f"{partition.start} and {partition.end}; "
-                f"going on from the {self._on_out_of_range} one"
+                f"{text} and {end}; going on from the {self._on_out_of_range} one"
             )
             skips = self._on_out_of_range == "latest" and bool(partition.epoch)
             partition.look_up(StartRule("skipped" if skips else self._on_out_of_range))

@@ -1,36 +1,76 @@
-"""The state of one partition that a consumer reads: offsets, fetched batches, group epochs. Pure.
+"""The state of one partition that a consumer reads: offsets, phases, errors. Pure.
 
-A consumer is correct as long as three offsets keep this order:
+A consumer is correct as long as these offsets keep their order; the last two are the buffer's:
 
     committed  ≤  position  ≤  next_offset
-                  │            └ to fetch next: the offset after everything that is buffered
-                  └ the offset after the last message that the application got
 
-Between position and next_offset lie the *opened* batch, as an iterator over its messages, and the
-*buffered* batches, still packed. The position is not counted message by message: it is `opened_end`
-minus the messages left in the iterator, and a list iterator knows how many are left. So handing out
-a message is one step of C code, whether the application iterates or polls. No message is handed out
-twice: there is only one iterator, and a seek exhausts it, so a loop that still holds it ends.
+Two phases say what comes next. `Fetching` is what a consumer has to do with the broker before it
+may fetch. `Ownership` is how far a partition has come between the managers, who assign it and want
+it back, and the application, which has callbacks for that. `NEXT` has all allowed transitions.
 
-Comes in: batches, answers and what the application wants. Goes out: messages, and the position to
-commit. `fetch_plan` and `subscription` decide when; nothing here waits, locks or sends.
+Comes in: batches, answers and what the application wants. Goes out: what to request, messages, and
+the position to commit. `fetch_plan` and `subscription` decide when; nothing here waits or sends.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterator
-from itertools import islice, pairwise
-from operator import length_hint
-from typing import Any, Final, NamedTuple
+from collections import Counter
+from enum import Enum, auto
+from typing import Final, NamedTuple, TypeVar
 
-from myqueue.consumer.message import Message, TopicPartition, messages_of
+from myqueue.consumer.batch_buffer import BatchBuffer, PackedBatch
+from myqueue.consumer.message import TopicPartition, messages_of
 from myqueue.errors import BatchInvalid, BatchUnreadable, CorruptData, Internal, MyQueueError
 from myqueue.wire import batch
 
 BACKOFF_MS_MIN, BACKOFF_MS_MAX = 50, 1000
 # Fetches of one batch that comes damaged each time, before the application gets the error.
 DAMAGED_MAX: Final = 3
+
+
+class Fetching(Enum):
+    """What to request from the broker now."""
+
+    # Make our epochs known, so that the broker refuses commits of the previous owner. Nothing is
+    # committed before: the first commit under a new epoch may move the position back.
+    FENCE = auto()
+    LOOK_UP = auto()  # find the position by the start rule
+    # Commit the position as the group's first one. Else the next owner would begin at a later end.
+    COMMIT_START = auto()
+    FETCH = auto()
+
+
+class Ownership(Enum):
+    """Whose the partition is. Without a consumer group it is ADMITTED from the beginning."""
+
+    ADDED = auto()  # the application does not know of it
+    ANNOUNCED = auto()  # on_assign is called with it, and may seek
+    ADMITTED = auto()  # on_assign has returned: its messages are handed out
+    LEAVING = auto()  # the managers want it back: it is silent until the application releases it
+    WITHDRAWN = auto()  # wanted back before it was announced: no callback is ever called with it
+    REMOVED = auto()  # no longer read: released, lost, or its topic was deleted
+
+
+NEXT: Final[dict[Enum, set[Enum]]] = {
+    Fetching.FENCE: {Fetching.LOOK_UP, Fetching.FETCH},  # FETCH after a seek
+    Fetching.LOOK_UP: {Fetching.COMMIT_START, Fetching.FETCH},
+    Fetching.COMMIT_START: {Fetching.FETCH, Fetching.LOOK_UP},  # LOOK_UP by a seek
+    Fetching.FETCH: {Fetching.LOOK_UP},  # by a seek, or out of range
+    Ownership.ADDED: {Ownership.ANNOUNCED, Ownership.WITHDRAWN, Ownership.REMOVED},
+    Ownership.ANNOUNCED: {Ownership.ADMITTED, Ownership.REMOVED},
+    Ownership.ADMITTED: {Ownership.LEAVING, Ownership.REMOVED},
+    Ownership.LEAVING: {Ownership.REMOVED},
+    Ownership.WITHDRAWN: {Ownership.REMOVED},
+    Ownership.REMOVED: set(),
+}
+Phase = TypeVar("Phase", Fetching, Ownership)
+
+
+def entered(phase: Phase, before: Phase) -> Phase:
+    """Return the phase; Internal if it may not follow the one before."""
+    if phase is not before and phase not in NEXT[before]:
+        raise Internal(f"a partition can't go from {before} to {phase}")
+    return phase
 
 
 class StartRule(NamedTuple):
@@ -57,13 +97,9 @@ class StartRule(NamedTuple):
             return position
         return end if at_time is None or self.kind == "latest" else at_time
 
-
-class BufferedBatch(NamedTuple):
-    """A batch that was received and is still packed."""
-
-    offset: int  # of its first message
-    count: int  # type: ignore[assignment]  # tuple.count is not used
-    frame: batch.Buffer
+    def begins_group(self, position: int | None) -> bool:
+        """Is the offset that `choose` returns the first position of the group?"""
+        return self.kind == "skipped" or (self.kind == "resumed" and position is None)
 
 
 class SkippedBatches:
@@ -85,6 +121,9 @@ class PartitionState:
         committer: str,
         start_rule: StartRule,
         skips: SkippedBatches | None = None,
+        *,
+        member: int = 0,
+        epoch: int = 0,
     ) -> None:
         self.name = name
         # The raft group: a topic that is deleted and created again has others. So requests name
@@ -92,55 +131,39 @@ class PartitionState:
         self.group = group
         self.committer = committer  # the name that positions are committed under; "": none
         self.leader = ""  # address of the broker to ask; "": not known
+        # The epochs under which a group's member reads and commits; 0 without a group.
+        self.member, self.epoch = member, epoch
+
+        self.fetching = Fetching.FENCE if member else Fetching.LOOK_UP
+        self.ownership = Ownership.ADDED if member else Ownership.ADMITTED
+        self.is_paused = False
+        self.is_saved = False  # while LEAVING: auto_commit committed it, or tried to
+
+        self.buffer = BatchBuffer()
+        self.skips = skips or SkippedBatches()
+        self.error: MyQueueError | None = None  # its turn is after the messages of the buffer
+
         self.start_rule: StartRule | None = start_rule  # None: the position is known
-        self.opened_batch: Iterator[Message] = iter([])
-        self.opened_end = 0
-        self.buffered_batches: deque[BufferedBatch] = deque()
-        self.buffered_bytes = 0
-        self.next_offset = 0
-        self.start, self.end = 0, 0  # of the partition, by the newest answer
         self.committed: int | None = None
         # The position when the application last asked for messages: what came before is handled.
         self.handled_position: int | None = None
-        self.request: object = None  # the unanswered request; answers to any other are stale
-        self.is_paused = self.is_removed = self.is_queued = False
-        self.is_recreated = False  # its topic was deleted and created again while we read
-        # on_assign was called with it; and returned, so a seek in the callback has been done.
-        self.is_announced = self.is_admitted = True
         self._sought_offset = self._furthest = 0
 
-        # For a member of a consumer group: the epochs under which the partition is assigned.
-        self.member = self.epoch = 0
-        self.is_fenced = True  # the broker knows these epochs: required before anything is read
-        self.is_leaving = False  # the managers want it back
-        self.is_saved = False  # auto_commit committed it, or tried to, before it is given back
-        self.group_start: int | None = None  # the group's first position, not committed yet
-
-        self.error: MyQueueError | None = None
-        self.skips = skips or SkippedBatches()
+        self.request: object = None  # the unanswered request; answers to any other are stale
+        self.retry_at = 0
+        self.failure_count = self.damaged_count = 0
         # Its raft group while it is requested alone, as another partition may cause its errors; 0
         self.isolated_as = 0
-        self.failure_count = self.damaged_count = 0
-        self.retry_at = 0
-
-    @property
-    def opened_count(self) -> int:
-        """Number of messages of the opened batch that were not handed out."""
-        return length_hint(self.opened_batch)
 
     @property
     def position(self) -> int | None:
         """Offset of the next message to hand out; None while it is looked up."""
-        return None if self.start_rule else self.opened_end - self.opened_count
+        return None if self.start_rule else self.buffer.position
 
     @property
     def commit_address(self) -> str:
-        """Address of the broker to commit to; "" while nothing may be committed.
-
-        Commit nothing before the partition is fenced: the first commit under a new epoch may move
-        the group's position back, as a reset does.
-        """
-        return self.leader if self.is_fenced or self.group_start is not None else ""
+        """Address of the broker to commit to; "" while nothing may be committed."""
+        return "" if self.fetching is Fetching.FENCE else self.leader
 
     @property
     def furthest(self) -> int:
@@ -153,78 +176,120 @@ class PartitionState:
         return (self.position or 0) > max(self._sought_offset, self.committed or 0)
 
     @property
-    def has_messages(self) -> bool:
-        return bool(self.buffered_batches) or self.opened_count > 0
+    def is_known_to_application(self) -> bool:
+        """on_assign was called with this partition."""
+        return self.ownership in (Ownership.ANNOUNCED, Ownership.ADMITTED, Ownership.LEAVING)
+
+    @property
+    def is_wanted_back(self) -> bool:
+        return self.ownership in (Ownership.LEAVING, Ownership.WITHDRAWN)
 
     @property
     def is_withheld(self) -> bool:
         """No message of this partition may be handed out now."""
-        return self.is_paused or self.is_removed or self.is_leaving or not self.is_admitted
+        return self.is_paused or self.ownership is not Ownership.ADMITTED
 
     @property
     def has_output(self) -> bool:
-        return self.has_messages or self.error is not None
+        return self.error is not None or self.buffer.has_messages
+
+    @property
+    def may_fetch(self) -> bool:
+        """More messages are wanted, and none are requested; whether there is room is left open."""
+        return not (self.is_paused or self.is_wanted_back or self.error or self.request)
+
+    def due_request(self, now: int) -> Fetching | None:
+        """Return what to request now, if there is room for messages; None: nothing."""
+        if self.request is not None or self.retry_at > now:
+            return None
+        match self.fetching:
+            case Fetching.COMMIT_START:  # not before on_assign has returned: it may seek
+                may_ask = self.ownership in (Ownership.ADMITTED, Ownership.LEAVING)
+            case Fetching.FETCH:
+                may_ask = self.may_fetch
+            case _:
+                may_ask = True
+        return self.fetching if may_ask else None
+
+    # -- between managers and application ---------------------------------------------------------
+
+    def announce(self) -> None:
+        self.ownership = entered(Ownership.ANNOUNCED, self.ownership)
+
+    def admit(self) -> None:
+        self.ownership = entered(Ownership.ADMITTED, self.ownership)
+
+    def want_back(self) -> None:
+        """Hand out nothing more, as the managers want the partition back; a loop over it ends.
+
+        While on_assign runs this has no effect: call it again when the partition is admitted.
+        """
+        if self.ownership is Ownership.ADDED:
+            self.ownership = entered(Ownership.WITHDRAWN, self.ownership)
+        elif self.ownership is Ownership.ADMITTED:
+            self.ownership = entered(Ownership.LEAVING, self.ownership)
+            self.buffer.detach_iterator()
+
+    def remove(self) -> None:
+        self.ownership = entered(Ownership.REMOVED, self.ownership)
+        self.drop_fetched()
 
     # -- moving -----------------------------------------------------------------------------------
 
     def drop_fetched(self) -> None:
         """Drop what was fetched, and forget the unanswered request: its answer is stale then."""
-        deque(self.opened_batch, maxlen=0)
-        self.buffered_batches.clear()
-        self.buffered_bytes = 0
+        self.buffer.drop()
         self.request = self.error = None
-
-    def stop_output(self) -> None:
-        """Hand out nothing more, and keep the position where the application is."""
-        position = self.position
-        self.drop_fetched()
-        if position is not None:
-            self.opened_end = self.next_offset = position
 
     def move_to(self, offset: int) -> None:
         """Go on from this offset."""
-        self._leave_position()
-        self.start_rule = None
-        self.opened_end = self.next_offset = self._sought_offset = offset
+        self._set_position(offset)
+        self._request_next(Fetching.FETCH)
 
     def look_up(self, start_rule: StartRule) -> None:
         """Go on from an offset that an OFFSETS request finds by this rule."""
         self._leave_position()
-        self.start_rule, self.retry_at = start_rule, 0
+        self.start_rule = start_rule
+        self._request_next(Fetching.LOOK_UP)
+
+    def _request_next(self, phase: Fetching) -> None:
+        """After a seek; a partition that is not fenced is fenced first."""
+        if self.fetching is not Fetching.FENCE:
+            self.fetching = entered(phase, self.fetching)
+
+    def _set_position(self, offset: int) -> None:
+        self._leave_position()
+        self.start_rule, self._sought_offset = None, offset
+        self.buffer.move_to(offset)
 
     def _leave_position(self) -> None:
         self._furthest = self.furthest
         self.drop_fetched()
-        if self.group_start is not None:  # the application wants to begin elsewhere
-            self.group_start, self.is_fenced = None, True
+        self.retry_at = 0
 
-    def commit_group_start(self) -> None:
-        """Have the next fence commit our position, as the group has none so far."""
-        self.group_start, self.is_fenced = self.position, False
+    # -- answers ----------------------------------------------------------------------------------
 
-    def detach_iterator(self) -> None:
-        """Keep the rest of the opened batch, but end the loop that iterates over it."""
-        self.opened_batch = iter(list(self.opened_batch))
+    def note_fenced(self, committed: int) -> None:
+        """Take over that the broker knows our epochs, or the group's start, committed now."""
+        if self.fetching is Fetching.COMMIT_START:
+            self.committed = committed
+        phase = Fetching.LOOK_UP if self.start_rule else Fetching.FETCH
+        self.fetching = entered(phase, self.fetching)
+        self.note_success()
 
-    # -- coming in --------------------------------------------------------------------------------
-
-    def receive(self, offset: int, frame: batch.Buffer) -> int:
-        """Buffer a batch; return its bytes, 0 for one that holds nothing new.
-
-        Raises Internal if there is a gap before it: offsets are dense, so messages would be lost.
-        """
-        count = batch.header(frame).count
-        if offset + count <= self.next_offset:
-            return 0  # nothing in it is new
-        if offset > self.next_offset:
-            raise Internal(
-                f"{self.name}: asked for offset {self.next_offset}, and {offset} came",
-                component=self.leader,
-            )
-        self.buffered_batches.append(BufferedBatch(offset, count, frame))
-        self.buffered_bytes += len(frame)
-        self.next_offset = offset + count
-        return len(frame)
+    def note_offsets(
+        self, start: int, end: int, committed: int | None, at_time: int | None
+    ) -> None:
+        """Take over an answer to OFFSETS: the position is known."""
+        rule = self.start_rule
+        if rule is None:
+            raise Internal(f"{self.name}: offsets for a position that is known")
+        self.committed = committed
+        self._set_position(rule.choose(start, end, committed, at_time))
+        self.handled_position = self.position
+        phase = Fetching.COMMIT_START if rule.begins_group(committed) else Fetching.FETCH
+        self.fetching = entered(phase, self.fetching)
+        self.note_success()
 
     def note_success(self) -> None:
         self.failure_count = self.retry_at = self.isolated_as = 0
@@ -236,82 +301,67 @@ class PartitionState:
 
     # -- going out --------------------------------------------------------------------------------
 
-    def open_next(self, now: int) -> int:
-        """Open the first buffered batch; return the bytes that leave the buffer.
+    def open_next(self, now: int) -> None:
+        """Open the first packed batch.
 
         A batch that was damaged on its way is dropped with all later ones and fetched again, up to
         DAMAGED_MAX times. A batch with a right checksum that can't be unpacked is unreadable on
         every replica: it is skipped, or is an error until the application seeks.
         """
-        position = self.opened_end
-        first = self.buffered_batches.popleft()
-        size = len(first.frame)
-        self.buffered_bytes -= size
+        popped = self.buffer.pop_packed()
         try:
-            header, columns = batch.open_batch(first.frame)
-            messages = messages_of(*self.name, first.offset, header.time_ms, columns)
+            header, columns = batch.open_batch(popped.frame)
+            messages = messages_of(*self.name, popped.offset, header.time_ms, columns)
         except (BatchInvalid, TypeError) as error:
-            is_whole = batch.is_whole(first.frame)
-            if is_whole and self.skips.is_wanted:
-                self._skip(first, position, error)
-                return size
-            size += self.buffered_bytes
-            self.move_to(position)
-            if is_whole:
-                self.error = self._unreadable(first, error)
+            if not batch.is_whole(popped.frame):
+                self.drop_fetched()
+                self._note_damage(popped, error, now)
+            elif self.skips.is_wanted:
+                self.damaged_count = 0
+                self.skips.counts[self.name] += self.buffer.skip(popped)
+                self.skips.log_lines.append(f"passed over: {self._unreadable(popped, error)}")
             else:
-                self._note_damage(first, error, now)
-            return size
+                self.drop_fetched()
+                self.error = self._unreadable(popped, error)
+            return
         self.damaged_count = 0
-        self.opened_end = first.offset + first.count
-        # The first batch may begin before the position: drop what was handed out before.
-        self.opened_batch = iter(messages)
-        if position > first.offset:
-            deque(islice(self.opened_batch, position - first.offset), maxlen=0)
-        return size
+        self.buffer.open(popped, messages)
 
-    def _skip(self, where: BufferedBatch, position: int, error: Exception) -> None:
-        """Skip this batch. Its messages before the position were skipped and counted earlier."""
-        self.damaged_count = 0
-        self.opened_end = where.offset + where.count
-        self.skips.counts[self.name] += self.opened_end - max(position, where.offset)
-        self.skips.log_lines.append(f"passed over: {self._unreadable(where, error)}")
-
-    def _unreadable(self, where: BufferedBatch, error: Exception) -> BatchUnreadable:
+    def _unreadable(self, popped: PackedBatch, error: Exception) -> BatchUnreadable:
         return BatchUnreadable.at(
             *self.name,
-            where.offset,
-            where.count,
+            popped.offset,
+            popped.count,
             error,
             component=self.leader,
             hint=f"To go on after it: seek({self.name.topic!r}, {self.name.partition}, "
-            f'{where.offset + where.count}), or make the consumer with on_damaged="skip".',
+            f'{popped.end}), or make the consumer with on_damaged="skip".',
         )
 
-    def _note_damage(self, where: BufferedBatch, error: Exception, now: int) -> None:
+    def _note_damage(self, popped: PackedBatch, error: Exception, now: int) -> None:
         self.damaged_count += 1
         if self.damaged_count < DAMAGED_MAX:
             self.note_failure(now)
             return
         self.damaged_count = 0
         self.error = CorruptData(
-            f"{self.name}: the batch at offset {where.offset} came damaged {DAMAGED_MAX} times: "
+            f"{self.name}: the batch at offset {popped.offset} came damaged {DAMAGED_MAX} times: "
             f"{error}",
             component=self.leader,
-            hint=f"To go on after its {where.count} messages: seek({self.name.topic!r}, "
-            f"{self.name.partition}, {where.offset + where.count}).",
+            hint=f"To go on after its {popped.count} messages: seek({self.name.topic!r}, "
+            f"{self.name.partition}, {popped.end}).",
         )
 
     def check_invariants(self) -> None:
-        """Raise Internal if offsets and buffers contradict each other; for tests."""
-        rows: list[Any] = list(self.buffered_batches)
-        wrong = [
-            self.buffered_bytes != sum(len(row.frame) for row in rows) and "buffered_bytes",
-            bool(rows) and rows[-1].offset + rows[-1].count != self.next_offset and "next_offset",
-            not rows and self.start_rule is None and self.opened_end != self.next_offset and "end",
-            bool(rows) and rows[0].offset > self.opened_end and "gap after the opened batch",
-            any(a.offset + a.count < b.offset for a, b in pairwise(rows)) and "gap between batches",
-            self.start_rule is not None and self.has_messages and "messages of an unknown position",
-        ]
-        if any(wrong):
-            raise Internal(f"{self.name}: {[text for text in wrong if text]}")
+        """Raise Internal if offsets, phases and buffers contradict each other; for tests."""
+        wrong = self.buffer.contradictions()
+        if self.start_rule is not None and self.buffer.has_messages:
+            wrong.append("messages of an unknown position")
+        if self.fetching is not Fetching.FENCE:
+            is_known = self.fetching is not Fetching.LOOK_UP
+            if is_known != (self.start_rule is None):
+                wrong.append("phase and start rule")
+        elif self.buffer.has_messages:
+            wrong.append("messages before the fence")
+        if wrong:
+            raise Internal(f"{self.name}: {wrong}")

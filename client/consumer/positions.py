@@ -23,7 +23,7 @@ from myqueue.cluster.offset_queries import read_offsets
 from myqueue.cluster.session import Session
 from myqueue.consumer.fetcher import Fetcher
 from myqueue.consumer.message import TopicPartition
-from myqueue.consumer.partition_state import PartitionState, StartRule
+from myqueue.consumer.partition_state import Ownership, PartitionState, StartRule
 from myqueue.consumer.subscription import Subscription
 from myqueue.errors import Closed, ConcurrentUse, Forked, MyQueueError, TimedOut, TopicDeleted
 
@@ -152,7 +152,8 @@ class ConsumerPositions:
         """Wait until all positions are known, and return them."""
         with self._changed:
             while True:
-                positions = {r.name: r.position for r in states if not r.is_removed}
+                present = [one for one in states if one.ownership is not Ownership.REMOVED]
+                positions = {one.name: one.position for one in present}
                 known = {name: at for name, at in positions.items() if at is not None}
                 if len(known) == len(positions):
                     return known

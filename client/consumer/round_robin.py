@@ -8,7 +8,7 @@ them, nor do partitions that always have more hide it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from myqueue.consumer.message import Message
@@ -20,16 +20,15 @@ class RoundRobin:
     """The queue of partitions with output. For one thread at a time."""
 
     def __init__(self) -> None:
-        self._queue: deque[PartitionState] = deque()
+        self._queue: OrderedDict[PartitionState, None] = OrderedDict()
         self.current: PartitionState | None = None  # its messages were handed out last
         # The last `next_run` dropped batches without any message to hand out.
         self.has_dropped_batches = False
 
     def add(self, partition: PartitionState) -> None:
         """Queue a partition if it has output; one that is queued already keeps its place."""
-        if not (partition.is_queued or partition.is_withheld) and partition.has_output:
-            partition.is_queued = True
-            self._queue.append(partition)
+        if not partition.is_withheld and partition.has_output:
+            self._queue.setdefault(partition)
 
     @property
     def has_news(self) -> bool:
@@ -50,19 +49,17 @@ class RoundRobin:
             self.add(self.current)
             self.current = None
         while self._queue:
-            partition = self._queue.popleft()
-            partition.is_queued = False
+            partition, _ = self._queue.popitem(last=False)
             if partition.is_withheld:
                 continue
-            if not partition.opened_count and partition.buffered_batches:
+            buffer = partition.buffer
+            if not buffer.opened_count and buffer.packed:
                 partition.open_next(now)
-                self.has_dropped_batches = self.has_dropped_batches or not partition.opened_count
-            if partition.opened_count:
+                self.has_dropped_batches = self.has_dropped_batches or not buffer.opened_count
+            if buffer.opened_count:
                 self.current = partition
-                return partition.opened_batch
-            if (
-                partition.buffered_batches
-            ):  # this batch had no message from the position on: try the next one
+                return buffer.opened
+            if buffer.packed:  # that batch had no message from the position on: try the next one
                 self.add(partition)
             elif partition.error is not None:
                 self._raise(partition, now)

@@ -21,7 +21,12 @@ from typing import Any, Final, NamedTuple
 from myqueue.consumer.assignment import Assignment
 from myqueue.consumer.fetch_plan import FetchLimits, FetchPlan
 from myqueue.consumer.message import Message, TopicPartition
-from myqueue.consumer.partition_state import PartitionState, SkippedBatches, StartRule
+from myqueue.consumer.partition_state import (
+    Ownership,
+    PartitionState,
+    SkippedBatches,
+    StartRule,
+)
 from myqueue.consumer.round_robin import RoundRobin
 from myqueue.errors import Fenced, Internal, MisuseError, MyQueueError, TopicDeleted, error_of
 
@@ -46,12 +51,6 @@ class CommitRequest(NamedTuple):
     committer: str
     partitions: list[PartitionState]
     parts: list[list[int]]  # [group, offset, member epoch, assignment epoch]
-
-
-def _withdraw(news: list[tuple[list[TopicPartition], list[TopicPartition]]], name: Any) -> None:
-    for added, _ in news:
-        if name in added:
-            added.remove(name)
 
 
 def lost_error(names: Iterable[TopicPartition]) -> Fenced:
@@ -138,12 +137,13 @@ class Subscription:
             if partition is None:
                 name = TopicPartition(topic, number)
                 partition = self._new_partition(name, group, start)
-                partition.is_recreated = topic in self._recreated
                 self.partitions[group] = self._names[name] = partition
                 added.append(name)
             self.fetch_plan.set_leader(partition, leader, now)
         if added or removed:
             self.changes.append((added, removed))
+        for name in tuple(added):
+            self._want_back_if_revoked(self._names[name])
 
     def _new_partition(self, name: TopicPartition, group: int, start: str) -> PartitionState:
         if self.assignment is None:
@@ -153,12 +153,15 @@ class Subscription:
         assigned = self.assignment.by_group[group]
         resumes = self._start == "latest" and not assigned.is_new
         rule = StartRule("resumed" if resumes else "committed")
-        partition = PartitionState(name, group, self.topics[name.topic], rule, self.skips)
-        partition.member, partition.epoch = self.assignment.member, assigned.epoch
-        partition.is_fenced, partition.is_leaving = False, assigned.is_revoked
-        partition.is_announced = partition.is_admitted = False
-        self.has_withdrawals = self.has_withdrawals or assigned.is_revoked
-        return partition
+        return PartitionState(
+            name,
+            group,
+            self.topics[name.topic],
+            rule,
+            self.skips,
+            member=self.assignment.member,
+            epoch=assigned.epoch,
+        )
 
     def mark_deleted(self, topic: str) -> None:
         """Stop reading a topic: the managers say that it does not exist."""
@@ -185,13 +188,15 @@ class Subscription:
 
     def _remove(self, removed: list[PartitionState]) -> list[TopicPartition]:
         """Remove partitions; return the names of those that on_assign was called with."""
+        names = []
         for partition in removed:
-            partition.is_removed = True
-            partition.drop_fetched()
+            if partition.is_known_to_application:
+                names.append(partition.name)
+            else:
+                self._withdraw(partition)
+            partition.remove()
             del self.partitions[partition.group], self._names[partition.name]
-            if not partition.is_announced:
-                _withdraw(self.changes, partition.name)
-        return [partition.name for partition in removed if partition.is_announced]
+        return names
 
     # -- the assignment of a group's member -------------------------------------------------------
 
@@ -209,10 +214,26 @@ class Subscription:
             assigned = assignment.by_group.get(partition.group)
             if assigned is None or assigned.epoch != partition.epoch:
                 lost.append(partition)
-            elif assigned.is_revoked and not partition.is_leaving:
-                partition.is_leaving = self.has_withdrawals = True
-                partition.detach_iterator()
+            else:
+                self._want_back_if_revoked(partition)
         self._lose(lost)
+
+    def _want_back_if_revoked(self, partition: PartitionState) -> None:
+        if self.assignment is None or partition.is_wanted_back:
+            return
+        assigned = self.assignment.by_group.get(partition.group)
+        if assigned is None or not assigned.is_revoked:
+            return
+        self.has_withdrawals = True
+        partition.want_back()
+        if not partition.is_known_to_application:
+            self._withdraw(partition)
+
+    def _withdraw(self, partition: PartitionState) -> None:
+        """Forget to announce a partition that was added."""
+        for added, _ in self.changes:
+            if partition.name in added:
+                added.remove(partition.name)
 
     def end_session(self) -> None:
         """Lose all partitions: the member's session is over."""
@@ -232,32 +253,28 @@ class Subscription:
         """
         lost, self.lost_partitions, self.uncommitted = self.lost_partitions, [], []
         self.has_withdrawals = False
-        return lost, [partition for partition in self.partitions.values() if partition.is_leaving]
+        return lost, [one for one in self.partitions.values() if one.is_wanted_back]
 
     def take_changes(self) -> list[tuple[list[TopicPartition], list[TopicPartition]]]:
-        """Return (added, removed) partitions once; call `admit` when callbacks have returned.
-
-        A partition that was added and is already wanted back is left out.
-        """
+        """Return (added, removed) partitions once; call `admit` when callbacks have returned."""
         changes, self.changes = self.changes, []
         for partition in self.partitions.values():
-            if not partition.is_announced and partition.is_leaving:
-                _withdraw(changes, partition.name)
-            else:
-                partition.is_announced = True
+            if partition.ownership is Ownership.ADDED:
+                partition.announce()
         return changes
 
     def admit(self) -> None:
         """Hand out messages of announced partitions from now on: callbacks have had their seeks."""
         for partition in self.partitions.values():
-            if partition.is_announced and not partition.is_admitted:
-                partition.is_admitted = True
+            if partition.ownership is Ownership.ANNOUNCED:
+                partition.admit()
+                self._want_back_if_revoked(partition)
                 self.round_robin.add(partition)
 
     def release(self, partitions: Iterable[PartitionState]) -> None:
         """Give partitions back to the managers: the application is done with them."""
         if self.assignment is not None:
-            ours = [one for one in partitions if self.partitions.get(one.group) is one]
+            ours = [one for one in partitions if one.ownership is not Ownership.REMOVED]
             self.assignment.released.update({one.group: one.epoch for one in ours})
             self._remove(ours)
 
@@ -291,7 +308,6 @@ class Subscription:
             raise MisuseError(f"seek to {where}: offsets count from 0 to 2^63 - 1")
         else:
             partition.move_to(where)
-        partition.retry_at = 0
         return partition
 
     def pause(self, name: TopicPartition) -> None:
@@ -299,7 +315,7 @@ class Subscription:
         partition = self.partition(name)
         if not partition.is_paused:
             partition.is_paused = True
-            partition.detach_iterator()
+            partition.buffer.detach_iterator()
 
     def resume(self, name: TopicPartition) -> None:
         partition = self.partition(name)
@@ -309,7 +325,7 @@ class Subscription:
     def close(self) -> None:
         """Hand out nothing more; a loop over the messages of a batch ends."""
         for partition in self.partitions.values():
-            partition.stop_output()
+            partition.drop_fetched()
 
     def next_run(self, now: int) -> Iterator[Message] | None:
         """Return the next messages, see `RoundRobin.next_run`; None if there are none.
@@ -388,7 +404,7 @@ class Subscription:
             if partition is None:
                 raise Fenced(f"{name} is not this member's, or not any more", hint=POLL_HINT)
             is_older = isinstance(upto, Message) and upto.offset >= partition.furthest
-            if is_older or not partition.is_announced:
+            if is_older or not partition.is_known_to_application:
                 raise Fenced(f"{name} was lost and came back since then", hint=POLL_HINT)
 
     def check_topic(self, upto: Message | Mapping[TopicPartition, int]) -> None:
@@ -396,7 +412,7 @@ class Subscription:
         if not isinstance(upto, Message):
             return
         partition = self.partition(TopicPartition(upto.topic, upto.partition))
-        if partition.is_recreated and upto.offset >= partition.furthest:
+        if partition.name.topic in self._recreated and upto.offset >= partition.furthest:
             raise TopicDeleted(f"{partition.name} was deleted and made again since this message")
 
     def remaining(
@@ -410,7 +426,7 @@ class Subscription:
         lost = []
         for commit in commits:
             for partition, part in zip(commit.partitions, commit.parts, strict=True):
-                if partition.is_removed:
+                if partition.ownership is Ownership.REMOVED:
                     lost.append(partition.name)
                 elif partition.committed is None or part[1] > partition.committed:
                     key = (partition.commit_address, partition.committer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from myqueue import errors
 from myqueue.consumer.assignment import Assignment
 from myqueue.consumer.fetch_plan import FenceRequest, FetchRequest, OffsetsRequest
 from myqueue.consumer.message import TopicPartition
-from myqueue.consumer.partition_state import StartRule
+from myqueue.consumer.partition_state import NEXT, Fetching, Ownership, StartRule, entered
 from myqueue.daemons.partition.positions import ConsumerPositions
 from myqueue.wire.protocol import NO_OFFSET
 
@@ -195,7 +196,7 @@ def test_where_a_group_begins_is_committed_before_anything_is_read() -> None:
     other.logs[100] = log
     other.given(3, (0, 9, False))
     assert offsets(other.read()) == [5, 6, 7]
-    assert other.sub.partitions[100].group_start is None and log.positions[WHO] == 5
+    assert other.fences == [(WHO, [[100, NO_OFFSET, MEMBER, 9]])] and log.positions[WHO] == 5
 
 
 def test_a_group_that_goes_on_at_the_end_of_what_is_left_begins_there_once() -> None:
@@ -259,11 +260,61 @@ def test_what_came_and_went_unheard_is_never_told(way: str) -> None:
     news, (lost, leaving) = desk.sub.take_changes(), desk.sub.take_withdrawals()
     assert [added for added, _ in news] == [[] if way == "session over" else [("t", 1)]]
     assert lost == []
-    assert [(one.name, one.is_announced) for one in leaving] == [(("t", 0), False)] * (
+    assert [(one.name, one.ownership) for one in leaving] == [(("t", 0), Ownership.WITHDRAWN)] * (
         way == "wanted back"
     )
     desk.sub.release(leaving)
     assert desk.shares.released == ({100: 7} if leaving else {})
+
+
+def test_what_is_wanted_back_while_on_assign_runs_is_let_go_when_that_has_returned() -> None:
+    """Till then the callback may seek, which decides where the group begins."""
+    desk = Desk([A], start="latest")
+    log = desk.logs[100]
+    log.append(5)
+    desk.sub.set_assignment(1, [[100, "t", 0, 7, False, False]])
+    desk.route([A])
+    desk.turn(), desk.turn()
+    assert desk.sub.take_changes() == [([("t", 0)], [])]
+    desk.sub.take_withdrawals()
+    desk.sub.set_assignment(2, [[100, "t", 0, 7, True, False]])
+    assert desk.requests() == [] and desk.sub.has_withdrawals
+    partition = desk.sub.partitions[100]
+    assert partition.ownership is Ownership.ANNOUNCED
+    desk.sub.admit()
+    assert partition.ownership is Ownership.LEAVING and desk.take() == []
+    (start,) = desk.requests()
+    desk.answer(start)
+    assert log.positions[WHO] == 5
+    assert desk.sub.take_withdrawals() == ([], [partition])
+    desk.sub.release([partition])
+    assert partition.ownership is Ownership.REMOVED and desk.shares.released == {100: 7}
+
+
+def test_messages_that_came_damaged_later_do_not_hide_what_is_not_committed() -> None:
+    desk = Desk([A])
+    desk.logs[100].append(3)
+    desk.given(1, (0, 7, False))
+    assert len(desk.read()) == 3
+    desk.logs[100].append(3)
+    offset, frame = desk.logs[100].batches[-1]
+    desk.logs[100].batches[-1] = (offset, bytes(frame[:-1]) + bytes([frame[-1] ^ 1]))
+    desk.turn()
+    assert desk.take() == [] and desk.position() == 3
+    desk.sub.end_session()
+    assert desk.sub.uncommitted == [("t", 0)]
+
+
+@pytest.mark.parametrize("phases", [Fetching, Ownership])
+def test_a_phase_is_followed_by_those_of_the_table_and_by_no_other(phases: Any) -> None:
+    for before, after in product(phases, phases):
+        if after is before or after in NEXT[before]:
+            assert entered(after, before) is after
+        else:
+            with pytest.raises(errors.Internal, match=f"from {before} to {after}"):
+                entered(after, before)
+    reached = {after for before in phases for after in NEXT[before]}
+    assert reached | {phases.FENCE if phases is Fetching else phases.ADDED} == set(phases)
 
 
 def regained(desk: Desk) -> Any:
