@@ -48,7 +48,7 @@ Buffer = bytes | memoryview
 
 
 class Broker:
-    """Serve clients and managers' orders. Call `attach` first; it completes the object."""
+    """Serve clients and managers' orders. `attach` completes the object; call it first."""
 
     def __init__(self, config: DaemonConfig, tell: Callable[..., None]) -> None:
         self._config, self._tell = config, tell
@@ -163,9 +163,8 @@ class Broker:
             self._fail_unproposed(queue, *self._refusal(replica.uid))
         except errors.MyQueueError as error:
             details = {"message": str(error), "retry_ms": 1000 if error.code == _DISK_FULL else 50}
-            if (
-                queue.new_batches and queue.new_rows
-            ):  # positions may still move when messages have no room
+            # Positions may still move when messages have no room.
+            if queue.new_batches and queue.new_rows:
                 self.produce_handler.fail(queue.take_refused_batches(), error.code, details)
                 self._propose(queue, wall_ms)
             else:
@@ -174,10 +173,10 @@ class Broker:
             queue.mark_proposed(first)
 
     def _fail_unproposed(self, queue: ProposalQueue, code: int, details: Details) -> None:
-        tickets, asked = queue.take_refused()
+        tickets, waiters = queue.take_refused()
         self.produce_handler.fail(tickets, code, details)
-        for one in asked:
-            one.fail(code, details)
+        for waiter in waiters:
+            waiter.fail(code, details)
 
     def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
         group = replica.uid
@@ -195,12 +194,15 @@ class Broker:
 
     def dropped(self, replica: Replica, first_index: int) -> None:
         queue = self._queues.get(replica.uid)
-        if queue is None:
-            return
-        tickets, asked = queue.take_lost(first_index)
+        if queue is not None:
+            self._fail_proposed(queue, first_index)
+
+    def _fail_proposed(self, queue: ProposalQueue, first_index: int) -> None:
+        """Answer the requests whose entries may be lost: their outcome is unknown."""
+        tickets, waiters = queue.take_lost(first_index)
         self.produce_handler.fail(tickets, _OUTCOME_UNKNOWN, None)
-        for one in asked:
-            one.fail(_OUTCOME_UNKNOWN, None)
+        for waiter in waiters:
+            waiter.fail(_OUTCOME_UNKNOWN, None)
 
     def changed(self, replica: Replica) -> None:
         group = replica.uid
@@ -264,7 +266,7 @@ class Broker:
         for queue in self._led_queues.values():
             if queue.in_flight or queue.in_flight_by_key:
                 queue.drop_applied()
-        idle = [one for one, queue in self._queues.items() if not queue.term and queue.is_idle]
+        idle = [uid for uid, queue in self._queues.items() if not queue.term and queue.is_idle]
         for group in idle:
             del self._queues[group]
 
@@ -273,11 +275,8 @@ class Broker:
         self.produce_handler.end_turn()
         self.commit_take_handler.end_turn()
         if self.manager_link.is_due(now):
-            producers, consumers = (
-                self.produce_handler.take_seen(),
-                self.commit_take_handler.take_seen(),
-            )
-            self.manager_link.beat(now, producers, consumers)
+            producers = self.produce_handler.take_seen()
+            self.manager_link.beat(now, producers, self.commit_take_handler.take_seen())
 
     def begin_stopping(self, now: int) -> None:
         self._is_stopping = True
@@ -310,9 +309,7 @@ class Broker:
         queue.batch_bytes_max = min(batch_bytes_limit(limit), BATCH_BYTES_MAX, record)
 
     def _refusal_unless_leader(self, group: int) -> tuple[int, Details] | None:
-        """Return None if the group is led here and will be ready soon, else why it can't be written
-        to.
-        """
+        """Return why this group can't be written to; None if it is led here and ready soon."""
         replica = self._engine.replicas.get(group)
         if replica is not None and replica.is_leader:
             return None
@@ -366,9 +363,8 @@ class Broker:
             except errors.MyQueueError as error:
                 self._tell("error", "replica-not-made", group=wanted.group, error=str(error))
             else:
-                self._settings[wanted.group] = (
-                    wanted.settings
-                )  # removed together with the replica before it
+                # Removing the replica before it removed its settings.
+                self._settings[wanted.group] = wanted.settings
                 self._tell(
                     "info",
                     "replica-made",
@@ -395,9 +391,7 @@ class Broker:
         self._tell("info", "replica-removed", group=group, entries=entries)
 
     def closed(self, replica: Replica) -> None:
-        """Answer the waiting requests of a replica that is closed, and report it to the managers at
-        once.
-        """
+        """Answer the waiting requests of a closed replica, and report it to the managers."""
         self._drop_group(replica.uid)
         self.member_reconciler.changed(replica.uid)
         self.manager_link.closed(replica.uid)
@@ -412,10 +406,7 @@ class Broker:
             self._fail_unproposed(queue, *refusal)
             self.produce_handler.release(queue, refusal)
             self._queues_to_propose.pop(queue, None)
-            tickets, asked = queue.take_lost(0)
-            self.produce_handler.fail(tickets, _OUTCOME_UNKNOWN, None)
-            for one in asked:
-                one.fail(_OUTCOME_UNKNOWN, None)
+            self._fail_proposed(queue, 0)
         self.fetch_handler.removed(group)
 
     def _gauges(self) -> dict[str, int]:

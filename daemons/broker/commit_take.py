@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import errors
 from myqueue.daemons.broker.fetch import read_batches
-from myqueue.daemons.broker.proposals import Details, ProposalQueue
+from myqueue.daemons.broker.proposals import CommandWaiter, Details, ProposalQueue
 from myqueue.daemons.partition.machine import COMMIT, FORGET, TAKE
 from myqueue.daemons.partition.positions import OK
 from myqueue.daemons.raft.types import COUNT, INDEX, OFFSET, PAYLOAD, TERM, Entry
@@ -61,6 +61,8 @@ class _PendingCommit:
 
 
 class _CommitPart:
+    """One partition's row of a COMMIT, as a `CommandWaiter`."""
+
     __slots__ = ("commit", "group", "place")
 
     def __init__(self, commit: _PendingCommit, place: int, group: int) -> None:
@@ -75,10 +77,12 @@ class _CommitPart:
 
 
 class _PendingTake:
+    """One take, as a `CommandWaiter`; without a queue, its group is not led here."""
+
     __slots__ = ("client", "queue", "handler", "request")
 
-    def __init__(self, owner: CommitTakeHandler, client: Client, request: int) -> None:
-        self.handler, self.client, self.request = owner, client, request
+    def __init__(self, handler: CommitTakeHandler, client: Client, request: int) -> None:
+        self.handler, self.client, self.request = handler, client, request
         self.queue: ProposalQueue | None = None
 
     def succeed(self, result: Any) -> None:
@@ -90,14 +94,12 @@ class _PendingTake:
 
     def fail(self, code: int, details: Details) -> None:
         details = details or {}
-        told = details | {"message": str(details.get("message", errors.error_of(code)))}
-        self.handler.add_reply_row(self.client, [self.request, code, 0, 0, [], told])
+        details = details | {"message": str(details.get("message", errors.error_of(code)))}
+        self.handler.add_reply_row(self.client, [self.request, code, 0, 0, [], details])
 
 
 class _TakenReply:
-    """The next TAKEN of one client. A batch is in it once, even if several takes got messages of
-    it.
-    """
+    """The next TAKEN of one client: each batch once, even if several takes share it."""
 
     __slots__ = ("payload_bytes", "frames", "frame_numbers", "rows")
 
@@ -126,12 +128,12 @@ class CommitTakeHandler:
     def __init__(
         self,
         engine: Engine,
-        leading: dict[int, ProposalQueue],
-        asked: dict[ProposalQueue, None],
+        led_queues: dict[int, ProposalQueue],
+        queues_to_propose: dict[ProposalQueue, None],
         refusal: RefusalOf,
     ) -> None:
-        self._engine, self._led_queues, self._queues_to_propose = engine, leading, asked
-        self._refusal = refusal
+        self._engine, self._led_queues = engine, led_queues
+        self._queues_to_propose, self._refusal = queues_to_propose, refusal
         self._replies: dict[Client, _TakenReply] = {}  # in this turn
         self._entries_read: dict[tuple[int, int, int], list[Entry]] = {}  # read in this turn
         self.seen: set[int] = set()  # numeric consumer ids, since the last `take_seen`
@@ -155,15 +157,15 @@ class CommitTakeHandler:
         if len(takes) > protocol.TAKES_MAX:
             raise errors.InvalidRequest(f"{len(takes)} takes; {protocol.TAKES_MAX} at most")
         for number, row in enumerate(takes, request):
-            one = _PendingTake(self, client, number)
+            take = _PendingTake(self, client, number)
             try:
-                self._take_or_enqueue(one, *row)
+                self._take_or_enqueue(take, *row)
             except errors.MyQueueError as error:
-                one.fail(error.code, {"message": str(error)})
+                take.fail(error.code, {"message": str(error)})
 
     def _take_or_enqueue(
         self,
-        one: _PendingTake,
+        take: _PendingTake,
         group: int,
         consumer: str,
         key: bytes,
@@ -173,29 +175,28 @@ class CommitTakeHandler:
         self._check_and_note_consumer(consumer)
         if not messages_max:
             raise errors.InvalidRequest("a take of no messages")
-        queue = one.queue = self._led_queues.get(group)
+        queue = take.queue = self._led_queues.get(group)
         if queue is None:
-            one.fail(*self._refusal(group))
+            take.fail(*self._refusal(group))
             return
         machine = queue.machine
-        before = machine.positions.taken(consumer, key)
+        taken_before = machine.positions.taken(consumer, key)
         first = machine.positions.next_to_take(consumer, machine.start)
-        if before is not None:
-            one.succeed((OK, *before))
+        if taken_before is not None:
+            take.succeed((OK, *taken_before))
         elif first >= machine.end and not remember_empty:
-            one.succeed((OK, first, first))
+            take.succeed((OK, first, first))
         else:
-            messages_max = self._fitting_messages(
-                queue, first, min(messages_max, TAKE_MESSAGES_MAX)
-            )
-            self._enqueue_row(group, [TAKE, consumer, key, messages_max, remember_empty], one)
+            allowed = min(messages_max, TAKE_MESSAGES_MAX)
+            messages_max = self._fitting_messages(queue, first, allowed)
+            self._enqueue_row(group, [TAKE, consumer, key, messages_max, remember_empty], take)
 
-    def reply_with_messages(self, one: _PendingTake, first: int, next_offset: int) -> None:
+    def reply_with_messages(self, take: _PendingTake, first: int, next_offset: int) -> None:
         """Add the messages to the client's reply: they are its own, as a replicated fact."""
-        if one.queue is None or next_offset <= first:
-            self.add_reply_row(one.client, [one.request, OK, first, next_offset, [], None])
+        if take.queue is None or next_offset <= first:
+            self.add_reply_row(take.client, [take.request, OK, first, next_offset, [], None])
             return
-        replica, counts = one.queue.replica, self._engine.counts
+        replica, counts = take.queue.replica, self._engine.counts
         wanted = (replica.uid, first, next_offset)
         entries = self._entries_read.get(wanted)
         if entries is None:
@@ -205,45 +206,45 @@ class CommitTakeHandler:
                 )
             except errors.MyQueueError as error:
                 counts["reads_failed_total"] += 1
-                one.fail(error.code, {"message": str(error)})
+                take.fail(error.code, {"message": str(error)})
                 return
             self._entries_read[wanted] = entries
-        taken = self._reply_for(one.client, len(entries))
-        before = taken.payload_bytes
-        batches = taken.add(replica.uid, entries)
-        taken.rows.append([one.request, OK, first, next_offset, batches, None])
+        reply = self._reply_for(take.client, len(entries))
+        bytes_before = reply.payload_bytes
+        batches = reply.add(replica.uid, entries)
+        reply.rows.append([take.request, OK, first, next_offset, batches, None])
         counts["fetched_messages_total"] += next_offset - first
         counts["fetched_batches_total"] += len(batches)
-        counts["fetched_bytes_total"] += taken.payload_bytes - before
+        counts["fetched_bytes_total"] += reply.payload_bytes - bytes_before
 
     def add_reply_row(self, client: Client, row: list[Any]) -> None:
         self._reply_for(client, 0).rows.append(row)
 
     def _reply_for(self, client: Client, batches: int) -> _TakenReply:
         """Return the client's next reply, with room for one more row of so many batches."""
-        taken = self._replies.get(client)
-        if taken is not None and (
-            len(taken.rows) >= REPLY_ROWS_MAX
-            or taken.payload_bytes > TAKE_BYTES_MAX
-            or len(taken.frames) + batches > TAKE_MESSAGES_MAX
+        reply = self._replies.get(client)
+        if reply is not None and (
+            len(reply.rows) >= REPLY_ROWS_MAX
+            or reply.payload_bytes > TAKE_BYTES_MAX
+            or len(reply.frames) + batches > TAKE_MESSAGES_MAX
         ):
-            self._send(client, taken)
-            taken = None
-        if taken is None:
-            taken = self._replies[client] = _TakenReply()
-        return taken
+            self._send(client, reply)
+            reply = None
+        if reply is None:
+            reply = self._replies[client] = _TakenReply()
+        return reply
 
-    def _send(self, client: Client, taken: _TakenReply) -> None:
-        head = protocol.encode(protocol.TAKEN, 0, taken.rows)
-        self._engine.reply(client, [head, *taken.frames])
+    def _send(self, client: Client, reply: _TakenReply) -> None:
+        head = protocol.encode(protocol.TAKEN, 0, reply.rows)
+        self._engine.reply(client, [head, *reply.frames])
 
     def end_turn(self) -> None:
         """Send each client one message with everything it took in this turn."""
         if self._replies:
-            answering, self._replies = self._replies, {}
+            replies, self._replies = self._replies, {}
             self._entries_read.clear()
-            for client, taken in answering.items():
-                self._send(client, taken)
+            for client, reply in replies.items():
+                self._send(client, reply)
 
     def _fitting_messages(self, queue: ProposalQueue, first: int, messages_max: int) -> int:
         """Return how many messages from `first` on fit into one answer."""
@@ -251,39 +252,37 @@ class CommitTakeHandler:
         next_offset = min(first + messages_max, machine.end)
         if next_offset - first <= 1 or machine.bytes_kept <= TAKE_BYTES_MAX:
             return messages_max
-        found = read_batches(
+        entries = read_batches(
             queue.replica, first, next_offset, TAKE_BYTES_MAX, TAKE_MESSAGES_MAX, True
         )
-        return max(1, found[-1][OFFSET] + found[-1][COUNT] - first) if found else messages_max
+        return max(1, entries[-1][OFFSET] + entries[-1][COUNT] - first) if entries else messages_max
 
     def _check_and_note_consumer(self, consumer: str) -> None:
         check_consumer_name(consumer)
         if consumer.isascii() and consumer.isdigit() and len(consumer) < 20:
             self.seen.add(int(consumer))
 
-    def _enqueue_row(self, group: int, row: list[Any], asks: _CommitPart | _PendingTake) -> None:
+    def _enqueue_row(self, group: int, row: list[Any], waiter: CommandWaiter) -> None:
         queue = self._led_queues.get(group)
         if queue is None:
-            asks.fail(*self._refusal(group))
+            waiter.fail(*self._refusal(group))
         elif len(queue.new_rows) >= ROWS_PER_TURN_MAX:
-            asks.fail(errors.Busy.code, {"retry_ms": 50})
+            waiter.fail(errors.Busy.code, {"retry_ms": 50})
         else:
             queue.new_rows.append(row)
-            queue.new_waiters.append(asks)
+            queue.new_waiters.append(waiter)
             self._queues_to_propose[queue] = None
 
     def applied(self, queue: ProposalQueue, entries: list[Entry], results: list[Any]) -> None:
-        commands = queue.waiters_by_index
+        """Answer the requests whose rows these entries carry, with the results of the rows."""
         for entry, result in zip(entries, results, strict=True):
-            waiting = commands.pop(entry[INDEX], None)
-            if waiting is None:
-                continue
+            waiters = queue.waiters_by_index.pop(entry[INDEX], ())
             if entry[TERM] > queue.newest_term_led:  # another leader's entry is at this index
-                for one in waiting:
-                    one.fail(errors.OutcomeUnknown.code, None)
-                continue
-            for one, value in zip(waiting, result, strict=True):
-                one.succeed(value)
+                for waiter in waiters:
+                    waiter.fail(errors.OutcomeUnknown.code, None)
+            elif waiters:
+                for waiter, value in zip(waiters, result, strict=True):
+                    waiter.succeed(value)
 
     def take_seen(self) -> list[int]:
         seen, self.seen = self.seen, set()

@@ -121,7 +121,7 @@ class FetchHandler:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiters_by_group: dict[int, dict[WaitingFetch, None]] = {}  # by group
+        self._waiters_by_group: dict[int, dict[WaitingFetch, None]] = {}
         self._bytes_seen: dict[int, int] = {}  # group -> its bytes when last checked
         self._woken_groups: dict[int, None] = {}  # groups that gained something in this turn
         self._waiters_by_slot: dict[int, dict[WaitingFetch, None]] = {}  # by deadline
@@ -179,8 +179,8 @@ class FetchHandler:
 
     def lost(self, group: int) -> None:
         """Forget rounds of a group that is not led here any more: they will not end."""
-        for context in [one for one, (_, of) in self._read_rounds.items() if of == group]:
-            del self._read_rounds[context]
+        rounds = self._read_rounds
+        self._read_rounds = {c: waiting for c, waiting in rounds.items() if waiting[1] != group}
 
     def _collect(self, waiter: WaitingFetch) -> _FetchReply:
         answer = _FetchReply()
@@ -211,26 +211,24 @@ class FetchHandler:
         machine: PartitionMachine,
         offset: int,
     ) -> None:
-        bytes_left, frames_left = (
-            waiter.bytes_max - answer.bytes,
-            REPLY_FRAMES_MAX - len(answer.frames),
-        )
+        bytes_left = waiter.bytes_max - answer.bytes
+        frames_left = REPLY_FRAMES_MAX - len(answer.frames)
         start, end = machine.start, machine.end
         details: dict[str, Any] | None = None
         try:
-            found = read_batches(replica, offset, end, bytes_left, frames_left, not answer.frames)
+            entries = read_batches(replica, offset, end, bytes_left, frames_left, not answer.frames)
         except errors.EntryMissing:  # it is being filled after a leader's snapshot
             code, details = errors.NotReady.code, {"retry_ms": 50}
         except errors.MyQueueError as error:
             self._engine.counts["reads_failed_total"] += 1
             code, details = error.code, {"message": str(error)}
         else:
-            batches = [[entry[OFFSET], entry[TIME]] for entry in found]
-            frames = [entry[PAYLOAD] for entry in found]
+            batches = [[entry[OFFSET], entry[TIME]] for entry in entries]
+            frames = [entry[PAYLOAD] for entry in entries]
             answer.rows.append([replica.uid, 0, start, end, batches, None])
             answer.frames += frames
             answer.bytes += sum(map(len, frames))
-            answer.messages += sum(entry[COUNT] for entry in found)
+            answer.messages += sum(entry[COUNT] for entry in entries)
             return
         answer.failed = True
         answer.rows.append([replica.uid, code, start, end, [], details])
@@ -270,9 +268,9 @@ class FetchHandler:
             slot.pop(waiter, None)
             if not slot:
                 del self._waiters_by_slot[waiter.slot]
-        bytes_left = self._waiters_per_client[waiter.client] - 1
-        if bytes_left:
-            self._waiters_per_client[waiter.client] = bytes_left
+        others = self._waiters_per_client[waiter.client] - 1
+        if others:
+            self._waiters_per_client[waiter.client] = others
         else:
             del self._waiters_per_client[waiter.client]
         self.waiting -= 1

@@ -29,15 +29,17 @@ _UNCONFIGURED_HINT: Final = "Name all managers by --managers at this broker, and
 class JoinStatus:
     """Watch whether managers know this broker, and log it."""
 
-    def __init__(self, engine: Engine, reports: ManagerLink, tell: Callable[..., None]) -> None:
-        self._engine, self._reports, self._tell = engine, reports, tell
+    def __init__(
+        self, engine: Engine, manager_link: ManagerLink, tell: Callable[..., None]
+    ) -> None:
+        self._engine, self._manager_link, self._tell = engine, manager_link, tell
         self._pauses = LogPauses()
         self._unknown_since = -1  # -1: not checked yet
         self.has_joined = False
         self._was_ready = False
 
     def tick(self, now: int) -> None:
-        if self._reports.managers_knowing_us(now):
+        if self._manager_link.managers_knowing_us(now):
             if not self.has_joined:
                 self._tell("info", "joined-again" if self._was_ready else "ready")
             self.has_joined = self._was_ready = True
@@ -49,25 +51,25 @@ class JoinStatus:
             self.has_joined = False
             if self._pauses.due("alone", now):
                 self._tell("warning", "not-joined", why=self.why(now), do=_HINT)
-        unnamed = self._reports.unconfigured_managers()
+        unnamed = self._manager_link.unconfigured_managers()
         if unnamed and self._pauses.due("unnamed", now):
             named = ", ".join(map(str, unnamed))
             self._tell("warning", "managers-unnamed", managers=named, do=_UNCONFIGURED_HINT)
 
     def why(self, now: int) -> str:
-        """Manager by manager."""
+        """Return for each manager why it has not registered this broker."""
         return "; ".join(
-            f"manager {node} at {address}: {self._of(node, now)}"
-            for node, address in self._reports.managers()
+            f"manager {node} at {address}: {self._problem_with(node, now)}"
+            for node, address in self._manager_link.managers()
         )
 
-    def _of(self, node: int, now: int) -> str:
-        refusal = self._reports.refusal_of(node)
+    def _problem_with(self, node: int, now: int) -> str:
+        refusal = self._manager_link.refusal_of(node)
         if refusal:
             return f"it refuses this broker: {refusal}"
-        trouble = self._engine.peer_problem(("manager", node))
-        if trouble:
-            return trouble
-        if self._reports.has_recent_reply(node, now):
+        problem = self._engine.peer_problem(("manager", node))
+        if problem:
+            return problem
+        if self._manager_link.has_recent_reply(node, now):
             return "it answers, but no leader of the managers has registered this broker"
         return "it does not answer"

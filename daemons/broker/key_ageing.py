@@ -30,9 +30,7 @@ STEPS_PER_CHECK_MAX: Final = 100  # in one check; the others come with the next
 
 
 class _StepTimer:
-    """Timer of one partition in one term: when its next step began to count, and the
-    proposed step.
-    """
+    """Timer of one partition and term: since when its next step counts, and the proposed step."""
 
     __slots__ = ("proposed", "since", "term")
 
@@ -41,10 +39,10 @@ class _StepTimer:
 
 
 class KeyAgeing:
-    """Propose the steps. `leading` has the queues that may be proposed to."""
+    """Propose the steps. `led_queues` has the queues that may be proposed to."""
 
-    def __init__(self, engine: Engine, leading: dict[int, ProposalQueue]) -> None:
-        self._engine, self._led_queues = engine, leading
+    def __init__(self, engine: Engine, led_queues: dict[int, ProposalQueue]) -> None:
+        self._engine, self._led_queues = engine, led_queues
         self._timers: dict[int, _StepTimer] = {}
         self._due: dict[int, None] = {}
         self._next_check_at = 0
@@ -58,7 +56,7 @@ class KeyAgeing:
         if now < self._next_check_at:
             return
         self._next_check_at = now + CHECK_INTERVAL_MS
-        for group in [one for one in self._timers if one not in self._led_queues]:
+        for group in self._timers.keys() - self._led_queues.keys():
             del self._timers[group]
         for group, queue in self._led_queues.items():
             if not len(queue.machine.keys):
@@ -69,18 +67,18 @@ class KeyAgeing:
                     break
 
     def _update_timer(self, group: int, queue: ProposalQueue, now: int) -> bool:
-        pace, keys = self._timer_of(group, queue, now), queue.machine.keys
-        if pace.proposed:
-            if queue.machine.applied_index < pace.proposed:
+        timer, keys = self._timer_of(group, queue, now), queue.machine.keys
+        if timer.proposed:
+            if queue.machine.applied_index < timer.proposed:
                 return False
-            pace.since, pace.proposed = now, 0
-        return not keys.steps or now - pace.since >= KEY_STEP_MS
+            timer.since, timer.proposed = now, 0
+        return not keys.steps or now - timer.since >= KEY_STEP_MS
 
     def _timer_of(self, group: int, queue: ProposalQueue, now: int) -> _StepTimer:
-        pace = self._timers.get(group)
-        if pace is None or pace.term != queue.term:
-            pace = self._timers[group] = _StepTimer(queue.term, now)
-        return pace
+        timer = self._timers.get(group)
+        if timer is None or timer.term != queue.term:
+            timer = self._timers[group] = _StepTimer(queue.term, now)
+        return timer
 
     def before_turn_ends(self, now: int) -> None:
         """Propose due steps, before the batches of this turn."""
@@ -93,13 +91,13 @@ class KeyAgeing:
                 self._propose(group, queue, now)
 
     def _propose(self, group: int, queue: ProposalQueue, now: int) -> None:
-        pace = self._timer_of(group, queue, now)
-        if pace.proposed:
+        timer = self._timer_of(group, queue, now)
+        if timer.proposed:
             return
         queue.last_stamp_ms = max(self._engine.wall_ms(), queue.last_stamp_ms)
         item = Proposal(0, queue.last_stamp_ms, COMMAND, key_step_command())
         try:
-            pace.proposed = self._engine.propose(queue.replica, [item])
+            timer.proposed = self._engine.propose(queue.replica, [item])
         except errors.MyQueueError:
             return  # not the leader now, or no room: tried again
         self._engine.counts["key_steps_total"] += 1

@@ -54,24 +54,24 @@ _OUTCOME_UNKNOWN: Final = errors.OutcomeUnknown.code
 
 
 class ProduceHandler:
-    """Serve PRODUCE. `leading` has the queues that may be proposed to now; the broker keeps it."""
+    """Serve PRODUCE. The broker keeps `led_queues`: those that may be proposed to now."""
 
     def __init__(
         self,
         engine: Engine,
-        leading: dict[int, ProposalQueue],
+        led_queues: dict[int, ProposalQueue],
         queues_to_propose: dict[ProposalQueue, None],
         refusal_unless_leader: RefusalUnlessLeader,
         queue_for: Callable[[int], ProposalQueue],
         start_key_ageing: Callable[[ProposalQueue], None],
     ) -> None:
-        self._engine, self._led_queues = engine, leading
+        self._engine, self._led_queues = engine, led_queues
         self._queues_to_propose = queues_to_propose
         self._refusal_unless_leader, self._queue_for = refusal_unless_leader, queue_for
         self._start_key_ageing = start_key_ageing  # a batch with a key of its own comes
         self._accounts: dict[Client, ClientAccount] = {}
-        self._accounts_with_results: list[ClientAccount] = []  # with results, in this turn
-        self.inflight_bytes = 0  # bytes
+        self._accounts_with_results: list[ClientAccount] = []  # of this turn
+        self.inflight_bytes = 0
         self._seen: set[int] = set()  # producers
 
     # -- in ------------------------------------------------------------------------------------
@@ -193,9 +193,8 @@ class ProduceHandler:
     def applied(self, queue: ProposalQueue, entries: list[Entry]) -> None:
         """Settle the batches of these entries: they are committed, on disk on a majority."""
         pop, answering = queue.tickets_by_index.pop, self._accounts_with_results
-        replaced = (
-            entries[-1][TERM] > queue.newest_term_led
-        )  # by entries of another leader: ours are not committed
+        # True if another leader's entries took the places of ours: these are not committed.
+        replaced = entries[-1][TERM] > queue.newest_term_led
         done = 0
         for entry in entries:
             ticket = pop(entry[INDEX], None)
@@ -229,8 +228,8 @@ class ProduceHandler:
         ticket[ACCOUNT] = None
         account.inflight_bytes -= size
         self.inflight_bytes -= size
-        for one, number in ((account, request), *(repeats or ())):
-            self._result(one, [number, *result])
+        for receiver, number in ((account, request), *(repeats or ())):
+            self._result(receiver, [number, *result])
 
     def _refuse(self, account: ClientAccount, request: int, code: int, details: Details) -> None:
         self._result(account, [request, code, 0, 0, details])
@@ -255,10 +254,11 @@ class ProduceHandler:
 
     def drop_idle_clients(self) -> None:
         """Forget clients with nothing in flight."""
-        idle = [one for one, account in self._accounts.items() if not account.inflight_bytes]
-        for client in idle:
-            if not self._accounts[client].results:
-                del self._accounts[client]
+        self._accounts = {
+            client: account
+            for client, account in self._accounts.items()
+            if account.inflight_bytes or account.results
+        }
 
     def take_seen(self) -> list[int]:
         """Return the producers that wrote since the last call."""
@@ -293,9 +293,7 @@ def _size_refusal(size: int, count: int, body: int, bytes_max: int) -> tuple[int
 
 
 def _is_repeat(queue: ProposalQueue, sent: int | Ticket, frame: Buffer) -> bool:
-    """True if the batch has the same messages as the one stored with its key, or that one can't be
-    read.
-    """
+    """True if the batch has the messages stored with its key, or those can't be read."""
     first = queue.sent_batch(sent)
     try:
         return first is None or batch.have_same_messages(first, frame)

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.replica import Replica
 
 COMMAND_ROWS_MAX: Final = 4096  # in one entry
-IN_FLIGHT_PER_PRODUCER_MAX: Final = (
-    128  # batches of one producer that `InFlightBatches` may name before it forgets done ones
-)
+IN_FLIGHT_PER_PRODUCER_MAX: Final = 128  # batches; beyond, applied ones are forgotten
 BATCH_BYTES_MAX: Final = 16 << 20  # whatever a topic allows
 
 Buffer = bytes | memoryview
@@ -77,25 +75,20 @@ class InFlightBatches:
         self.tickets_by_sequence[sequence] = self.newest_ticket = ticket
         if len(self.tickets_by_sequence) > IN_FLIGHT_PER_PRODUCER_MAX:
             self.tickets_by_sequence = {
-                at: one for at, one in self.tickets_by_sequence.items() if one[ACCOUNT] is not None
+                first: pending
+                for first, pending in self.tickets_by_sequence.items()
+                if pending[ACCOUNT] is not None
             }
 
     def withdraw(self, refused: set[int]) -> None:
-        """Forget the newest batches: those with these tickets, by identity, were not proposed after
-        all.
-        """
-        out = [
-            sequence
-            for sequence, ticket in self.tickets_by_sequence.items()
-            if id(ticket) in refused
-        ]
-        if out:
-            self.next_sequence = min(out)
-            for sequence in out:
-                del self.tickets_by_sequence[sequence]
-            self.newest_ticket = next(
-                reversed(self.tickets_by_sequence.values()), self.previous_epoch_ticket
-            )
+        """Forget the newest batches, which were not proposed. `refused`: ids of their tickets."""
+        by_sequence = self.tickets_by_sequence
+        withdrawn = [first for first, ticket in by_sequence.items() if id(ticket) in refused]
+        if withdrawn:
+            self.next_sequence = min(withdrawn)
+            for first in withdrawn:
+                del by_sequence[first]
+            self.newest_ticket = next(reversed(by_sequence.values()), self.previous_epoch_ticket)
 
 
 class CommandWaiter(Protocol):
@@ -205,9 +198,7 @@ class ProposalQueue:
         return self.machine.keys.judge(key, count)
 
     def sent_batch(self, sent: int | Ticket) -> Buffer | None:
-        """Return the batch at this offset, or in flight with this ticket; None if it can't
-        be read.
-        """
+        """Return the batch at this offset or with this ticket; None if it can't be read."""
         try:
             if isinstance(sent, int):
                 return cast(Buffer, self.replica.entry_at_offset(sent)[PAYLOAD])
@@ -224,13 +215,13 @@ class ProposalQueue:
     def drop_applied(self) -> None:
         """Forget producers and keys with nothing in flight: the applied state knows them."""
         self.in_flight_by_key = {
-            key: one for key, one in self.in_flight_by_key.items() if one[1][ACCOUNT] is not None
+            key: sent for key, sent in self.in_flight_by_key.items() if sent[1][ACCOUNT] is not None
         }
-        done = [
-            one for one, ahead in self.in_flight.items() if ahead.newest_ticket[ACCOUNT] is None
-        ]
-        for producer in done:
-            del self.in_flight[producer]
+        self.in_flight = {
+            producer: ahead
+            for producer, ahead in self.in_flight.items()
+            if ahead.newest_ticket[ACCOUNT] is not None
+        }
 
     # -- proposing -----------------------------------------------------------------------------
 
@@ -238,36 +229,37 @@ class ProposalQueue:
         """Return all requests of this turn as proposals: batches first, then commands."""
         self.last_stamp_ms = stamp = max(now_ms, self.last_stamp_ms)
         counts, batches = zip(*self.new_batches, strict=True) if self.new_batches else ((), ())
-        # Plain tuples: an `Proposal` takes six times as long to make, and the log only unpacks it.
+        # Plain tuples: a `Proposal` takes six times as long to make, and the log only unpacks it.
         proposals = list(zip(counts, repeat(stamp), repeat(DATA), batches, strict=False))
         items = cast("list[Proposal]", proposals)
-        for payload, asked in self._packed_commands():
+        for payload, waiters in self._packed_commands():
             items.append(Proposal(0, stamp, COMMAND, payload))
-            self._waiters_by_command.append(asked)
+            self._waiters_by_command.append(waiters)
         return items
 
     def _packed_commands(self) -> Iterator[tuple[bytes, list[CommandWaiter]]]:
         """Yield commands with their waiters. Rows of one operation share a command, in order."""
         for operation in sorted({row[0] for row in self.new_rows}):
-            row_numbers = [at for at, row in enumerate(self.new_rows) if row[0] == operation]
+            row_numbers = [place for place, row in enumerate(self.new_rows) if row[0] == operation]
             for begin in range(0, len(row_numbers), COMMAND_ROWS_MAX):
                 part = row_numbers[begin : begin + COMMAND_ROWS_MAX]
-                rows = [self.new_rows[at][1:] for at in part]
-                yield protocol.pack([operation, rows]), [self.new_waiters[at] for at in part]
+                rows = [self.new_rows[place][1:] for place in part]
+                yield protocol.pack([operation, rows]), [self.new_waiters[place] for place in part]
 
     def mark_proposed(self, first: int) -> None:
         """Note that the items of `take_proposals` have the indexes from `first` on."""
-        behind = first + len(self.new_tickets)
-        self.tickets_by_index.update(zip(range(first, behind), self.new_tickets, strict=True))
+        first_command = first + len(self.new_tickets)
+        indexes = range(first, first_command)
+        self.tickets_by_index.update(zip(indexes, self.new_tickets, strict=True))
         if self._waiters_by_command:
-            self.waiters_by_index.update(enumerate(self._waiters_by_command, behind))
+            self.waiters_by_index.update(enumerate(self._waiters_by_command, first_command))
         self._clear()
 
     def take_refused(self) -> tuple[list[Ticket], list[CommandWaiter]]:
         """Return all requests of this turn, as if never made: certainly none was carried out."""
-        tickets, asked = self.take_refused_batches(), self.new_waiters
+        tickets, waiters = self.take_refused_batches(), self.new_waiters
         self._clear()
-        return tickets, asked
+        return tickets, waiters
 
     def take_refused_batches(self) -> list[Ticket]:
         """Return the batches of this turn alone; commands may be proposed without them."""
@@ -276,23 +268,18 @@ class ProposalQueue:
         for ahead in self.in_flight.values():
             ahead.withdraw(refused)
         self.in_flight_by_key = {
-            key: one for key, one in self.in_flight_by_key.items() if id(one[1]) not in refused
+            key: sent for key, sent in self.in_flight_by_key.items() if id(sent[1]) not in refused
         }
         self.new_batches, self.new_tickets, self._waiters_by_command = [], [], []
         return tickets
 
     def _clear(self) -> None:
-        (
-            self.new_batches,
-            self.new_tickets,
-            self.new_rows,
-            self.new_waiters,
-            self._waiters_by_command,
-        ) = [], [], [], [], []
+        self.new_batches, self.new_tickets = [], []
+        self.new_rows, self.new_waiters, self._waiters_by_command = [], [], []
 
     def take_lost(self, first: int) -> tuple[list[Ticket], list[CommandWaiter]]:
         """Return requests whose entries have indexes from `first` on: their outcome is unknown."""
         indexes = [index for index in self.tickets_by_index if index >= first]
         tickets = [self.tickets_by_index.pop(index) for index in indexes]
-        late = [index for index in self.waiters_by_index if index >= first]
-        return tickets, [one for index in late for one in self.waiters_by_index.pop(index)]
+        indexes = [index for index in self.waiters_by_index if index >= first]
+        return tickets, [one for index in indexes for one in self.waiters_by_index.pop(index)]

@@ -15,7 +15,7 @@ from myqueue import errors
 from myqueue.daemons.broker.commit_take import check_consumer_name
 from myqueue.daemons.broker.proposals import Details
 from myqueue.daemons.partition.machine import PartitionMachine
-from myqueue.daemons.raft.describe import describe_raft_node as raft_story
+from myqueue.daemons.raft.describe import describe_raft_node
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -47,100 +47,85 @@ class BrokerQueries:
 
     def __init__(self, engine: Engine, refusal: RefusalOf) -> None:
         self._engine, self._refusal = engine, refusal
-        self._reads: dict[
-            int, tuple[_OffsetsRequest, int, int]
-        ] = {}  # context -> (request, row number, group)
+        # Reads that wait for a round of heartbeats, by context: (request, row number, group).
+        self._reads: dict[int, tuple[_OffsetsRequest, int, int]] = {}
         self._contexts = 0  # never used twice in the life of the process
 
     # -- OFFSETS -------------------------------------------------------------------------------
 
     def offsets(self, client: Client, envelope: protocol.Envelope) -> None:
-        request_state, groups = _OffsetsRequest(client, envelope), envelope[5]
-        if request_state.consumer is not None:
-            check_consumer_name(request_state.consumer)
+        offsets, groups = _OffsetsRequest(client, envelope), envelope[5]
+        if offsets.consumer is not None:
+            check_consumer_name(offsets.consumer)
             if len(self._reads) + len(groups) > READS_WAITING_MAX:
                 raise errors.Busy("too many questions wait for a round of heartbeats")
         if not groups:
-            self._finish(request_state)
+            self._finish(offsets)
         for place, group in enumerate(groups):
             replica = self._engine.replicas.get(group)
             if replica is None:
                 row = [group, errors.UnknownPartition.code, 0, 0, None, None, 0]
-                self._fill(request_state, place, row)
-            elif request_state.consumer is None:
-                self._fill(request_state, place, self._row(request_state, replica))
+                self._fill(offsets, place, row)
+            elif offsets.consumer is None:
+                self._fill(offsets, place, self._row(offsets, replica))
             else:
-                self._begin_read(request_state, place, replica)
+                self._begin_read(offsets, place, replica)
 
-    def _begin_read(self, request_state: _OffsetsRequest, place: int, replica: Replica) -> None:
+    def _begin_read(self, offsets: _OffsetsRequest, place: int, replica: Replica) -> None:
         self._contexts += 1
-        self._reads[self._contexts] = request_state, place, replica.uid
+        self._reads[self._contexts] = offsets, place, replica.uid
         try:
             self._engine.read(replica, self._contexts)
         except errors.MyQueueError as error:
             del self._reads[self._contexts]
-            self._fill(request_state, place, self._refused(replica, error.code))
+            self._fill(offsets, place, self._refused(replica, error.code))
 
     def read_ready(self, context: int) -> None:
         waiting = self._reads.pop(context, None)
         if waiting is None:
             return
-        request_state, place, group = waiting
+        offsets, place, group = waiting
         replica = self._engine.replicas.get(group)
         if replica is not None:
-            self._fill(request_state, place, self._row(request_state, replica))
+            self._fill(offsets, place, self._row(offsets, replica))
 
     def lost(self, group: int) -> None:
-        """Answer reads of a group that is not led or not here any more: they will not
-        become ready.
-        """
-        lost = [context for context, (_, _, of) in self._reads.items() if of == group]
-        for context in lost:
-            request_state, place, _ = self._reads.pop(context)
-            code, _details = self._refusal(group)
-            replica = self._engine.replicas.get(group)
-            row = [group, code, 0, 0, None, None, 0]
-            self._fill(
-                request_state, place, row if replica is None else self._refused(replica, code)
-            )
+        """Answer the reads of a group that is no longer led here: they never become ready."""
+        replica, (code, _) = self._engine.replicas.get(group), self._refusal(group)
+        for context in [c for c, waiting in self._reads.items() if waiting[2] == group]:
+            offsets, place, _ = self._reads.pop(context)
+            if replica is None:
+                self._fill(offsets, place, [group, code, 0, 0, None, None, 0])
+            else:
+                self._fill(offsets, place, self._refused(replica, code))
 
-    def _row(self, request_state: _OffsetsRequest, replica: Replica) -> list[Any]:
+    def _row(self, offsets: _OffsetsRequest, replica: Replica) -> list[Any]:
         machine, code, at_time = cast(PartitionMachine, replica.machine), 0, None
-        position = (
-            None
-            if request_state.consumer is None
-            else machine.positions.offset(request_state.consumer)
-        )
-        if request_state.time_ms is not None:
+        consumer = offsets.consumer
+        position = None if consumer is None else machine.positions.offset(consumer)
+        if offsets.time_ms is not None:
             try:
-                at_time = replica.offset_at_time(request_state.time_ms)
+                at_time = replica.offset_at_time(offsets.time_ms)
             except errors.MyQueueError as error:
                 code = error.code
         if at_time is not None:
             at_time = max(at_time, machine.start)
-        return [
-            replica.uid,
-            code,
-            machine.start,
-            machine.end,
-            position,
-            at_time,
-            machine.bytes_kept,
-        ]
+        start, end, kept = machine.start, machine.end, machine.bytes_kept
+        return [replica.uid, code, start, end, position, at_time, kept]
 
     def _refused(self, replica: Replica, code: int) -> list[Any]:
         machine = cast(PartitionMachine, replica.machine)
         return [replica.uid, code, machine.start, machine.end, None, None, machine.bytes_kept]
 
-    def _fill(self, request_state: _OffsetsRequest, place: int, row: list[Any]) -> None:
-        request_state.rows[place] = row
-        request_state.missing -= 1
-        if not request_state.missing:
-            self._finish(request_state)
+    def _fill(self, offsets: _OffsetsRequest, place: int, row: list[Any]) -> None:
+        offsets.rows[place] = row
+        offsets.missing -= 1
+        if not offsets.missing:
+            self._finish(offsets)
 
-    def _finish(self, request_state: _OffsetsRequest) -> None:
-        answer = protocol.encode(protocol.POSITIONS, request_state.request, request_state.rows)
-        self._engine.reply(request_state.client, [answer])
+    def _finish(self, offsets: _OffsetsRequest) -> None:
+        answer = protocol.encode(protocol.POSITIONS, offsets.request, offsets.rows)
+        self._engine.reply(offsets.client, [answer])
 
     # -- for people and for metrics ------------------------------------------------------------
 
@@ -154,10 +139,10 @@ class BrokerQueries:
             raise errors.OffsetOutOfRange(
                 f"offset {offset} is not in {machine.start}..{machine.end}"
             )
-        found = replica.where(offset)
-        found["node"] = self._engine.node
-        found["past"] = machine.positions.consumers_past(offset, WHERE_CONSUMERS_MAX)
-        self._reply_info(client, request, found)
+        facts = replica.where(offset)
+        facts["node"] = self._engine.node
+        facts["past"] = machine.positions.consumers_past(offset, WHERE_CONSUMERS_MAX)
+        self._reply_info(client, request, facts)
 
     def status(self, client: Client, envelope: protocol.Envelope) -> None:
         _, _, request, group = envelope
@@ -189,8 +174,8 @@ class BrokerQueries:
 
     def stats(self, client: Client, envelope: protocol.Envelope, gauges: dict[str, int]) -> None:
         engine = self._engine
-        known = {"daemon": "broker", "node": engine.node, "gauges": gauges}
-        self._reply_info(client, envelope[2], known | engine.counts.as_map())
+        facts = {"daemon": "broker", "node": engine.node, "gauges": gauges}
+        self._reply_info(client, envelope[2], facts | engine.counts.as_map())
 
     def _reply_info(self, client: Client, request: int, answer: dict[str, Any]) -> None:
         self._engine.reply(client, [protocol.encode(protocol.INFO, request, answer)])
@@ -216,7 +201,7 @@ def replica_details(replica: Replica) -> dict[str, Any]:
     """Describe everything about one group, for people."""
     machine = cast(PartitionMachine, replica.machine)
     return {
-        **raft_story(replica.node),
+        **describe_raft_node(replica.node),
         **replica_summary(replica),
         "ready": replica.is_ready,
         "role": replica.node.role.name.lower(),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CHECK_INTERVAL_MS: Final = 50
 STEPS_PER_CHECK_MAX: Final = 64  # groups changed in one check
-TRANSFER_RETRY_MS: Final = 5000  # who did not take over; a group takes nothing while it is asked
+TRANSFER_RETRY_MS: Final = 5000  # a group accepts no writes while a transfer is tried
 
 
 class MemberStatus(NamedTuple):
@@ -48,50 +48,50 @@ UNREACHABLE: Final = MemberStatus(False, False)
 
 
 def next_step(
-    config: Config, me: int, wanted: Sequence[int], standing: Mapping[int, MemberStatus]
+    config: Config, own_id: int, wanted: Sequence[int], statuses: Mapping[int, MemberStatus]
 ) -> Config | int | None:
-    """Return the configuration to propose, or the replica to transfer to; None: wait, or all is
-    done.
-    """
+    """Return the configuration to propose or the replica to transfer to; None: nothing now."""
     voters, learners = config
-    group = _Quorum(me, standing)
-    for one in learners:
-        if one not in wanted:
-            return Config(voters, _all_but(learners, one))
-    nodes = {node_of(one): one for one in wanted}
-    for one in voters:
-        if nodes.get(node_of(one), one) != one and one != me:
-            rest = _all_but(voters, one)
-            return Config(rest, learners) if group.has_majority(rest) else None
-    if nodes.get(node_of(me), me) != me:
-        return _usable_voter(wanted, voters, group)
-    taken = {node_of(one) for one in config.members}
-    for one in wanted:
-        if one not in config.members and node_of(one) not in taken:
-            return Config(voters, (*learners, one))
-    ready = [one for one in wanted if one in learners and group.is_usable(one)]
-    unwanted = [one for one in voters if one not in wanted]
-    leaving = sorted(unwanted, key=lambda one: (one == me, group.is_usable(one)))
-    if leaving and (len(voters) > len(wanted) or (ready and not group.is_usable(leaving[0]))):
-        if leaving[0] == me:
-            return _usable_voter(wanted, voters, group)
+    quorum = _Quorum(own_id, statuses)
+    for learner in learners:
+        if learner not in wanted:
+            return Config(voters, _all_but(learners, learner))
+    wanted_on = {node_of(replica): replica for replica in wanted}
+    for voter in voters:
+        if wanted_on.get(node_of(voter), voter) != voter and voter != own_id:
+            rest = _all_but(voters, voter)
+            return Config(rest, learners) if quorum.has_majority(rest) else None
+    if wanted_on.get(node_of(own_id), own_id) != own_id:
+        return _usable_voter(wanted, voters, quorum)
+    occupied_nodes = {node_of(member) for member in config.members}
+    for replica in wanted:
+        if replica not in config.members and node_of(replica) not in occupied_nodes:
+            return Config(voters, (*learners, replica))
+    ready = [replica for replica in wanted if replica in learners and quorum.is_usable(replica)]
+    unwanted = [voter for voter in voters if voter not in wanted]
+    leaving = sorted(unwanted, key=lambda voter: (voter == own_id, quorum.is_usable(voter)))
+    if leaving and (len(voters) > len(wanted) or (ready and not quorum.is_usable(leaving[0]))):
+        if leaving[0] == own_id:
+            return _usable_voter(wanted, voters, quorum)
         rest = _all_but(voters, leaving[0])
-        if group.has_majority(rest):
+        if quorum.has_majority(rest):
             return Config(rest, learners)
-    for one in ready:
-        if group.has_majority((*voters, one)):
-            return Config((*voters, one), _all_but(learners, one))
+    for learner in ready:
+        if quorum.has_majority((*voters, learner)):
+            return Config((*voters, learner), _all_but(learners, learner))
     return None
 
 
-def _usable_voter(wanted: Sequence[int], voters: Sequence[int], group: _Quorum) -> int | None:
+def _usable_voter(wanted: Sequence[int], voters: Sequence[int], quorum: _Quorum) -> int | None:
     """Return a voter that can lead instead."""
-    return next((one for one in wanted if one in voters and group.is_usable(one)), None)
+    return next((voter for voter in wanted if voter in voters and quorum.is_usable(voter)), None)
 
 
 class _Quorum:
-    def __init__(self, me: int, standing: Mapping[int, MemberStatus]) -> None:
-        self._own_id, self._statuses = me, standing
+    """Which members count toward a majority now: the leader itself, and usable ones."""
+
+    def __init__(self, own_id: int, statuses: Mapping[int, MemberStatus]) -> None:
+        self._own_id, self._statuses = own_id, statuses
 
     def is_usable(self, replica: int) -> bool:
         return replica == self._own_id or all(self._statuses.get(replica, UNREACHABLE))
@@ -100,8 +100,8 @@ class _Quorum:
         return bool(voters) and sum(map(self.is_usable, voters)) >= majority(len(voters))
 
 
-def _all_but(members: tuple[int, ...], one: int) -> tuple[int, ...]:
-    return tuple(other for other in members if other != one)
+def _all_but(members: tuple[int, ...], leaving: int) -> tuple[int, ...]:
+    return tuple(member for member in members if member != leaving)
 
 
 def member_statuses(replica: Replica, now: int) -> dict[int, MemberStatus]:
@@ -123,12 +123,12 @@ class MemberReconciler:
         self._next_check_at = 0
 
     def set_wanted(self, wanted: dict[int, tuple[int, ...]]) -> None:
-        """All that is wanted of this broker's groups, as the managers decided last."""
+        """Take over the members that the managers want of this broker's groups."""
         self._wanted = wanted
         self._groups_to_reconcile = dict.fromkeys(wanted)
 
     def changed(self, group: int) -> None:
-        """It is led by another one, or from here."""
+        """Check this group again: its leader changed."""
         if group in self._wanted:
             self._groups_to_reconcile[group] = None
 
@@ -137,15 +137,14 @@ class MemberReconciler:
             return
         self._next_check_at = now + CHECK_INTERVAL_MS
         self._transfer_retry_at = {
-            one: at for one, at in self._transfer_retry_at.items() if at > now
+            group: at for group, at in self._transfer_retry_at.items() if at > now
         }
         steps = 0
         for group in list(self._groups_to_reconcile):
             replica, wanted = self._engine.replicas.get(group), self._wanted.get(group)
             if replica is None or wanted is None or not replica.is_leader:
-                del self._groups_to_reconcile[
-                    group
-                ]  # its leader does it; `changed` adds it if that is us again
+                # Its leader reconciles it; `changed` adds it when this replica leads again.
+                del self._groups_to_reconcile[group]
             elif replica.is_ready and steps < STEPS_PER_CHECK_MAX:
                 steps += self._step(replica, wanted, now)
 
@@ -174,17 +173,15 @@ class MemberReconciler:
 
 
 def committed_members(replica: Replica) -> list[list[int | bool]] | None:
-    """Return [node, incarnation, votes] of each member; None if not led here or a change is under
-    way.
-    """
+    """Return [node, incarnation, votes] of each member; None if not settled or not led here."""
     node = replica.node
     if not replica.is_ready or node.configs.current_index > node.commit_index:
         return None
     config = node.config
     return [
-        [node_of(one), one & INCARNATION_MASK, votes]
+        [node_of(member), member & INCARNATION_MASK, votes]
         for members, votes in ((config.voters, True), (config.learners, False))
-        for one in members
+        for member in members
     ]
 
 

@@ -1,5 +1,4 @@
-"""Retention: the leader of a partition decides which of its oldest messages go; all replicas
-follow.
+"""Retention: a partition's leader decides which of its oldest messages go; its replicas follow.
 
 A topic's `retention_bytes` and `retention_ms` say how much of each partition is kept. The leader
 checks once a second, walks over the oldest rows of the index as far as they have to go, and
@@ -96,35 +95,33 @@ class _IndexWalk:
 
 
 class Retention:
-    """Propose new starts. `leading` has the queues that may be proposed to."""
+    """Propose new starts. `led_queues` has the queues that may be proposed to."""
 
     def __init__(
         self,
         engine: Engine,
-        leading: dict[int, ProposalQueue],
+        led_queues: dict[int, ProposalQueue],
         settings: dict[int, dict[str, Any]],
         segment_bytes: int,
         is_current: Callable[[int], bool],
         agreed_wall_ms: Callable[[int], int],
     ) -> None:
-        self._engine, self._led_queues, self._settings = engine, leading, settings
+        self._engine, self._led_queues, self._settings = engine, led_queues, settings
         self._segment_bytes, self._has_current_orders = segment_bytes, is_current
         self._agreed_wall_ms = agreed_wall_ms
         self._next_check_at = 0
         self._queue: deque[int] = deque()
         self._walks: dict[int, _IndexWalk] = {}
-        self._oldest_stamps: dict[
-            int, tuple[int, int]
-        ] = {}  # group -> (start, stamp of what is there)
+        self._oldest_stamps: dict[int, tuple[int, int]] = {}  # group -> (start, stamp there)
         self._proposed: dict[int, tuple[int, int]] = {}  # group -> (term, index of the START)
 
     def tick(self, now: int) -> None:
         if not self._queue and now >= self._next_check_at:
             self._next_check_at = now + CHECK_INTERVAL_MS
-            self._queue.extend(one for one in self._led_queues if self._is_limited(one))
-            for known in (self._walks, self._oldest_stamps, self._proposed):
-                for group in [one for one in known if one not in self._led_queues]:
-                    del known[group]
+            self._queue.extend(filter(self._is_limited, self._led_queues))
+            for by_group in (self._walks, self._oldest_stamps, self._proposed):
+                for group in by_group.keys() - self._led_queues.keys():
+                    del by_group[group]
         if not self._queue or not self._has_current_orders(now):
             self._queue.clear()
             self._walks.clear()  # the settings may have changed
@@ -167,8 +164,8 @@ class Retention:
             return 1
         walk.cut, is_over = walk_rows(walk.cut, rows, walk.goal)
         walk.next_index = rows[-1].index + 1
-        much = walk.next_index - walk.begin >= ENTRIES_PER_START_MAX
-        if is_over or much or walk.next_index > machine.applied_index:
+        is_enough = walk.next_index - walk.begin >= ENTRIES_PER_START_MAX
+        if is_over or is_enough or walk.next_index > machine.applied_index:
             del self._walks[group]
             if walk.cut.offset > machine.start:
                 self._propose(group, queue, walk.cut)
@@ -193,9 +190,8 @@ class Retention:
 
     def _propose(self, group: int, queue: ProposalQueue, cut: NewStart) -> None:
         queue.last_stamp_ms = max(self._engine.wall_ms(), queue.last_stamp_ms)
-        item = Proposal(
-            0, queue.last_stamp_ms, COMMAND, start_command(cut.offset, cut.index, cut.bytes)
-        )
+        command = start_command(cut.offset, cut.index, cut.bytes)
+        item = Proposal(0, queue.last_stamp_ms, COMMAND, command)
         try:
             index = self._engine.propose(queue.replica, [item], urgent=True)
         except errors.MyQueueError:
