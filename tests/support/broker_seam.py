@@ -1,4 +1,4 @@
-"""The engine as a broker sees it, without disks and peers: only the seam of daemons/DESIGN.md.
+"""The engine as a broker sees it, without disks and peers: only what daemons/interfaces.py names.
 
 Proposals stand in a real `RaftLog`; they are applied at the end of the turn, or when a test says
 so. What the broker answers is recorded, decoded. Nothing of Raft is played here but its outcomes:

@@ -77,9 +77,3 @@ def test_the_way_of_one_message_names_modules_that_exist() -> None:
     assert len(names) > 20
     assert missing_modules(names, files()) == []
     assert missing_modules(["raft/leader", "raft/king"], files()) == ["raft/king"]
-
-
-def test_the_readme_names_pages_that_exist() -> None:
-    pages = re.findall(r"`([a-z]+/[A-Z_]+\.md)`", read("README.md"))
-    assert "daemons/GUARANTEES.md" in pages
-    assert [page for page in pages if page not in files()] == []
