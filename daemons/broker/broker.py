@@ -50,8 +50,8 @@ Buffer = bytes | memoryview
 class Broker:
     """Serve clients and managers' orders. `attach` completes the object; call it first."""
 
-    def __init__(self, config: DaemonConfig, tell: Callable[..., None]) -> None:
-        self._config, self._tell = config, tell
+    def __init__(self, config: DaemonConfig, log_event: Callable[..., None]) -> None:
+        self._config, self._log_event = config, log_event
         self._queues: dict[int, ProposalQueue] = {}
         self._led_queues: dict[int, ProposalQueue] = {}  # those of them that may be proposed to
         self._queues_to_propose: dict[ProposalQueue, None] = {}  # in this turn
@@ -86,7 +86,7 @@ class Broker:
             self.manager_link.has_current_orders,
             self.manager_link.agreed_wall_ms,
         )
-        self.join_status = JoinStatus(engine, self.manager_link, self._tell)
+        self.join_status = JoinStatus(engine, self.manager_link, self._log_event)
         self.member_reconciler = MemberReconciler(engine)
 
     def make_state_machine(self, group: int, about: bytes) -> PartitionMachine:
@@ -252,7 +252,7 @@ class Broker:
         """Log once if the managers reject this broker: its groups have no reachable leader then."""
         before, self._is_rejected = self._is_rejected, self.manager_link.is_rejected(now)
         if self._is_rejected and not before:
-            self._tell(
+            self._log_event(
                 "error",
                 "cast-out",
                 why=self.manager_link.rejection_reason,
@@ -361,11 +361,11 @@ class Broker:
             except errors.NotReady:
                 continue
             except errors.MyQueueError as error:
-                self._tell("error", "replica-not-made", group=wanted.group, error=str(error))
+                self._log_event("error", "replica-not-made", group=wanted.group, error=str(error))
             else:
                 # Removing the replica before it removed its settings.
                 self._settings[wanted.group] = wanted.settings
-                self._tell(
+                self._log_event(
                     "info",
                     "replica-made",
                     group=wanted.group,
@@ -388,7 +388,7 @@ class Broker:
         self._settings.pop(group, None)
         self._drop_group(group)
         entries = replica.node.log.last_index if replica is not None else -1  # it was not open
-        self._tell("info", "replica-removed", group=group, entries=entries)
+        self._log_event("info", "replica-removed", group=group, entries=entries)
 
     def closed(self, replica: Replica) -> None:
         """Answer the waiting requests of a closed replica, and report it to the managers."""

@@ -30,9 +30,9 @@ class JoinStatus:
     """Watch whether managers know this broker, and log it."""
 
     def __init__(
-        self, engine: Engine, manager_link: ManagerLink, tell: Callable[..., None]
+        self, engine: Engine, manager_link: ManagerLink, log_event: Callable[..., None]
     ) -> None:
-        self._engine, self._manager_link, self._tell = engine, manager_link, tell
+        self._engine, self._manager_link, self._log_event = engine, manager_link, log_event
         self._pauses = LogPauses()
         self._unknown_since = -1  # -1: not checked yet
         self.has_joined = False
@@ -41,7 +41,7 @@ class JoinStatus:
     def tick(self, now: int) -> None:
         if self._manager_link.managers_knowing_us(now):
             if not self.has_joined:
-                self._tell("info", "joined-again" if self._was_ready else "ready")
+                self._log_event("info", "joined-again" if self._was_ready else "ready")
             self.has_joined = self._was_ready = True
             self._unknown_since = now
             self._pauses.forget("alone")
@@ -50,11 +50,11 @@ class JoinStatus:
         elif now - self._unknown_since >= LOG_AFTER_MS:
             self.has_joined = False
             if self._pauses.due("alone", now):
-                self._tell("warning", "not-joined", why=self.why(now), do=_HINT)
+                self._log_event("warning", "not-joined", why=self.why(now), do=_HINT)
         unnamed = self._manager_link.unconfigured_managers()
         if unnamed and self._pauses.due("unnamed", now):
             named = ", ".join(map(str, unnamed))
-            self._tell("warning", "managers-unnamed", managers=named, do=_UNCONFIGURED_HINT)
+            self._log_event("warning", "managers-unnamed", managers=named, do=_UNCONFIGURED_HINT)
 
     def why(self, now: int) -> str:
         """Return for each manager why it has not registered this broker."""

@@ -147,7 +147,7 @@ def _load(options: dict[str, Any], cluster: str, topic: str) -> measurements.Loa
     )  # fmt: skip
 
 
-def _tell(kind: str, options: dict[str, Any], figures: dict[str, Any]) -> None:
+def _print_figures(kind: str, options: dict[str, Any], figures: dict[str, Any]) -> None:
     facts = {
         "peer": "myqueue", "size": options["size"], "partitions": options["partitions"],
         "durability": DURABILITY, "versions": {"myqueue": __version__}, **figures,
@@ -184,7 +184,7 @@ def produce(acks: str | None, **options: Any) -> None:
         load = _load(options, cluster, topic)
         if acks is not None:
             load = load._replace(acks=stack.enter_context(AckLedger(acks)))
-        _tell(
+        _print_figures(
             "produce",
             options,
             _measure(options["victim"], lambda: measurements.produce(load, session)),
@@ -207,7 +207,7 @@ def consume(**options: Any) -> None:
         figures = _measure(
             options["victim"], lambda: measurements.consume(cluster, topic, options["seconds"])
         )
-        _tell("consume", options, figures)
+        _print_figures("consume", options, figures)
 
 
 @bench.command()
@@ -221,7 +221,7 @@ def latency(messages: int, **options: Any) -> None:
         figures = _measure(
             options["victim"], lambda: measurements.latency(cluster, topic, size, messages)
         )
-        _tell("latency", options, figures)
+        _print_figures("latency", options, figures)
 
 
 @bench.command()
@@ -239,7 +239,7 @@ def e2e(rate: float, seconds: float, **options: Any) -> None:
         figures = _measure(
             options["victim"], lambda: measurements.end_to_end(cluster, topic, size, rate, seconds)
         )
-        _tell("e2e", options, figures)
+        _print_figures("e2e", options, figures)
 
 
 @bench.command()
@@ -269,7 +269,7 @@ def http(gateway: str | None, data: str | None, **options: Any) -> None:
     url = gateway or address.find_gateway(data)
     given = {name: value for name, value in options.items() if name not in ("nemesis", "yes")}
     figures = _measure(victim, lambda: bench_http.measure(url, **given))
-    _tell("http", options, figures)
+    _print_figures("http", options, figures)
 
 
 @bench.command(name="all")
@@ -309,4 +309,4 @@ def everything(rate: float, messages: int, **options: Any) -> None:
                 ]
             }
         })  # fmt: skip
-    _tell("all", options, figures)
+    _print_figures("all", options, figures)
